@@ -80,11 +80,10 @@ static en_status find_set(const eni_data_options *options, const struct named **
 {
     *named_out = find_named(options->name);
     if (*named_out != NULL || is_folder(options->name)) return EN_OK;
-    eni_error("dataset",
-              "there is neither a set nor a folder \"%s\": --data takes fashion-mnist, mnist, "
-              "synthetic or a folder with the four IDX files",
-              options->name);
-    return EN_ENOENT;
+    return eni_fail(EN_ENOENT, "dataset",
+                    "there is neither a set nor a folder \"%s\": --data takes fashion-mnist, mnist, "
+                    "synthetic or a folder with the four IDX files",
+                    options->name);
 }
 
 static const char *remedy_of(const struct named *named)
@@ -115,10 +114,10 @@ en_status eni_dataset_train_size(const eni_data_options *options, uint64_t *size
 
 static en_status refuse_limit(const eni_data_options *options, int split, uint64_t limit, uint64_t count)
 {
-    eni_error("dataset", "--limit-%s-samples %llu is more than the %llu samples of %s%s: give at most that",
-              split == ENI_TRAIN ? "train" : "test", (ull)limit, (ull)count, options->name,
-              split == ENI_TRAIN && options->holdout > 0 ? " that --holdout leaves" : "");
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "dataset",
+                    "--limit-%s-samples %llu is more than the %llu samples of %s%s: give at most that",
+                    split == ENI_TRAIN ? "train" : "test", (ull)limit, (ull)count, options->name,
+                    split == ENI_TRAIN && options->holdout > 0 ? " that --holdout leaves" : "");
 }
 
 /* Before anything is read: what is left to train on must be worth it. */
@@ -128,10 +127,10 @@ static en_status check_holdout(const eni_data_options *options)
     if (options->holdout == 0) return EN_OK;
     EN_TRY(eni_dataset_train_size(options, &size));
     if (options->holdout <= eni_dataset_most_held_out(size)) return EN_OK;
-    eni_error("dataset",
-              "--holdout=%llu is more than a tenth of the %llu training samples of %s: give at most %llu",
-              (ull)options->holdout, (ull)size, options->name, (ull)eni_dataset_most_held_out(size));
-    return EN_EINVAL;
+    return eni_fail(
+        EN_EINVAL, "dataset",
+        "--holdout=%llu is more than a tenth of the %llu training samples of %s: give at most %llu",
+        (ull)options->holdout, (ull)size, options->name, (ull)eni_dataset_most_held_out(size));
 }
 
 en_status eni_dataset_check(const eni_data_options *options)
@@ -177,13 +176,12 @@ static en_status check_labels(const eni_dataset *set)
         const eni_split *split = &set->split[s];
         for (uint64_t i = 0; split->labels != NULL && i < split->count; i++) {
             if (split->labels[i] < set->classes) continue;
-            eni_error("dataset", "%s: label %u of %s sample %llu is not in 0 .. %d", set->name,
-                      split->labels[i],
-                      s == ENI_TRAIN  ? "training"
-                      : s == ENI_TEST ? "test"
-                                      : "held-out",
-                      (ull)i, set->classes - 1);
-            return EN_EFORMAT;
+            return eni_fail(EN_EFORMAT, "dataset", "%s: label %u of %s sample %llu is not in 0 .. %d",
+                            set->name, split->labels[i],
+                            s == ENI_TRAIN  ? "training"
+                            : s == ENI_TEST ? "test"
+                                            : "held-out",
+                            (ull)i, set->classes - 1);
         }
     }
     return EN_OK;
@@ -201,13 +199,12 @@ static en_status check_want(const eni_data_want *want, const eni_dataset *set)
                (want->classes == 0 || want->classes == set->classes) &&
                (size_t)want->channels == set->sample_floats;
     if (same || flat) return EN_OK;
-    eni_error(
-        "dataset",
+    return eni_fail(
+        EN_EMISMATCH, "dataset",
         "%s has samples of %d x %d x %d with %d classes and %d targets, the model takes %d x %d x %d with "
         "%d and %d: choose another --data or --model",
         set->name, set->height, set->width, set->channels, set->classes, set->targets, want->height,
         want->width, want->channels, want->classes, want->targets);
-    return EN_EMISMATCH;
 }
 
 /* ---- its samples ---- */

@@ -59,26 +59,22 @@ static en_status parse_header(const uint8_t *header, const char *name, eni_idx *
     idx->bytes = 1;
     for (int i = 0; i < ENI_IDX_DIMS; i++) {
         idx->dim[i] = i < idx->ndims ? big_endian(header + 4 + 4 * i) : 1;
-        if (idx->dim[i] == 0) {
-            eni_error("idx", "%s: dimension %d is 0: the file holds nothing", name, i);
-            return EN_EFORMAT;
-        }
-        if (__builtin_mul_overflow(idx->bytes, idx->dim[i], &idx->bytes) || idx->bytes > ENI_IDX_MAX_BYTES) {
-            eni_error("idx",
-                      "%s: its header promises more than %llu bytes of elements, so it is damaged or no "
-                      "set for this reader",
-                      name, (unsigned long long)ENI_IDX_MAX_BYTES);
-            return EN_EFORMAT;
-        }
+        if (idx->dim[i] == 0)
+            return eni_fail(EN_EFORMAT, "idx", "%s: dimension %d is 0: the file holds nothing", name, i);
+        if (__builtin_mul_overflow(idx->bytes, idx->dim[i], &idx->bytes) || idx->bytes > ENI_IDX_MAX_BYTES)
+            return eni_fail(
+                EN_EFORMAT, "idx",
+                "%s: its header promises more than %llu bytes of elements, so it is damaged or no "
+                "set for this reader",
+                name, (unsigned long long)ENI_IDX_MAX_BYTES);
     }
     return EN_OK;
 }
 
 static en_status truncated(const char *name, uint64_t found, uint64_t expected)
 {
-    eni_error("idx", "%s is truncated: %llu bytes of %llu; fetch it again", name, (unsigned long long)found,
-              (unsigned long long)expected);
-    return EN_EFORMAT;
+    return eni_fail(EN_EFORMAT, "idx", "%s is truncated: %llu bytes of %llu; fetch it again", name,
+                    (unsigned long long)found, (unsigned long long)expected);
 }
 
 /* Reads `bytes` decompressed bytes; *found_out is less only at the end of the file. */
@@ -91,9 +87,9 @@ static en_status read_bytes(gzFile file, const char *path, uint8_t *into, uint64
         if (got < 0) {
             int code;
             const char *why = gzerror(file, &code);
-            eni_error("idx", "cannot decompress %s: %s; fetch it again", path,
-                      code == Z_ERRNO ? strerror(errno) : why);
-            return code == Z_ERRNO ? EN_EIO : EN_EFORMAT;
+            return eni_fail(code == Z_ERRNO ? EN_EIO : EN_EFORMAT, "idx",
+                            "cannot decompress %s: %s; fetch it again", path,
+                            code == Z_ERRNO ? strerror(errno) : why);
         }
         if (got == 0) break;
         found += (unsigned)got;
@@ -108,11 +104,10 @@ static en_status check_plausible(const char *path, uint64_t file_bytes, int is_p
 {
     uint64_t most = is_plain ? file_bytes : file_bytes * 1032;
     if (promised <= most) return EN_OK;
-    eni_error(
-        "idx",
+    return eni_fail(
+        EN_EFORMAT, "idx",
         "%s is truncated: %llu bytes of it cannot hold the %llu that its header promises; fetch it again",
         path, (unsigned long long)file_bytes, (unsigned long long)promised);
-    return EN_EFORMAT;
 }
 
 /* What an open file promises, and the bytes that say so. */
@@ -143,10 +138,9 @@ static en_status read_idx(gzFile file, const char *path, uint64_t file_bytes, en
     if (found < idx->bytes) return truncated(path, head + found, head + idx->bytes);
     uint8_t extra;
     EN_TRY(read_bytes(file, path, &extra, 1, &found)); /* also makes zlib check the CRC of a gzip file */
-    if (found != 0) {
-        eni_error("idx", "%s goes on behind its last element; the header and the content disagree", path);
-        return EN_EFORMAT;
-    }
+    if (found != 0)
+        return eni_fail(EN_EFORMAT, "idx",
+                        "%s goes on behind its last element; the header and the content disagree", path);
     return EN_OK;
 }
 
@@ -158,19 +152,17 @@ static en_status open_file(const char *path, gzFile *file_out, uint64_t *bytes_o
     if (fd < 0 || fstat(fd, &info) != 0) {
         int code = errno;
         if (fd >= 0) close(fd);
-        eni_error("idx", "cannot open %s: %s", path, strerror(code));
-        return code == ENOENT || code == ENOTDIR ? EN_ENOENT : EN_EIO;
+        return eni_fail(code == ENOENT || code == ENOTDIR ? EN_ENOENT : EN_EIO, "idx", "cannot open %s: %s",
+                        path, strerror(code));
     }
     if (!S_ISREG(info.st_mode)) {
         close(fd);
-        eni_error("idx", "%s is not a regular file", path);
-        return EN_EFORMAT;
+        return eni_fail(EN_EFORMAT, "idx", "%s is not a regular file", path);
     }
     gzFile file = gzdopen(fd, "rb");
     if (file == NULL) {
         close(fd);
-        eni_error("idx", "cannot allocate a decompressor for %s", path);
-        return EN_ENOMEM;
+        return eni_fail(EN_ENOMEM, "idx", "cannot allocate a decompressor for %s", path);
     }
     gzbuffer(file, 1u << 18);
     *file_out = file;
@@ -222,14 +214,12 @@ void eni_idx_fini(eni_idx *idx)
 static en_status find_file(const char *folder, const char *name, const char *remedy, char path[PATH_MAX])
 {
     int length = snprintf(path, PATH_MAX, "%s/%s.gz", folder, name);
-    if (length < 0 || length >= PATH_MAX) {
-        eni_error("dataset", "the folder's path is longer than %d bytes: move the set", PATH_MAX);
-        return EN_EINVAL;
-    }
+    if (length < 0 || length >= PATH_MAX)
+        return eni_fail(EN_EINVAL, "dataset", "the folder's path is longer than %d bytes: move the set",
+                        PATH_MAX);
     if (access(path, F_OK) != 0) path[length - 3] = '\0';
     if (access(path, F_OK) == 0) return EN_OK;
-    eni_error("dataset", "%s holds neither %s.gz nor %s: %s", folder, name, name, remedy);
-    return EN_ENOENT;
+    return eni_fail(EN_ENOENT, "dataset", "%s holds neither %s.gz nor %s: %s", folder, name, name, remedy);
 }
 
 static en_status read_file(const char *folder, const char *name, const char *remedy, int ndims,
@@ -259,9 +249,9 @@ static en_status read_split(const char *folder, const char *prefix, const char *
     EN_TRY(read_file(folder, name, remedy, 1, &labels));
     split->labels = labels.elements;
     if (labels.dim[0] == split->count) return EN_OK;
-    eni_error("dataset", "%s: %llu %s images but %llu labels; the files do not belong together", folder,
-              (unsigned long long)split->count, prefix, (unsigned long long)labels.dim[0]);
-    return EN_EFORMAT;
+    return eni_fail(EN_EFORMAT, "dataset",
+                    "%s: %llu %s images but %llu labels; the files do not belong together", folder,
+                    (unsigned long long)split->count, prefix, (unsigned long long)labels.dim[0]);
 }
 
 en_status eni_dataset_folder_size(const char *folder, const char *remedy, uint64_t *size_out)
@@ -279,18 +269,15 @@ en_status eni_dataset_read_folder(const char *folder, const char *remedy, eni_da
     eni_idx train, test;
     EN_TRY(read_split(folder, "train", remedy, &set->split[ENI_TRAIN], &train));
     EN_TRY(read_split(folder, "t10k", remedy, &set->split[ENI_TEST], &test));
-    if (train.dim[1] != test.dim[1] || train.dim[2] != test.dim[2]) {
-        eni_error("dataset", "%s: training images are %llu x %llu, test images %llu x %llu", folder,
-                  (unsigned long long)train.dim[1], (unsigned long long)train.dim[2],
-                  (unsigned long long)test.dim[1], (unsigned long long)test.dim[2]);
-        return EN_EFORMAT;
-    }
-    if (train.dim[1] > 4096 || train.dim[2] > 4096 || train.dim[0] > UINT32_MAX) {
-        eni_error("dataset", "%s: %llu images of %llu x %llu are more than this reader takes", folder,
-                  (unsigned long long)train.dim[0], (unsigned long long)train.dim[1],
-                  (unsigned long long)train.dim[2]);
-        return EN_EFORMAT;
-    }
+    if (train.dim[1] != test.dim[1] || train.dim[2] != test.dim[2])
+        return eni_fail(EN_EFORMAT, "dataset", "%s: training images are %llu x %llu, test images %llu x %llu",
+                        folder, (unsigned long long)train.dim[1], (unsigned long long)train.dim[2],
+                        (unsigned long long)test.dim[1], (unsigned long long)test.dim[2]);
+    if (train.dim[1] > 4096 || train.dim[2] > 4096 || train.dim[0] > UINT32_MAX)
+        return eni_fail(EN_EFORMAT, "dataset",
+                        "%s: %llu images of %llu x %llu are more than this reader takes", folder,
+                        (unsigned long long)train.dim[0], (unsigned long long)train.dim[1],
+                        (unsigned long long)train.dim[2]);
     set->height = (int)train.dim[1];
     set->width = (int)train.dim[2];
     set->channels = 1;

@@ -112,21 +112,18 @@ static void *loader_main(void *user)
 
 static en_status check_options(const eni_loader_options *o)
 {
-    if (o->plan->train_samples != o->dataset->split[ENI_TRAIN].count) {
-        eni_error("loader", "the plan is for %llu training samples, the set has %llu",
-                  (unsigned long long)o->plan->train_samples,
-                  (unsigned long long)o->dataset->split[ENI_TRAIN].count);
-        return EN_EINVAL;
-    }
-    if (o->hold < 0 || o->hold > HOLD_MAX || (o->register_memory == NULL) != (o->unregister_memory == NULL)) {
-        eni_error("loader", "%d batches held: 1 to %d are, and who registers memory also unregisters it",
-                  o->hold, HOLD_MAX);
-        return EN_EINVAL;
-    }
+    if (o->plan->train_samples != o->dataset->split[ENI_TRAIN].count)
+        return eni_fail(EN_EINVAL, "loader", "the plan is for %llu training samples, the set has %llu",
+                        (unsigned long long)o->plan->train_samples,
+                        (unsigned long long)o->dataset->split[ENI_TRAIN].count);
+    if (o->hold < 0 || o->hold > HOLD_MAX || (o->register_memory == NULL) != (o->unregister_memory == NULL))
+        return eni_fail(EN_EINVAL, "loader",
+                        "%d batches held: 1 to %d are, and who registers memory also unregisters it", o->hold,
+                        HOLD_MAX);
     if (o->depth >= 1 && o->depth <= DEPTH_MAX && (o->claim != NULL || o->stride >= 1)) return EN_OK;
-    eni_error("loader", "depth %d and stride %llu: a depth of 1 to %d and a stride of at least 1 are needed",
-              o->depth, (unsigned long long)o->stride, DEPTH_MAX);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "loader",
+                    "depth %d and stride %llu: a depth of 1 to %d and a stride of at least 1 are needed",
+                    o->depth, (unsigned long long)o->stride, DEPTH_MAX);
 }
 
 /* One block: x, then labels or targets on a line of their own. */
@@ -138,11 +135,10 @@ static en_status take_buffer(eni_loader *loader, uint64_t rows, loader_slot *slo
     uint64_t x_bytes, target_bytes, bytes;
     if (__builtin_mul_overflow(rows, set->sample_floats * sizeof *slot->x, &x_bytes) ||
         __builtin_mul_overflow(rows, wanted * sizeof *slot->targets, &target_bytes) ||
-        __builtin_add_overflow(x_bytes, target_bytes, &bytes) || bytes > UINT64_MAX - ENI_LINE) {
-        eni_error("loader", "batches of %llu samples do not fit; give a smaller --batch-size",
-                  (unsigned long long)rows);
-        return EN_ENOMEM;
-    }
+        __builtin_add_overflow(x_bytes, target_bytes, &bytes) || bytes > UINT64_MAX - ENI_LINE)
+        return eni_fail(EN_ENOMEM, "loader",
+                        "batches of %llu samples do not fit; give a smaller --batch-size",
+                        (unsigned long long)rows);
     x_bytes = eni_round_up(x_bytes, ENI_LINE);
     bytes = x_bytes + target_bytes;
     slot->memory = o->register_memory != NULL ? eni_alloc_pages(bytes) : eni_alloc(bytes);

@@ -18,20 +18,15 @@ static uint64_t ceil_div(uint64_t a, uint64_t b)
 
 static en_status check_options(const eni_plan_options *o)
 {
-    if (o->train_samples == 0 || o->train_samples > UINT32_MAX) {
-        eni_error("plan", "%llu training samples, expected 1 to 4294967295",
-                  (unsigned long long)o->train_samples);
-        return EN_EINVAL;
-    }
-    if (o->world == 0 || o->batch == 0) {
-        eni_error("plan", "%llu workers with batches of %llu samples: both must be at least 1",
-                  (unsigned long long)o->world, (unsigned long long)o->batch);
-        return EN_EINVAL;
-    }
-    if (o->epochs == 0 && o->steps == 0 && o->max_samples == 0) {
-        eni_error("plan", "the run has no end: give --epochs, --steps or --max-samples");
-        return EN_EINVAL;
-    }
+    if (o->train_samples == 0 || o->train_samples > UINT32_MAX)
+        return eni_fail(EN_EINVAL, "plan", "%llu training samples, expected 1 to 4294967295",
+                        (unsigned long long)o->train_samples);
+    if (o->world == 0 || o->batch == 0)
+        return eni_fail(EN_EINVAL, "plan",
+                        "%llu workers with batches of %llu samples: both must be at least 1",
+                        (unsigned long long)o->world, (unsigned long long)o->batch);
+    if (o->epochs == 0 && o->steps == 0 && o->max_samples == 0)
+        return eni_fail(EN_EINVAL, "plan", "the run has no end: give --epochs, --steps or --max-samples");
     return EN_OK;
 }
 
@@ -39,21 +34,19 @@ static en_status check_options(const eni_plan_options *o)
 static en_status plan_epoch(const eni_plan_options *o, eni_plan *p)
 {
     *p = (eni_plan){.train_samples = o->train_samples, .world = o->world, .batch = o->batch};
-    if (__builtin_mul_overflow(o->world, o->batch, &p->global_batch)) {
-        eni_error("plan", "%llu workers with batches of %llu samples: the product does not fit 64 bits",
-                  (unsigned long long)o->world, (unsigned long long)o->batch);
-        return EN_EINVAL;
-    }
+    if (__builtin_mul_overflow(o->world, o->batch, &p->global_batch))
+        return eni_fail(EN_EINVAL, "plan",
+                        "%llu workers with batches of %llu samples: the product does not fit 64 bits",
+                        (unsigned long long)o->world, (unsigned long long)o->batch);
     if (o->drop_last) p->dropped_per_epoch = o->train_samples % p->global_batch;
     p->epoch_samples = o->train_samples - p->dropped_per_epoch;
     p->epoch_steps = ceil_div(p->epoch_samples, p->global_batch);
     if (p->epoch_steps > 0) return EN_OK;
-    eni_error("plan",
-              "%llu training samples do not fill one global batch of %llu (%llu workers x %llu), and "
-              "--drop-last leaves out what does not: take smaller batches or leave --drop-last away",
-              (unsigned long long)o->train_samples, (unsigned long long)p->global_batch,
-              (unsigned long long)o->world, (unsigned long long)o->batch);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "plan",
+                    "%llu training samples do not fill one global batch of %llu (%llu workers x %llu), and "
+                    "--drop-last leaves out what does not: take smaller batches or leave --drop-last away",
+                    (unsigned long long)o->train_samples, (unsigned long long)p->global_batch,
+                    (unsigned long long)o->world, (unsigned long long)o->batch);
 }
 
 /* Samples of the first `steps` steps, UINT64_MAX if they do not fit. */
@@ -84,27 +77,22 @@ en_status eni_plan_make(const eni_plan_options *options, eni_plan *plan_out)
     uint64_t by_steps = options->steps > 0 ? samples_of_steps(&p, options->steps) : UINT64_MAX;
     uint64_t by_samples = options->max_samples > 0 ? options->max_samples : UINT64_MAX;
     p.samples = min_u64(by_epochs, min_u64(by_steps, by_samples));
-    if (p.samples > (UINT64_C(1) << 62)) {
-        eni_error("plan", "the budget is over 2^62 samples: lower --epochs or --steps");
-        return EN_EINVAL;
-    }
+    if (p.samples > (UINT64_C(1) << 62))
+        return eni_fail(EN_EINVAL, "plan", "the budget is over 2^62 samples: lower --epochs or --steps");
     if (options->drop_last) {
         p.dropped_at_end = p.samples % p.epoch_samples % p.global_batch;
         p.samples -= p.dropped_at_end;
-        if (p.samples == 0) {
-            eni_error("plan",
-                      "--max-samples %llu is less than one global batch of %llu, and --drop-last leaves out "
-                      "what does not fill one: raise it or leave --drop-last away",
-                      (unsigned long long)options->max_samples, (unsigned long long)p.global_batch);
-            return EN_EINVAL;
-        }
+        if (p.samples == 0)
+            return eni_fail(
+                EN_EINVAL, "plan",
+                "--max-samples %llu is less than one global batch of %llu, and --drop-last leaves out "
+                "what does not fill one: raise it or leave --drop-last away",
+                (unsigned long long)options->max_samples, (unsigned long long)p.global_batch);
     }
     p.steps = steps_of_samples(&p, p.samples);
-    if (__builtin_mul_overflow(p.steps, p.world, &p.micro_batches)) {
-        eni_error("plan", "%llu steps of %llu workers do not fit 64 bits: lower the budget",
-                  (unsigned long long)p.steps, (unsigned long long)p.world);
-        return EN_EINVAL;
-    }
+    if (__builtin_mul_overflow(p.steps, p.world, &p.micro_batches))
+        return eni_fail(EN_EINVAL, "plan", "%llu steps of %llu workers do not fit 64 bits: lower the budget",
+                        (unsigned long long)p.steps, (unsigned long long)p.world);
     *plan_out = p;
     return EN_OK;
 }

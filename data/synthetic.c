@@ -78,17 +78,15 @@ static en_status check_want(const eni_data_want *want)
 {
     int64_t size = (int64_t)want->height * want->width;
     if (want->height <= 0 || want->width <= 0 || want->channels <= 0 || size > MAX_SAMPLE ||
-        size * want->channels > MAX_SAMPLE) {
-        eni_error("synthetic",
-                  "samples of %d x %d x %d cannot be made: each side at least 1, at most %d values",
-                  want->height, want->width, want->channels, MAX_SAMPLE);
-        return EN_EINVAL;
-    }
+        size * want->channels > MAX_SAMPLE)
+        return eni_fail(EN_EINVAL, "synthetic",
+                        "samples of %d x %d x %d cannot be made: each side at least 1, at most %d values",
+                        want->height, want->width, want->channels, MAX_SAMPLE);
     if ((want->classes > 0) != (want->targets > 0) && want->classes >= 0 && want->classes <= 256)
         return EN_OK;
-    eni_error("synthetic", "%d classes and %d targets: one of them must be 0, classes at most 256",
-              want->classes, want->targets);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "synthetic",
+                    "%d classes and %d targets: one of them must be 0, classes at most 256", want->classes,
+                    want->targets);
 }
 
 uint64_t eni_dataset_made_size(const eni_data_options *options)

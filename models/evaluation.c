@@ -48,11 +48,10 @@ static en_status await(const eni_evaluation *e, int asks)
     for (int spins = 0; (st = e->device.ops->gpu->poll(e->event)) == EN_ETIMEOUT; spins++) {
         if (spins < SPINS) continue;
         if (asks) EN_TRY(ask_alive(&e->set));
-        if ((!asks || e->set.alive == NULL) && eni_now_ns() > deadline) {
-            eni_error("evaluate", "the GPU has not done a batch of %llu samples within %d s",
-                      (unsigned long long)e->set.batch, seconds);
-            return EN_ETIMEOUT;
-        }
+        if ((!asks || e->set.alive == NULL) && eni_now_ns() > deadline)
+            return eni_fail(EN_ETIMEOUT, "evaluate",
+                            "the GPU has not done a batch of %llu samples within %d s",
+                            (unsigned long long)e->set.batch, seconds);
         if (asks && e->set.timeout_ns > 0 && eni_now_ns() - begin > e->set.timeout_ns) {
             e->set.tell(e->set.alive_user, "a batch of the evaluation");
             return EN_EIO;
@@ -79,11 +78,10 @@ static en_status take_host(eni_evaluation *e)
     uint64_t x_bytes, target_bytes, total;
     if (__builtin_mul_overflow(set->batch, set->sample_bytes, &x_bytes) ||
         __builtin_mul_overflow(set->batch, set->target_bytes, &target_bytes) ||
-        __builtin_add_overflow(x_bytes, target_bytes, &total) || total > UINT64_MAX / 4) {
-        eni_error("evaluate", "batches of %llu samples do not fit; give a smaller --eval-batch-size",
-                  (unsigned long long)set->batch);
-        return EN_ENOMEM;
-    }
+        __builtin_add_overflow(x_bytes, target_bytes, &total) || total > UINT64_MAX / 4)
+        return eni_fail(EN_ENOMEM, "evaluate",
+                        "batches of %llu samples do not fit; give a smaller --eval-batch-size",
+                        (unsigned long long)set->batch);
     e->target_at = eni_round_up(x_bytes, align);
     e->pair_at = e->target_at + eni_round_up(target_bytes, align);
     e->slot_bytes = e->pair_at + align;

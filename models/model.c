@@ -58,11 +58,9 @@ static en_status stage_plan(prepared_size *p, const en_schema *schema, const en_
 {
     en_extent y;
     en_plan_info info = {.size = sizeof info};
-    if (en_op_output(op, &y) != EN_OK) {
-        eni_error("prepared", "%s: a batch of %lld samples is too large", schema->network->name,
-                  (long long)p->n);
-        return EN_EINVAL;
-    }
+    if (en_op_output(op, &y) != EN_OK)
+        return eni_fail(EN_EINVAL, "prepared", "%s: a batch of %lld samples is too large",
+                        schema->network->name, (long long)p->n);
     if (p->mode == EN_MODEL_EVALUATE) op->flags |= EN_OP_FORWARD_ONLY;
     EN_TRY(device->plan(ctx, op, &stage->plan));
     device->plan_info(stage->plan, &info);
@@ -218,9 +216,9 @@ static en_status options_read(const en_model_options *given, en_model_options *o
     if (options_out->dtype == 0) options_out->dtype = EN_F32;
     if (options_out->dtype == EN_F32 || options_out->dtype == EN_BF16 || options_out->dtype == EN_F16)
         return EN_OK;
-    eni_error("model", "activations of type %u; a model computes in float32, bfloat16 or float16",
-              options_out->dtype);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "model",
+                    "activations of type %u; a model computes in float32, bfloat16 or float16",
+                    options_out->dtype);
 }
 
 en_status en_model_new(const en_schema *schema, const en_device *device, en_ctx *ctx,
@@ -281,19 +279,16 @@ static prepared_size *size_oldest(en_model *model)
 
 static en_status size_of(en_model *model, int64_t n, int mode, prepared_size **size_out)
 {
-    if (n < 1 || (mode != EN_MODEL_TRAIN && mode != EN_MODEL_EVALUATE)) {
-        eni_error("model", "%s: a batch of %lld samples in mode %d", model->schema->network->name,
-                  (long long)n, mode);
-        return EN_EINVAL;
-    }
+    if (n < 1 || (mode != EN_MODEL_TRAIN && mode != EN_MODEL_EVALUATE))
+        return eni_fail(EN_EINVAL, "model", "%s: a batch of %lld samples in mode %d",
+                        model->schema->network->name, (long long)n, mode);
     prepared_size *size = size_find(model, n, mode);
     if (size == NULL) {
         size = size_oldest(model);
-        if (size == NULL) {
-            eni_error("model", "%s: a batch of %lld samples: all %d sizes that a model has are to be kept",
-                      model->schema->network->name, (long long)n, EN_MODEL_SIZES);
-            return EN_EINVAL;
-        }
+        if (size == NULL)
+            return eni_fail(EN_EINVAL, "model",
+                            "%s: a batch of %lld samples: all %d sizes that a model has are to be kept",
+                            model->schema->network->name, (long long)n, EN_MODEL_SIZES);
         if (model->last == size) model->last = NULL;
         discard(size, model->device, model->ctx);
         EN_TRY(prepare(model->schema, model->device, model->ctx, model->dtype, n, mode, size));
@@ -380,10 +375,9 @@ en_status en_model_backward(en_model *model, const float *param, float *grad, en
                             void *user)
 {
     const prepared_size *size = model->last;
-    if (size == NULL || size->mode != EN_MODEL_TRAIN) {
-        eni_error("model", "%s: backward without a forward before it", model->schema->network->name);
-        return EN_EBUG;
-    }
+    if (size == NULL || size->mode != EN_MODEL_TRAIN)
+        return eni_fail(EN_EBUG, "model", "%s: backward without a forward before it",
+                        model->schema->network->name);
     void *dy = NULL, *dx = size->dy[0];
     for (int i = size->nstages - 1; i >= size->first_weights; i--) {
         const stage_of_size *stage = &size->stages[i];
@@ -409,10 +403,9 @@ en_status en_model_backward(en_model *model, const float *param, float *grad, en
 en_status en_model_fetch(en_model *model, float pair[2])
 {
     const prepared_size *size = model->last;
-    if (size == NULL) {
-        eni_error("model", "%s: a result without a forward before it", model->schema->network->name);
-        return EN_EBUG;
-    }
+    if (size == NULL)
+        return eni_fail(EN_EBUG, "model", "%s: a result without a forward before it",
+                        model->schema->network->name);
     return model->device->copy(model->ctx, pair, size->stages[size->nstages - 1].y, 2 * sizeof *pair,
                                EN_COPY_OUT);
 }

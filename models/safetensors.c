@@ -37,21 +37,18 @@ static int is_clean_text(const char *text)
 static en_status shape_parse(const char *name, const json_t *shape, eni_st_tensor *tensor)
 {
     tensor->ndim = (uint32_t)json_array_size(shape);
-    if (!json_is_array(shape) || json_array_size(shape) > EN_MAX_DIMS) {
-        eni_error("safetensors", "%s: tensor %s: the shape is not a list of at most %d sides", name,
-                  tensor->name, EN_MAX_DIMS);
-        return EN_EFORMAT;
-    }
+    if (!json_is_array(shape) || json_array_size(shape) > EN_MAX_DIMS)
+        return eni_fail(EN_EFORMAT, "safetensors",
+                        "%s: tensor %s: the shape is not a list of at most %d sides", name, tensor->name,
+                        EN_MAX_DIMS);
     tensor->count = 1;
     for (uint32_t d = 0; d < tensor->ndim; d++) {
         const json_t *side = json_array_get(shape, d);
         tensor->shape[d] = json_integer_value(side);
         if (!json_is_integer(side) || tensor->shape[d] < 0 ||
-            __builtin_mul_overflow(tensor->count, (uint64_t)tensor->shape[d], &tensor->count)) {
-            eni_error("safetensors", "%s: tensor %s: side %u of the shape is not a size", name, tensor->name,
-                      d);
-            return EN_EFORMAT;
-        }
+            __builtin_mul_overflow(tensor->count, (uint64_t)tensor->shape[d], &tensor->count))
+            return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s: side %u of the shape is not a size",
+                            name, tensor->name, d);
     }
     return EN_OK;
 }
@@ -63,19 +60,16 @@ static en_status offsets_parse(const char *name, const json_t *offsets, const un
     const json_t *first = json_array_get(offsets, 0), *second = json_array_get(offsets, 1);
     const int64_t begin = json_integer_value(first), end = json_integer_value(second);
     if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(second) || begin < 0 ||
-        end < begin || (uint64_t)end > data_bytes) {
-        eni_error("safetensors",
-                  "%s: tensor %s: data_offsets [%lld, %lld] do not lie in the %llu bytes of data", name,
-                  tensor->name, (long long)begin, (long long)end, (unsigned long long)data_bytes);
-        return EN_EFORMAT;
-    }
+        end < begin || (uint64_t)end > data_bytes)
+        return eni_fail(EN_EFORMAT, "safetensors",
+                        "%s: tensor %s: data_offsets [%lld, %lld] do not lie in the %llu bytes of data", name,
+                        tensor->name, (long long)begin, (long long)end, (unsigned long long)data_bytes);
     const uint64_t bytes = (uint64_t)(end - begin), size = tensor->dtype == ENI_ST_U8 ? 1 : sizeof(float);
     if (bytes % size != 0 || bytes / size != tensor->count) {
         char shape[ENI_ST_SHAPE_TEXT];
-        eni_error("safetensors", "%s: tensor %s: shape %s in %llu bytes of %s", name, tensor->name,
-                  eni_st_shape_text(tensor->shape, tensor->ndim, shape), (unsigned long long)bytes,
-                  tensor->dtype == ENI_ST_U8 ? "uint8" : "float32");
-        return EN_EFORMAT;
+        return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s: shape %s in %llu bytes of %s", name,
+                        tensor->name, eni_st_shape_text(tensor->shape, tensor->ndim, shape),
+                        (unsigned long long)bytes, tensor->dtype == ENI_ST_U8 ? "uint8" : "float32");
     }
     tensor->data = data + begin;
     return EN_OK;
@@ -85,38 +79,32 @@ static en_status tensor_parse(const char *name, const json_t *entry, const unsig
                               uint64_t data_bytes, eni_st_tensor *tensor)
 {
     const json_t *dtype = json_object_get(entry, "dtype");
-    if (!json_is_string(dtype) || json_object_size(entry) != 3) {
-        eni_error("safetensors", "%s: tensor %s: not an object of dtype, shape and data_offsets", name,
-                  tensor->name);
-        return EN_EFORMAT;
-    }
+    if (!json_is_string(dtype) || json_object_size(entry) != 3)
+        return eni_fail(EN_EFORMAT, "safetensors",
+                        "%s: tensor %s: not an object of dtype, shape and data_offsets", name, tensor->name);
     const char *text = json_string_value(dtype);
     if (strcmp(text, "U8") == 0) tensor->dtype = ENI_ST_U8;
-    if (tensor->dtype != ENI_ST_U8 && strcmp(text, "F32") != 0) {
-        eni_error("safetensors", "%s: tensor %s has dtype %s; only F32 is read, convert it with .float()",
-                  name, tensor->name, is_clean_text(text) ? text : "(not a name)");
-        return EN_EFORMAT;
-    }
+    if (tensor->dtype != ENI_ST_U8 && strcmp(text, "F32") != 0)
+        return eni_fail(EN_EFORMAT, "safetensors",
+                        "%s: tensor %s has dtype %s; only F32 is read, convert it with .float()", name,
+                        tensor->name, is_clean_text(text) ? text : "(not a name)");
     EN_TRY(shape_parse(name, json_object_get(entry, "shape"), tensor));
     return offsets_parse(name, json_object_get(entry, "data_offsets"), data, data_bytes, tensor);
 }
 
 static en_status meta_parse(const char *name, json_t *object, eni_st_file *file)
 {
-    if (!json_is_object(object)) {
-        eni_error("safetensors", "%s: __metadata__ is not an object", name);
-        return EN_EFORMAT;
-    }
+    if (!json_is_object(object))
+        return eni_fail(EN_EFORMAT, "safetensors", "%s: __metadata__ is not an object", name);
     file->meta = eni_alloc_array(json_object_size(object), sizeof *file->meta);
     if (file->meta == NULL) return EN_ENOMEM;
     const char *key;
     json_t *value;
     json_object_foreach(object, key, value)
     {
-        if (!json_is_string(value)) {
-            eni_error("safetensors", "%s: __metadata__ holds something other than text", name);
-            return EN_EFORMAT;
-        }
+        if (!json_is_string(value))
+            return eni_fail(EN_EFORMAT, "safetensors", "%s: __metadata__ holds something other than text",
+                            name);
         file->meta[file->nmeta++] = (eni_st_meta){key, json_string_value(value)};
     }
     return EN_OK;
@@ -150,10 +138,9 @@ static en_status header_parse(const char *name, const unsigned char *bytes, size
                 name, (unsigned long long)header, size);
         return EN_EFORMAT;
     }
-    if (bytes[LENGTH_BYTES] != '{') {
-        eni_error("safetensors", "%s: the header does not begin with {; not a safetensors file", name);
-        return EN_EFORMAT;
-    }
+    if (bytes[LENGTH_BYTES] != '{')
+        return eni_fail(EN_EFORMAT, "safetensors",
+                        "%s: the header does not begin with {; not a safetensors file", name);
     json_error_t error;
     json_t *root = json_loadb((const char *)bytes + LENGTH_BYTES, header, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(root)) {
@@ -181,18 +168,15 @@ static en_status tensors_cover(const char *name, eni_st_file *file, const unsign
     if (file->ntensors > 1) qsort(file->tensors, file->ntensors, sizeof *file->tensors, by_data);
     for (uint32_t t = 0; t < file->ntensors; t++) {
         const eni_st_tensor *tensor = &file->tensors[t];
-        if (tensor->data != end) {
-            eni_error("safetensors", "%s: tensor %s %s", name, tensor->name,
-                      (uintptr_t)tensor->data < (uintptr_t)end ? "overlaps another" : "has a hole before it");
-            return EN_EFORMAT;
-        }
+        if (tensor->data != end)
+            return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s %s", name, tensor->name,
+                            (uintptr_t)tensor->data < (uintptr_t)end ? "overlaps another"
+                                                                     : "has a hole before it");
         end += eni_st_bytes(tensor);
     }
-    if (end != data + bytes) {
-        eni_error("safetensors", "%s: %llu bytes after the last tensor", name,
-                  (unsigned long long)(data + bytes - end));
-        return EN_EFORMAT;
-    }
+    if (end != data + bytes)
+        return eni_fail(EN_EFORMAT, "safetensors", "%s: %llu bytes after the last tensor", name,
+                        (unsigned long long)(data + bytes - end));
     return EN_OK;
 }
 
@@ -204,9 +188,8 @@ static en_status tensors_are_finite(const char *name, const eni_st_file *file)
             float value;
             memcpy(&value, (const unsigned char *)tensor->data + i * sizeof value, sizeof value);
             if (isfinite(value)) continue;
-            eni_error("safetensors", "%s: tensor %s: element %llu is %f", name, tensor->name,
-                      (unsigned long long)i, (double)value);
-            return EN_ENONFINITE;
+            return eni_fail(EN_ENONFINITE, "safetensors", "%s: tensor %s: element %llu is %f", name,
+                            tensor->name, (unsigned long long)i, (double)value);
         }
     }
     return EN_OK;
@@ -225,11 +208,10 @@ static en_status entries_parse(const char *name, json_t *root, const unsigned ch
             EN_TRY(meta_parse(name, entry, file));
             continue;
         }
-        if (!is_clean_text(key)) {
-            eni_error("safetensors", "%s: a tensor's name is empty, over %d bytes, or has control characters",
-                      name, ENI_ST_MAX_NAME);
-            return EN_EFORMAT;
-        }
+        if (!is_clean_text(key))
+            return eni_fail(EN_EFORMAT, "safetensors",
+                            "%s: a tensor's name is empty, over %d bytes, or has control characters", name,
+                            ENI_ST_MAX_NAME);
         eni_st_tensor *tensor = &file->tensors[file->ntensors++];
         tensor->name = key;
         EN_TRY(tensor_parse(name, entry, data, bytes, tensor));

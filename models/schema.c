@@ -18,22 +18,17 @@ static en_status layer_check(const en_network *network, int index)
 {
     const en_layer *layer = &network->layers[index];
     if (layer->op != EN_OP_CONV2D && layer->op != EN_OP_LINEAR) return EN_OK;
-    if (layer->name == NULL || layer->name[0] == '\0') {
-        eni_error("schema", "network %s: layer %d has weights but no name", network->name, index);
-        return EN_EINVAL;
-    }
-    if (strlen(layer->name) > EN_MAX_TENSOR_NAME - sizeof ".weight") {
-        eni_error("schema", "network %s: the name of layer %d is longer than %zu bytes", network->name, index,
-                  EN_MAX_TENSOR_NAME - sizeof ".weight");
-        return EN_EINVAL;
-    }
-    if (layer->channels < 1 || layer->channels > MAX_CHANNELS || layer->kernel > MAX_KERNEL) {
-        eni_error("schema",
-                  "network %s: layer %s has %lld channels and kernel %lld; the limits are %d and %d",
-                  network->name, layer->name, (long long)layer->channels, (long long)layer->kernel,
-                  MAX_CHANNELS, MAX_KERNEL);
-        return EN_EINVAL;
-    }
+    if (layer->name == NULL || layer->name[0] == '\0')
+        return eni_fail(EN_EINVAL, "schema", "network %s: layer %d has weights but no name", network->name,
+                        index);
+    if (strlen(layer->name) > EN_MAX_TENSOR_NAME - sizeof ".weight")
+        return eni_fail(EN_EINVAL, "schema", "network %s: the name of layer %d is longer than %zu bytes",
+                        network->name, index, EN_MAX_TENSOR_NAME - sizeof ".weight");
+    if (layer->channels < 1 || layer->channels > MAX_CHANNELS || layer->kernel > MAX_KERNEL)
+        return eni_fail(EN_EINVAL, "schema",
+                        "network %s: layer %s has %lld channels and kernel %lld; the limits are %d and %d",
+                        network->name, layer->name, (long long)layer->channels, (long long)layer->kernel,
+                        MAX_CHANNELS, MAX_KERNEL);
     return EN_OK;
 }
 
@@ -76,9 +71,8 @@ static en_status names_are_unique(const en_schema *schema)
     for (uint32_t i = 0; i < schema->ntensors; i++) {
         for (uint32_t k = 0; k < i; k++) {
             if (strcmp(schema->tensors[i].name, schema->tensors[k].name) != 0) continue;
-            eni_error("schema", "network %s: two tensors are called %s", schema->network->name,
-                      schema->tensors[i].name);
-            return EN_EINVAL;
+            return eni_fail(EN_EINVAL, "schema", "network %s: two tensors are called %s",
+                            schema->network->name, schema->tensors[i].name);
         }
     }
     return EN_OK;
@@ -94,17 +88,15 @@ static en_status layers_walk(en_schema *schema, int nlayers)
         EN_TRY(layer_check(network, i));
         const en_op op = eni_layer_op(layer, x, EN_F32);
         en_extent y;
-        if (en_op_output(&op, &y) != EN_OK) {
-            eni_error("schema", "network %s: layer %d (%s %s) does not take an input of (%lld, %lld, %lld)",
-                      network->name, i, eni_layer_op_name(layer->op), layer->name ? layer->name : "",
-                      (long long)x.h, (long long)x.w, (long long)x.c);
-            return EN_EINVAL;
-        }
-        if (eni_layer_is_loss(layer) != (i == nlayers - 1)) {
-            eni_error("schema", "network %s: layer %d is %s; a loss ends the list, and only there is one",
-                      network->name, i, eni_layer_op_name(layer->op));
-            return EN_EINVAL;
-        }
+        if (en_op_output(&op, &y) != EN_OK)
+            return eni_fail(EN_EINVAL, "schema",
+                            "network %s: layer %d (%s %s) does not take an input of (%lld, %lld, %lld)",
+                            network->name, i, eni_layer_op_name(layer->op), layer->name ? layer->name : "",
+                            (long long)x.h, (long long)x.w, (long long)x.c);
+        if (eni_layer_is_loss(layer) != (i == nlayers - 1))
+            return eni_fail(EN_EINVAL, "schema",
+                            "network %s: layer %d is %s; a loss ends the list, and only there is one",
+                            network->name, i, eni_layer_op_name(layer->op));
         if (en_op_weights(&op) > 0) layer_add_tensors(schema, layer, &op);
         if (i == nlayers - 1) {
             schema->outputs = x.h * x.w * x.c;
@@ -112,10 +104,8 @@ static en_status layers_walk(en_schema *schema, int nlayers)
         }
         x = y;
     }
-    if (schema->ntensors == 0) {
-        eni_error("schema", "network %s has no layer with weights", network->name);
-        return EN_EINVAL;
-    }
+    if (schema->ntensors == 0)
+        return eni_fail(EN_EINVAL, "schema", "network %s has no layer with weights", network->name);
     return names_are_unique(schema);
 }
 
@@ -124,11 +114,10 @@ en_status en_schema_init(const en_network *network, en_schema *schema_out)
     int nlayers = 0;
     while (nlayers < MAX_LAYERS && network->layers[nlayers].op != 0)
         nlayers++;
-    if (nlayers == 0 || nlayers == MAX_LAYERS || network->input.n != 1) {
-        eni_error("schema", "network %s: %d layers on an input of %lld samples; 1 to %d layers, one sample",
-                  network->name, nlayers, (long long)network->input.n, MAX_LAYERS - 1);
-        return EN_EINVAL;
-    }
+    if (nlayers == 0 || nlayers == MAX_LAYERS || network->input.n != 1)
+        return eni_fail(EN_EINVAL, "schema",
+                        "network %s: %d layers on an input of %lld samples; 1 to %d layers, one sample",
+                        network->name, nlayers, (long long)network->input.n, MAX_LAYERS - 1);
     en_schema schema = {.network = network};
     schema.tensors = eni_alloc_array(2 * (size_t)nlayers, sizeof *schema.tensors);
     if (schema.tensors == NULL) return EN_ENOMEM;

@@ -55,22 +55,19 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
         const en_model_tensor *tensor = &schema->tensors[t];
         const eni_st_tensor *found = eni_st_find(file, tensor->name);
         eni_st_shape_text(tensor->shape, tensor->ndim, want);
-        if (found != NULL && found->dtype != ENI_ST_F32) {
-            eni_error("weights", "%s: tensor %s has dtype U8; only F32 is read, convert it with .float()",
-                      name, tensor->name);
-            return EN_EFORMAT;
-        }
-        if (found == NULL) {
-            eni_error("weights", "%s: no tensor %s, which %s has as %s; give the weights of this --model",
-                      name, tensor->name, schema->network->name, want);
-            return EN_EMISMATCH;
-        }
-        if (!same_shape(found, tensor)) {
-            eni_error("weights", "%s: tensor %s is %s, but %s has it as %s; give the weights of this --model",
-                      name, tensor->name, eni_st_shape_text(found->shape, found->ndim, got),
-                      schema->network->name, want);
-            return EN_EMISMATCH;
-        }
+        if (found != NULL && found->dtype != ENI_ST_F32)
+            return eni_fail(EN_EFORMAT, "weights",
+                            "%s: tensor %s has dtype U8; only F32 is read, convert it with .float()", name,
+                            tensor->name);
+        if (found == NULL)
+            return eni_fail(EN_EMISMATCH, "weights",
+                            "%s: no tensor %s, which %s has as %s; give the weights of this --model", name,
+                            tensor->name, schema->network->name, want);
+        if (!same_shape(found, tensor))
+            return eni_fail(EN_EMISMATCH, "weights",
+                            "%s: tensor %s is %s, but %s has it as %s; give the weights of this --model",
+                            name, tensor->name, eni_st_shape_text(found->shape, found->ndim, got),
+                            schema->network->name, want);
     }
     for (uint32_t t = 0; t < file->ntensors; t++) {
         const eni_st_tensor *extra = &file->tensors[t];
@@ -78,10 +75,10 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
         while (k < schema->ntensors && strcmp(schema->tensors[k].name, extra->name) != 0)
             k++;
         if (k < schema->ntensors || (is_checkpoint && strchr(extra->name, '/') != NULL)) continue;
-        eni_error("weights", "%s: tensor %s %s, which %s does not have; give the weights of this --model",
-                  name, extra->name, eni_st_shape_text(extra->shape, extra->ndim, got),
-                  schema->network->name);
-        return EN_EMISMATCH;
+        return eni_fail(EN_EMISMATCH, "weights",
+                        "%s: tensor %s %s, which %s does not have; give the weights of this --model", name,
+                        extra->name, eni_st_shape_text(extra->shape, extra->ndim, got),
+                        schema->network->name);
     }
     return EN_OK;
 }

@@ -165,10 +165,9 @@ static en_status take_past(eni_curve *curve)
     if (room == NULL) return EN_ENOMEM;
     curve->fd = open(curve->path, O_RDWR | O_CLOEXEC);
     if (curve->fd < 0 && errno == ENOENT) return EN_OK;
-    if (curve->fd < 0) {
-        eni_error("curve", "cannot open %s: %s; choose another --out", curve->path, strerror(errno));
-        return EN_EIO;
-    }
+    if (curve->fd < 0)
+        return eni_fail(EN_EIO, "curve", "cannot open %s: %s; choose another --out", curve->path,
+                        strerror(errno));
     curve->is_kept = true;
     while (read_at(curve->fd, &h, sizeof h, (off_t)curve->n * record_bytes(curve)) &&
            h.samples <= curve->config.resumed && eni_jsonl_is_before(h.t, curve->config.resumed_t)) {
@@ -178,8 +177,7 @@ static en_status take_past(eni_curve *curve)
     }
     curve->nspilled = curve->n;
     if (ftruncate(curve->fd, (off_t)curve->n * record_bytes(curve)) == 0) return EN_OK;
-    eni_error("curve", "cannot cut %s: %s; choose another --out", curve->path, strerror(errno));
-    return EN_EIO;
+    return eni_fail(EN_EIO, "curve", "cannot cut %s: %s; choose another --out", curve->path, strerror(errno));
 }
 
 static bool is_empty(FILE *file)
@@ -233,11 +231,10 @@ en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, dou
 {
     if (curve->n > 0 && curve->entries[curve->n - 1].point.samples == samples) curve->n--;
     if (curve->nspilled > curve->n) curve->nspilled = curve->n;
-    if (curve->n - curve->nspilled == curve->capacity && !spill(curve, curve->nspilled + 1)) {
-        eni_error("curve", "cannot write %s: %s; make room there, or give a larger --eval-every",
-                  name_of_file(curve), strerror(errno));
-        return EN_EIO;
-    }
+    if (curve->n - curve->nspilled == curve->capacity && !spill(curve, curve->nspilled + 1))
+        return eni_fail(EN_EIO, "curve",
+                        "cannot write %s: %s; make room there, or give a larger --eval-every",
+                        name_of_file(curve), strerror(errno));
     float *copy = copy_at(curve, curve->n);
     if (copy == NULL) return EN_ENOMEM;
     memcpy(copy, flat, curve->config.count * sizeof(float));
@@ -270,10 +267,9 @@ static en_status evaluate(eni_curve *curve, uint32_t i, bool is_bracket, float *
     entry *e = &curve->entries[i];
     if (e->is_evaluated) return EN_OK;
     const float *flat = weights_of(curve, i, room);
-    if (flat == NULL) {
-        eni_error("curve", "cannot read %s: what was written there has changed", name_of_file(curve));
-        return EN_EIO;
-    }
+    if (flat == NULL)
+        return eni_fail(EN_EIO, "curve", "cannot read %s: what was written there has changed",
+                        name_of_file(curve));
     EN_TRY(curve->config.evaluate(curve->config.user, flat, &e->point.loss, &e->point.accuracy));
     e->is_evaluated = true;
     e->is_bracket = is_bracket;

@@ -75,11 +75,11 @@ static en_status check_depth(const eni_rank *self)
 {
     if (self->job.strategy->flags & EN_STORE_ON_SERVERS || self->job.buckets->n <= ENI_COLL_DEPTH)
         return EN_OK;
-    eni_error("exchange",
-              "--bucket-cap-mb=%g cuts the model into %u buckets, and at most %d can be under way: give a "
-              "larger --bucket-cap-mb",
-              self->exchange.asked.bucket_cap_mb, self->job.buckets->n, ENI_COLL_DEPTH);
-    return EN_EINVAL;
+    return eni_fail(
+        EN_EINVAL, "exchange",
+        "--bucket-cap-mb=%g cuts the model into %u buckets, and at most %d can be under way: give a "
+        "larger --bucket-cap-mb",
+        self->exchange.asked.bucket_cap_mb, self->job.buckets->n, ENI_COLL_DEPTH);
 }
 
 static en_status open_all(eni_rank *self, int64_t deadline)
@@ -183,11 +183,10 @@ static en_status calls_to_keep(const eni_rank *self, uint32_t *keep_out)
     const uint64_t every = self->exchange.endpoints->state_every, keep = 2 * every + 8;
     *keep_out = 0;
     if (self->asked.server_timeout_ns == 0) return EN_OK;
-    if (every == 0) {
-        eni_error("exchange", "--server-timeout: this psd could not come back, it was started without "
-                              "--state=FOLDER (entrain run: --server-restarts=N)");
-        return EN_EINVAL;
-    }
+    if (every == 0)
+        return eni_fail(EN_EINVAL, "exchange",
+                        "--server-timeout: this psd could not come back, it was started without "
+                        "--state=FOLDER (entrain run: --server-restarts=N)");
     *keep_out = keep < UINT32_MAX ? (uint32_t)keep : UINT32_MAX;
     return EN_OK;
 }
@@ -314,11 +313,10 @@ static en_status check_leaders(eni_rank *self)
     int which;
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
     if (!eni_rank_has_leaders(self) || which != EN_EVAL_MEAN || self->world.nranks == 1) return EN_OK;
-    eni_error("exchange",
-              "%s evaluates the mean of all ranks' weights, and with EN_LEADERS_ARE_CLIENTS ranks of "
-              "different hosts never meet: let eval return EN_EVAL_STORE",
-              self->job.strategy->name);
-    return EN_EUNSUPPORTED;
+    return eni_fail(EN_EUNSUPPORTED, "exchange",
+                    "%s evaluates the mean of all ranks' weights, and with EN_LEADERS_ARE_CLIENTS ranks of "
+                    "different hosts never meet: let eval return EN_EVAL_STORE",
+                    self->job.strategy->name);
 }
 
 /* What steps will read and write is there before the first of them. Of a peer its gradient: its weights may

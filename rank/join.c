@@ -122,22 +122,20 @@ static en_status check_reachable(const eni_rank *self, const eni_address *listen
     const eni_join_options *c = &self->asked;
     eni_own_address own;
     if (c->local_size == 0 || c->local_size >= self->world.nranks || c->host_id != NULL) return EN_OK;
-    if (!c->has_rendezvous) {
-        eni_error("join",
-                  "%lld of %d ranks are on this host, and their launcher does not say where rank 0 is: give "
-                  "--rendezvous=tcp://HOST:PORT, or file:///PATH on a disk that all hosts share",
-                  (long long)c->local_size, self->world.nranks);
-        return EN_EINVAL;
-    }
+    if (!c->has_rendezvous)
+        return eni_fail(
+            EN_EINVAL, "join",
+            "%lld of %d ranks are on this host, and their launcher does not say where rank 0 is: give "
+            "--rendezvous=tcp://HOST:PORT, or file:///PATH on a disk that all hosts share",
+            (long long)c->local_size, self->world.nranks);
     if (is_file(self) || self->world.rank != 0 || eni_address_is_anywhere(listen)) return EN_OK;
     EN_TRY(eni_host_info_address(listen, &own));
     if (!own.is_loopback) return EN_OK;
-    eni_error(
-        "join",
+    return eni_fail(
+        EN_EINVAL, "join",
         "rank 0 is to listen on %s, which is the loopback of this host (%s): %d of %d ranks are on other "
         "hosts and cannot reach it; give --rendezvous=tcp://ADDRESS:PORT, or correct /etc/hosts",
         listen->host, self->host, self->world.nranks - (int)c->local_size, self->world.nranks);
-    return EN_EINVAL;
 }
 
 static en_status lead(eni_rank *self)
@@ -181,13 +179,13 @@ static en_status check_near(const eni_rank *self, const eni_address *leader)
     if (self->asked.token_file != NULL) return EN_OK;
     EN_TRY(eni_host_info_address(leader, &own));
     if (own.is_remote_here) return EN_OK;
-    eni_error("join",
-              "no token for %s:%u, which is another host: copy the token file of %s here and give "
-              "--token-file=FILE (or ENTRAIN_TOKEN_FILE)%s",
-              leader->host, leader->port, eni_rank_has_store(self) ? "psd" : "rank 0",
-              eni_rank_has_store(self) ? ""
-                                : ", or meet by --rendezvous=file:///PATH on a disk that all hosts share");
-    return EN_ENOENT;
+    return eni_fail(EN_ENOENT, "join",
+                    "no token for %s:%u, which is another host: copy the token file of %s here and give "
+                    "--token-file=FILE (or ENTRAIN_TOKEN_FILE)%s",
+                    leader->host, leader->port, eni_rank_has_store(self) ? "psd" : "rank 0",
+                    eni_rank_has_store(self)
+                        ? ""
+                        : ", or meet by --rendezvous=file:///PATH on a disk that all hosts share");
 }
 
 /* A member may be started before its leader: the file is looked for until the deadline. */
@@ -233,18 +231,16 @@ static en_status follow(eni_rank *self, int64_t deadline_ns, eni_address *leader
 
 static en_status check_asked(const eni_rank *self)
 {
-    if (eni_rank_has_store(self) && self->asked.server == NULL) {
-        eni_error("join",
-                  "%s keeps its weights on a server: start psd --strategy=%s --world-size=%d, and give its "
-                  "address by --server=tcp://HOST:PORT",
-                  self->job.strategy->name, self->job.strategy->name, self->world.nranks);
-        return EN_EINVAL;
-    }
+    if (eni_rank_has_store(self) && self->asked.server == NULL)
+        return eni_fail(
+            EN_EINVAL, "join",
+            "%s keeps its weights on a server: start psd --strategy=%s --world-size=%d, and give its "
+            "address by --server=tcp://HOST:PORT",
+            self->job.strategy->name, self->job.strategy->name, self->world.nranks);
     if (eni_rank_has_store(self) || self->world.rank >= 0) return EN_OK;
-    eni_error("join",
-              "which of the %d ranks is this? Give --rank=0 to --rank=%d, or start it with a launcher",
-              self->world.nranks, self->world.nranks - 1);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "join",
+                    "which of the %d ranks is this? Give --rank=0 to --rank=%d, or start it with a launcher",
+                    self->world.nranks, self->world.nranks - 1);
 }
 
 static en_status rendezvous(eni_rank *self, int64_t deadline_ns, eni_address *leader_out)
@@ -319,12 +315,11 @@ static en_status check_reach(const eni_rank *self)
         if (data == NULL || strcmp(peer->host_id, own->host_id) == 0) continue;
         EN_TRY(eni_address_parse(data, &address));
         if (!eni_address_is_loopback(&address)) continue;
-        eni_error(
-            "join",
+        return eni_fail(
+            EN_EINVAL, "join",
             "rank %d on %s takes part by its loopback (%s), but rank %d is on another host (%s): start it "
             "with the address of rank 0 that the others use, not with localhost",
             r, peer->host, address.host, own->rank, own->host);
-        return EN_EINVAL;
     }
     return EN_OK;
 }

@@ -55,8 +55,7 @@ en_status eni_jsonl_open(const char *path, uint64_t resumed, double seconds, FIL
     if (resumed > 0) EN_TRY(cut(path, resumed, seconds));
     *file_out = fopen(path, resumed > 0 ? "ae" : "we");
     if (*file_out != NULL) return EN_OK;
-    eni_error("record", "cannot create %s: %s; choose another --out", path, strerror(errno));
-    return EN_EIO;
+    return eni_fail(EN_EIO, "record", "cannot create %s: %s; choose another --out", path, strerror(errno));
 }
 
 en_status eni_record_close(const char *who, const char *path, FILE *file)
@@ -65,8 +64,7 @@ en_status eni_record_close(const char *who, const char *path, FILE *file)
     int failed = ferror(file);
     failed |= fclose(file) != 0;
     if (!failed) return EN_OK;
-    eni_error(who, "cannot write %s: %s", path, strerror(errno));
-    return EN_EIO;
+    return eni_fail(EN_EIO, who, "cannot write %s: %s", path, strerror(errno));
 }
 
 /* ---- metrics ---- */

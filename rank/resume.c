@@ -26,8 +26,7 @@ static en_status refuse(const eni_rank *self, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    eni_error("resume", "--resume=%s: %s", self->saving.past_path, text);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "resume", "--resume=%s: %s", self->saving.past_path, text);
 }
 
 /* ---- which ---- */
@@ -38,11 +37,10 @@ static en_status read_newest(eni_rank *self)
     const char *dir = self->saving.asked.dir;
     char why[ENI_ST_WHY];
     uint64_t found[LISTED];
-    if (dir[0] == 0) {
-        eni_error("resume",
-                  "--resume=auto: where from? Give --checkpoint-dir=FOLDER, or --out=FOLDER of the run");
-        return EN_EINVAL;
-    }
+    if (dir[0] == 0)
+        return eni_fail(
+            EN_EINVAL, "resume",
+            "--resume=auto: where from? Give --checkpoint-dir=FOLDER, or --out=FOLDER of the run");
     size_t n = eni_checkpoint_list(dir, found, LISTED);
     for (size_t i = 0; i < n; i++) {
         eni_checkpoint_path(dir, found[i], self->saving.past_path, sizeof self->saving.past_path);
@@ -55,9 +53,9 @@ static en_status read_newest(eni_rank *self)
         eni_warn("resume", "%s is passed over: %s", self->saving.past_path, why);
     }
     if (n == 0) return EN_OK; /* nothing yet: from the start */
-    eni_error("resume",
-              "--resume=auto: none of the %zu checkpoints in %s is whole: remove them to start over", n, dir);
-    return EN_EFORMAT;
+    return eni_fail(EN_EFORMAT, "resume",
+                    "--resume=auto: none of the %zu checkpoints in %s is whole: remove them to start over", n,
+                    dir);
 }
 
 static en_status read_given(eni_rank *self)
@@ -295,10 +293,9 @@ en_status eni_resume_store(eni_rank *self)
     for (int i = 0; i < self->job.optimizer->slots(&self->job.hyper); i++) {
         eni_save_slot_name(self, i, name);
         const eni_image *image = eni_checkpoint_find(&self->saving.past, name);
-        if (image == NULL) {
-            eni_error("resume", "--resume=%s: it has no %s for the server", self->saving.past_path, name);
-            return EN_EINVAL;
-        }
+        if (image == NULL)
+            return eni_fail(EN_EINVAL, "resume", "--resume=%s: it has no %s for the server",
+                            self->saving.past_path, name);
         put(self, ENI_SLOT_EVAL, image);
         EN_TRY(eni_rank_call_store(self, ENI_MSG_INIT, ENI_VECTOR_SLOT + (uint32_t)i, ENI_SLOT_EVAL,
                                    ENI_SLOT_NONE));
@@ -311,9 +308,9 @@ en_status eni_resume_store(eni_rank *self)
 
 static en_status missing(const eni_rank *self, const char *what)
 {
-    eni_error("resume", "--resume=%s: %s keeps %.60s in every rank, which a run of %s has not saved",
-              self->saving.past_path, self->job.strategy->name, what, self->saving.past.strategy);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "resume",
+                    "--resume=%s: %s keeps %.60s in every rank, which a run of %s has not saved",
+                    self->saving.past_path, self->job.strategy->name, what, self->saving.past.strategy);
 }
 
 static en_status restore_slots(eni_rank *self)
@@ -361,11 +358,11 @@ static en_status check_buckets(const eni_rank *self)
         is_same = stretch->lo == range->lo && stretch->hi == range->hi;
     }
     if (is_same) return EN_OK;
-    eni_error("resume",
-              "--resume=%s: %s keeps state for each of %u buckets, and here are %u others: give the same "
-              "--bucket-cap-mb",
-              self->saving.past_path, self->job.strategy->name, c->nstretches, self->job.buckets->n);
-    return EN_EINVAL;
+    return eni_fail(
+        EN_EINVAL, "resume",
+        "--resume=%s: %s keeps state for each of %u buckets, and here are %u others: give the same "
+        "--bucket-cap-mb",
+        self->saving.past_path, self->job.strategy->name, c->nstretches, self->job.buckets->n);
 }
 
 static en_status restore_state(eni_rank *self)

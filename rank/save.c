@@ -52,11 +52,10 @@ static const char *obstacle(const eni_rank *self)
 
 static en_status refuse_mixing(const char *dir)
 {
-    eni_error("save",
-              "%s holds checkpoints of an earlier run: give --resume=auto to go on from the newest, or "
-              "another --checkpoint-dir or --out to start over",
-              dir);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "save",
+                    "%s holds checkpoints of an earlier run: give --resume=auto to go on from the newest, or "
+                    "another --checkpoint-dir or --out to start over",
+                    dir);
 }
 
 en_status eni_save_check(const eni_rank *self)
@@ -65,28 +64,23 @@ en_status eni_save_check(const eni_rank *self)
     const char *dir = asked->dir;
     uint64_t newest;
     if (asked->every == 0) return EN_OK;
-    if (dir[0] == 0) {
-        eni_error("save", "--checkpoint-every=%lld: where to? Give --checkpoint-dir=FOLDER, or --out=FOLDER",
-                  (long long)asked->every);
-        return EN_EINVAL;
-    }
-    if (obstacle(self) != NULL) {
-        eni_error("save", "--checkpoint-every=%lld: %s cannot be saved: %s", (long long)asked->every,
-                  self->job.strategy->name, obstacle(self));
-        return EN_EINVAL;
-    }
+    if (dir[0] == 0)
+        return eni_fail(EN_EINVAL, "save",
+                        "--checkpoint-every=%lld: where to? Give --checkpoint-dir=FOLDER, or --out=FOLDER",
+                        (long long)asked->every);
+    if (obstacle(self) != NULL)
+        return eni_fail(EN_EINVAL, "save", "--checkpoint-every=%lld: %s cannot be saved: %s",
+                        (long long)asked->every, self->job.strategy->name, obstacle(self));
     if (eni_checkpoint_list(dir, &newest, 1) == 0) return EN_OK;
     if (self->saving.is_resumed &&
         (newest <= self->saving.past.samples || strcmp(asked->resume, "auto") == 0))
         return EN_OK;
-    if (self->saving.is_resumed) {
-        eni_error(
-            "save",
+    if (self->saving.is_resumed)
+        return eni_fail(
+            EN_EINVAL, "save",
             "%s holds a newer checkpoint (sample %llu) than the one to go on from (%llu), which the next "
             "--resume=auto would take: give another --checkpoint-dir or --out, or remove what is newer",
             dir, (unsigned long long)newest, (unsigned long long)self->saving.past.samples);
-        return EN_EINVAL;
-    }
     return asked->may_replace ? EN_OK : refuse_mixing(dir);
 }
 
@@ -96,16 +90,13 @@ en_status eni_save_check(const eni_rank *self)
 static en_status take_folder(eni_saver *s)
 {
     s->folder = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (s->folder < 0 || access(s->dir, W_OK) != 0) {
-        eni_error("save", "cannot write into %s: %s; choose another --checkpoint-dir", s->dir,
-                  strerror(errno));
-        return EN_EINVAL;
-    }
-    if (flock(s->folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-        eni_error("save", "another run writes its checkpoints into %s: choose another --checkpoint-dir",
-                  s->dir);
-        return EN_EINVAL;
-    }
+    if (s->folder < 0 || access(s->dir, W_OK) != 0)
+        return eni_fail(EN_EINVAL, "save", "cannot write into %s: %s; choose another --checkpoint-dir",
+                        s->dir, strerror(errno));
+    if (flock(s->folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return eni_fail(EN_EINVAL, "save",
+                        "another run writes its checkpoints into %s: choose another --checkpoint-dir",
+                        s->dir);
     int swept = eni_checkpoint_sweep(s->dir);
     if (swept > 0) eni_info("save", "%d unfinished file(s) of a killed run removed from %s", swept, s->dir);
     return EN_OK;
@@ -353,11 +344,10 @@ static void fill_blob(const collection *k, uint8_t *blob)
 static en_status take_blob(collection *k, int rank, const eni_blob *blob)
 {
     const size_t triples = nbuckets(k) * sizeof(triple);
-    if (blob->bytes != blob_bytes(k)) {
-        eni_error("save", "rank %d described its state in %zu bytes, rank %d in %zu: not the same program?",
-                  rank, blob->bytes, k->self->world.rank, blob_bytes(k));
-        return EN_EMISMATCH;
-    }
+    if (blob->bytes != blob_bytes(k))
+        return eni_fail(EN_EMISMATCH, "save",
+                        "rank %d described its state in %zu bytes, rank %d in %zu: not the same program?",
+                        rank, blob->bytes, k->self->world.rank, blob_bytes(k));
     memcpy(&k->cards[rank], blob->data, sizeof(card));
     memcpy(&k->triples[(size_t)rank * nbuckets(k)], blob->data + sizeof(card), triples);
     eni_rank_facts *facts = &k->cards[rank].facts;
@@ -373,11 +363,9 @@ static en_status exchange_cards(collection *k)
 {
     eni_rank *self = k->self;
     eni_blobs blobs = {0};
-    if (blob_bytes(k) > ENI_BLOB_MAX) {
-        eni_error("save", "%u buckets and a state of %zu bytes are too much to be saved", nbuckets(k),
-                  k->state_bytes);
-        return EN_EINVAL;
-    }
+    if (blob_bytes(k) > ENI_BLOB_MAX)
+        return eni_fail(EN_EINVAL, "save", "%u buckets and a state of %zu bytes are too much to be saved",
+                        nbuckets(k), k->state_bytes);
     uint8_t *blob = eni_alloc(blob_bytes(k));
     if (blob == NULL) return EN_ENOMEM;
     fill_blob(k, blob);
@@ -430,12 +418,11 @@ static en_status sendrecv_round(collection *k, int distance, uint32_t slot)
 static en_status for_each_rank(collection *k, uint32_t slot, const char *name, take_fn take)
 {
     int is_first = k->self->world.rank == 0;
-    if (eni_rank_has_leaders(k->self) && k->self->world.nranks > 1) {
-        eni_error("save",
-                  "%s keeps %s in every rank, and its hosts meet at the servers only: it cannot be saved",
-                  k->self->job.strategy->name, name);
-        return EN_EUNSUPPORTED;
-    }
+    if (eni_rank_has_leaders(k->self) && k->self->world.nranks > 1)
+        return eni_fail(
+            EN_EUNSUPPORTED, "save",
+            "%s keeps %s in every rank, and its hosts meet at the servers only: it cannot be saved",
+            k->self->job.strategy->name, name);
     if (is_first) EN_TRY(take(k, 0, name, own_flat(k, slot)));
     for (int r = 1; r < k->self->world.nranks; r++) {
         EN_TRY(sendrecv_round(k, r, slot));
@@ -587,13 +574,12 @@ static en_status collect_all(collection *k)
 static en_status collect_claimed(collection *k)
 {
     eni_rank *self = k->self;
-    if (eni_host_writes_param(self->exchange.host) || k->nvectors > 0) {
-        eni_error("save",
-                  "--checkpoint-every: %s cannot be saved: its ranks keep vectors of their own and are at no "
-                  "common step",
-                  self->job.strategy->name);
-        return EN_EINVAL;
-    }
+    if (eni_host_writes_param(self->exchange.host) || k->nvectors > 0)
+        return eni_fail(
+            EN_EINVAL, "save",
+            "--checkpoint-every: %s cannot be saved: its ranks keep vectors of their own and are at no "
+            "common step",
+            self->job.strategy->name);
     EN_TRY(collect_from_store(k->self, k->c));
     k->samples = UINT64_MAX;
     for (uint32_t i = 0; i < k->c->nstretches; i++)

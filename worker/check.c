@@ -26,9 +26,8 @@ static en_status expect(const eni_worker *w, uint32_t slot, float expected, cons
         for (uint64_t i = w->rank.job.buckets->bucket[b].lo; i < w->rank.job.buckets->bucket[b].hi; i++) {
             float value = *eni_arena_at(w->rank.exchange.arena, slot, i);
             if (fabsf(value - expected) <= 1e-5f * fabsf(expected)) continue;
-            eni_error("check", "%s: element %" PRIu64 " is %g and should be %g", what, i, (double)value,
-                      (double)expected);
-            return EN_EPROTO;
+            return eni_fail(EN_EPROTO, "check", "%s: element %" PRIu64 " is %g and should be %g", what, i,
+                            (double)value, (double)expected);
         }
     return EN_OK;
 }
@@ -66,9 +65,9 @@ static en_status expect_step(const eni_worker *w, const float *before, uint32_t 
         for (uint64_t i = w->rank.job.buckets->bucket[b].lo; i < w->rank.job.buckets->bucket[b].hi; i++) {
             const float expected = before[i] - change;
             if (fabsf(param[i] - expected) <= 1e-5f * (1 + fabsf(expected))) continue;
-            eni_error("check", "%s: weight %" PRIu64 " of %g became %g and should be %g",
-                      w->rank.job.strategy->name, i, (double)before[i], (double)param[i], (double)expected);
-            return EN_EPROTO;
+            return eni_fail(EN_EPROTO, "check", "%s: weight %" PRIu64 " of %g became %g and should be %g",
+                            w->rank.job.strategy->name, i, (double)before[i], (double)param[i],
+                            (double)expected);
         }
     return EN_OK;
 }

@@ -122,9 +122,9 @@ static en_status check_stragglers(const eni_worker *w)
         double factor;
         if (eni_straggler_parse(w->config->straggler.item[i], &rank, &factor) && rank < w->rank.world.nranks)
             continue;
-        eni_error("worker", "--straggler=%s: write RANK:FACTOR with a rank below %d, such as 1:3",
-                  w->config->straggler.item[i], w->rank.world.nranks);
-        return EN_EINVAL;
+        return eni_fail(EN_EINVAL, "worker",
+                        "--straggler=%s: write RANK:FACTOR with a rank below %d, such as 1:3",
+                        w->config->straggler.item[i], w->rank.world.nranks);
     }
     return EN_OK;
 }
@@ -188,10 +188,7 @@ static en_status dump_config(const eni_worker *w)
     char path[1024];
     snprintf(path, sizeof path, "%s/config.yaml", w->config->out);
     FILE *file = fopen(path, "we");
-    if (file == NULL) {
-        eni_error("worker", "cannot create %s: %s", path, strerror(errno));
-        return EN_EIO;
-    }
+    if (file == NULL) return eni_fail(EN_EIO, "worker", "cannot create %s: %s", path, strerror(errno));
     en_status st = eni_config_dump(w->config, file, path);
     if (fclose(file) != 0 && st == EN_OK) st = EN_EIO;
     return st;
@@ -215,11 +212,10 @@ en_status eni_begin_folders(eni_worker *w)
     const eni_config *c = w->config;
     if (w->rank.world.rank != 0) return EN_OK;
     if (c->out != NULL) EN_TRY(begin_out(w));
-    if (c->tensorboard != NULL && w->rank.records.asked.tensorboard == NULL) {
-        eni_error("worker",
-                  "--tensorboard: in which folder? Give --tensorboard=FOLDER, or --out=FOLDER for the run");
-        return EN_EINVAL;
-    }
+    if (c->tensorboard != NULL && w->rank.records.asked.tensorboard == NULL)
+        return eni_fail(
+            EN_EINVAL, "worker",
+            "--tensorboard: in which folder? Give --tensorboard=FOLDER, or --out=FOLDER for the run");
     EN_TRY(eni_folder_check("--tensorboard", w->rank.records.asked.tensorboard));
     return c->checkpoint_every > 0 ? eni_folder_check("--checkpoint-dir", w->rank.saving.asked.dir) : EN_OK;
 }

@@ -242,13 +242,12 @@ static en_status open_lag(eni_worker *w)
 {
     const en_gpu *gpu = w->device.ops->gpu;
     if (w->straggler.factor <= 1) return EN_OK;
-    if (gpu->size <= offsetof(en_gpu, elapsed)) {
-        eni_error("worker",
-                  "--straggler: this library of the device %s cannot tell what the GPU takes; use the one "
-                  "that came with this program",
-                  w->device.ops->name);
-        return EN_EUNSUPPORTED;
-    }
+    if (gpu->size <= offsetof(en_gpu, elapsed))
+        return eni_fail(
+            EN_EUNSUPPORTED, "worker",
+            "--straggler: this library of the device %s cannot tell what the GPU takes; use the one "
+            "that came with this program",
+            w->device.ops->name);
     for (int i = 0; i < 2; i++)
         EN_TRY(gpu->timer_new(w->device.ctx, &w->gpu.lag[i]));
     return EN_OK;

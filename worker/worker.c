@@ -28,13 +28,12 @@ static en_status find_strategy(eni_worker *w)
     const char *given;
     EN_TRY(eni_plugin_split(w->config->strategy, word, &given));
     EN_TRY(eni_plugin_find(w->plugin_dir, word, &job->strategy));
-    if (job->strategy->flags & EN_ALONE && w->rank.world.nranks > 1) {
-        eni_error("worker",
-                  "%s trains in one process, here are %d workers: use -n 1, and --accumulate=%d for the "
-                  "micro-batches of all",
-                  job->strategy->name, w->rank.world.nranks, w->rank.world.nranks);
-        return EN_EINVAL;
-    }
+    if (job->strategy->flags & EN_ALONE && w->rank.world.nranks > 1)
+        return eni_fail(
+            EN_EINVAL, "worker",
+            "%s trains in one process, here are %d workers: use -n 1, and --accumulate=%d for the "
+            "micro-batches of all",
+            job->strategy->name, w->rank.world.nranks, w->rank.world.nranks);
     return eni_options_new(job->strategy, given, &job->options);
 }
 
@@ -66,34 +65,28 @@ static en_status make_plan(eni_worker *w)
     const eni_config *c = w->config;
     const int is_alone = eni_rank_is_alone(&w->rank);
     job->accumulate = c->accumulate;
-    if (c->accumulate > 1 && !is_alone) {
-        eni_error("worker",
-                  "--accumulate=%lld is for one process without servers (solo); here %d workers run %s",
-                  (long long)c->accumulate, w->rank.world.nranks, job->strategy->name);
-        return EN_EINVAL;
-    }
-    if (c->accumulate > ENI_MEAN_MAX) {
-        eni_error("worker", "--accumulate=%lld: at most %d micro-batches make a step",
-                  (long long)c->accumulate, ENI_MEAN_MAX);
-        return EN_EINVAL;
-    }
+    if (c->accumulate > 1 && !is_alone)
+        return eni_fail(EN_EINVAL, "worker",
+                        "--accumulate=%lld is for one process without servers (solo); here %d workers run %s",
+                        (long long)c->accumulate, w->rank.world.nranks, job->strategy->name);
+    if (c->accumulate > ENI_MEAN_MAX)
+        return eni_fail(EN_EINVAL, "worker", "--accumulate=%lld: at most %d micro-batches make a step",
+                        (long long)c->accumulate, ENI_MEAN_MAX);
     /* Claiming suits whoever may make another number of steps than the others: a client of a store that waits
      * for nobody. Everybody else takes part in collectives, or in rounds. */
     int may_claim = job->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
                     !(job->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
     job->is_claiming = may_claim && c->assign != ENI_ASSIGN_FIXED;
-    if (c->assign == ENI_ASSIGN_CLAIM && !may_claim) {
-        eni_error("worker", "--assign=claim: %s needs every rank in every step; use --assign=fixed",
-                  job->strategy->name);
-        return EN_EINVAL;
-    }
-    if (c->on_worker_loss == ENI_LOSS_CONTINUE && !may_claim) {
-        eni_error("worker",
-                  "--on-worker-loss=continue: %s needs every rank in every step, so it cannot go on without "
-                  "one; ps-async and ssp can",
-                  job->strategy->name);
-        return EN_EINVAL;
-    }
+    if (c->assign == ENI_ASSIGN_CLAIM && !may_claim)
+        return eni_fail(EN_EINVAL, "worker",
+                        "--assign=claim: %s needs every rank in every step; use --assign=fixed",
+                        job->strategy->name);
+    if (c->on_worker_loss == ENI_LOSS_CONTINUE && !may_claim)
+        return eni_fail(
+            EN_EINVAL, "worker",
+            "--on-worker-loss=continue: %s needs every rank in every step, so it cannot go on without "
+            "one; ps-async and ssp can",
+            job->strategy->name);
     eni_plan_options options = {.train_samples = w->dataset->split[ENI_TRAIN].count,
                                 .world = (uint64_t)w->rank.world.nranks * (uint64_t)job->accumulate,
                                 .batch = (uint64_t)c->batch_size,
@@ -110,10 +103,9 @@ static en_status choose_optimizer(eni_worker *w)
     eni_job *job = &w->rank.job;
     const eni_config *c = w->config;
     job->optimizer = eni_optimizer_find(c->optimizer);
-    if (job->optimizer == NULL) {
-        eni_error("worker", "--optimizer=%s: there is no such optimizer; sgd is there", c->optimizer);
-        return EN_EINVAL;
-    }
+    if (job->optimizer == NULL)
+        return eni_fail(EN_EINVAL, "worker", "--optimizer=%s: there is no such optimizer; sgd is there",
+                        c->optimizer);
     job->momentum = c->momentum;
     job->weight_decay = c->weight_decay;
     job->seed = (uint64_t)c->seed;
