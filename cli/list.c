@@ -13,10 +13,9 @@
 
 static void print_strategy(void *user, const en_strategy *strategy, const char *path)
 {
-    char text[4096];
     (void)user, (void)path;
-    eni_plugin_describe(strategy, text, sizeof text);
-    printf("%s\n", text);
+    eni_plugin_show(stdout, strategy);
+    printf("\n");
 }
 
 en_status eni_command_strategies(const eni_command_context *context)

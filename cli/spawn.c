@@ -240,14 +240,6 @@ static void become(const char *path, char **argv, pid_t launcher_pid, const int 
     _exit(127);
 }
 
-/* A psd that is started again takes the place of the one that was killed. */
-static eni_child *child_for(eni_launcher *l, const char *role)
-{
-    for (int i = 0; i < l->nchildren; i++)
-        if (!l->child[i].is_running && strcmp(l->child[i].role, role) == 0) return &l->child[i];
-    return &l->child[l->nchildren++];
-}
-
 static en_status spawn(eni_launcher *l, const char *role, int32_t rank, const char *program,
                        const eni_config *config, eni_program as, const int *fds, size_t nfds)
 {
@@ -262,7 +254,10 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, const ch
         eni_error("launch", "cannot start %s: %s", role, strerror(errno));
         return EN_EIO;
     }
-    eni_child *c = child_for(l, role);
+    eni_child *c = &l->child[0]; /* a psd that is started again takes the place of the one that was killed */
+    while (c < &l->child[l->nchildren] && (c->is_running || strcmp(c->role, role) != 0))
+        c++;
+    if (c == &l->child[l->nchildren]) l->nchildren++;
     *c = (eni_child){0};
     snprintf(c->role, sizeof c->role, "%s", role);
     c->rank = rank;

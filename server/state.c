@@ -125,11 +125,6 @@ const char *eni_state_path(const eni_state *state)
     return state->path;
 }
 
-int eni_state_fd(const eni_state *state)
-{
-    return state->fd;
-}
-
 static void name_of(eni_state_kind kind, uint32_t shard, const char *end, char name[NAME_MAX_BYTES])
 {
     if (kind == ENI_STATE_RUN)
@@ -456,7 +451,7 @@ static en_status map_file(eni_journal *journal, int fd, const char *folder)
 static en_status make_file(eni_journal *journal, const eni_state *state, uint64_t run)
 {
     const char *folder = eni_state_path(state);
-    const int dir = eni_state_fd(state);
+    const int dir = state->fd;
     const int fd = openat(dir, "claims.tmp", O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     en_status st = EN_EIO;
     if (fd < 0 || posix_fallocate(fd, 0, (off_t)journal->bytes) != 0) {
@@ -480,7 +475,7 @@ static en_status take_file(eni_journal *journal, const eni_state *state, uint64_
 {
     const char *folder = eni_state_path(state);
     struct stat info;
-    const int fd = openat(eni_state_fd(state), "claims", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = openat(state->fd, "claims", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) {
         eni_error("journal", "cannot open %s/claims: %s", folder, strerror(errno));
         return errno == ENOENT ? EN_ENOENT : EN_EIO;

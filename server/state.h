@@ -52,7 +52,6 @@ void eni_state_close(eni_state *state);
 void eni_state_clear(eni_state *state);
 
 const char *eni_state_path(const eni_state *state);
-int eni_state_fd(const eni_state *state); /* of the folder; borrowed */
 
 /* Makes (bytes, length) the generation stamp->generation of its part. Blocks until it is durable. EN_EIO
  * (warned, with the cause): it is not, and the older generations are as they were. Any thread; one at a time

@@ -13,15 +13,15 @@
 /* `worker --strategy=ssp --help`: what that strategy takes. */
 static void describe_strategy(const eni_config *config)
 {
-    char plugins[4096], word[ENI_STRATEGY_WORD_MAX], text[4096];
+    char plugins[4096], word[ENI_STRATEGY_WORD_MAX];
     const en_strategy *strategy;
     const char *options;
     if (!eni_config_is_given(config, "strategy") || eni_folder_plugins(plugins, sizeof plugins) != EN_OK)
         return;
     if (eni_plugin_split(config->strategy, word, &options) != EN_OK) return;
     if (eni_plugin_find(plugins, word, &strategy) != EN_OK) return;
-    eni_plugin_describe(strategy, text, sizeof text);
-    printf("\n%s", text);
+    printf("\n");
+    eni_plugin_show(stdout, strategy);
 }
 
 /* The last resort of shutdown.h. */

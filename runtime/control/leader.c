@@ -236,8 +236,8 @@ static void dispatch(eni_leader *leader, eni_connection *connection, eni_span fr
     } else if (st == EN_OK && connection->stage == CONNECTION_NEW && message.type == ENI_CTL_JOIN) {
         eni_leader_join(leader, connection, &message);
     } else if (connection->stage == CONNECTION_NEW) {
-        snprintf(text, sizeof text, "this is not a JOIN: %s", why == NULL ? "another message" : why);
-        eni_leader_refuse(connection, st == EN_EVERSION ? st : EN_EPROTO, text);
+        eni_leader_refuse(connection, st == EN_EVERSION ? st : EN_EPROTO, "this is not a JOIN: %s",
+                          why == NULL ? "another message" : why);
     } else if (leader->stage != LEADER_ENDING) {
         snprintf(text, sizeof text, "it sent a message that the protocol forbids: %s", why);
         eni_leader_lost(leader, connection, text);
@@ -335,15 +335,6 @@ static void wait_events(eni_leader *leader)
         eni_warn("leader", "poll failed: %s", strerror(errno));
 }
 
-/* The process itself was stopped (Ctrl-Z, a suspended laptop): silence during that time is nobody's fault. */
-static void forgive_own_absence(eni_leader *leader, int64_t now_ns)
-{
-    if (leader->when.looked_ns != 0 && now_ns - leader->when.looked_ns > leader->config.peer_timeout_ns / 2)
-        for (size_t i = 0; i < leader->nconnections; i++)
-            leader->connections[i].heard_ns = now_ns;
-    leader->when.looked_ns = now_ns;
-}
-
 /* What other threads of this process asked for. */
 static void check_asked(eni_leader *leader)
 {
@@ -375,7 +366,12 @@ static void round_once(eni_leader *leader)
 {
     wait_events(leader);
     int64_t now_ns = eni_now_ns();
-    forgive_own_absence(leader, now_ns);
+    /* This process itself was stopped (Ctrl-Z, a suspended laptop): silence during that time is nobody's
+     * fault. */
+    if (leader->when.looked_ns != 0 && now_ns - leader->when.looked_ns > leader->config.peer_timeout_ns / 2)
+        for (size_t i = 0; i < leader->nconnections; i++)
+            leader->connections[i].heard_ns = now_ns;
+    leader->when.looked_ns = now_ns;
     read_all(leader, now_ns);
     serve_all(leader, now_ns);
     accept_all(leader);
@@ -466,17 +462,6 @@ static en_status allocate(eni_leader *leader, const eni_leader_config *config)
     return EN_EIO;
 }
 
-/* Listens, or takes an inherited listener over and asks it for its port. */
-static en_status open_listener(eni_leader *leader, const eni_leader_config *config)
-{
-    if (config->listen_fd < 0)
-        return eni_tcp_listen(&config->listen, config->is_insecure, &leader->door.listen_fd,
-                              &leader->address);
-    EN_TRY(eni_tcp_adopt(config->listen_fd, &leader->address));
-    leader->door.listen_fd = config->listen_fd;
-    return EN_OK;
-}
-
 en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_out)
 {
     if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX) {
@@ -508,7 +493,13 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
     leader->when.join_deadline_ns = leader->when.started_ns + join_ns;
     pthread_mutex_init(&leader->lock, NULL);
     EN_TRY_GOTO(allocate(leader, config), free_leader);
-    EN_TRY_GOTO(open_listener(leader, config), free_leader);
+    if (config->listen_fd >= 0) { /* inherited, taken over */
+        EN_TRY_GOTO(eni_tcp_adopt(config->listen_fd, &leader->address), free_leader);
+        leader->door.listen_fd = config->listen_fd;
+    } else {
+        st = eni_tcp_listen(&config->listen, config->is_insecure, &leader->door.listen_fd, &leader->address);
+        EN_TRY_GOTO(st, free_leader);
+    }
     eni_leader_status_open(leader);
     if (pthread_create(&leader->loop.thread, NULL, run, leader) != 0) {
         eni_error("leader", "cannot start a thread");

@@ -23,26 +23,16 @@ static const int64_t notice_again_ns = 30 * ENI_SECOND;
 
 /* ---- refusing ---- */
 
-void eni_leader_refuse(eni_connection *connection, en_status status, const char *reason)
+void eni_leader_refuse(eni_connection *connection, en_status status, const char *format, ...)
 {
     eni_message refused = {.type = ENI_CTL_REFUSED, .status = (uint32_t)status};
-    snprintf(refused.reason, sizeof refused.reason, "%s", reason);
-    eni_log_every(connection->refusals, ENI_LOG_WARN, "leader", "refused a member: %s", reason);
-    eni_connection_put(connection, &refused);
-    eni_connection_leave(connection);
-}
-
-static void refuse(eni_connection *connection, en_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void refuse(eni_connection *connection, en_status status, const char *format, ...)
-{
-    char reason[ENI_REASON_MAX];
     va_list args;
     va_start(args, format);
-    vsnprintf(reason, sizeof reason, format, args);
+    vsnprintf(refused.reason, sizeof refused.reason, format, args);
     va_end(args);
-    eni_leader_refuse(connection, status, reason);
+    eni_log_every(connection->refusals, ENI_LOG_WARN, "leader", "refused a member: %s", refused.reason);
+    eni_connection_put(connection, &refused);
+    eni_connection_leave(connection);
 }
 
 /* ---- who has joined ---- */
@@ -377,20 +367,21 @@ static bool check_numbers(eni_leader *leader, eni_connection *connection, const 
 {
     int32_t nranks = leader->config.nranks;
     if (!eni_token_equal(&join->token, &leader->config.token))
-        refuse(connection, EN_EDENIED,
-               "the job token is not this run's: it was started by someone else, or is an old one");
+        eni_leader_refuse(
+            connection, EN_EDENIED,
+            "the job token is not this run's: it was started by someone else, or is an old one");
     else if (join->nranks != nranks)
-        refuse(connection, EN_EINVAL, "a %s was told --world-size=%d, the leader %d",
-               join->server > 0 ? "server" : "worker", join->nranks, nranks);
+        eni_leader_refuse(connection, EN_EINVAL, "a %s was told --world-size=%d, the leader %d",
+                          join->server > 0 ? "server" : "worker", join->nranks, nranks);
     else if (join->server == 0 && join->rank >= nranks)
-        refuse(connection, EN_EINVAL, "rank %d does not exist in a world of %d: ranks are 0 to %d",
-               join->rank, nranks, nranks - 1);
+        eni_leader_refuse(connection, EN_EINVAL, "rank %d does not exist in a world of %d: ranks are 0 to %d",
+                          join->rank, nranks, nranks - 1);
     else if (join->server > 0 && join->nservers != servers_expected(leader) + 1)
-        refuse(connection, EN_EINVAL, "psd %d was told --servers=%d, the leader %d", join->server,
-               join->nservers, servers_expected(leader) + 1);
+        eni_leader_refuse(connection, EN_EINVAL, "psd %d was told --servers=%d, the leader %d", join->server,
+                          join->nservers, servers_expected(leader) + 1);
     else if (join->server > servers_expected(leader))
-        refuse(connection, EN_EINVAL, "psd %d does not exist among %d servers", join->server,
-               servers_expected(leader) + 1);
+        eni_leader_refuse(connection, EN_EINVAL, "psd %d does not exist among %d servers", join->server,
+                          servers_expected(leader) + 1);
     else
         return true;
     return false;
@@ -402,7 +393,7 @@ static bool check_return(eni_leader *leader, eni_connection *connection, const e
     int32_t nranks = leader->config.nranks;
     char who[32], reason[ENI_REASON_MAX];
     if (join->server == 0 && (join->incarnation == 0 || join->rank < 0)) {
-        refuse(connection, EN_EINVAL, "the run has all its %d ranks and has begun", nranks);
+        eni_leader_refuse(connection, EN_EINVAL, "the run has all its %d ranks and has begun", nranks);
         return false;
     }
     const eni_leader_member *member =
@@ -415,16 +406,17 @@ static bool check_return(eni_leader *leader, eni_connection *connection, const e
         return false;
     }
     if (join->incarnation != 0 && join->incarnation != leader->world.incarnation)
-        refuse(connection, EN_EINVAL, "%s comes back from another run or another life of it", who);
+        eni_leader_refuse(connection, EN_EINVAL, "%s comes back from another run or another life of it", who);
     else if (member->stage != MEMBER_MISSING || member->connection != NULL)
-        refuse(connection, EN_EINVAL, "%s cannot join again: it is here, has left, or was lost", who);
+        eni_leader_refuse(connection, EN_EINVAL, "%s cannot join again: it is here, has left, or was lost",
+                          who);
     else if (join->server == 0 && join->number > member->claims)
-        refuse(connection, EN_EMISMATCH,
-               "%s was given micro-batches that the restarted psd does not know of: its journal is older",
-               who);
+        eni_leader_refuse(
+            connection, EN_EMISMATCH,
+            "%s was given micro-batches that the restarted psd does not know of: its journal is older", who);
     else if (join->server == 0 &&
              !compare(leader->world.key_values, leader->world.nkey_values, connection, "psd", reason))
-        eni_leader_refuse(connection, EN_EMISMATCH, reason);
+        eni_leader_refuse(connection, EN_EMISMATCH, "%s", reason);
     else
         return true;
     return false;
@@ -441,15 +433,15 @@ static bool check_place(eni_leader *leader, eni_connection *connection, const en
     else if (join->rank >= 0)
         other = find_joined(leader, join->rank);
     if (leader->stage != LEADER_JOINING)
-        refuse(connection, EN_EINVAL, "the run has all its %d ranks and has begun", nranks);
+        eni_leader_refuse(connection, EN_EINVAL, "the run has all its %d ranks and has begun", nranks);
     else if (other != NULL && join->server > 0)
-        refuse(connection, EN_EINVAL, "psd %d is already here: pid %" PRId64 " on host %s", join->server,
-               other->peer.pid, other->peer.host);
+        eni_leader_refuse(connection, EN_EINVAL, "psd %d is already here: pid %" PRId64 " on host %s",
+                          join->server, other->peer.pid, other->peer.host);
     else if (other != NULL)
-        refuse(connection, EN_EINVAL, "rank %d is already here: pid %" PRId64 " on host %s", join->rank,
-               other->peer.pid, other->peer.host);
+        eni_leader_refuse(connection, EN_EINVAL, "rank %d is already here: pid %" PRId64 " on host %s",
+                          join->rank, other->peer.pid, other->peer.host);
     else if (join->server == 0 && count_joined(leader, false) == nranks)
-        refuse(connection, EN_EINVAL, "all %d ranks are already here", nranks);
+        eni_leader_refuse(connection, EN_EINVAL, "all %d ranks are already here", nranks);
     else
         return true;
     return false;
@@ -475,7 +467,7 @@ void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_m
 {
     if (!check_numbers(leader, connection, join)) return;
     if (take_join(connection, join) != EN_OK) {
-        refuse(connection, EN_ENOMEM, "the leader is out of memory");
+        eni_leader_refuse(connection, EN_ENOMEM, "the leader is out of memory");
         return;
     }
     if (!check_place(leader, connection, join)) return;

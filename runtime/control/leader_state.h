@@ -234,7 +234,8 @@ void eni_leader_check_silence(eni_leader *leader, int64_t now_ns);
 
 /* leader_join.c */
 void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_message *join);
-void eni_leader_refuse(eni_connection *connection, en_status status, const char *reason);
+void eni_leader_refuse(eni_connection *connection, en_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_message *message);
 void eni_leader_revive(eni_leader *leader); /* from config.revived, before anyone joins */
 void eni_leader_tick_join(eni_leader *leader, int64_t now_ns);

@@ -43,8 +43,8 @@ static eni_message join_message(const eni_member *member)
                         .done = member->gather.done};
     set_text(join.host, sizeof join.host, config->host);
     set_text(join.host_id, sizeof join.host_id, config->host_id);
-    join.key_values = (eni_key_value_list){config->key_values, config->nkey_values, {NULL, 0}};
-    join.member_data = (eni_key_value_list){config->member_data, config->nmember_data, {NULL, 0}};
+    join.key_values = (eni_key_value_list){.pair = config->key_values, .n = config->nkey_values};
+    join.member_data = (eni_key_value_list){.pair = config->member_data, .n = config->nmember_data};
     return join;
 }
 
@@ -111,6 +111,16 @@ static en_status add_peer(eni_member *member, const eni_message *m)
     return EN_OK;
 }
 
+static void set_world(eni_world_info *world, const eni_message *m, int32_t rank)
+{
+    world->rank = rank;
+    world->nranks = m->nranks;
+    world->nservers = m->nservers;
+    world->epoch = m->epoch;
+    world->incarnation = m->incarnation;
+    world->budget = m->budget;
+}
+
 static en_status take_welcome(eni_member *member, const eni_message *m)
 {
     int32_t have = member->npeers, server = member->config.server;
@@ -120,13 +130,8 @@ static en_status take_welcome(eni_member *member, const eni_message *m)
                   have);
         return EN_EPROTO;
     }
-    member->world.rank = m->to;
+    set_world(&member->world, m, m->to);
     if (server == 0) member->config.rank = m->to; /* a rejoin asks for the same one */
-    member->world.nranks = m->nranks;
-    member->world.nservers = m->nservers;
-    member->world.epoch = m->epoch;
-    member->world.incarnation = m->incarnation;
-    member->world.budget = m->budget;
     EN_TRY(eni_member_set_leader(member, m));
     member->world.leader = member->lead.reign->leader;
     return EN_OK;
@@ -143,7 +148,7 @@ static en_status take_death(eni_member *member, eni_death death)
 }
 
 /* SERVE: the first one brings rank 0's key-values. */
-en_status eni_member_serve(eni_member *member, const eni_message *m)
+en_status eni_member_serve(eni_member *member, const eni_message *m, eni_message *ready_out)
 {
     eni_member_config *config = &member->config;
     const eni_key_value *key_values, *member_data = NULL, *copy;
@@ -153,12 +158,7 @@ en_status eni_member_serve(eni_member *member, const eni_message *m)
         EN_TRY(eni_key_values_take(&m->key_values, &key_values));
         member->world.key_values = key_values;
         member->world.nkey_values = m->key_values.n;
-        member->world.rank = -1 - config->server;
-        member->world.nranks = m->nranks;
-        member->world.nservers = m->nservers;
-        member->world.incarnation = m->incarnation;
-        member->world.epoch = m->epoch;
-        member->world.budget = m->budget;
+        set_world(&member->world, m, -1 - config->server);
     }
     eni_world_info world = member->world;
     world.epoch = m->epoch;
@@ -167,23 +167,15 @@ en_status eni_member_serve(eni_member *member, const eni_message *m)
     eni_free((void *)(uintptr_t)config->member_data);
     config->member_data = copy;
     config->nmember_data = n;
+    *ready_out = (eni_message){.type = ENI_CTL_READY, .member_data = {.pair = copy, .n = n}};
     return EN_OK;
-}
-
-static en_status serve_and_answer(eni_member *member, const eni_message *serve)
-{
-    EN_TRY(eni_member_serve(member, serve));
-    eni_message ready = {.type = ENI_CTL_READY};
-    ready.member_data =
-        (eni_key_value_list){member->config.member_data, member->config.nmember_data, {NULL, 0}};
-    return send_now(member, &ready, member->config.join_deadline_ns, member->config.abort_fd);
 }
 
 /* Handles one frame while joining; *is_in_out is set by WELCOME. */
 static en_status join_frame(eni_member *member, eni_span frame, bool *is_in_out)
 {
     const eni_member_config *config = &member->config;
-    eni_message m;
+    eni_message m, ready;
     const char *why = NULL;
     if (eni_message_get(frame.data, frame.bytes, &m, &why) != EN_OK) {
         eni_error("member", "what answers at %s port %u is no leader of ours: %s", config->leader.host,
@@ -205,8 +197,9 @@ static en_status join_frame(eni_member *member, eni_span frame, bool *is_in_out)
         return m.status == EN_OK ? EN_EPROTO : (en_status)m.status;
     case ENI_CTL_DEAD: return take_death(member, eni_death_of(&m));
     case ENI_CTL_SERVE:
-        if (config->server > 0) return serve_and_answer(member, &m);
-        break;
+        if (config->server == 0) break;
+        EN_TRY(eni_member_serve(member, &m, &ready));
+        return send_now(member, &ready, config->join_deadline_ns, config->abort_fd);
     default: break;
     }
     eni_error("member", "the leader sent message %u before WELCOME", m.type);

@@ -147,12 +147,10 @@ static void on_bye(eni_member *member)
 
 static void on_serve(eni_member *member, const eni_message *m)
 {
+    eni_message ready;
     pthread_mutex_unlock(&member->lock);
-    en_status st = eni_member_serve(member, m);
+    en_status st = eni_member_serve(member, m, &ready);
     pthread_mutex_lock(&member->lock);
-    eni_message ready = {.type = ENI_CTL_READY};
-    ready.member_data =
-        (eni_key_value_list){member->config.member_data, member->config.nmember_data, {NULL, 0}};
     if (st == EN_OK) st = eni_message_put(&member->link, &ready);
     if (st != EN_OK) eni_member_finish(member, st, "this server cannot open its shards again", NULL);
 }
@@ -513,17 +511,6 @@ close_member:
     return st;
 }
 
-static void free_leaders(eni_member *member)
-{
-    if (member->lead.reign == NULL) eni_peer_fini(&member->world.leader); /* else it is the first one's */
-    for (eni_reign *reign = member->lead.reign; reign != NULL;) {
-        eni_reign *before = reign->before;
-        eni_peer_fini(&reign->leader);
-        eni_free(reign);
-        reign = before;
-    }
-}
-
 void eni_member_close(eni_member *member)
 {
     if (member == NULL) return;
@@ -537,7 +524,13 @@ void eni_member_close(eni_member *member)
     eni_link_fini(&member->link);
     for (int32_t r = 0; r < member->npeers; r++)
         eni_peer_fini(&member->peers[r]);
-    free_leaders(member);
+    if (member->lead.reign == NULL) eni_peer_fini(&member->world.leader); /* else it is the first one's */
+    while (member->lead.reign != NULL) {
+        eni_reign *before = member->lead.reign->before;
+        eni_peer_fini(&member->lead.reign->leader);
+        eni_free(member->lead.reign);
+        member->lead.reign = before;
+    }
     const eni_member_config *own = &member->config;
     if (member->world.key_values != own->key_values) eni_free((void *)(uintptr_t)member->world.key_values);
     eni_free((void *)(uintptr_t)own->key_values);

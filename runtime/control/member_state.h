@@ -144,7 +144,8 @@ void eni_member_leader_lost(eni_member *member, const char *cause, bool is_stopp
 
 /* member_join.c */
 en_status eni_member_join(eni_member *member);
-en_status eni_member_serve(eni_member *member, const eni_message *serve); /* a server's SERVE; without lock */
+/* A server's SERVE, and its answer; without lock. */
+en_status eni_member_serve(eni_member *member, const eni_message *serve, eni_message *ready_out);
 /* With the lock held. */
 en_status eni_member_set_leader(eni_member *member,
                                 const eni_message *message); /* a leader; the first, or another */

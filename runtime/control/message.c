@@ -56,31 +56,6 @@ en_status eni_link_next(eni_link *link, eni_span *frame_out)
     return EN_OK;
 }
 
-size_t eni_link_begin(eni_link *link)
-{
-    static const uint8_t zero[LENGTH_BYTES];
-    size_t begin = link->out.bytes;
-    eni_pack_raw(&link->out, zero, sizeof zero);
-    return begin;
-}
-
-en_status eni_link_end(eni_link *link, size_t begin)
-{
-    if (link->out.is_failed) {
-        eni_error("link", "out of memory with %zu bytes still to be sent", link->out.bytes);
-        return EN_ENOMEM;
-    }
-    size_t length = link->out.bytes - begin - LENGTH_BYTES;
-    if (length > ENI_FRAME_MAX) {
-        link->out.bytes = begin;
-        eni_error("link", "a control message of %zu bytes is over the limit of %u", length, ENI_FRAME_MAX);
-        return EN_EINVAL;
-    }
-    for (size_t i = 0; i < LENGTH_BYTES; i++)
-        link->out.data[begin + i] = (uint8_t)(length >> (8 * i));
-    return EN_OK;
-}
-
 en_status eni_link_flush(eni_link *link)
 {
     size_t done = 0;
@@ -259,9 +234,23 @@ static void put(eni_pack *out, const eni_message *m)
 
 en_status eni_message_put(eni_link *link, const eni_message *message)
 {
-    size_t begin = eni_link_begin(link);
+    static const uint8_t zero[LENGTH_BYTES];
+    const size_t begin = link->out.bytes;
+    eni_pack_raw(&link->out, zero, sizeof zero);
     put(&link->out, message);
-    return eni_link_end(link, begin);
+    if (link->out.is_failed) {
+        eni_error("link", "out of memory with %zu bytes still to be sent", link->out.bytes);
+        return EN_ENOMEM;
+    }
+    const size_t length = link->out.bytes - begin - LENGTH_BYTES;
+    if (length > ENI_FRAME_MAX) {
+        link->out.bytes = begin;
+        eni_error("link", "a control message of %zu bytes is over the limit of %u", length, ENI_FRAME_MAX);
+        return EN_EINVAL;
+    }
+    for (size_t i = 0; i < LENGTH_BYTES; i++)
+        link->out.data[begin + i] = (uint8_t)(length >> (8 * i));
+    return EN_OK;
 }
 
 /* ---- reading ---- */

@@ -33,10 +33,6 @@ en_status eni_link_read(eni_link *link);
  * is over the limit or 0. */
 en_status eni_link_next(eni_link *link, eni_span *frame_out);
 
-/* Appends one frame to what is to be sent: begin, pack into link->out, end. */
-size_t eni_link_begin(eni_link *link);
-en_status eni_link_end(eni_link *link, size_t begin);
-
 /* Sends what goes now. EN_OK also when something is left: see link->out.bytes. EN_EPEER (not logged) when the
  * link is closed or the other side has gone. */
 en_status eni_link_flush(eni_link *link);

@@ -5,7 +5,6 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -318,27 +317,13 @@ en_status eni_plugin_find(const char *folder, const char *word, const en_strateg
     return EN_OK;
 }
 
-/* Appends at *length_io; the text is cut at `bytes`, the length counts on. */
-__attribute__((format(printf, 4, 5))) static void append(char *text, size_t bytes, size_t *length_io,
-                                                         const char *fmt, ...)
+void eni_plugin_show(FILE *out, const en_strategy *strategy)
 {
-    va_list args;
-    va_start(args, fmt);
-    const size_t at = *length_io < bytes ? *length_io : bytes;
-    const int wrote = vsnprintf(bytes ? text + at : NULL, bytes - at, fmt, args);
-    va_end(args);
-    *length_io += wrote > 0 ? (size_t)wrote : 0;
-}
-
-size_t eni_plugin_describe(const en_strategy *strategy, char *text_out, size_t bytes)
-{
-    size_t length = 0;
-    append(text_out, bytes, &length, "%-10s %s\n", strategy->name, strategy->help ? strategy->help : "");
-    if (strategy->paper) append(text_out, bytes, &length, "%-10s %s\n", "", strategy->paper);
+    fprintf(out, "%-10s %s\n", strategy->name, strategy->help ? strategy->help : "");
+    if (strategy->paper) fprintf(out, "%-10s %s\n", "", strategy->paper);
     for (const en_option *o = strategy->options; o && o->size; o = eni_option_next(o)) {
         char range[128];
         eni_option_describe(o, range, sizeof range);
-        append(text_out, bytes, &length, "%-10s   %-8s %s (%s)\n", "", o->key, o->help, range);
+        fprintf(out, "%-10s   %-8s %s (%s)\n", "", o->key, o->help, range);
     }
-    return length;
 }

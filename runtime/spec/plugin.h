@@ -17,7 +17,7 @@
 #ifndef SPEC_PLUGIN_H
 #define SPEC_PLUGIN_H
 
-#include <stddef.h>
+#include <stdio.h>
 
 #include "entrain/strategy.h"
 
@@ -50,9 +50,8 @@ en_status eni_plugin_load(const char *path, const en_strategy **first_out);
 typedef void (*eni_plugin_visit)(void *user, const en_strategy *strategy, const char *path);
 en_status eni_plugin_list(const char *folder, eni_plugin_visit visit, void *user);
 
-/* Writes the lines that `entrain strategies` and `worker --strategy=NAME --help` print for one strategy:
- * name, help, paper, then an option a line with type, default, range and help. Returns the length it would
- * have (as snprintf); the text ends with a newline. */
-size_t eni_plugin_describe(const en_strategy *strategy, char *text_out, size_t bytes);
+/* The lines of `entrain strategies` and `worker --strategy=NAME --help` for one strategy: name, help, paper,
+ * then an option a line with type, default, range and help. */
+void eni_plugin_show(FILE *out, const en_strategy *strategy);
 
 #endif

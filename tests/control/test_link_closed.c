@@ -19,9 +19,7 @@ static void count_errors(void *user, int level, const char *subsystem, const cha
 
 static void put_frame(eni_link *link)
 {
-    size_t begin = eni_link_begin(link);
-    eni_pack_raw(&link->out, "beat", 4);
-    assert_int_equal(eni_link_end(link, begin), EN_OK);
+    assert_int_equal(eni_message_put(link, &(eni_message){.type = ENI_CTL_BYE}), EN_OK);
 }
 
 static void sending_on_a_closed_link_is_quiet(void **state)

@@ -111,13 +111,12 @@ static void all_are_listed(void **state)
     assert_int_equal(eni_plugin_list(PLUGINS, count, &n), EN_OK);
     assert_int_equal(n, 7); /* solo, ring, ps-sync, ps-async, ssp, hybrid, hierarchical */
     assert_int_equal(eni_plugin_find(PLUGINS, "ssp", &ssp), EN_OK);
-    const size_t length = eni_plugin_describe(ssp, text, sizeof text);
-    assert_int_equal(length, strlen(text));
+    FILE *out = fmemopen(text, sizeof text, "w");
+    eni_plugin_show(out, ssp);
+    fclose(out);
     assert_non_null(strstr(text, "Ho'13"));
     assert_non_null(strstr(text, "bound"));
     assert_non_null(strstr(text, "integer 0 .. inf, default 3"));
-    assert_int_equal(eni_plugin_describe(ssp, text, 10), length);
-    assert_int_equal(strlen(text), 9);
 }
 
 /* Built with a header whose tables end earlier: what lies behind them here is not theirs. */
