@@ -18,6 +18,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "runtime/store/store_impl.h"
+#include "runtime/store/store_save.h"
 
 static en_status check_config(const eni_store_config *config)
 {
@@ -366,7 +367,6 @@ static en_status finish(eni_store *store, int32_t who)
     return tell_partitions(store, who, EN_MEMBER_FINISHED);
 }
 
-/* ---- store_member.c */
 static en_status on_member(eni_store *store, const eni_store_event *event)
 {
     switch (event->member) {
@@ -405,13 +405,19 @@ static en_status on_timer(eni_store *store)
     return EN_OK;
 }
 
+int64_t eni_store_timer(const eni_store *store)
+{
+    int64_t when = INT64_MAX;
+    for (uint32_t b = 0; b < store->config.nbuckets; b++)
+        if (store->part[b].has_timer && store->part[b].timer_ns < when) when = store->part[b].timer_ns;
+    return when;
+}
+
 /* Says when the next TIMER event is due, if that changed. */
 static en_status tell_timer(eni_store *store)
 {
-    int64_t when = INT64_MAX;
     if (!store->has_timers) return EN_OK;
-    for (uint32_t b = 0; b < store->config.nbuckets; b++)
-        if (store->part[b].has_timer && store->part[b].timer_ns < when) when = store->part[b].timer_ns;
+    const int64_t when = eni_store_timer(store);
     if (when == store->timer_told) return EN_OK;
     eni_store_action *action = eni_store_act(store, ENI_STORE_TIMER_AT, -1, 0, 0);
     if (!action) return EN_ENOMEM;
@@ -420,9 +426,6 @@ static en_status tell_timer(eni_store *store)
 }
 
 /* ---- INIT and SNAPSHOT --------------------------------------------------------------------------------- */
-
-/* INIT and SNAPSHOT: a partition's vectors come in before its first call and may be looked
- * at any time. */
 
 /* No version, step or sample count that a past may have is near an overflow. */
 #define PAST_MAX (UINT64_C(1) << 62)
@@ -760,4 +763,15 @@ int eni_store_is_initialised(const eni_store *store)
     for (uint32_t b = 0; b < store->config.nbuckets; b++)
         if (store->part[b].pub.count > 0 && !store->part[b].is_initialised) return 0;
     return 1;
+}
+
+uint64_t eni_store_seq(const eni_store *store, int32_t client, uint32_t bucket)
+{
+    if (client < 0 || client >= store->config.world || !eni_store_partition(store, bucket)) return 0;
+    return store->part[bucket].dedupe[client].seq;
+}
+
+uint64_t eni_store_incarnation(const eni_store *store, int32_t client)
+{
+    return client < 0 || client >= store->config.world ? 0 : store->client[client].incarnation;
 }

@@ -1,220 +1,479 @@
-/* store_save.c - a store as bytes; store_load.c reads what this writes, field by field in the same order. */
+/* store_save.c - a store as bytes, and back (store_save.h).
+ *
+ * One list of fields for both ways: `field` writes it when a store is saved, and reads it when one is loaded.
+ * The bytes come from a file, so nothing in them is believed: every length is checked against what is left,
+ * every number against what the store rests on. `expect` is what such a check says; saving asks nothing. */
 #include "runtime/store/store_save.h"
 
+#include <stdbool.h>
 #include <string.h>
 
+#include "core/log.h"
 #include "core/memory.h"
+#include "core/try.h"
 #include "runtime/store/store_impl.h"
 
 enum { PIECE = 64 * 1024 };
 
-/* Gathers small fields into pieces. After a failed write nothing more is written. */
-typedef struct sink {
-    eni_log_write write;
+typedef struct stream {
+    /* saving: small fields are gathered into pieces; after a failed write nothing more is written */
+    eni_log_write write; /* NULL: this is loading */
     void *user;
     en_status status;
     size_t n;
     uint8_t piece[PIECE];
-} sink;
+    /* loading: what is left. The first thing that is wrong is kept, and from then on all reads give 0 */
+    const uint8_t *at, *end, *begin;
+    const char *why;
+    int64_t saved_ns, now_ns;
+} stream;
 
-static void flush(sink *out)
+static bool is_loading(const stream *s)
 {
-    if (out->status == EN_OK && out->n > 0) out->status = out->write(out->user, out->piece, out->n);
-    out->n = 0;
+    return s->write == NULL;
 }
 
-static void put_bytes(sink *out, const void *data, size_t bytes)
+static void expect(stream *s, bool is_right, const char *why)
+{
+    if (is_right || !is_loading(s)) return;
+    if (s->why == NULL) s->why = why;
+    s->end = s->at;
+}
+
+static en_status verdict(const stream *s)
+{
+    if (s->why == NULL) return s->status;
+    eni_error("store", "the saved state cannot be used: %s (at byte %lld)", s->why,
+              (long long)(s->at - s->begin));
+    return EN_EFORMAT;
+}
+
+static void flush(stream *s)
+{
+    if (s->status == EN_OK && s->n > 0) s->status = s->write(s->user, s->piece, s->n);
+    s->n = 0;
+}
+
+static void put(stream *s, const void *data, uint64_t bytes)
 {
     const uint8_t *at = data;
-    while (bytes > 0 && out->status == EN_OK) {
-        const size_t room = PIECE - out->n, n = bytes < room ? bytes : room;
-        memcpy(out->piece + out->n, at, n);
-        out->n += n;
+    while (bytes > 0 && s->status == EN_OK) {
+        const size_t room = PIECE - s->n, n = bytes < room ? bytes : room;
+        memcpy(s->piece + s->n, at, n);
+        s->n += n;
         at += n;
         bytes -= n;
-        if (out->n == PIECE) flush(out);
+        if (s->n == PIECE) flush(s);
     }
 }
 
-static void put(sink *out, uint64_t value, int bytes)
+static const uint8_t *get(stream *s, uint64_t bytes)
 {
-    uint8_t raw[8];
-    for (int i = 0; i < bytes; i++)
-        raw[i] = (uint8_t)(value >> 8 * i);
-    put_bytes(out, raw, (size_t)bytes);
+    expect(s, bytes <= (uint64_t)(s->end - s->at), "it is cut off");
+    if (s->why != NULL) return NULL;
+    s->at += bytes;
+    return s->at - bytes;
 }
 
-/* Little-endian machines only, as on the wire. */
-static void put_floats(sink *out, const float *data, uint64_t count)
+/* Bytes as they lie in memory: both sides are little-endian machines, as on the wire. */
+static void raw(stream *s, void *data, uint64_t bytes)
 {
-    put_bytes(out, data, count * sizeof(float));
-}
-
-static void put_histogram(sink *out, const eni_histogram *histogram)
-{
-    put(out, histogram->count, 8);
-    put(out, histogram->sum, 8);
-    put(out, histogram->max, 8);
-    put(out, histogram->bins, 4);
-    for (uint32_t i = 0; i < histogram->bins; i++)
-        put(out, histogram->bin[i], 8);
-}
-
-static void put_store(sink *out, const eni_store *store)
-{
-    const eni_store_stats *stats = &store->stats;
-    put(out, (uint64_t)store->now_ns, 8);
-    put(out, (uint64_t)store->timer_told, 8);
-    put(out, (uint64_t)store->has_timers, 1);
-    put(out, store->rand_index, 8);
-    put(out, stats->updates, 8);
-    put(out, stats->touches, 8);
-    put(out, stats->nonfinite, 8);
-    put(out, stats->repeats, 8);
-    put(out, stats->refused, 8);
-    put(out, stats->detached, 8);
-}
-
-static void put_client(sink *out, const eni_client_record *client)
-{
-    const eni_store_client_stats *stats = &client->stats;
-    put(out, client->incarnation, 8);
-    put(out, client->presence, 1);
-    put(out, stats->pushes, 8);
-    put(out, stats->pulls, 8);
-    put(out, stats->applied, 8);
-    put(out, stats->dropped, 8);
-    put(out, stats->holds, 8);
-    put(out, stats->bytes_in, 8);
-    put(out, stats->bytes_out, 8);
-    put(out, stats->bytes_beside, 8);
-    put(out, stats->clocks_ahead, 8);
-    put_histogram(out, &stats->staleness);
-    put_histogram(out, &stats->steady);
-}
-
-static void put_dedupe(sink *out, const eni_store *store, const eni_partition *part, const eni_dedupe *dedupe)
-{
-    put(out, dedupe->seq, 8);
-    put(out, dedupe->clock, 8);
-    put(out, dedupe->pushes, 8);
-    put(out, dedupe->outcome, 1);
-    put(out, (uint64_t)dedupe->status, 4);
-    for (uint32_t i = 0; i < store->config.strategy->peer_vecs; i++) {
-        const float *peer = dedupe->peer ? dedupe->peer[i] : NULL;
-        put(out, peer != NULL, 1);
-        if (peer) put_floats(out, peer, part->pub.count);
+    if (!is_loading(s)) {
+        put(s, data, bytes);
+        return;
     }
+    const uint8_t *from = get(s, bytes);
+    if (from != NULL && bytes > 0) memcpy(data, from, bytes);
 }
 
-static void put_call(sink *out, const eni_call *call)
+static void floats(stream *s, float *data, uint64_t count)
 {
-    uint64_t weight;
-    memcpy(&weight, &call->weight, sizeof weight);
-    const int flags = call->is_held | call->is_staged << 1 | call->is_snapshot << 2 | call->is_counted << 3 |
-                      call->is_steady << 4 | call->was_asked << 5 | call->was_absorbed << 6 |
-                      (call->msg.data != NULL) << 7;
-    put(out, (uint64_t)flags, 1);
-    put(out, (uint64_t)call->pending_error, 4);
-    put(out, (uint32_t)call->msg.src, 4);
-    put(out, call->msg.kind, 4);
-    put(out, call->msg.what, 4);
-    put(out, call->msg.clock, 8);
-    put(out, call->msg.base_version, 8);
-    put(out, call->msg.nsamples, 8);
-    put(out, call->covered, 8);
-    put(out, call->ticket, 8);
-    put(out, call->seq, 8);
-    put(out, call->met, 8);
-    put(out, weight, 8);
-    if (call->msg.data) put_floats(out, call->msg.data, call->payload.count);
+    raw(s, data, count * sizeof(float)); /* count is the store's own: no overflow */
+}
+
+/* A number of `size` bytes in memory and `bytes` in the state, at most `max`. */
+static void number(stream *s, void *value, size_t size, size_t bytes, uint64_t max, const char *why)
+{
+    if (is_loading(s)) memset(value, 0, size);
+    raw(s, value, bytes);
+    if (max == UINT64_MAX || !is_loading(s)) return;
+    uint64_t read = 0;
+    memcpy(&read, value, bytes);
+    expect(s, read <= max, why);
+    if (read > max) memset(value, 0, size);
+}
+
+#define FIELD(s, x, bytes)              number(s, &(x), sizeof(x), bytes, UINT64_MAX, NULL)
+#define FIELD_TO(s, x, bytes, max, why) number(s, &(x), sizeof(x), bytes, max, why)
+#define FLAG(s, x)                      FIELD_TO(s, x, 1, 1, "a flag is neither 0 nor 1")
+
+/* A deadline of the clock at the save as one of the clock of now; what was overdue stays so, for the order.
+ */
+static void deadline(stream *s, int64_t *when)
+{
+    FIELD(s, *when, 8);
+    const int64_t then = *when, now = s->now_ns;
+    if (!is_loading(s) || then == INT64_MAX) return;
+    if (then < s->saved_ns) {
+        const uint64_t late = (uint64_t)s->saved_ns - (uint64_t)then;
+        *when = late < (uint64_t)now ? now - (int64_t)late : 0;
+        return;
+    }
+    const uint64_t rest = (uint64_t)then - (uint64_t)s->saved_ns;
+    *when = rest < (uint64_t)(INT64_MAX - 1 - now) ? now + (int64_t)rest : INT64_MAX - 1;
+}
+
+/* ---- header -------------------------------------------------------------------------------------------- */
+
+/* The line that begins at `at`, as far as it fits, without what a terminal would obey. */
+static void copy_line(const char *at, const char *end, char *line_out, size_t bytes)
+{
+    size_t n = 0;
+    for (; at < end && *at != '\n' && n + 1 < bytes; at++)
+        line_out[n++] = *at >= ' ' && *at <= '~' ? *at : '?';
+    line_out[n] = 0;
+}
+
+/* Names the first line in which two configurations differ. */
+static en_status compare_text(const char *saved, size_t saved_bytes, const char *own, size_t own_bytes)
+{
+    if (saved_bytes == own_bytes && memcmp(saved, own, own_bytes) == 0) return EN_OK;
+    char theirs[120], mine[120];
+    size_t line = 0;
+    for (size_t i = 0; i < saved_bytes && i < own_bytes && saved[i] == own[i]; i++)
+        if (own[i] == '\n') line = i + 1;
+    copy_line(saved + line, saved + saved_bytes, theirs, sizeof theirs);
+    copy_line(own + line, own + own_bytes, mine, sizeof mine);
+    eni_error("store", "the saved state is of another run: it has '%s', this one '%s'", theirs, mine);
+    return EN_EMISMATCH;
+}
+
+static en_status header(stream *s, char *own, size_t own_bytes)
+{
+    char magic[8] = ENI_STATE_MAGIC;
+    uint32_t version = ENI_STATE_VERSION, bytes = (uint32_t)own_bytes;
+    raw(s, magic, sizeof magic);
+    if (s->why != NULL || memcmp(magic, ENI_STATE_MAGIC, sizeof magic) != 0) {
+        s->why = "it does not begin as the state of a store";
+        return verdict(s);
+    }
+    FIELD(s, version, 4);
+    if (version != ENI_STATE_VERSION && s->why == NULL) {
+        eni_error("store", "the saved state has version %u, this build reads %d", version, ENI_STATE_VERSION);
+        return EN_EVERSION;
+    }
+    FIELD(s, bytes, 4);
+    if (!is_loading(s)) {
+        put(s, own, own_bytes);
+        return EN_OK;
+    }
+    const char *text = (const char *)get(s, bytes);
+    return text != NULL ? compare_text(text, bytes, own, own_bytes) : verdict(s);
+}
+
+/* ---- store and clients --------------------------------------------------------------------------------- */
+
+static void store_fields(stream *s, eni_store *store)
+{
+    eni_store_stats *stats = &store->stats;
+    int64_t now_ns = store->now_ns;
+    FIELD(s, now_ns, 8);
+    if (is_loading(s)) {
+        s->saved_ns = now_ns;
+        store->now_ns = s->now_ns;
+    }
+    deadline(s, &store->timer_told);
+    FLAG(s, store->has_timers);
+    FIELD(s, store->rand_index, 8);
+    FIELD(s, stats->updates, 8);
+    FIELD(s, stats->touches, 8);
+    FIELD(s, stats->nonfinite, 8);
+    FIELD(s, stats->repeats, 8);
+    FIELD(s, stats->refused, 8);
+    FIELD(s, stats->detached, 8);
+}
+
+/* Bins are doubled from 8 on, see staleness.c. */
+static bool are_bins(uint64_t bins)
+{
+    return bins == 0 || (bins >= 8 && bins <= ENI_HISTOGRAM_MAX + 1 && (bins & (bins - 1)) == 0);
+}
+
+static en_status histogram(stream *s, eni_histogram *h)
+{
+    static const char *const odd = "a histogram does not add up";
+    uint32_t bins = h->bins;
+    FIELD(s, h->count, 8);
+    FIELD(s, h->sum, 8);
+    FIELD(s, h->max, 8);
+    FIELD(s, bins, 4);
+    expect(s, are_bins(bins), "a histogram has an odd number of bins");
+    expect(s, bins * UINT64_C(8) <= (uint64_t)(s->end - s->at), "it is cut off");
+    EN_TRY(verdict(s));
+    if (is_loading(s) && bins > 0 && (h->bin = eni_alloc_array(bins, sizeof *h->bin)) == NULL)
+        return EN_ENOMEM;
+    h->bins = bins;
+    uint64_t left = h->count;
+    for (uint32_t i = 0; i < bins; i++) {
+        FIELD_TO(s, h->bin[i], 8, left, odd);
+        left -= h->bin[i];
+    }
+    expect(s, left == 0, odd);
+    expect(s, bins == 0 || h->max < bins || bins > ENI_HISTOGRAM_MAX, "a histogram's maximum has no bin");
+    return verdict(s);
+}
+
+static en_status client_fields(stream *s, eni_store *store, eni_client_record *client)
+{
+    eni_store_client_stats *stats = &client->stats;
+    FIELD(s, client->incarnation, 8);
+    FIELD_TO(s, client->presence, 1, ENI_LEFT, "a client is in no known condition");
+    FIELD(s, stats->pushes, 8);
+    FIELD(s, stats->pulls, 8);
+    FIELD(s, stats->applied, 8);
+    FIELD(s, stats->dropped, 8);
+    FIELD(s, stats->holds, 8);
+    FIELD(s, stats->bytes_in, 8);
+    FIELD(s, stats->bytes_out, 8);
+    FIELD(s, stats->bytes_beside, 8);
+    FIELD(s, stats->clocks_ahead, 8);
+    EN_TRY(histogram(s, &stats->staleness));
+    EN_TRY(histogram(s, &stats->steady));
+    if (!is_loading(s)) return EN_OK;
+    store->nactive += client->presence == ENI_ACTIVE;
+    store->nleft += client->presence == ENI_FINISHED || client->presence == ENI_LEFT;
+    return EN_OK;
+}
+
+/* ---- partitions ---------------------------------------------------------------------------------------- */
+
+static en_status dedupe_fields(stream *s, const eni_store *store, const eni_partition *part,
+                               eni_dedupe *dedupe)
+{
+    const uint32_t vecs = store->config.strategy->peer_vecs;
+    FIELD(s, dedupe->seq, 8);
+    FIELD(s, dedupe->clock, 8);
+    expect(s, dedupe->clock != UINT64_MAX, "a clock is beyond all clocks");
+    FIELD(s, dedupe->pushes, 8);
+    FIELD_TO(s, dedupe->outcome, 1, ENI_REFUSED, "a call ended in no known way");
+    FIELD_TO(s, dedupe->status, 4, EN_EBUG, "a status is none");
+    for (uint32_t i = 0; i < vecs && s->why == NULL; i++) {
+        uint8_t is_there = dedupe->peer != NULL && dedupe->peer[i] != NULL;
+        FLAG(s, is_there);
+        if (!is_there) continue;
+        if (!dedupe->peer && !(dedupe->peer = eni_alloc_array(vecs, sizeof *dedupe->peer))) return EN_ENOMEM;
+        if (!dedupe->peer[i] && !(dedupe->peer[i] = eni_alloc_array(part->pub.count, sizeof(float))))
+            return EN_ENOMEM;
+        floats(s, dedupe->peer[i], part->pub.count);
+    }
+    return verdict(s);
+}
+
+/* The payload follows if there is one. */
+static uint8_t call_fields(stream *s, eni_call *call)
+{
+    uint8_t *const flag[] = {&call->is_held,   &call->is_staged, &call->is_snapshot, &call->is_counted,
+                             &call->is_steady, &call->was_asked, &call->was_absorbed};
+    enum { FLAGS = sizeof flag / sizeof *flag };
+    uint8_t flags = (uint8_t)((call->msg.data != NULL) << FLAGS);
+    for (int i = 0; i < FLAGS; i++)
+        flags |= (uint8_t)(*flag[i] << i);
+    FIELD(s, flags, 1);
+    for (int i = 0; i < FLAGS; i++)
+        *flag[i] = flags >> i & 1;
+    FIELD_TO(s, call->pending_error, 4, EN_EBUG, "a status is none");
+    FIELD(s, call->msg.src, 4);
+    FIELD(s, call->msg.kind, 4);
+    FIELD(s, call->msg.what, 4);
+    FIELD(s, call->msg.clock, 8);
+    FIELD(s, call->msg.base_version, 8);
+    FIELD(s, call->msg.nsamples, 8);
+    FIELD(s, call->covered, 8);
+    FIELD(s, call->ticket, 8);
+    FIELD(s, call->seq, 8);
+    FIELD(s, call->met, 8);
+    FIELD(s, call->weight, 8);
+    return flags >> FLAGS;
+}
+
+static void put_call(stream *s, eni_call *call)
+{
+    if (call_fields(s, call)) put(s, call->msg.data, call->payload.count * sizeof(float));
 }
 
 /* Those that are only staged still, then the held ones, both in their order: so staging them again gives the
  * same order of the sum, also where a client that joined again has reached a clock of its predecessor. */
-static void put_calls(sink *out, const eni_partition *part)
+static void put_calls(stream *s, const eni_partition *part)
 {
     uint32_t n = 0;
     for (const eni_call *call = part->held_first; call; call = call->next)
         n++;
     for (uint32_t i = 0; i < part->nstaged; i++)
         n += !part->staged[i]->is_held;
-    put(out, n, 4);
+    FIELD(s, n, 4);
     for (uint32_t i = 0; i < part->nstaged; i++)
-        if (!part->staged[i]->is_held) put_call(out, part->staged[i]);
-    for (const eni_call *call = part->held_first; call; call = call->next)
-        put_call(out, call);
+        if (!part->staged[i]->is_held) put_call(s, part->staged[i]);
+    for (eni_call *call = part->held_first; call; call = call->next)
+        put_call(s, call);
 }
 
-static void put_partition(sink *out, const eni_store *store, const eni_partition *part)
+/* What a SNAPSHOT may ask for. */
+static bool is_vector(const eni_partition *part, uint32_t kind)
+{
+    if (kind == ENI_VECTOR_WEIGHTS || kind == ENI_VECTOR_FREEZE) return true;
+    return kind - ENI_VECTOR_SLOT < ENI_MAX_SLOTS && part->slot[kind - ENI_VECTOR_SLOT] != NULL;
+}
+
+/* Whether a call may lie in this partition as it says that it does. */
+static void check_call(stream *s, const eni_store *store, const eni_partition *part, const eni_call *call,
+                       bool has_data)
+{
+    const en_msg *msg = &call->msg;
+    if (msg->src < 0 || msg->src >= store->config.world) {
+        expect(s, false, "a call is of a client that cannot be");
+        return;
+    }
+    expect(s, call->is_held || call->is_staged, "a call is neither held nor staged");
+    expect(s, !call->is_staged || has_data, "a contribution has no content");
+    expect(s, !call->is_staged || call->pending_error == EN_OK,
+           "a contribution that was refused waits for a step");
+    if (call->is_snapshot) {
+        expect(s, !call->is_staged && !has_data, "a look at the weights brings a contribution");
+        expect(s, is_vector(part, msg->kind), "a look at a vector that the store does not have");
+        return;
+    }
+    const eni_dedupe *dedupe = &part->dedupe[msg->src];
+    expect(s, part->is_initialised, "a partition without weights was called");
+    expect(s, !call->is_held || (call->seq <= dedupe->seq && msg->clock <= dedupe->clock),
+           "a call is newer than its client"); /* one that is only staged may be of an incarnation before */
+    expect(s, msg->base_version <= part->pub.version && call->met <= part->pub.version,
+           "a call knows a version that has not been");
+    expect(s, msg->nsamples <= ENI_STORE_SAMPLES_MAX && call->covered <= ENI_STORE_SAMPLES_MAX,
+           "a call stands for too many samples");
+    expect(s, !call->is_held || dedupe->outstanding < ENI_STORE_OUTSTANDING,
+           "a client waits for too many answers");
+}
+
+/* Into the lists of its partition: from here on the store owns it. */
+static en_status place_call(eni_store *store, eni_partition *part, eni_call *call)
+{
+    const uint8_t is_staged = call->is_staged, was_absorbed = call->was_absorbed;
+    call->is_staged = 0;
+    if (store->config.old_ticket) call->ticket = store->config.old_ticket(call->ticket);
+    if (call->is_held) {
+        eni_partition_hold(part, call);
+        if (!call->is_snapshot) part->dedupe[call->msg.src].outstanding++;
+    }
+    if (!is_staged) return EN_OK;
+    const en_status st = eni_partition_stage(store, part, call, call->weight);
+    call->was_absorbed = was_absorbed;
+    if (st != EN_OK && !call->is_held) eni_store_call_give(store, call);
+    return st;
+}
+
+static en_status get_call(stream *s, eni_store *store, eni_partition *part)
+{
+    eni_call *call = eni_store_call_take(store);
+    if (!call) return EN_ENOMEM;
+    call->msg.size = sizeof call->msg;
+    const bool has_data = call_fields(s, call);
+    check_call(s, store, part, call, has_data);
+    const uint8_t *payload = has_data ? get(s, part->pub.count * sizeof(float)) : NULL;
+    en_status st = verdict(s);
+    if (st == EN_OK && has_data) st = eni_store_call_fill(store, part, call, payload);
+    if (st == EN_OK) return place_call(store, part, call);
+    eni_store_call_give(store, call);
+    return st;
+}
+
+static en_status get_calls(stream *s, eni_store *store, eni_partition *part)
+{
+    uint32_t n = 0;
+    FIELD(s, n, 4);
+    for (; n > 0 && s->why == NULL; n--)
+        EN_TRY(get_call(s, store, part));
+    EN_TRY(verdict(s));
+    eni_partition_recount(store, part);
+    return EN_OK;
+}
+
+static en_status partition_fields(stream *s, eni_store *store, eni_partition *part)
 {
     const uint64_t count = part->pub.count;
-    put(out, (uint64_t)part->is_initialised, 1);
-    put(out, part->pub.version, 8);
-    put(out, part->steps, 8);
-    put(out, part->samples, 8);
-    put(out, (uint64_t)part->has_timer, 1);
-    put(out, (uint64_t)part->timer_ns, 8);
-    put_floats(out, part->pub.w, count);
+    uint64_t state = store->config.strategy->partition_state;
+    FLAG(s, part->is_initialised);
+    FIELD(s, part->pub.version, 8);
+    FIELD(s, part->steps, 8);
+    FIELD(s, part->samples, 8);
+    FLAG(s, part->has_timer);
+    deadline(s, &part->timer_ns);
+    floats(s, part->pub.w, count);
     for (int i = 0; i < ENI_MAX_SLOTS; i++)
-        if (part->slot[i]) put_floats(out, part->slot[i], count);
-    if (part->first) put_floats(out, part->first, count);
-    put(out, store->config.strategy->partition_state, 8);
-    put_bytes(out, part->state, store->config.strategy->partition_state);
-    for (int32_t r = 0; r < store->config.world; r++)
-        put_dedupe(out, store, part, &part->dedupe[r]);
-    put_calls(out, part);
+        if (part->slot[i]) floats(s, part->slot[i], count);
+    if (part->first) floats(s, part->first, count);
+    FIELD(s, state, 8);
+    expect(s, state == store->config.strategy->partition_state,
+           "the strategy keeps another number of bytes per partition");
+    raw(s, part->state, store->config.strategy->partition_state);
+    EN_TRY(verdict(s));
+    for (int32_t r = 0; r < store->config.world; r++) {
+        EN_TRY(dedupe_fields(s, store, part, &part->dedupe[r]));
+        if (part->dedupe[r].seq > 0 && is_loading(s)) eni_partition_used(store, part);
+    }
+    if (is_loading(s)) return get_calls(s, store, part);
+    put_calls(s, part);
+    return verdict(s);
 }
 
-static void put_header(sink *out, const char *text, size_t bytes)
+/* ---- the whole ----------------------------------------------------------------------------------------- */
+
+static en_status whole(stream *s, eni_store *store)
 {
-    put_bytes(out, ENI_STATE_MAGIC, 8);
-    put(out, ENI_STATE_VERSION, 4);
-    put(out, bytes, 4);
-    put_bytes(out, text, bytes);
+    size_t bytes;
+    char *text = eni_store_config_text(&store->config, &bytes);
+    if (text == NULL) return EN_ENOMEM;
+    const en_status st = header(s, text, bytes);
+    eni_free(text);
+    EN_TRY(st);
+    store_fields(s, store);
+    for (int32_t r = 0; r < store->config.world; r++)
+        EN_TRY(client_fields(s, store, &store->client[r]));
+    for (uint32_t b = 0; b < store->config.nbuckets; b++)
+        if (store->part[b].pub.count > 0) EN_TRY(partition_fields(s, store, &store->part[b]));
+    char end[4];
+    memcpy(end, ENI_STATE_END, sizeof end);
+    raw(s, end, sizeof end);
+    expect(s, memcmp(end, ENI_STATE_END, sizeof end) == 0, "it does not end where it should");
+    expect(s, s->at == s->end, "it goes on after its end");
+    return verdict(s);
 }
 
 en_status eni_store_save(const eni_store *store, eni_log_write write, void *user)
 {
-    size_t bytes;
-    char *text = eni_store_config_text(&store->config, &bytes);
-    sink *out = eni_alloc(sizeof *out);
-    en_status st = EN_ENOMEM;
-    if (text && out) {
-        out->write = write;
-        out->user = user;
-        put_header(out, text, bytes);
-        put_store(out, store);
-        for (int32_t r = 0; r < store->config.world; r++)
-            put_client(out, &store->client[r]);
-        for (uint32_t b = 0; b < store->config.nbuckets; b++)
-            if (store->part[b].pub.count > 0) put_partition(out, store, &store->part[b]);
-        put_bytes(out, ENI_STATE_END, 4);
-        flush(out);
-        st = out->status;
+    stream *s = eni_alloc(sizeof *s);
+    if (s == NULL) return EN_ENOMEM;
+    s->write = write;
+    s->user = user;
+    const en_status st = whole(s, (eni_store *)(uintptr_t)store); /* saving changes nothing */
+    flush(s);
+    const en_status written = s->status;
+    eni_free(s);
+    return st != EN_OK ? st : written;
+}
+
+en_status eni_store_load(eni_store *store, const void *bytes, size_t length, int64_t now_ns)
+{
+    if (store->nevents > 0) {
+        eni_error("store", "a saved state belongs into a new store, this one has seen %llu events",
+                  (unsigned long long)store->nevents);
+        return EN_EBUG;
     }
-    eni_free(out);
-    eni_free(text);
+    stream *s = eni_alloc(sizeof *s);
+    if (s == NULL) return EN_ENOMEM;
+    s->at = s->begin = bytes;
+    s->end = s->at + length;
+    s->now_ns = now_ns < 0 ? 0 : now_ns;
+    const en_status st = whole(s, store);
+    eni_free(s);
     return st;
-}
-
-/* ---- questions ----------------------------------------------------------------------------------------- */
-
-uint64_t eni_store_seq(const eni_store *store, int32_t client, uint32_t bucket)
-{
-    if (client < 0 || client >= store->config.world || !eni_store_partition(store, bucket)) return 0;
-    return store->part[bucket].dedupe[client].seq;
-}
-
-uint64_t eni_store_incarnation(const eni_store *store, int32_t client)
-{
-    return client < 0 || client >= store->config.world ? 0 : store->client[client].incarnation;
-}
-
-int64_t eni_store_timer(const eni_store *store)
-{
-    int64_t when = INT64_MAX;
-    for (uint32_t b = 0; b < store->config.nbuckets; b++)
-        if (store->part[b].has_timer && store->part[b].timer_ns < when) when = store->part[b].timer_ns;
-    return when;
 }
