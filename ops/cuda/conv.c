@@ -7,8 +7,15 @@
  * Its legacy calls, which are the ones that can be used from C without describing graphs. Of the algorithms
  * that its heuristic names (nothing is timed: all ranks and all runs choose alike) the first is taken that
  * runs: each is tried once, while planning, on memory of its own. Those that transform (FFT, Winograd) are
- * passed over: they round more, and have no NHWC. A pass for which nothing is left is a product of windows
- * (unfold.h). */
+ * passed over: they round more, and have no NHWC.
+ *
+ * A pass for which nothing is left (a type, a layout, the same bits twice) is one matrix product:
+ *
+ *     x (N, H, W, I)  --unfold-->  windows (N*P*Q, KH*KW*I)       y = windows w^T + b
+ *                                                                 dw = dy^T windows
+ *     dx  <--fold: adds, in a fixed order--  windows              windows = dy w
+ *
+ * Weights in (O, KH, KW, I). It costs a copy of x, KH * KW times as large, in the workspace. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,9 +23,8 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/cuda/layer_weights.h"
-#include "ops/cuda/unfold.h"
+#include "ops/cuda/product.h"
 
-enum { FORWARD, BACKWARD_WEIGHTS, BACKWARD_DATA, PASSES };
 enum { MAX_CHOICES = 16 };
 static const uint64_t max_workspace = 256ull << 20;
 
@@ -29,14 +35,21 @@ typedef struct conv_choice {
     size_t bytes;
 } conv_choice;
 
+/* A pass as a product of windows. */
+typedef struct unfold {
+    eni_cuda_product product;
+    uint64_t product_at; /* its own workspace, behind the windows */
+    uint64_t bytes;      /* of workspace; 0: there is none of this */
+} unfold;
+
 typedef struct conv {
     eni_cuda_layer layer;
     cudnnTensorDescriptor_t x, y, bias;
     cudnnFilterDescriptor_t w;
     cudnnActivationDescriptor_t activation;
-    cudnnConvolutionDescriptor_t how[PASSES]; /* one each: the kind of arithmetic is part of it */
-    conv_choice pass[PASSES];
-    eni_cuda_unfold unfold[PASSES]; /* where it has bytes, it takes the place of cuDNN */
+    cudnnConvolutionDescriptor_t how[ENI_CUDA_PASSES]; /* one each: the kind of arithmetic is part of it */
+    conv_choice pass[ENI_CUDA_PASSES];
+    unfold unfold[ENI_CUDA_PASSES]; /* where it has bytes, it takes the place of cuDNN */
     int is_fused;                   /* forward adds the bias, if there is one */
 } conv;
 
@@ -96,7 +109,7 @@ static cudnnStatus_t describe(const en_plan *plan, conv *own)
     if (!st)
         st = cudnnSetActivationDescriptor(own->activation, CUDNN_ACTIVATION_IDENTITY, CUDNN_NOT_PROPAGATE_NAN,
                                           0.0);
-    for (int i = 0; i < PASSES && !st; i++)
+    for (int i = 0; i < ENI_CUDA_PASSES && !st; i++)
         st = describe_pass(plan, &own->how[i]);
     return st;
 }
@@ -108,13 +121,13 @@ static cudnnStatus_t run_forward(const en_plan *plan, const conv *own, const con
 {
     const float one = 1.0f, zero = 0.0f;
     if (own->is_fused)
-        return cudnnConvolutionBiasActivationForward(plan->ctx->dnn, &one, own->x, m->x, own->w, m->w,
-                                                     own->how[FORWARD], (cudnnConvolutionFwdAlgo_t)c->algo,
-                                                     m->workspace, c->bytes, &zero, own->y, m->y, own->bias,
-                                                     m->b, own->activation, own->y, m->y);
-    return cudnnConvolutionForward(plan->ctx->dnn, &one, own->x, m->x, own->w, m->w, own->how[FORWARD],
-                                   (cudnnConvolutionFwdAlgo_t)c->algo, m->workspace, c->bytes, &zero, own->y,
-                                   m->y);
+        return cudnnConvolutionBiasActivationForward(
+            plan->ctx->dnn, &one, own->x, m->x, own->w, m->w, own->how[ENI_CUDA_FORWARD],
+            (cudnnConvolutionFwdAlgo_t)c->algo, m->workspace, c->bytes, &zero, own->y, m->y, own->bias, m->b,
+            own->activation, own->y, m->y);
+    return cudnnConvolutionForward(plan->ctx->dnn, &one, own->x, m->x, own->w, m->w,
+                                   own->how[ENI_CUDA_FORWARD], (cudnnConvolutionFwdAlgo_t)c->algo,
+                                   m->workspace, c->bytes, &zero, own->y, m->y);
 }
 
 static cudnnStatus_t run_pass(const en_plan *plan, const conv *own, int pass, const conv_choice *c,
@@ -123,8 +136,8 @@ static cudnnStatus_t run_pass(const en_plan *plan, const conv *own, int pass, co
     const float one = 1.0f, zero = 0.0f;
     cudnnHandle_t dnn = plan->ctx->dnn;
     switch (pass) {
-    case FORWARD: return run_forward(plan, own, c, m);
-    case BACKWARD_WEIGHTS:
+    case ENI_CUDA_FORWARD: return run_forward(plan, own, c, m);
+    case ENI_CUDA_WEIGHTS:
         return cudnnConvolutionBackwardFilter(dnn, &one, own->x, m->x, own->y, m->dy, own->how[pass],
                                               (cudnnConvolutionBwdFilterAlgo_t)c->algo, m->workspace,
                                               c->bytes, &zero, own->w, m->dw);
@@ -137,50 +150,38 @@ static cudnnStatus_t run_pass(const en_plan *plan, const conv *own, int pass, co
 
 /* ---- choosing algorithms ------------------------------------------------------------------------------- */
 
-static int list_forward(const en_plan *plan, const conv *own, conv_choice *list)
-{
-    cudnnConvolutionFwdAlgoPerf_t found[MAX_CHOICES];
-    int nfound = 0, n = 0;
-    if (cudnnGetConvolutionForwardAlgorithm_v7(plan->ctx->dnn, own->x, own->w, own->how[FORWARD], own->y,
-                                               MAX_CHOICES, &nfound, found))
-        return 0;
-    for (int i = 0; i < nfound; i++)
-        if (!found[i].status && found[i].algo <= CUDNN_CONVOLUTION_FWD_ALGO_DIRECT)
-            list[n++] = (conv_choice){(int)found[i].algo, found[i].determinism == CUDNN_DETERMINISTIC,
-                                      found[i].mathType, found[i].memory};
-    return n;
-}
+/* What the heuristic of a pass names, in its order, of those that do not transform. */
+#define LIST(type, ask, from, with, to, is_direct)                                                           \
+    do {                                                                                                     \
+        type found[MAX_CHOICES];                                                                             \
+        if (ask(plan->ctx->dnn, from, with, own->how[pass], to, MAX_CHOICES, &nfound, found)) return 0;      \
+        for (int i = 0; i < nfound; i++)                                                                     \
+            if (!found[i].status && is_direct(found[i].algo))                                                \
+                list[n++] = (conv_choice){(int)found[i].algo, found[i].determinism == CUDNN_DETERMINISTIC,   \
+                                          found[i].mathType, found[i].memory};                               \
+    } while (0)
+#define IS_DIRECT_FORWARD(algo) ((algo) <= CUDNN_CONVOLUTION_FWD_ALGO_DIRECT)
+#define IS_DIRECT_WEIGHTS(algo)                                                                              \
+    ((algo) == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 || (algo) == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 ||       \
+     (algo) == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3)
+#define IS_DIRECT_DATA(algo) ((algo) <= CUDNN_CONVOLUTION_BWD_DATA_ALGO_1)
 
-static int list_backward_weights(const en_plan *plan, const conv *own, conv_choice *list)
+static int list_choices(const en_plan *plan, const conv *own, int pass, conv_choice *list)
 {
-    cudnnConvolutionBwdFilterAlgoPerf_t found[MAX_CHOICES];
     int nfound = 0, n = 0;
-    if (cudnnGetConvolutionBackwardFilterAlgorithm_v7(
-            plan->ctx->dnn, own->x, own->y, own->how[BACKWARD_WEIGHTS], own->w, MAX_CHOICES, &nfound, found))
-        return 0;
-    for (int i = 0; i < nfound; i++) {
-        const cudnnConvolutionBwdFilterAlgo_t algo = found[i].algo;
-        const int is_direct = algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 ||
-                              algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 ||
-                              algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3;
-        if (!found[i].status && is_direct)
-            list[n++] = (conv_choice){(int)algo, found[i].determinism == CUDNN_DETERMINISTIC,
-                                      found[i].mathType, found[i].memory};
+    switch (pass) {
+    case ENI_CUDA_FORWARD:
+        LIST(cudnnConvolutionFwdAlgoPerf_t, cudnnGetConvolutionForwardAlgorithm_v7, own->x, own->w, own->y,
+             IS_DIRECT_FORWARD);
+        break;
+    case ENI_CUDA_WEIGHTS:
+        LIST(cudnnConvolutionBwdFilterAlgoPerf_t, cudnnGetConvolutionBackwardFilterAlgorithm_v7, own->x,
+             own->y, own->w, IS_DIRECT_WEIGHTS);
+        break;
+    default:
+        LIST(cudnnConvolutionBwdDataAlgoPerf_t, cudnnGetConvolutionBackwardDataAlgorithm_v7, own->w, own->y,
+             own->x, IS_DIRECT_DATA);
     }
-    return n;
-}
-
-static int list_backward_data(const en_plan *plan, const conv *own, conv_choice *list)
-{
-    cudnnConvolutionBwdDataAlgoPerf_t found[MAX_CHOICES];
-    int nfound = 0, n = 0;
-    if (cudnnGetConvolutionBackwardDataAlgorithm_v7(plan->ctx->dnn, own->w, own->y, own->how[BACKWARD_DATA],
-                                                    own->x, MAX_CHOICES, &nfound, found))
-        return 0;
-    for (int i = 0; i < nfound; i++)
-        if (!found[i].status && found[i].algo <= CUDNN_CONVOLUTION_BWD_DATA_ALGO_1)
-            list[n++] = (conv_choice){(int)found[i].algo, found[i].determinism == CUDNN_DETERMINISTIC,
-                                      found[i].mathType, found[i].memory};
     return n;
 }
 
@@ -188,10 +189,10 @@ static cudnnStatus_t size_of_workspace(const en_plan *plan, const conv *own, int
 {
     cudnnHandle_t dnn = plan->ctx->dnn;
     switch (pass) {
-    case FORWARD:
+    case ENI_CUDA_FORWARD:
         return cudnnGetConvolutionForwardWorkspaceSize(dnn, own->x, own->w, own->how[pass], own->y,
                                                        (cudnnConvolutionFwdAlgo_t)c->algo, &c->bytes);
-    case BACKWARD_WEIGHTS:
+    case ENI_CUDA_WEIGHTS:
         return cudnnGetConvolutionBackwardFilterWorkspaceSize(
             dnn, own->x, own->y, own->how[pass], own->w, (cudnnConvolutionBwdFilterAlgo_t)c->algo, &c->bytes);
     default:
@@ -223,9 +224,7 @@ static en_status choose(en_plan *plan, conv *own, int pass, const conv_memory *m
 {
     conv_choice list[MAX_CHOICES];
     if (cudnnSetConvolutionMathType(own->how[pass], math_of(plan))) return EN_EUNSUPPORTED;
-    const int n = pass == FORWARD            ? list_forward(plan, own, list)
-                  : pass == BACKWARD_WEIGHTS ? list_backward_weights(plan, own, list)
-                                             : list_backward_data(plan, own, list);
+    const int n = list_choices(plan, own, pass, list);
     for (int i = 0; i < n; i++) {
         const en_status st = try_choice(plan, own, pass, &list[i], *memory);
         own->pass[pass] = list[i];
@@ -240,32 +239,34 @@ static en_status choose_forward(en_plan *plan, conv *own, const conv_memory *mem
 {
     own->is_fused = plan->op.flags & EN_OP_BIAS && !(plan->op.flags & EN_OP_FUSE_RELU);
     if (own->is_fused) {
-        const en_status st = choose(plan, own, FORWARD, memory);
+        const en_status st = choose(plan, own, ENI_CUDA_FORWARD, memory);
         if (st != EN_EUNSUPPORTED) return st;
         own->is_fused = 0;
     }
-    return choose(plan, own, FORWARD, memory);
+    return choose(plan, own, ENI_CUDA_FORWARD, memory);
 }
 
+/* EN_EUNSUPPORTED, nothing logged: more than 2^31 elements of windows. */
 static en_status init_unfold(const en_plan *plan, conv *own, int pass)
 {
-    switch (pass) {
-    case FORWARD: {
-        const en_status st = eni_cuda_unfold_forward_init(plan, &own->unfold[pass]);
-        own->is_fused = own->unfold[pass].is_fused;
-        return st;
-    }
-    case BACKWARD_WEIGHTS: return eni_cuda_unfold_weights_init(plan, &own->unfold[pass]);
-    default: return eni_cuda_unfold_data_init(plan, &own->unfold[pass]);
-    }
+    const int64_t rows = plan->y.n * plan->y.h * plan->y.w;
+    const int64_t cols = plan->op.kernel_h * plan->op.kernel_w * plan->op.x.c;
+    unfold *u = &own->unfold[pass];
+    if (rows > INT32_MAX / cols) return EN_EUNSUPPORTED; /* kernels count in 32 bits */
+    EN_TRY(eni_cuda_product_init(plan, pass, rows, cols, 0, &u->product));
+    u->product_at = eni_round_up((uint64_t)(rows * cols) * en_dtype_bytes(plan->op.dtype), ENI_CUDA_ALIGN);
+    u->bytes = u->product_at + u->product.workspace_bytes;
+    if (pass == ENI_CUDA_FORWARD) own->is_fused = u->product.has_bias;
+    return EN_OK;
 }
 
 static void name_pass(const conv *own, int pass, char name[48])
 {
-    static const char *const names[PASSES][4] = {{"implicit_gemm", "implicit_precomp_gemm", "gemm", "direct"},
-                                                 {"algo_0", "algo_1", "", "algo_3"},
-                                                 {"algo_0", "algo_1"}};
-    const char *behind = pass == FORWARD && own->is_fused ? "+bias" : "";
+    static const char *const names[ENI_CUDA_PASSES][4] = {
+        {"implicit_gemm", "implicit_precomp_gemm", "gemm", "direct"},
+        {"algo_0", "algo_1", "", "algo_3"},
+        {"algo_0", "algo_1"}};
+    const char *behind = pass == ENI_CUDA_FORWARD && own->is_fused ? "+bias" : "";
     if (own->unfold[pass].bytes > 0)
         snprintf(name, 48, "unfold:%s", own->unfold[pass].product.name);
     else
@@ -274,7 +275,7 @@ static void name_pass(const conv *own, int pass, char name[48])
 
 static void name_shape(const en_plan *plan, int pass, char text[256])
 {
-    static const char *const names[PASSES] = {"forward", "backward_weights", "backward_data"};
+    static const char *const names[ENI_CUDA_PASSES] = {"forward", "backward_weights", "backward_data"};
     const en_op *op = &plan->op;
     snprintf(text, 256,
              "cuDNN %zu has no %s%s here for a convolution of (%lld, %lld, %lld, %lld) to %lld channels, "
@@ -298,11 +299,13 @@ static en_status fall_back(const en_plan *plan, conv *own, int pass)
 
 static en_status choose_all(en_plan *plan, conv *own, const conv_memory *memory)
 {
-    char *const names[PASSES] = {plan->info.forward, plan->info.backward_weights, plan->info.backward_data};
+    char *const names[ENI_CUDA_PASSES] = {plan->info.forward, plan->info.backward_weights,
+                                          plan->info.backward_data};
     const uint32_t flags = plan->op.flags;
     const int npasses = flags & EN_OP_FORWARD_ONLY ? 1 : flags & EN_OP_NO_DX ? 2 : 3;
     for (int pass = 0; pass < npasses; pass++) {
-        en_status st = pass == FORWARD ? choose_forward(plan, own, memory) : choose(plan, own, pass, memory);
+        en_status st =
+            pass == ENI_CUDA_FORWARD ? choose_forward(plan, own, memory) : choose(plan, own, pass, memory);
         if (st == EN_EUNSUPPORTED) st = fall_back(plan, own, pass);
         if (st != EN_OK) return st;
         name_pass(own, pass, names[pass]);
@@ -347,11 +350,11 @@ static en_status conv_prepare(en_plan *plan)
     EN_TRY(eni_cuda_check_dnn(plan->ctx, describe(plan, own), "describing a convolution"));
     EN_TRY(choose_on_memory(plan, own));
     uint64_t scratch = 0;
-    for (int i = 0; i < PASSES; i++) {
+    for (int i = 0; i < ENI_CUDA_PASSES; i++) {
         const uint64_t bytes = own->unfold[i].bytes > 0 ? own->unfold[i].bytes : own->pass[i].bytes;
         if (bytes > scratch) scratch = bytes;
     }
-    const int is_wide = own->unfold[BACKWARD_WEIGHTS].bytes > 0; /* cuDNN gives dw in the type of dy */
+    const int is_wide = own->unfold[ENI_CUDA_WEIGHTS].bytes > 0; /* cuDNN gives dw in the type of dy */
     eni_cuda_layer_init(plan, is_wide ? (uint32_t)EN_F32 : plan->op.dtype, scratch, &own->layer);
     return EN_OK;
 }
@@ -360,9 +363,9 @@ static void conv_discard(en_plan *plan)
 {
     conv *own = plan->own;
     if (!own) return;
-    for (int i = 0; i < PASSES; i++) {
+    for (int i = 0; i < ENI_CUDA_PASSES; i++) {
         if (own->how[i]) cudnnDestroyConvolutionDescriptor(own->how[i]);
-        eni_cuda_unfold_fini(&own->unfold[i]);
+        eni_cuda_product_fini(&own->unfold[i].product);
     }
     if (own->activation) cudnnDestroyActivationDescriptor(own->activation);
     if (own->w) cudnnDestroyFilterDescriptor(own->w);
@@ -372,17 +375,26 @@ static void conv_discard(en_plan *plan)
     eni_free(own);
 }
 
+static en_status run_unfold(const en_plan *plan, const unfold *u, int pass, const conv_memory *m,
+                            const char *doing)
+{
+    void *windows = m->workspace, *space = (char *)m->workspace + u->product_at;
+    const eni_cuda_product *p = &u->product;
+    if (pass != ENI_CUDA_DATA) EN_TRY(eni_cuda_unfold_x(plan, m->x, windows));
+    switch (pass) {
+    case ENI_CUDA_FORWARD:
+        return eni_cuda_product_run(plan, p, m->w, windows, p->has_bias ? m->b : NULL, m->y, space, doing);
+    case ENI_CUDA_WEIGHTS: return eni_cuda_product_run(plan, p, windows, m->dy, NULL, m->dw, space, doing);
+    default: EN_TRY(eni_cuda_product_run(plan, p, m->w, m->dy, NULL, windows, space, doing));
+    }
+    return eni_cuda_fold_dx(plan, windows, m->dx);
+}
+
 static en_status run_chosen(const en_plan *plan, const conv *own, int pass, const conv_memory *m,
                             const char *doing)
 {
-    const eni_cuda_unfold *unfold = &own->unfold[pass];
-    if (unfold->bytes == 0)
-        return eni_cuda_check_dnn(plan->ctx, run_pass(plan, own, pass, &own->pass[pass], m), doing);
-    switch (pass) {
-    case FORWARD: return eni_cuda_unfold_forward(plan, unfold, m->x, m->w, m->b, m->y, m->workspace);
-    case BACKWARD_WEIGHTS: return eni_cuda_unfold_weights(plan, unfold, m->x, m->dy, m->dw, m->workspace);
-    default: return eni_cuda_unfold_data(plan, unfold, m->w, m->dy, m->dx, m->workspace);
-    }
+    if (own->unfold[pass].bytes > 0) return run_unfold(plan, &own->unfold[pass], pass, m, doing);
+    return eni_cuda_check_dnn(plan->ctx, run_pass(plan, own, pass, &own->pass[pass], m), doing);
 }
 
 static en_status conv_forward(en_plan *plan, const en_args *args)
@@ -390,7 +402,7 @@ static en_status conv_forward(en_plan *plan, const en_args *args)
     const conv *own = plan->own;
     conv_memory memory = {.x = args->x, .y = args->y, .workspace = eni_cuda_layer_scratch(&own->layer, args)};
     EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 1, &memory.w, &memory.b));
-    EN_TRY(run_chosen(plan, own, FORWARD, &memory, "forward of conv2d"));
+    EN_TRY(run_chosen(plan, own, ENI_CUDA_FORWARD, &memory, "forward of conv2d"));
     return eni_cuda_bias_relu(plan, args, own->is_fused);
 }
 
@@ -403,7 +415,7 @@ static en_status conv_backward_weights(en_plan *plan, const en_args *args)
                                 .dw = eni_cuda_layer_dw(&own->layer, args),
                                 .workspace = eni_cuda_layer_scratch(&own->layer, args)};
     EN_TRY(eni_cuda_layer_columns(plan, &own->layer, args, has_bias));
-    EN_TRY(run_chosen(plan, own, BACKWARD_WEIGHTS, &memory, "backward_weights of conv2d"));
+    EN_TRY(run_chosen(plan, own, ENI_CUDA_WEIGHTS, &memory, "backward_weights of conv2d"));
     return eni_cuda_layer_out(plan, &own->layer, args, has_bias);
 }
 
@@ -414,7 +426,7 @@ static en_status conv_backward_data(en_plan *plan, const en_args *args)
     conv_memory memory = {
         .dy = args->dy, .dx = args->dx, .workspace = eni_cuda_layer_scratch(&own->layer, args)};
     EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 0, &memory.w, &no_bias));
-    return run_chosen(plan, own, BACKWARD_DATA, &memory, "backward_data of conv2d");
+    return run_chosen(plan, own, ENI_CUDA_DATA, &memory, "backward_data of conv2d");
 }
 
 const eni_cuda_kernel eni_cuda_conv = {

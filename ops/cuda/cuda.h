@@ -1,24 +1,22 @@
 /* cuda.h - the cuda device: convolutions by cuDNN (conv.c alone), products by cuBLASLt (product.c alone), the
  * rest by kernels of our own (*.cu).
  *
- *     device.c         the table; a context's life; memory
+ *     device.c         the tables; a context's life; memory, of other processes too
  *     context.c        below all others: the GPU that a thread speaks to, the libraries' errors in a sentence
- *     streams.c        streams, events (tick.cu), copies
+ *     streams.c        streams, events, copies
  *     registered.c staging.c   host memory that the GPU reaches, and the way of memory that it does not
  *     capture.c        captured work
- *     ipc_memory.c     memory of other processes
  *     facts.c          which GPUs there are, their links, who uses them
- *     gpu.c            the table of gpu.h
  *     nccl_group.c     collectives: libnccl, loaded when it is first needed
  *     op_plan.c        one operation: finds its kernel
- *     conv.c linear.c  what libraries compute (layer_weights.c, weights.cu, columns.cu: around them;
- *                      unfold.c: a convolution without cuDNN; product.cu: a product without cuBLASLt)
- *     kernels.c        what kernels of our own compute: relu.cu (cast too) pool.cu flatten.cu softmax.cu
- *                      loss.cu
- *     flat.cu          mean, step, lin, finite: the bits of ops/mean.c and ops/optimizer.c
+ *     conv.c linear.c  what libraries compute (layer_weights.c, layer_weights.cu: around them; conv.cu: a
+ *                      convolution without cuDNN; product.cu: a product without cuBLASLt)
+ *     relu.cu (cast too) pool.cu flatten.cu softmax.cu loss.cu   what kernels of our own compute
+ *     flat.cu          mean, step, lin, finite: the bits of ops/mean.c and ops/optimizer.c; the tick of
+ * events
  *
- * Every call enqueues and returns. C files include cuda_runtime_api.h; kernels are started through
- * kernel_launch.h, so that they can also be compiled for the CPU (tests/fake_gpu). */
+ * Every call enqueues and returns. C files include cuda_runtime_api.h; kernels are started through element.h,
+ * so that they can also be compiled for the CPU (tests/fake_gpu). */
 #ifndef OPS_CUDA_CUDA_H
 #define OPS_CUDA_CUDA_H
 
@@ -155,7 +153,7 @@ eni_cuda_set *eni_cuda_events_take(en_ctx *ctx, int *n_out);
 void eni_cuda_events_launched(const eni_cuda_set *set, int n, cudaEvent_t behind);
 /* The graph with this event is about to be freed. */
 void eni_cuda_events_let_go(en_ctx *ctx, const eni_cuda_set *set, int n, cudaEvent_t behind);
-/* tick.cu: *word += 1, seen by the host. */
+/* flat.cu: *word += 1, seen by the host. */
 en_status eni_cuda_tick(en_ctx *ctx, cudaStream_t stream, uint32_t *word);
 
 /* flat.cu */
@@ -168,11 +166,6 @@ en_status eni_cuda_capture_begin(en_ctx *ctx);
 en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out);
 en_status eni_cuda_launch(en_graph *graph);
 void eni_cuda_graph_free(en_graph *graph);
-
-/* ipc_memory.c */
-en_status eni_cuda_export_memory(en_ctx *ctx, void *memory, uint8_t handle_out[EN_GPU_HANDLE]);
-en_status eni_cuda_import_memory(en_ctx *ctx, const uint8_t handle[EN_GPU_HANDLE], void **memory_out);
-void eni_cuda_release_memory(en_ctx *ctx, void *memory);
 
 /* facts.c */
 en_status eni_cuda_count(const en_device_host *host, int32_t *n_out);
@@ -193,7 +186,30 @@ void eni_cuda_group_abort(en_group *group);
 void eni_cuda_group_close(en_group *group);
 const char *eni_cuda_group_version(void);
 
-extern const struct en_gpu eni_cuda_gpu; /* gpu.c */
+/* ---- parts of conv2d and linear: layer_weights.cu, relu.cu, conv.cu
+ * ------------------------------------------- */
+
+/* Weights (O, I, taps) float32 to (O, taps, I) in the op's type, and the bias, if the op has one, to that
+ * type. */
+en_status eni_cuda_weights_in(const en_plan *plan, const float *w, const float *b, void *w_to, void *b_to);
+
+/* The way back: dw (O, taps, I) of `dtype` to (O, I, taps) float32, and the sum of `nparts` rows of parts to
+ * db; both divided by the loss scale. dw_from NULL, nparts 0: not this one. */
+en_status eni_cuda_weights_out(const en_plan *plan, const void *dw_from, uint32_t dtype, const float *parts,
+                               int64_t nparts, const en_args *args);
+
+/* With EN_OP_FUSE_RELU zeroes dy where y is not positive. Where `sums` is not NULL, sums dy over each of
+ * `nparts` shares of the rows: sums (nparts, O). One part is the gradient of the bias itself: divided by the
+ * loss scale. */
+en_status eni_cuda_columns(const en_plan *plan, const en_args *args, float *sums, int64_t nparts);
+int64_t eni_cuda_columns_parts(const en_plan *plan); /* how many are good for speed */
+
+/* conv.cu: x to windows (N*P*Q, KH*KW*I), and the sum of windows to dx. */
+en_status eni_cuda_unfold_x(const en_plan *plan, const void *x, void *windows);
+en_status eni_cuda_fold_dx(const en_plan *plan, const void *windows, void *dx);
+
+/* y += b, unless it has the bias, then relu: what of it the op's flags ask for, in place. */
+en_status eni_cuda_bias_relu(const en_plan *plan, const en_args *args, int has_bias);
 
 #ifdef __cplusplus
 }

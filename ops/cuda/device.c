@@ -1,4 +1,4 @@
-/* device.c - the table of the cuda device, and the life of a context.
+/* device.c - the tables of the cuda device (entrain/device.h, entrain/gpu.h), the life of a context, memory.
  *
  * A context is a GPU, three streams and the handles of two libraries. The streams are of the kind that does
  * not wait for CUDA's default stream, which nobody here uses. */
@@ -157,7 +157,9 @@ static en_status cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
         return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorStreamCaptureUnsupported, "memory was asked for",
                              "capturing");
     void *memory = NULL;
-    bytes = bytes == 0 ? ENI_CUDA_ALIGN : bytes >= EN_GPU_EXPORT_MIN ? eni_round_up(bytes, BLOCK_BYTES) : bytes;
+    bytes = bytes == 0                   ? ENI_CUDA_ALIGN
+            : bytes >= EN_GPU_EXPORT_MIN ? eni_round_up(bytes, BLOCK_BYTES)
+                                         : bytes;
     const cudaError_t error = cudaMalloc(&memory, bytes);
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
@@ -211,6 +213,85 @@ static en_status cuda_sync(en_ctx *ctx)
     return EN_OK;
 }
 
+/* ---- memory of another process on the same GPU ----------------------------------------------------------
+ */
+
+/* A handle is what travels; some containers refuse to make one, or to open it (without a shared IPC
+ * namespace, say): that is no error here, but the caller's choice of another way. */
+_Static_assert(sizeof(cudaIpcMemHandle_t) == EN_GPU_HANDLE, "a handle of CUDA's is a handle of ours");
+
+static en_status refuse(en_ctx *ctx, cudaError_t error, const char *doing)
+{
+    (void)cudaGetLastError();
+    eni_debug("cuda", "%s on %s: CUDA error %d, %s", doing, ctx->name, (int)error, cudaGetErrorString(error));
+    return EN_EUNSUPPORTED;
+}
+
+static en_status export_memory(en_ctx *ctx, void *memory, uint8_t handle_out[EN_GPU_HANDLE])
+{
+    EN_TRY(eni_cuda_select(ctx));
+    cudaIpcMemHandle_t handle;
+    const cudaError_t error = cudaIpcGetMemHandle(&handle, memory);
+    if (error != cudaSuccess) return refuse(ctx, error, "sharing memory with another process");
+    memcpy(handle_out, &handle, sizeof handle);
+    return EN_OK;
+}
+
+static en_status import_memory(en_ctx *ctx, const uint8_t handle[EN_GPU_HANDLE], void **memory_out)
+{
+    EN_TRY(eni_cuda_select(ctx));
+    cudaIpcMemHandle_t given;
+    memcpy(&given, handle, sizeof given);
+    const cudaError_t error = cudaIpcOpenMemHandle(memory_out, given, cudaIpcMemLazyEnablePeerAccess);
+    if (error != cudaSuccess) return refuse(ctx, error, "opening memory of another process");
+    return EN_OK;
+}
+
+static void release_memory(en_ctx *ctx, void *memory)
+{
+    if (!memory || eni_cuda_select(ctx) != EN_OK) return;
+    if (cudaIpcCloseMemHandle(memory) != cudaSuccess) (void)cudaGetLastError();
+}
+
+/* ---- the tables ---------------------------------------------------------------------------------------- */
+
+static const struct en_gpu gpu = {
+    .size = sizeof gpu,
+    .count = eni_cuda_count,
+    .facts = eni_cuda_facts,
+    .link = eni_cuda_link,
+    .users = eni_cuda_users,
+    .event_new = eni_cuda_event_new,
+    .event_free = eni_cuda_event_free,
+    .event_record = eni_cuda_event_record,
+    .wait_event = eni_cuda_wait_event,
+    .poll = eni_cuda_poll,
+    .copy = eni_cuda_stream_copy,
+    .zero = eni_cuda_stream_zero,
+    .register_memory = eni_cuda_register_memory,
+    .unregister_memory = eni_cuda_unregister_memory,
+    .mean_step = eni_cuda_mean_step,
+    .lin = eni_cuda_lin,
+    .check_finite = eni_cuda_check_finite,
+    .capture_begin = eni_cuda_capture_begin,
+    .capture_end = eni_cuda_capture_end,
+    .launch = eni_cuda_launch,
+    .graph_free = eni_cuda_graph_free,
+    .export_memory = export_memory,
+    .import_memory = import_memory,
+    .release_memory = release_memory,
+    .group_id = eni_cuda_group_id,
+    .group_open = eni_cuda_group_open,
+    .group_sum = eni_cuda_group_sum,
+    .group_broadcast = eni_cuda_group_broadcast,
+    .group_poll = eni_cuda_group_poll,
+    .group_abort = eni_cuda_group_abort,
+    .group_close = eni_cuda_group_close,
+    .group_version = eni_cuda_group_version,
+    .timer_new = eni_cuda_timer_new,
+    .elapsed = eni_cuda_elapsed,
+};
+
 static const en_device cuda = {
     .abi = EN_DEVICE_ABI,
     .size = sizeof cuda,
@@ -232,7 +313,7 @@ static const en_device cuda = {
     .forward = eni_cuda_forward,
     .backward_weights = eni_cuda_backward_weights,
     .backward_data = eni_cuda_backward_data,
-    .gpu = &eni_cuda_gpu,
+    .gpu = &gpu,
 };
 
 __attribute__((visibility("default"))) const en_device *en_device_entry(uint32_t host_abi);

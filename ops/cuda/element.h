@@ -1,5 +1,6 @@
 /* element.h - what kernels need to be written once for three types: elements as float, packs of neighbours
- * that travel in one load, sums over a warp. For .cu files only.
+ * that travel in one load, sums over a warp, windows over an image; and how one is started. For .cu files
+ * only.
  *
  * A pack of V elements lies on V * sizeof(T) bytes. Tensors begin on 256 bytes, so V fits where it divides
  * the number of elements between any two addresses that are used: the channels. */
@@ -9,7 +10,36 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "ops/cuda/kernel_launch.h"
+#include "ops/cuda/cuda.h"
+
+/* Starts a kernel on a stream (an en_status):
+ *
+ *     ENI_LAUNCH(ctx, relu_forward, blocks, threads, stream, x, y, count)
+ *     ENI_RUN(plan, relu_forward, count, x, y, count)           a thread for each of `count`, in COMPUTE
+ *
+ * nvcc compiles the kernel for GPUs. Compiled by a C++ compiler (tests/fake_gpu), the same source runs on the
+ * CPU, thread by thread: then the words of CUDA C++ come from FAKE_GPU_KERNELS, a header that the build
+ * includes before everything else. */
+#ifdef __CUDACC__
+#define ENI_LAUNCH(ctx, kernel, grid, block, stream, ...)                                                    \
+    (kernel<<<grid, block, 0, stream>>>(__VA_ARGS__), eni_cuda_check(ctx, cudaGetLastError(), #kernel))
+#else
+#define ENI_LAUNCH(ctx, kernel, grid, block, stream, ...)                                                    \
+    eni_cuda_check(ctx, fake_gpu_launch(stream, dim3(grid), dim3(block), kernel, __VA_ARGS__), #kernel)
+#endif
+#define ENI_RUN(plan, kernel, count, ...)                                                                    \
+    ENI_LAUNCH((plan)->ctx, kernel, eni_blocks(count, ENI_BLOCK), ENI_BLOCK, eni_cuda_stream(plan),          \
+               __VA_ARGS__)
+
+/* run<T>(..) for a type, and run<T, V>(..) for packs of V where V divides `count`: 4 or 2, else 1. */
+#define ENI_TYPED(dtype, run, ...)                                                                           \
+    ((dtype) == EN_BF16  ? run<eni_bf16>(__VA_ARGS__)                                                        \
+     : (dtype) == EN_F16 ? run<eni_f16>(__VA_ARGS__)                                                         \
+                         : run<float>(__VA_ARGS__))
+#define ENI_PACKED(count, T, run, ...)                                                                       \
+    ((count) % 4 == 0   ? run<T, 4>(__VA_ARGS__)                                                             \
+     : (count) % 2 == 0 ? run<T, 2>(__VA_ARGS__)                                                             \
+                        : run<T, 1>(__VA_ARGS__))
 
 typedef __nv_bfloat16 eni_bf16;
 typedef __half eni_f16;
@@ -78,12 +108,6 @@ __device__ __forceinline__ float scale_of(const float *loss_scale)
     return loss_scale ? *loss_scale : 1.0f;
 }
 
-/* The widest pack that divides a count. */
-static inline int eni_pack_width(int64_t count)
-{
-    return count % 4 == 0 ? 4 : count % 2 == 0 ? 2 : 1;
-}
-
 static inline int64_t eni_least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -92,6 +116,31 @@ static inline int64_t eni_least(int64_t a, int64_t b)
 static inline uint32_t eni_blocks(int64_t work, int64_t per_block)
 {
     return (uint32_t)((work + per_block - 1) / per_block);
+}
+
+/* Windows over an image. */
+typedef struct eni_window {
+    uint32_t h, w, out_h, out_w, packs; /* packs of channels per pixel */
+    uint32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+} eni_window;
+
+/* Of an operation whose packs are `width` channels. */
+static inline eni_window eni_window_of(const en_plan *plan, int width)
+{
+    const en_op *op = &plan->op;
+    eni_window s;
+    s.h = (uint32_t)op->x.h;
+    s.w = (uint32_t)op->x.w;
+    s.out_h = (uint32_t)plan->y.h;
+    s.out_w = (uint32_t)plan->y.w;
+    s.packs = (uint32_t)(op->x.c / width);
+    s.kernel_h = (uint32_t)op->kernel_h;
+    s.kernel_w = (uint32_t)op->kernel_w;
+    s.stride_h = (uint32_t)eni_least(op->stride_h, INT32_MAX / 2);
+    s.stride_w = (uint32_t)eni_least(op->stride_w, INT32_MAX / 2);
+    s.pad_h = (uint32_t)op->pad_h;
+    s.pad_w = (uint32_t)op->pad_w;
+    return s;
 }
 
 #endif

@@ -1,7 +1,6 @@
 /* flatten.cu - (N, H, W, C) to (N, C * H * W) in PyTorch's order, and back: per image a transpose, through
  * tiles that are read and written along their rows. */
 #include "ops/cuda/element.h"
-#include "ops/cuda/kernels.h"
 
 enum { SIDE = 32, HIGH = 8 };
 
@@ -40,12 +39,14 @@ static en_status run(const en_plan *plan, const void *from, void *to, int64_t ro
     return run_typed<uint16_t>(plan, from, to, rows, cols);
 }
 
-en_status eni_cuda_flatten_forward(en_plan *plan, const en_args *args)
+static en_status forward(en_plan *plan, const en_args *args)
 {
     return run(plan, args->x, args->y, plan->op.x.h * plan->op.x.w, plan->op.x.c);
 }
 
-en_status eni_cuda_flatten_backward(en_plan *plan, const en_args *args)
+static en_status backward(en_plan *plan, const en_args *args)
 {
     return run(plan, args->dy, args->dx, plan->op.x.c, plan->op.x.h * plan->op.x.w);
 }
+
+const eni_cuda_kernel eni_cuda_flatten = {NULL, NULL, forward, NULL, backward};

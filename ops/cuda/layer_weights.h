@@ -11,7 +11,7 @@
 #ifndef OPS_CUDA_LAYER_H
 #define OPS_CUDA_LAYER_H
 
-#include "ops/cuda/kernels.h"
+#include "ops/cuda/cuda.h"
 
 typedef struct eni_cuda_layer {
     uint32_t dw_dtype; /* as the library gives it */

@@ -1,10 +1,7 @@
-/* linear.c - y = x w^T + b: three products of cuBLASLt, which reads our rows as columns:
+/* linear.c - y = x w^T + b: three products of cuBLASLt (product.h), with the bias in the epilogue, then
+ * relu.cu; db in the epilogue, or by layer_weights.cu.
  *
- *     forward             y^T  (O, N) = w^T' (O, C) x^T (C, N)     bias in the epilogue; then relu.cu
- *     backward_weights    dw^T (C, O) = x^T  (C, N) dy^T' (N, O)   db in the epilogue, or by columns.cu
- *     backward_data       dx^T (C, N) = w^T  (C, O) dy^T (O, N)
- *
- * The relu's own gradient stays with columns.cu: the contract has it applied to this layer's dy, which
+ * The relu's own gradient stays with layer_weights.cu: the contract has it applied to this layer's dy, which
  * another operation wrote, so that the epilogue DRELU (of the product that writes dy) has no place. */
 #include <stdio.h>
 
@@ -16,24 +13,7 @@
 typedef struct linear {
     eni_cuda_layer layer;
     eni_cuda_product forward, dw, dw_db, dx; /* dw_db: with the bias gradient, where cuBLASLt has that */
-    int is_fused;                            /* forward adds the bias, if there is one */
 } linear;
-
-static en_status prepare_forward(const en_plan *plan, linear *own)
-{
-    eni_cuda_factors factors = {.m = plan->op.channels,
-                                .n = plan->op.x.n,
-                                .k = plan->op.x.c,
-                                .is_a_transposed = 1,
-                                .dtype = plan->op.dtype,
-                                .epilogue = eni_cuda_product_epilogue(&plan->op),
-                                .bias_dtype = plan->op.dtype};
-    en_status st = eni_cuda_product_init(plan, &factors, &own->forward);
-    own->is_fused = st == EN_OK;
-    if (st != EN_EUNSUPPORTED) return st;
-    factors.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    return eni_cuda_product_init(plan, &factors, &own->forward);
-}
 
 /* The epilogue that sums dy does it inside the product, where another algorithm adds in another order. */
 static int wants_db_in_product(const en_plan *plan)
@@ -44,34 +24,21 @@ static int wants_db_in_product(const en_plan *plan)
 
 static en_status prepare_backward(const en_plan *plan, linear *own)
 {
-    eni_cuda_factors factors = {.m = plan->op.x.c,
-                                .n = plan->op.channels,
-                                .k = plan->op.x.n,
-                                .is_b_transposed = 1,
-                                .dtype = EN_F32,
-                                .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
-                                .bias_dtype = EN_F32};
-    EN_TRY(eni_cuda_product_init(plan, &factors, &own->dw));
+    const int64_t n = plan->op.x.n, c = plan->op.x.c;
+    EN_TRY(eni_cuda_product_init(plan, ENI_CUDA_WEIGHTS, n, c, 0, &own->dw));
     if (wants_db_in_product(plan)) {
-        factors.epilogue = CUBLASLT_EPILOGUE_BGRADB;
-        const en_status st = eni_cuda_product_init(plan, &factors, &own->dw_db);
+        const en_status st = eni_cuda_product_init(plan, ENI_CUDA_WEIGHTS, n, c, 1, &own->dw_db);
         if (st != EN_OK && st != EN_EUNSUPPORTED) return st;
     }
-    if (plan->op.flags & EN_OP_NO_DX) return EN_OK;
-    const eni_cuda_factors data = {.m = plan->op.x.c,
-                                   .n = plan->op.x.n,
-                                   .k = plan->op.channels,
-                                   .dtype = plan->op.dtype,
-                                   .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
-                                   .bias_dtype = plan->op.dtype};
-    return eni_cuda_product_init(plan, &data, &own->dx);
+    return plan->op.flags & EN_OP_NO_DX ? EN_OK
+                                        : eni_cuda_product_init(plan, ENI_CUDA_DATA, n, c, 0, &own->dx);
 }
 
 static en_status linear_prepare(en_plan *plan)
 {
     linear *own = plan->own = eni_alloc(sizeof *own);
     if (!own) return EN_ENOMEM;
-    EN_TRY(prepare_forward(plan, own));
+    EN_TRY(eni_cuda_product_init(plan, ENI_CUDA_FORWARD, plan->op.x.n, plan->op.x.c, 0, &own->forward));
     if (!(plan->op.flags & EN_OP_FORWARD_ONLY)) EN_TRY(prepare_backward(plan, own));
     const eni_cuda_product *const all[] = {&own->forward, &own->dw, &own->dw_db, &own->dx};
     uint64_t scratch = 0;
@@ -101,9 +68,9 @@ static en_status linear_forward(en_plan *plan, const en_args *args)
     const linear *own = plan->own;
     const void *w, *b;
     EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 1, &w, &b));
-    EN_TRY(eni_cuda_product_run(plan, &own->forward, w, args->x, own->is_fused ? b : NULL, args->y,
+    EN_TRY(eni_cuda_product_run(plan, &own->forward, w, args->x, own->forward.has_bias ? b : NULL, args->y,
                                 eni_cuda_layer_scratch(&own->layer, args), "forward of linear"));
-    return eni_cuda_bias_relu(plan, args, own->is_fused);
+    return eni_cuda_bias_relu(plan, args, own->forward.has_bias);
 }
 
 static en_status linear_backward_weights(en_plan *plan, const en_args *args)

@@ -5,9 +5,8 @@
  * A batch of up to SMALL samples is one block, which writes y at once. No atomics: the same bits every time.
  */
 #include "ops/cuda/element.h"
-#include "ops/cuda/kernels.h"
 
-enum { WARPS = 16, THREADS = WARPS * ENI_WARP, SMALL = 128, PER_THREAD = 8 };
+enum { WARPS = 16, THREADS = WARPS * ENI_WARP, SMALL = 128, PER_THREAD = 8, BLOCKS = 256 };
 
 typedef struct loss_pair {
     float loss, correct;
@@ -167,7 +166,7 @@ __global__ void mse_backward(const T *x, const float *target, T *dx, uint32_t co
 static uint32_t blocks_for(int64_t work, int64_t small, int64_t per_block)
 {
     if (work <= small) return 1;
-    return (uint32_t)eni_least((work + per_block - 1) / per_block, ENI_LOSS_BLOCKS);
+    return (uint32_t)eni_least((work + per_block - 1) / per_block, BLOCKS);
 }
 
 static en_status add_up(const en_plan *plan, const en_args *args, uint32_t blocks, int64_t count)
@@ -177,7 +176,23 @@ static en_status add_up(const en_plan *plan, const en_args *args, uint32_t block
                       blocks, (float)count, (float *)args->y);
 }
 
-en_status eni_cuda_nll_forward(en_plan *plan, const en_args *args)
+/* ---- the kernels --------------------------------------------------------------------------------------- */
+
+/* Two floats per block. */
+static en_status prepare(en_plan *plan)
+{
+    plan->info.workspace_bytes = BLOCKS * 2 * sizeof(float);
+    return EN_OK;
+}
+
+static en_status prepare_cross_entropy(en_plan *plan)
+{
+    if (!(plan->op.flags & EN_OP_FORWARD_ONLY))
+        plan->info.saved_bytes = (uint64_t)en_extent_count(plan->op.x) * sizeof(float);
+    return prepare(plan);
+}
+
+static en_status nll(en_plan *plan, const en_args *args)
 {
     const en_extent x = plan->op.x;
     const uint32_t blocks = blocks_for(x.n, SMALL, WARPS);
@@ -187,12 +202,11 @@ en_status eni_cuda_nll_forward(en_plan *plan, const en_args *args)
     return st == EN_OK ? add_up(plan, args, blocks, x.n) : st;
 }
 
-en_status eni_cuda_nll_backward(en_plan *plan, const en_args *args)
+static en_status nll_back(en_plan *plan, const en_args *args)
 {
     const en_extent x = plan->op.x;
-    return ENI_LAUNCH(plan->ctx, nll_backward, eni_blocks(x.n * x.c, ENI_BLOCK), ENI_BLOCK,
-                      eni_cuda_stream(plan), (const int32_t *)args->target, (float *)args->dx, (uint32_t)x.n,
-                      (uint32_t)x.c, args->loss_scale);
+    return ENI_RUN(plan, nll_backward, x.n * x.c, (const int32_t *)args->target, (float *)args->dx,
+                   (uint32_t)x.n, (uint32_t)x.c, args->loss_scale);
 }
 
 template <typename T> static en_status run_cross_entropy(const en_plan *plan, const en_args *args)
@@ -210,9 +224,8 @@ template <typename T> static en_status run_cross_entropy(const en_plan *plan, co
 template <typename T> static en_status run_cross_entropy_backward(const en_plan *plan, const en_args *args)
 {
     const int64_t count = en_extent_count(plan->op.x);
-    return ENI_LAUNCH(plan->ctx, cross_entropy_backward<T>, eni_blocks(count, ENI_BLOCK), ENI_BLOCK,
-                      eni_cuda_stream(plan), (const float *)args->saved, (T *)args->dx, (uint32_t)count,
-                      args->loss_scale);
+    return ENI_RUN(plan, cross_entropy_backward<T>, count, (const float *)args->saved, (T *)args->dx,
+                   (uint32_t)count, args->loss_scale);
 }
 
 template <typename T> static en_status run_mse(const en_plan *plan, const en_args *args)
@@ -228,43 +241,31 @@ template <typename T> static en_status run_mse(const en_plan *plan, const en_arg
 template <typename T> static en_status run_mse_backward(const en_plan *plan, const en_args *args)
 {
     const int64_t count = en_extent_count(plan->op.x);
-    return ENI_LAUNCH(plan->ctx, mse_backward<T>, eni_blocks(count, ENI_BLOCK), ENI_BLOCK,
-                      eni_cuda_stream(plan), (const T *)args->x, (const float *)args->target, (T *)args->dx,
-                      (uint32_t)count, args->loss_scale);
+    return ENI_RUN(plan, mse_backward<T>, count, (const T *)args->x, (const float *)args->target,
+                   (T *)args->dx, (uint32_t)count, args->loss_scale);
 }
 
-en_status eni_cuda_cross_entropy_forward(en_plan *plan, const en_args *args)
+static en_status cross_entropy(en_plan *plan, const en_args *args)
 {
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_cross_entropy<eni_bf16>(plan, args);
-    case EN_F16: return run_cross_entropy<eni_f16>(plan, args);
-    default: return run_cross_entropy<float>(plan, args);
-    }
+    return ENI_TYPED(plan->op.dtype, run_cross_entropy, plan, args);
 }
 
-en_status eni_cuda_cross_entropy_backward(en_plan *plan, const en_args *args)
+static en_status cross_entropy_back(en_plan *plan, const en_args *args)
 {
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_cross_entropy_backward<eni_bf16>(plan, args);
-    case EN_F16: return run_cross_entropy_backward<eni_f16>(plan, args);
-    default: return run_cross_entropy_backward<float>(plan, args);
-    }
+    return ENI_TYPED(plan->op.dtype, run_cross_entropy_backward, plan, args);
 }
 
-en_status eni_cuda_mse_forward(en_plan *plan, const en_args *args)
+static en_status mse(en_plan *plan, const en_args *args)
 {
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_mse<eni_bf16>(plan, args);
-    case EN_F16: return run_mse<eni_f16>(plan, args);
-    default: return run_mse<float>(plan, args);
-    }
+    return ENI_TYPED(plan->op.dtype, run_mse, plan, args);
 }
 
-en_status eni_cuda_mse_backward(en_plan *plan, const en_args *args)
+static en_status mse_back(en_plan *plan, const en_args *args)
 {
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_mse_backward<eni_bf16>(plan, args);
-    case EN_F16: return run_mse_backward<eni_f16>(plan, args);
-    default: return run_mse_backward<float>(plan, args);
-    }
+    return ENI_TYPED(plan->op.dtype, run_mse_backward, plan, args);
 }
+
+const eni_cuda_kernel eni_cuda_nll = {prepare, NULL, nll, NULL, nll_back};
+const eni_cuda_kernel eni_cuda_cross_entropy = {prepare_cross_entropy, NULL, cross_entropy, NULL,
+                                                cross_entropy_back};
+const eni_cuda_kernel eni_cuda_mse = {prepare, NULL, mse, NULL, mse_back};

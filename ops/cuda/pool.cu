@@ -1,11 +1,10 @@
-/* pool.cu - the largest value of each window, with or without relu; a byte per output says which position of the
- * window it was (ops/ref/pool.c). A thread has up to four neighbouring channels of one pixel:
+/* pool.cu - the largest value of each window, with or without relu; a byte per output says which position of
+ * the window it was (ops/ref/pool.c). A thread has up to four neighbouring channels of one pixel:
  *
  *     forward    one output pixel: reads its window
  *     backward   one input pixel: adds what the windows over it send there, in ref's order; no atomics, and
  *                pixels that no window covers become 0 on the way */
-#include "ops/cuda/kernels.h"
-#include "ops/cuda/window.h"
+#include "ops/cuda/element.h"
 
 enum { NOWHERE = 255 }; /* with relu: no value was positive */
 
@@ -82,9 +81,8 @@ static en_status run_forward(const en_plan *plan, const en_args *args)
 {
     const int64_t count = en_extent_count(plan->y) / V;
     uint8_t *saved = plan->op.flags & EN_OP_FORWARD_ONLY ? NULL : (uint8_t *)args->saved;
-    return ENI_LAUNCH(plan->ctx, (pool_forward<T, V, K, RELU>), eni_blocks(count, ENI_BLOCK), ENI_BLOCK,
-                      eni_cuda_stream(plan), (const T *)args->x, (T *)args->y, saved, eni_window_of(plan, V),
-                      (uint32_t)count);
+    return ENI_RUN(plan, (pool_forward<T, V, K, RELU>), count, (const T *)args->x, (T *)args->y, saved,
+                   eni_window_of(plan, V), (uint32_t)count);
 }
 
 template <typename T, int V> static en_status run_forward(const en_plan *plan, const en_args *args)
@@ -97,44 +95,36 @@ template <typename T, int V> static en_status run_forward(const en_plan *plan, c
 
 template <typename T> static en_status run_forward(const en_plan *plan, const en_args *args)
 {
-    switch (eni_pack_width(plan->y.c)) {
-    case 4: return run_forward<T, 4>(plan, args);
-    case 2: return run_forward<T, 2>(plan, args);
-    default: return run_forward<T, 1>(plan, args);
-    }
+    return ENI_PACKED(plan->y.c, T, run_forward, plan, args);
 }
 
 template <typename T, int V> static en_status run_backward(const en_plan *plan, const en_args *args)
 {
     const int64_t count = en_extent_count(plan->op.x) / V;
-    return ENI_LAUNCH(plan->ctx, (pool_backward<T, V>), eni_blocks(count, ENI_BLOCK), ENI_BLOCK,
-                      eni_cuda_stream(plan), (const T *)args->dy, (const uint8_t *)args->saved, (T *)args->dx,
-                      eni_window_of(plan, V), (uint32_t)count);
+    return ENI_RUN(plan, (pool_backward<T, V>), count, (const T *)args->dy, (const uint8_t *)args->saved,
+                   (T *)args->dx, eni_window_of(plan, V), (uint32_t)count);
 }
 
 template <typename T> static en_status run_backward(const en_plan *plan, const en_args *args)
 {
-    switch (eni_pack_width(plan->y.c)) {
-    case 4: return run_backward<T, 4>(plan, args);
-    case 2: return run_backward<T, 2>(plan, args);
-    default: return run_backward<T, 1>(plan, args);
-    }
+    return ENI_PACKED(plan->y.c, T, run_backward, plan, args);
 }
 
-en_status eni_cuda_pool_forward(en_plan *plan, const en_args *args)
+/* Saves a byte per output: its place. */
+static en_status prepare(en_plan *plan)
 {
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_forward<eni_bf16>(plan, args);
-    case EN_F16: return run_forward<eni_f16>(plan, args);
-    default: return run_forward<float>(plan, args);
-    }
+    if (!(plan->op.flags & EN_OP_FORWARD_ONLY)) plan->info.saved_bytes = (uint64_t)en_extent_count(plan->y);
+    return EN_OK;
 }
 
-en_status eni_cuda_pool_backward(en_plan *plan, const en_args *args)
+static en_status forward(en_plan *plan, const en_args *args)
 {
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_backward<eni_bf16>(plan, args);
-    case EN_F16: return run_backward<eni_f16>(plan, args);
-    default: return run_backward<float>(plan, args);
-    }
+    return ENI_TYPED(plan->op.dtype, run_forward, plan, args);
 }
+
+static en_status backward(en_plan *plan, const en_args *args)
+{
+    return ENI_TYPED(plan->op.dtype, run_backward, plan, args);
+}
+
+const eni_cuda_kernel eni_cuda_pool = {prepare, NULL, forward, NULL, backward};

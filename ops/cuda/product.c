@@ -13,11 +13,6 @@
 
 enum { MAX_WORKSPACE = 32 << 20, MIN_ALIGN = 16 };
 
-cublasLtEpilogue_t eni_cuda_product_epilogue(const en_op *op)
-{
-    return op->flags & EN_OP_BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-}
-
 static cudaDataType_t type_of(uint32_t dtype)
 {
     return dtype == EN_BF16 ? CUDA_R_16BF : dtype == EN_F16 ? CUDA_R_16F : CUDA_R_32F;
@@ -175,14 +170,42 @@ static en_status take_library(const en_plan *plan, const eni_cuda_factors *facto
 }
 
 /* TF32 is a permission: where a GPU has none, 32 bits are. */
-en_status eni_cuda_product_init(const en_plan *plan, const eni_cuda_factors *factors,
-                                eni_cuda_product *product)
+static en_status take(const en_plan *plan, const eni_cuda_factors *factors, eni_cuda_product *product)
 {
     const int is_tf32 = plan->op.dtype == EN_F32 && plan->ctx->flags & EN_OPEN_TF32;
     en_status st = take_library(plan, factors, is_tf32, product);
     if (st == EN_EUNSUPPORTED && is_tf32) st = take_library(plan, factors, 0, product);
     if (st != EN_EUNSUPPORTED || factors->epilogue != CUBLASLT_EPILOGUE_DEFAULT) return st;
     return take_plain(factors, product);
+}
+
+/* cuBLASLt reads our rows as columns:
+ *
+ *     y^T  (O, rows)    = w^T' (O, cols)    x^T (cols, rows)
+ *     dw^T (cols, O)    = x^T  (cols, rows) dy^T' (rows, O)
+ *     dx^T (cols, rows) = w^T  (cols, O)    dy^T (O, rows) */
+en_status eni_cuda_product_init(const en_plan *plan, int pass, int64_t rows, int64_t cols, int wants_db,
+                                eni_cuda_product *product)
+{
+    const int64_t out = plan->op.channels;
+    eni_cuda_factors f = {.m = cols, .n = rows, .k = out, .dtype = plan->op.dtype};
+    f.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    if (pass == ENI_CUDA_FORWARD) {
+        f.m = out, f.k = cols;
+        f.is_a_transposed = 1;
+        if (plan->op.flags & EN_OP_BIAS) f.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    } else if (pass == ENI_CUDA_WEIGHTS) {
+        f.n = out, f.k = rows;
+        f.is_b_transposed = 1;
+        f.dtype = EN_F32;
+        if (wants_db) f.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+    }
+    f.bias_dtype = f.dtype;
+    const en_status st = take(plan, &f, product);
+    product->has_bias = st == EN_OK && f.epilogue == CUBLASLT_EPILOGUE_BIAS;
+    if (st != EN_EUNSUPPORTED || f.epilogue != CUBLASLT_EPILOGUE_BIAS) return st;
+    f.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    return take(plan, &f, product);
 }
 
 void eni_cuda_product_fini(eni_cuda_product *product)

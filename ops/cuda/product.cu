@@ -45,15 +45,14 @@ static en_status run(const en_plan *plan, const eni_cuda_factors *f, const void 
                       eni_cuda_stream(plan), (const T *)a, (const T *)b, (D *)d, s);
 }
 
+template <typename T>
+static en_status run(const en_plan *plan, const eni_cuda_factors *f, const void *a, const void *b, void *d)
+{
+    return f->dtype == EN_F32 ? run<T, float>(plan, f, a, b, d) : run<T, T>(plan, f, a, b, d);
+}
+
 en_status eni_cuda_product_plain(const en_plan *plan, const eni_cuda_factors *f, const void *a, const void *b,
                                  void *d)
 {
-    const int is_wide = f->dtype == EN_F32;
-    switch (plan->op.dtype) {
-    case EN_BF16:
-        return is_wide ? run<eni_bf16, float>(plan, f, a, b, d) : run<eni_bf16, eni_bf16>(plan, f, a, b, d);
-    case EN_F16:
-        return is_wide ? run<eni_f16, float>(plan, f, a, b, d) : run<eni_f16, eni_f16>(plan, f, a, b, d);
-    default: return run<float, float>(plan, f, a, b, d);
-    }
+    return ENI_TYPED(plan->op.dtype, run, plan, f, a, b, d);
 }

@@ -20,6 +20,7 @@ typedef struct eni_cuda_factors {
 
 typedef struct eni_cuda_product {
     eni_cuda_factors factors;
+    int has_bias;                 /* forward: it adds the bias */
     int is_plain;                 /* a kernel of our own: slow, but there */
     cublasLtMatmulDesc_t product; /* NULL: there is none, or it is plain */
     cublasLtMatrixLayout_t a, b, d;
@@ -28,14 +29,17 @@ typedef struct eni_cuda_product {
     char name[48];
 } eni_cuda_product;
 
-/* What does the bias that the op asks for. Its relu is not cuBLASLt's: that makes 0 of what is not a number,
- * and a model that has diverged would look well. */
-cublasLtEpilogue_t eni_cuda_product_epilogue(const en_op *op);
-
-/* Chooses an algorithm and tries it once, on memory of its own. EN_EUNSUPPORTED, nothing logged: cuBLASLt
- * does not have this epilogue; a product without one there always is. After a failure there is nothing to
- * free. */
-en_status eni_cuda_product_init(const en_plan *plan, const eni_cuda_factors *factors,
+/* Product `pass` of a layer with `rows` inputs of `cols` numbers each (of a convolution: windows):
+ *
+ *     FORWARD    y (rows, O) = x w^T, and the bias where cuBLASLt adds that: has_bias. The relu is not its:
+ *                it makes 0 of what is not a number, and a model that has diverged would look well
+ *     WEIGHTS    dw (O, cols) = dy^T x, float32; wants_db: with the sum of dy, or EN_EUNSUPPORTED
+ *     DATA       dx (rows, cols) = dy w
+ *
+ * Chooses an algorithm and tries it once, on memory of its own. EN_EUNSUPPORTED, nothing logged: there is no
+ * sum of dy; a product without one there always is. After a failure there is nothing to free. */
+enum { ENI_CUDA_FORWARD, ENI_CUDA_WEIGHTS, ENI_CUDA_DATA, ENI_CUDA_PASSES };
+en_status eni_cuda_product_init(const en_plan *plan, int pass, int64_t rows, int64_t cols, int wants_db,
                                 eni_cuda_product *product);
 void eni_cuda_product_fini(eni_cuda_product *product); /* safe on zeroed memory */
 

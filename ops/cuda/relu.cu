@@ -1,6 +1,5 @@
 /* relu.cu - what works element by element: relu, the bias and relu behind a convolution, casts. */
 #include "ops/cuda/element.h"
-#include "ops/cuda/kernels.h"
 
 enum { PACK = 4 }; /* elements of a thread */
 
@@ -73,54 +72,46 @@ template <typename T, int V>
 static en_status run_bias(const en_plan *plan, const en_args *args, const float *b)
 {
     const int64_t packs = en_extent_count(plan->y) / V;
-    return ENI_LAUNCH(plan->ctx, (bias_relu<T, V>), eni_blocks(packs, ENI_BLOCK), ENI_BLOCK,
-                      eni_cuda_stream(plan), (T *)args->y, b, (uint32_t)packs, (uint32_t)plan->y.c,
-                      (plan->op.flags & EN_OP_FUSE_RELU) != 0);
+    return ENI_RUN(plan, (bias_relu<T, V>), packs, (T *)args->y, b, (uint32_t)packs, (uint32_t)plan->y.c,
+                   (plan->op.flags & EN_OP_FUSE_RELU) != 0);
 }
 
 template <typename T> static en_status run_bias(const en_plan *plan, const en_args *args, const float *b)
 {
-    switch (eni_pack_width(plan->y.c)) {
-    case 4: return run_bias<T, 4>(plan, args, b);
-    case 2: return run_bias<T, 2>(plan, args, b);
-    default: return run_bias<T, 1>(plan, args, b);
-    }
+    return ENI_PACKED(plan->y.c, T, run_bias, plan, args, b);
 }
 
-en_status eni_cuda_relu_forward(en_plan *plan, const en_args *args)
+template <typename T> static en_status run_relu(const en_plan *plan, const en_args *args)
 {
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_copy<eni_bf16, eni_bf16, 1>(plan, args);
-    case EN_F16: return run_copy<eni_f16, eni_f16, 1>(plan, args);
-    default: return run_copy<float, float, 1>(plan, args);
-    }
+    return run_copy<T, T, 1>(plan, args);
 }
 
-en_status eni_cuda_relu_backward(en_plan *plan, const en_args *args)
+template <typename T> static en_status run_cast(const en_plan *plan, const en_args *args)
 {
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_backward<eni_bf16>(plan, args);
-    case EN_F16: return run_backward<eni_f16>(plan, args);
-    default: return run_backward<float>(plan, args);
-    }
+    return run_copy<float, T, 0>(plan, args);
 }
+
+static en_status relu(en_plan *plan, const en_args *args)
+{
+    return ENI_TYPED(plan->op.dtype, run_relu, plan, args);
+}
+
+static en_status relu_back(en_plan *plan, const en_args *args)
+{
+    return ENI_TYPED(plan->op.dtype, run_backward, plan, args);
+}
+
+static en_status cast(en_plan *plan, const en_args *args)
+{
+    return ENI_TYPED(plan->op.dtype, run_cast, plan, args);
+}
+
+const eni_cuda_kernel eni_cuda_relu = {NULL, NULL, relu, NULL, relu_back};
+const eni_cuda_kernel eni_cuda_cast = {NULL, NULL, cast, NULL, NULL}; /* op_plan.c: never has a backward */
 
 en_status eni_cuda_bias_relu(const en_plan *plan, const en_args *args, int has_bias)
 {
     const float *b = plan->op.flags & EN_OP_BIAS && !has_bias ? (const float *)args->b : NULL;
     if (!b && !(plan->op.flags & EN_OP_FUSE_RELU)) return EN_OK;
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_bias<eni_bf16>(plan, args, b);
-    case EN_F16: return run_bias<eni_f16>(plan, args, b);
-    default: return run_bias<float>(plan, args, b);
-    }
-}
-
-en_status eni_cuda_cast_forward(en_plan *plan, const en_args *args)
-{
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_copy<float, eni_bf16, 0>(plan, args);
-    case EN_F16: return run_copy<float, eni_f16, 0>(plan, args);
-    default: return run_copy<float, float, 0>(plan, args);
-    }
+    return ENI_TYPED(plan->op.dtype, run_bias, plan, args, b);
 }

@@ -1,6 +1,5 @@
 /* softmax.cu - log-softmax over the channels, a warp per sample. y and dy are float32 whatever x is. */
 #include "ops/cuda/element.h"
-#include "ops/cuda/kernels.h"
 
 enum { WARPS = 4 }; /* of a block */
 
@@ -52,20 +51,14 @@ template <typename T> static en_status run_backward(const en_plan *plan, const e
                       samples, classes);
 }
 
-en_status eni_cuda_log_softmax_forward(en_plan *plan, const en_args *args)
+static en_status forward(en_plan *plan, const en_args *args)
 {
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_forward<eni_bf16>(plan, args);
-    case EN_F16: return run_forward<eni_f16>(plan, args);
-    default: return run_forward<float>(plan, args);
-    }
+    return ENI_TYPED(plan->op.dtype, run_forward, plan, args);
 }
 
-en_status eni_cuda_log_softmax_backward(en_plan *plan, const en_args *args)
+static en_status backward(en_plan *plan, const en_args *args)
 {
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_backward<eni_bf16>(plan, args);
-    case EN_F16: return run_backward<eni_f16>(plan, args);
-    default: return run_backward<float>(plan, args);
-    }
+    return ENI_TYPED(plan->op.dtype, run_backward, plan, args);
 }
+
+const eni_cuda_kernel eni_cuda_log_softmax = {NULL, NULL, forward, NULL, backward};

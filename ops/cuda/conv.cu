@@ -1,7 +1,6 @@
-/* unfold.cu - images to rows of windows, and the sum of windows back to images. A thread has up to four
- * neighbouring channels. */
-#include "ops/cuda/kernels.h"
-#include "ops/cuda/window.h"
+/* conv.cu - a convolution as a matrix product (conv.c): images to rows of windows, and the sum of windows
+ * back to images. A thread has up to four neighbouring channels. */
+#include "ops/cuda/element.h"
 
 /* `count` packs of windows (N, P, Q, KH, KW, I). */
 template <typename T, int V> __global__ void unfold(const T *x, T *windows, eni_window s, uint32_t count)
@@ -52,50 +51,33 @@ template <typename T, int V> static en_status run_unfold(const en_plan *plan, co
 {
     const en_op *op = &plan->op;
     const int64_t count = plan->y.n * plan->y.h * plan->y.w * op->kernel_h * op->kernel_w * (op->x.c / V);
-    return ENI_LAUNCH(plan->ctx, (unfold<T, V>), eni_blocks(count, ENI_BLOCK), ENI_BLOCK,
-                      eni_cuda_stream(plan), (const T *)x, (T *)windows, eni_window_of(plan, V),
-                      (uint32_t)count);
+    return ENI_RUN(plan, (unfold<T, V>), count, (const T *)x, (T *)windows, eni_window_of(plan, V),
+                   (uint32_t)count);
 }
 
 template <typename T, int V> static en_status run_fold(const en_plan *plan, const void *windows, void *dx)
 {
     const int64_t count = en_extent_count(plan->op.x) / V;
-    return ENI_LAUNCH(plan->ctx, (fold<T, V>), eni_blocks(count, ENI_BLOCK), ENI_BLOCK, eni_cuda_stream(plan),
-                      (const T *)windows, (T *)dx, eni_window_of(plan, V), (uint32_t)count);
+    return ENI_RUN(plan, (fold<T, V>), count, (const T *)windows, (T *)dx, eni_window_of(plan, V),
+                   (uint32_t)count);
 }
 
 template <typename T> static en_status run_unfold(const en_plan *plan, const void *x, void *windows)
 {
-    switch (eni_pack_width(plan->op.x.c)) {
-    case 4: return run_unfold<T, 4>(plan, x, windows);
-    case 2: return run_unfold<T, 2>(plan, x, windows);
-    default: return run_unfold<T, 1>(plan, x, windows);
-    }
+    return ENI_PACKED(plan->op.x.c, T, run_unfold, plan, x, windows);
 }
 
 template <typename T> static en_status run_fold(const en_plan *plan, const void *windows, void *dx)
 {
-    switch (eni_pack_width(plan->op.x.c)) {
-    case 4: return run_fold<T, 4>(plan, windows, dx);
-    case 2: return run_fold<T, 2>(plan, windows, dx);
-    default: return run_fold<T, 1>(plan, windows, dx);
-    }
+    return ENI_PACKED(plan->op.x.c, T, run_fold, plan, windows, dx);
 }
 
 en_status eni_cuda_unfold_x(const en_plan *plan, const void *x, void *windows)
 {
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_unfold<eni_bf16>(plan, x, windows);
-    case EN_F16: return run_unfold<eni_f16>(plan, x, windows);
-    default: return run_unfold<float>(plan, x, windows);
-    }
+    return ENI_TYPED(plan->op.dtype, run_unfold, plan, x, windows);
 }
 
 en_status eni_cuda_fold_dx(const en_plan *plan, const void *windows, void *dx)
 {
-    switch (plan->op.dtype) {
-    case EN_BF16: return run_fold<eni_bf16>(plan, windows, dx);
-    case EN_F16: return run_fold<eni_f16>(plan, windows, dx);
-    default: return run_fold<float>(plan, windows, dx);
-    }
+    return ENI_TYPED(plan->op.dtype, run_fold, plan, windows, dx);
 }
