@@ -5,7 +5,7 @@
 
 #include "core/log.h"
 #include "core/try.h"
-#include "ops/gpu_of_rank.h"
+#include "ops/device.h"
 
 /* Which GPU, where --device does not say. */
 static en_status choose_gpu(const char *spec, const char *plugin_dir, int local_rank, int nlocal,

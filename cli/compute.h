@@ -12,7 +12,7 @@ typedef struct eni_compute {
 } eni_compute;
 
 /* --device, --precision, --tf32, --deterministic. "cuda" without a number is the GPU of process `local_rank`
- * among the `nlocal` of this host (ops/gpu_of_rank.h). The schema outlives it. What eni_device_open_with
+ * among the `nlocal` of this host (ops/device.h). The schema outlives it. What eni_device_open_with
  * returns, EN_EINVAL (a precision that this device does not have; logged). */
 en_status eni_compute_open(const eni_config *config, const char *plugin_dir, int threads, int local_rank,
                            int nlocal, const en_schema *schema, eni_compute *compute_out);

@@ -19,7 +19,6 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/device.h"
-#include "ops/gpu_of_rank.h"
 #include "report/table.h"
 
 /* ---- asking ---- */

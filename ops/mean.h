@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "core/memory.h"
+#include "ops/optimizer.h"
 
 /* The order in which contributions are added. */
 typedef enum eni_sum_order {
@@ -42,6 +43,34 @@ void eni_mean(float *dst, const float *const *src, const float *scale, int n, fl
 void eni_mean_ranks(float *dst, const float *const *src, const uint64_t *nsamples, int world,
                     eni_sum_order order, uint64_t count, uint64_t lo, uint64_t hi);
 
+/* The mean of all ranks' vectors, in place in all of them: the bits of eni_mean_ranks, but each element is
+ * read once from every rank and written once to every rank, and its sum lives in a register: what an
+ * all-reduce in shared memory does.
+ *
+ * Elements [lo, hi) of a bucket of `count`: vectors[r] points at element lo of rank r's. Arguments, order and
+ * left out ranks as eni_mean_ranks; those are written too. The vectors do not overlap. Thread-safe, never
+ * allocates. */
+void eni_mean_all(float *const *vectors, const uint64_t *nsamples, int world, eni_sum_order order,
+                  uint64_t count, uint64_t lo, uint64_t hi);
+
+/* What eni_mean takes: mean[i] = (sum over k of src[k][i] * scale[k]) * inv. n == 0: the mean is 0. */
+typedef struct eni_sources {
+    const float *const *src;
+    const float *scale;
+    int n;
+    float inv;
+    const int *rank; /* (n) whose each one is; NULL: not known. Not looked at here */
+} eni_sources;
+
+/* The mean of gradients and the optimizer's step in one loop: each gradient is read once, weights and
+ * optimizer state are read and written once, and the mean exists only in registers. The bits of eni_mean,
+ * then the optimizer's step.
+ *
+ * w, slots: (count), stepped in place; they overlap no source. Optimizers and rates as eni_optimizer.step.
+ * Thread-safe, never allocates. */
+void eni_mean_step(const eni_optimizer *optimizer, float *w, float *const *slots, const eni_sources *from,
+                   uint64_t count, const eni_hyper *hyper);
+
 /* The steps of a travelling sum (one hop of a ring): first: acc = src * scale, overwrites; add: acc += src *
  * scale; last: acc *= inv. The same bits as eni_mean in the same order. */
 void eni_mean_first(float *acc, const float *src, float scale, uint64_t count);
@@ -53,12 +82,5 @@ int eni_all_finite(const float *src, uint64_t count);
 
 /* y = a * x + b * y; b == 0 overwrites y whatever it held (NaN too). */
 void eni_lin(float *y, float a, const float *x, float b, uint64_t count);
-
-/* The same, in place in all of them: each element is read once from every rank and written once to every
- * rank, and its sum lives in a register. What an all-reduce in shared memory does. Elements [lo, hi) of a
- * bucket of `count`: vectors[r] points at element lo of rank r's. Arguments, order and left out ranks as
- * eni_mean_ranks; those are written too. The vectors do not overlap. Thread-safe, never allocates. */
-void eni_mean_all(float *const *vectors, const uint64_t *nsamples, int world, eni_sum_order order,
-                  uint64_t count, uint64_t lo, uint64_t hi);
 
 #endif

@@ -32,4 +32,26 @@ extern const eni_optimizer eni_sgd;
 /* By name, or NULL. The table is static. */
 const eni_optimizer *eni_optimizer_find(const char *name);
 
+/* ---- the learning rate, a function of global samples, evaluated where the step is taken ------------------
+ */
+
+typedef enum eni_schedule_kind { ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE } eni_schedule_kind;
+
+/* "constant", "step", "cosine", by kind; and how many. */
+enum { ENI_SCHEDULES = 3 };
+extern const char *const eni_schedule_names[ENI_SCHEDULES];
+
+typedef struct eni_schedule {
+    eni_schedule_kind kind;
+    double base;           /* after --lr-scale */
+    double gamma;          /* STEP: factor */
+    uint64_t step_samples; /* STEP: every so many samples */
+    uint64_t warmup;       /* linear from 0 over so many samples; 0: none */
+    uint64_t total;        /* COSINE: the run's samples */
+} eni_schedule;
+
+/* The rate for a step that begins when `samples` samples have been applied, as float: every mode rounds here.
+ */
+float eni_schedule_lr(const eni_schedule *schedule, uint64_t samples);
+
 #endif

@@ -11,7 +11,6 @@
 #include "core/options.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
-#include "ops/schedule.h"
 #include "runtime/control/control.h"
 
 typedef struct eni_setup {

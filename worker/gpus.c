@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "ops/gpu_of_rank.h"
+#include "ops/device.h"
 
 enum { USERS_MAX = 256 };
 

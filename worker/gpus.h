@@ -1,7 +1,7 @@
 /* gpus.h - which GPU this rank computes on, and which ones the others have.
  *
  *     before the join     eni_gpu_check     there is one, and --device names one that is there
- *                                           (ops/gpu_of_rank.h)
+ *                                           (ops/device.h)
  *     after the join      eni_gpus_open     picks it, tells the others, prints the table
  *                         (the device's context is opened with eni_gpus_index)
  *                         eni_gpus_choose   where vectors lie: collective/gpu_choose.h; tries CUDA IPC

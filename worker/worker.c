@@ -12,7 +12,7 @@
 #include "data/plan.h"
 #include "models/registry.h"
 #include "models/weights.h"
-#include "ops/gpu_of_rank.h"
+#include "ops/device.h"
 #include "rank/save.h"
 #include "runtime/spec/plugin.h"
 #include "worker/gpus.h"

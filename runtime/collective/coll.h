@@ -31,7 +31,6 @@
 #include "entrain/status.h"
 #include "entrain/strategy.h"
 #include "ops/mean.h"
-#include "ops/mean_step.h"
 #include "runtime/collective/arena.h"
 #include "runtime/collective/sync.h"
 

@@ -29,7 +29,6 @@
 
 #include "entrain/device.h"
 #include "ops/mean.h"
-#include "ops/mean_step.h"
 #include "runtime/collective/sync.h"
 #include "runtime/spec/buckets.h"
 

@@ -25,7 +25,6 @@
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
-#include "ops/schedule.h"
 #include "runtime/client/client.h"
 #include "runtime/collective/arena.h"
 #include "runtime/collective/coll.h"

@@ -259,7 +259,7 @@ static en_status complete(eni_host *host, eni_request *r)
 /* clang-format off */
 /* Replicas that only mean_step changes are the same bytes on every rank: p copies are p times the memory and
  * p times the work. So the ranks map rank 0's, and mean_step is one pass: the owner of a slice reads it from
- * all gradients, averages it in registers, and steps that part of the one copy (ops/mean_step.h).
+ * all gradients, averages it in registers, and steps that part of the one copy (ops/mean.h).
  *
  *     a copy each   read 2 slices, write the mean twice; then each rank reads it all, and steps all its weights
  *     shared        read 2 slices, step one

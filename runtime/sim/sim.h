@@ -24,7 +24,6 @@
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
-#include "ops/schedule.h"
 #include "runtime/spec/buckets.h"
 #include "runtime/store/staleness.h"
 

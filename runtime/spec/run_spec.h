@@ -8,7 +8,6 @@
 
 #include "ops/mean.h"
 #include "ops/optimizer.h"
-#include "ops/schedule.h"
 #include "runtime/control/control.h"
 #include "runtime/spec/buckets.h"
 

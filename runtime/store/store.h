@@ -58,7 +58,6 @@
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
-#include "ops/schedule.h"
 #include "runtime/store/staleness.h"
 
 typedef struct eni_store eni_store;

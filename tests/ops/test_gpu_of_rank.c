@@ -1,5 +1,5 @@
 /* test_gpu_of_rank.c - slices where there are enough GPUs, turns where there are not. */
-#include "ops/gpu_of_rank.h"
+#include "ops/device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

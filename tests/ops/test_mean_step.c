@@ -9,7 +9,6 @@
 
 #include "core/rng.h"
 #include "ops/mean.h"
-#include "ops/mean_step.h"
 
 enum { MAX_SOURCES = 9, COUNT = 2500 };
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "ops/schedule.h"
+#include "ops/optimizer.h"
 
 static void near(float got, double want)
 {

@@ -17,7 +17,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "entrain/strategy.h"
-#include "ops/gpu_of_rank.h"
+#include "ops/device.h"
 #include "runtime/collective/gpu_steps.h"
 #include "runtime/collective/sync.h"
 #include "tests/cluster.h"
