@@ -11,7 +11,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "runtime/sim/faults/fault_test.h"
+#include "runtime/sim/faults/faults.h"
 #include "runtime/sim/quadratic.h"
 #include "runtime/spec/plugin.h"
 

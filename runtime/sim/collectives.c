@@ -132,8 +132,7 @@ static void begin(eni_sim *sim, eni_collective *c)
     const int64_t from = *free_ns > sim->queue.now_ns ? *free_ns : sim->queue.now_ns;
     *free_ns = from + eni_network_hops(&sim->network, hops, piece);
     sim->in_flight++;
-    const en_status st = eni_event_queue_post(&sim->queue, *free_ns, complete, sim, c);
-    if (st != EN_OK) eni_sim_fail(sim, st);
+    eni_sim_post(sim, *free_ns, complete, c);
 }
 
 /* The n-th collective of a group, made by whoever comes first. */
@@ -246,8 +245,7 @@ static void sendrecv_head(void *sim_, void *half_)
     eni_sendrecv *half = half_;
     const int64_t at = eni_network_arrive(&sim->network, sim->queue.now_ns, half->from, half->to,
                                           half->count * sizeof(float));
-    const en_status st = eni_event_queue_post(&sim->queue, at, sendrecv_arrived, sim, half);
-    if (st != EN_OK) eni_sim_fail(sim, st);
+    eni_sim_post(sim, at, sendrecv_arrived, half);
 }
 
 static en_status sendrecv(eni_sim_rank *rank, const eni_coll_op *op, uint64_t *ticket_out)

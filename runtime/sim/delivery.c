@@ -29,12 +29,6 @@ typedef struct message {
     float payload[];
 } message;
 
-static void post(eni_sim *sim, int64_t at_ns, void (*happen)(void *, void *), message *p)
-{
-    const en_status st = eni_event_queue_post(&sim->queue, at_ns, happen, sim, p);
-    if (st != EN_OK) eni_sim_fail(sim, st);
-}
-
 /* A message lives until it has been answered and the store has let go of its payload. */
 static void maybe_free(message *p)
 {
@@ -82,8 +76,7 @@ static void answer_head(void *sim_, void *answer_)
     const answer *a = answer_;
     const int64_t at = eni_network_arrive(&sim->network, sim->queue.now_ns, a->call->store->node,
                                           a->call->rank->world.rank, a->count * sizeof(float));
-    const en_status st = eni_event_queue_post(&sim->queue, at, answer_arrived, sim, answer_);
-    if (st != EN_OK) eni_sim_fail(sim, st);
+    eni_sim_post(sim, at, answer_arrived, answer_);
 }
 
 static void reply(eni_sim_store *store, const eni_store_action *action)
@@ -118,13 +111,13 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
     sim->in_flight++;
     const int64_t at = eni_network_depart(&sim->network, sim->queue.now_ns, store->node, p->rank->world.rank,
                                           count * sizeof(float));
-    const en_status st = eni_event_queue_post(&sim->queue, at, answer_head, sim, a);
-    if (st != EN_OK) eni_sim_fail(sim, st);
+    eni_sim_post(sim, at, answer_head, a);
 }
 
 /* ---- at the store -------------------------------------------------------------------------------------- */
 
-void eni_delivery_timer_due(void *sim, void *store_)
+/* A store's timer rings, unless it was replaced. */
+static void timer_due(void *sim, void *store_)
 {
     eni_sim_store *store = store_;
     (void)sim;
@@ -134,11 +127,10 @@ void eni_delivery_timer_due(void *sim, void *store_)
     if (st != EN_OK) eni_sim_fail(store->sim, st);
 }
 
-static en_status set_timer(eni_sim_store *store, int64_t when_ns)
+void eni_delivery_set_timer(eni_sim_store *store, int64_t when_ns)
 {
     store->timer_ns = when_ns;
-    if (when_ns == INT64_MAX) return EN_OK;
-    return eni_event_queue_post(&store->sim->queue, when_ns, eni_delivery_timer_due, store->sim, store);
+    if (when_ns != INT64_MAX) eni_sim_post(store->sim, when_ns, timer_due, store);
 }
 
 en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event)
@@ -150,7 +142,7 @@ en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event
     for (uint32_t i = 0; i < sim->stores.actions.n; i++) {
         const eni_store_action *action = &sim->stores.actions.item[i];
         if (action->type == ENI_STORE_TIMER_AT)
-            EN_TRY(set_timer(store, action->when_ns));
+            eni_delivery_set_timer(store, action->when_ns);
         else
             reply(store, action);
     }
@@ -217,7 +209,7 @@ static void message_head(void *sim_, void *parcel_)
     message *p = parcel_;
     const int64_t at =
         eni_network_arrive(&sim->network, sim->queue.now_ns, p->rank->world.rank, p->store->node, p->bytes);
-    post(sim, at, message_arrived, p);
+    eni_sim_post(sim, at, message_arrived, p);
 }
 
 static void send(message *p)
@@ -227,7 +219,7 @@ static void send(message *p)
     p->rank->result->sent += p->bytes;
     const int64_t at =
         eni_network_depart(&sim->network, sim->queue.now_ns, p->rank->world.rank, p->store->node, p->bytes);
-    post(sim, at, message_head, p);
+    eni_sim_post(sim, at, message_head, p);
 }
 
 /* ---- the call ------------------------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
-/* fiber.c - fibers by ucontext(3): each has a mapped stack above a guard page; resume and leave swap contexts, and tell
- * the sanitizers of it. */
+/* fiber.c - fibers by ucontext(3): each has a mapped stack above a guard page; resume and leave swap
+ * contexts, and tell the sanitizers of it. */
 #include "runtime/sim/fiber.h"
 
 #include <errno.h>

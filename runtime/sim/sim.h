@@ -32,10 +32,10 @@ typedef struct eni_sim_problem {
     uint64_t count; /* elements of the flat vector */
     const eni_tensor_entry *tensors;
     uint32_t ntensors;
-    const float *init; /* (count) initial weights of all ranks */
+    const float *init;                                     /* (count) initial weights of all ranks */
     uint64_t (*samples)(void *user, uint64_t micro_batch); /* in a micro-batch, > 0 */
-    /* Gradient of the mean loss over one micro-batch: overwrites grad (count). A function of (micro_batch, param)
-     * alone; `rank` only tells whose turn it is. */
+    /* Gradient of the mean loss over one micro-batch: overwrites grad (count). A function of (micro_batch,
+     * param) alone; `rank` only tells whose turn it is. */
     void (*grad)(void *user, int rank, uint64_t micro_batch, const float *param, float *grad);
     void *user;
 } eni_sim_problem;
@@ -105,12 +105,12 @@ typedef struct eni_sim_config {
 } eni_sim_config;
 
 typedef struct eni_sim_rank_result {
-    uint64_t steps, samples;         /* computed */
-    uint64_t sent, recv;             /* payload bytes */
-    uint64_t pushes, holds;          /* per partition */
-    uint64_t applied, dropped;       /* samples that pushes covered, per partition */
-    uint64_t clocks_ahead;           /* the most by which it was ahead when it was answered */
-    eni_histogram staleness;         /* of its pushes while all ranks were active */
+    uint64_t steps, samples;   /* computed */
+    uint64_t sent, recv;       /* payload bytes */
+    uint64_t pushes, holds;    /* per partition */
+    uint64_t applied, dropped; /* samples that pushes covered, per partition */
+    uint64_t clocks_ahead;     /* the most by which it was ahead when it was answered */
+    eni_histogram staleness;   /* of its pushes while all ranks were active */
 } eni_sim_rank_result;
 
 typedef struct eni_sim_result {

@@ -177,8 +177,7 @@ static void ask_for_gradient(eni_sim_rank *rank)
 static void sleep_until(eni_sim_rank *rank, int64_t at_ns)
 {
     eni_sim *sim = rank->sim;
-    const en_status st = eni_event_queue_post(&sim->queue, at_ns, eni_sim_rank_resume, sim, rank);
-    if (st != EN_OK) eni_sim_fail(sim, st);
+    eni_sim_post(sim, at_ns, eni_sim_rank_resume, rank);
     eni_fiber_leave(rank->fiber);
 }
 

@@ -59,6 +59,14 @@ void eni_event_trace_add(eni_event_trace *events, const eni_sim_event *event)
     if (events->trace != NULL) events->trace(events->trace_user, event);
 }
 
+/* ---- events -------------------------------------------------------------------------------------------- */
+
+void eni_sim_post(eni_sim *sim, int64_t at_ns, void (*happen)(void *sim, void *subject), void *subject)
+{
+    const en_status st = eni_event_queue_post(&sim->queue, at_ns, happen, sim, subject);
+    if (st != EN_OK) eni_sim_fail(sim, st);
+}
+
 /* ---- a rank goes on ------------------------------------------------------------------------------------ */
 
 /* A rank alone in the world takes the mean of its micro-batches (one, too) as a world of as many ranks would:
@@ -185,7 +193,5 @@ void eni_sim_rank_part_done(eni_sim_rank *rank, uint64_t ticket, en_status statu
     if (p->status == EN_OK) p->status = status;
     if (--p->parts > 0 || rank->waiting != ticket) return;
     rank->waiting = 0;
-    const en_status st = eni_event_queue_post(&rank->sim->queue, rank->sim->queue.now_ns, eni_sim_rank_resume,
-                                              rank->sim, rank);
-    if (st != EN_OK) eni_sim_fail(rank->sim, st);
+    eni_sim_post(rank->sim, rank->sim->queue.now_ns, eni_sim_rank_resume, rank);
 }

@@ -3,7 +3,7 @@
  *     sim.c          set-up, the loop, the result
  *     sim_rank.c     a rank's steps, on its fiber, and the transport of its host (runtime/host)
  *     collectives.c  collectives among ranks          delivery.c   calls to stores and their answers
- *     shards.c       the stores themselves            event_queue, fiber, network: their parts
+ *     shards.c       the stores themselves            virtual_time, fiber: their parts
  *     world.c        what all of them need of a run and its ranks
  *
  * What goes wrong, if anything, is in faults/, which calls these files and is called through eni_sim_faults.
@@ -12,10 +12,9 @@
 #define SIM_WORLD_H
 
 #include "runtime/host/host.h"
-#include "runtime/sim/event_queue.h"
 #include "runtime/sim/fiber.h"
-#include "runtime/sim/network.h"
 #include "runtime/sim/sim.h"
+#include "runtime/sim/virtual_time.h"
 #include "runtime/store/store.h"
 
 typedef struct eni_sim eni_sim;
@@ -170,6 +169,9 @@ void eni_sim_free_all(eni_sim *sim);
 
 void eni_event_trace_add(eni_event_trace *events, const eni_sim_event *event);
 
+/* happen(sim, subject) at at_ns; the run fails where there is no memory for that. */
+void eni_sim_post(eni_sim *sim, int64_t at_ns, void (*happen)(void *sim, void *subject), void *subject);
+
 /* An event of the queue: the rank goes on, and if it asks for its gradient, that is computed here. */
 void eni_sim_rank_resume(void *sim, void *rank);
 
@@ -219,8 +221,8 @@ en_status eni_delivery_call(eni_sim_rank *rank, const eni_operation *operation, 
 /* One event into a store's core, its actions out: answers on their way, timers set. Stamps the time. */
 en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event);
 
-/* An event of the queue: a store's timer rings, unless it was replaced. */
-void eni_delivery_timer_due(void *sim, void *store);
+/* A TIMER event is due at when_ns; INT64_MAX: none is. */
+void eni_delivery_set_timer(eni_sim_store *store, int64_t when_ns);
 
 /* Tells every store that the rank calls no more. */
 void eni_delivery_finished(eni_sim_rank *rank);

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "core/rng.h"
-#include "runtime/sim/event_queue.h"
+#include "runtime/sim/virtual_time.h"
 
 static void nothing(void *user, void *subject)
 {

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/sim/network.h"
+#include "runtime/sim/virtual_time.h"
 
 static const eni_sim_network gigabyte = {.latency_ns = 1000, .bytes_per_s = 1e9}; /* 1 ns a byte */
 

@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "cli/commands.h"
-#include "runtime/sim/faults/fault_test.h"
+#include "runtime/sim/faults/faults.h"
 #include "tests/strategies/sim_rig.h"
 
 static uint64_t seeds = 500, first = 1; /* a strategy: 5,000 in all */

@@ -1,5 +1,5 @@
-/* fault_test.c - one strategy under faults drawn from a seed, and what it is held to (fault_test.h). */
-#include "runtime/sim/faults/fault_test.h"
+/* fault_test.c - one strategy under faults drawn from a seed, and what it is held to (faults.h). */
+#include "runtime/sim/faults/faults.h"
 
 #include <inttypes.h>
 #include <math.h>

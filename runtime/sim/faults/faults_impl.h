@@ -3,8 +3,7 @@
  *     fault_test.c   one strategy under faults
  *     faults.c       which faults, when
  *     outage.c       stores and ranks that die and return
- *     messages.c     messages that get lost, and the clients that send them
- *     faults_impl.c  draws, queue, members
+ *     messages.c     messages that get lost, and the clients that send them; draws, members
  */
 #ifndef FAULTS_FAULTS_IMPL_H
 #define FAULTS_FAULTS_IMPL_H
@@ -73,7 +72,7 @@ struct eni_fault_state {
     eni_fault_stats *figures;
 };
 
-/* ---- faults_impl.c */
+/* ---- messages.c: draws, events, members */
 uint64_t eni_faults_draw(eni_fault_state *state, uint64_t below);
 int64_t eni_faults_draw_ns(eni_fault_state *state, int64_t below);
 int eni_faults_happens(eni_fault_state *state, double share);

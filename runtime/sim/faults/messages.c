@@ -2,7 +2,8 @@
  * a rank's side they are those of the client that workers run (runtime/client/client_step.h); this file
  * drives it with virtual time in place of sockets, and raises OVERDUE where an answer does not come.
  *
- * From top to bottom: a message on its way, what a store does with it, the clients of the ranks. */
+ * From top to bottom: draws from the seed, a message on its way, what a store does with it, the clients of
+ * the ranks. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -11,6 +12,45 @@
 #include "core/try.h"
 #include "runtime/sim/faults/faults_impl.h"
 #include "runtime/store/store_save.h"
+
+/* ---- draws, events, members ---------------------------------------------------------------------------- */
+
+uint64_t eni_faults_draw(eni_fault_state *state, uint64_t below)
+{
+    return below == 0 ? 0 : eni_rng_below(&state->key, state->draws++, below);
+}
+
+int64_t eni_faults_draw_ns(eni_fault_state *state, int64_t below)
+{
+    return (int64_t)eni_faults_draw(state, (uint64_t)below);
+}
+
+int eni_faults_happens(eni_fault_state *state, double share)
+{
+    return eni_rng_unit(&state->key, state->draws++) < share;
+}
+
+int eni_faults_is_quiet(const eni_sim *sim)
+{
+    return sim->queue.now_ns >= sim->fault_state->plan->quiet_ns;
+}
+
+void eni_faults_post(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void *), void *subject)
+{
+    eni_sim_post(sim, sim->queue.now_ns + delay_ns, happen, subject);
+}
+
+en_status eni_faults_member(eni_sim_store *store, int32_t rank, uint64_t incarnation, uint32_t member)
+{
+    return eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
+                                                         .client = rank,
+                                                         .incarnation = incarnation,
+                                                         .member = member,
+                                                         .kind = ENI_JOIN_AT_CLOCK,
+                                                         .seq = store->sim->fault_state->member[rank].clock});
+}
+
+/* ---- messages ------------------------------------------------------------------------------------------ */
 
 /* One message on its way. It is freed when it has arrived, a call's when the store has let go of its payload.
  */

@@ -120,9 +120,7 @@ static en_status revive(eni_sim *sim, int32_t k)
     memcpy(fault->finished, fault->safe.finished, (size_t)sim->nranks * sizeof *fault->finished);
     fault->behind = fault->safe.behind;
     fault->counted = fault->safe.counted;
-    store->timer_ns = eni_store_timer(store->core);
-    if (store->timer_ns != INT64_MAX)
-        EN_TRY(eni_event_queue_post(&sim->queue, store->timer_ns, eni_delivery_timer_due, sim, store));
+    eni_delivery_set_timer(store, eni_store_timer(store->core));
     for (int32_t r = 0; r < sim->nranks; r++)
         if (eni_delivery_is_client(&sim->ranks[r]))
             EN_TRY(eni_faults_member(store, r, w->member[r].incarnation,

@@ -1,0 +1,71 @@
+/* virtual_time.h - when things happen: the event queue of virtual time, and how long a message takes.
+ *
+ * The queue is ordered by (virtual_ns, seq): two events of one moment happen in the order in which they were
+ * posted, so a run is a function of its configuration alone.
+ *
+ * A message takes latency + size/rate, FIFO per link and direction:
+ *
+ *     sender's link            latency            receiver's link
+ *     |-- size/rate --|~~~~~~~~~~~~~~~~~|... queue ...|-- size/rate --|
+ *
+ * A message reserves the sender's link when it departs and the receiver's when its head arrives there, so
+ * the answers and pushes of many workers queue at the one server that they share. Nodes are ranks first,
+ * then shards. Messages of a node to itself take no time. */
+#ifndef SIM_VIRTUAL_TIME_H
+#define SIM_VIRTUAL_TIME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "runtime/sim/sim.h"
+
+typedef struct eni_event_queue_entry {
+    int64_t at_ns;
+    uint64_t seq; /* 1, 2, .. in the order of post */
+    void (*happen)(void *user, void *subject);
+    void *user, *subject;
+} eni_event_queue_entry;
+
+typedef struct eni_event_queue {
+    int64_t now_ns; /* the virtual clock: time of the entry last taken */
+    uint64_t seq;
+    eni_event_queue_entry *heap;
+    uint64_t n, room;
+} eni_event_queue;
+
+void eni_event_queue_init(eni_event_queue *queue);
+
+/* Drops what is left; safe on zeroed memory. */
+void eni_event_queue_fini(eni_event_queue *queue);
+
+/* happen(user, subject) at at_ns, at the earliest now. EN_ENOMEM, logged. */
+en_status eni_event_queue_post(eni_event_queue *queue, int64_t at_ns,
+                               void (*happen)(void *user, void *subject), void *user, void *subject);
+
+/* Takes the next entry and sets the clock to its time; false when there is none. */
+bool eni_event_queue_take(eni_event_queue *queue, eni_event_queue_entry *entry_out);
+
+/* ---- the network --------------------------------------------------------------------------------------- */
+
+typedef struct eni_network {
+    int64_t latency_ns;
+    double ns_per_byte;
+    int32_t nnodes;
+    int64_t *out_free_ns, *in_free_ns; /* (nnodes) when the link is idle again */
+} eni_network;
+
+en_status eni_network_init(eni_network *network, const eni_sim_network *model, int32_t nnodes);
+
+/* Safe on zeroed memory. */
+void eni_network_fini(eni_network *network);
+
+/* `bytes` leave `from` for `to` at now_ns: when the head arrives. */
+int64_t eni_network_depart(eni_network *network, int64_t now_ns, int32_t from, int32_t to, uint64_t bytes);
+
+/* The head arrives at now_ns: when the whole message has. */
+int64_t eni_network_arrive(eni_network *network, int64_t now_ns, int32_t from, int32_t to, uint64_t bytes);
+
+/* What `hops` exchanges of `bytes` between neighbours take: a ring's collective. */
+int64_t eni_network_hops(const eni_network *network, uint64_t hops, double bytes);
+
+#endif
