@@ -19,7 +19,6 @@
 #include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"
-#include "server/psd_report.h"
 #include "server/state.h"
 
 /* Of all servers' shards, which are our own. */
@@ -287,15 +286,9 @@ static en_status set_epoch(eni_psd *psd, uint32_t epoch)
 /* psd's own figures for the last gather. `others`: the reports of psd 1, 2, .. */
 static void add_report(eni_psd *psd, const char *tag, const eni_blob *others, size_t n, eni_blob *own_out)
 {
-    const eni_report_config config = {.shards = psd->shards,
-                                      .nshards = psd->share.own,
-                                      .nranks = psd->nranks,
-                                      .server = psd->share.server,
-                                      .others = others,
-                                      .nothers = n};
     if (strcmp(tag, "result") != 0) return;
     free(psd->report);
-    psd->report = eni_report_make(&config);
+    psd->report = eni_psd_report(psd->shards, psd->share.own, psd->nranks, psd->share.server, others, n);
     if (psd->report != NULL) *own_out = (eni_blob){(const uint8_t *)psd->report, strlen(psd->report)};
 }
 

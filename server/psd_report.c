@@ -1,4 +1,11 @@
-#include "server/psd_report.h"
+/* psd_report.c - what the servers add to the last gather ("result"): one JSON object.
+ *
+ * {"role": "psd", "updates": .., "staleness": {..}, "per_worker": [{..}, ..], "lanes": [{..}, ..], ..}
+ *
+ * Stores count per partition. Updates and samples are given per model, that is divided by the number of
+ * partitions; holds and histograms are given as counted, a push counting once per partition. With several
+ * servers psd 1 and up send psd 0 the same object as counted ("is_part": true), and psd 0 adds them up. */
+#include "server/psd.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -271,11 +278,10 @@ static en_status add_part(draft *d, const json_t *o)
     return EN_OK;
 }
 
-static en_status add_others(draft *d, const eni_report_config *config)
+static en_status add_others(draft *d, const eni_blob *others, size_t n)
 {
-    for (size_t i = 0; i < config->nothers; i++) {
-        const eni_blob *blob = &config->others[i];
-        json_t *part = json_loadb((const char *)blob->data, blob->bytes, 0, NULL);
+    for (size_t i = 0; i < n; i++) {
+        json_t *part = json_loadb((const char *)others[i].data, others[i].bytes, 0, NULL);
         const en_status st = part ? add_part(d, part) : EN_EPROTO;
         json_decref(part);
         if (st == EN_OK) continue;
@@ -285,21 +291,18 @@ static en_status add_others(draft *d, const eni_report_config *config)
     return EN_OK;
 }
 
-char *eni_report_make(const eni_report_config *config)
+char *eni_psd_report(eni_shard *const *shards, int32_t nshards, int32_t nranks, int32_t server,
+                     const eni_blob *others, size_t nothers)
 {
-    draft d = {.nranks = config->nranks,
-               .nshards = config->nshards,
-               .server = config->server,
-               .nservers = 1,
-               .shards = json_array()};
+    draft d = {.nranks = nranks, .nshards = nshards, .server = server, .nservers = 1, .shards = json_array()};
     char *text = NULL;
     d.rank = eni_alloc_array((size_t)d.nranks, sizeof *d.rank);
     d.status = d.rank ? EN_OK : EN_ENOMEM;
-    for (int32_t k = 0; k < config->nshards && d.status == EN_OK; k++) {
-        const en_status st = eni_shard_look(config->shards[k], visit_shard, &d);
+    for (int32_t k = 0; k < nshards && d.status == EN_OK; k++) {
+        const en_status st = eni_shard_look(shards[k], visit_shard, &d);
         if (st != EN_OK) d.status = st;
     }
-    if (d.status == EN_OK) d.status = add_others(&d, config);
+    if (d.status == EN_OK) d.status = add_others(&d, others, nothers);
     if (d.status == EN_OK && !(text = write_report(&d)))
         eni_error("report", "out of memory for psd's report");
     for (int32_t r = 0; d.rank && r < d.nranks; r++)
