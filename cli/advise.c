@@ -195,8 +195,6 @@ static en_status check_all(const eni_command_context *context, advised *a, const
 
 /* ---- showing ---- */
 
-enum { COLS = 7, CHECK_COLS = 5 };
-
 static void show_machine(const advised *a, FILE *out)
 {
     const eni_cost_machine *m = &a->machine;
@@ -227,12 +225,10 @@ static const char *bound_of(const advised *a, const advice *with)
     return "the exchange";
 }
 
-static void show_prediction(const advised *a, FILE *out)
+static en_status show_prediction(const advised *a, FILE *out)
 {
-    static const eni_column columns[COLS] = {{"", false},          {"step ms", true},  {"samples/s", true},
-                                             {"compute ms", true}, {"exchange", true}, {"not hidden", true},
-                                             {"bound by", false}};
-    char cells[ADVICE_MAX * COLS][ENI_TABLE_TEXT];
+    eni_table table;
+    char text[ENI_TABLE_TEXT];
     const double samples = (double)a->place.ranks * (double)a->config->batch_size;
     if (a->place.has_own_host)
         fprintf(out, "\nPredicted for %d workers, a host each, over %s (a server has a host of its own):\n\n",
@@ -240,19 +236,19 @@ static void show_prediction(const advised *a, FILE *out)
     else
         fprintf(out, "\nPredicted for %d workers that share this host%s:\n\n", a->place.ranks,
                 a->place.is_networked ? ", over TCP" : "");
+    eni_table_begin(&table, "|>step ms|>samples/s|>compute ms|>exchange|>not hidden|bound by");
     for (int i = 0; i < a->nadvice; i++) {
         const advice *with = &a->advice[i];
-        char(*row)[ENI_TABLE_TEXT] = &cells[i * COLS];
-        snprintf(row[0], ENI_TABLE_TEXT, "%s %s", i == a->best ? ">" : " ", with->name);
-        snprintf(row[1], ENI_TABLE_TEXT, "%.2f", with->step.seconds * 1e3);
-        eni_table_grouped(eni_table_significant(samples / with->step.seconds, 3), ",", row[2],
-                          ENI_TABLE_TEXT);
-        snprintf(row[3], ENI_TABLE_TEXT, "%.2f", with->step.compute * 1e3);
-        snprintf(row[4], ENI_TABLE_TEXT, "%.2f", with->step.exchange * 1e3);
-        snprintf(row[5], ENI_TABLE_TEXT, "%.2f", with->step.exposed * 1e3);
-        snprintf(row[6], ENI_TABLE_TEXT, "%s", bound_of(a, with));
+        eni_table_grouped(eni_table_significant(samples / with->step.seconds, 3), ",", text, sizeof text);
+        eni_table_put(&table, "%s %s", i == a->best ? ">" : " ", with->name);
+        eni_table_put(&table, "%.2f", with->step.seconds * 1e3);
+        eni_table_put(&table, "%s", text);
+        eni_table_put(&table, "%.2f", with->step.compute * 1e3);
+        eni_table_put(&table, "%.2f", with->step.exchange * 1e3);
+        eni_table_put(&table, "%.2f", with->step.exposed * 1e3);
+        eni_table_put(&table, "%s", bound_of(a, with));
     }
-    eni_table_print(out, columns, COLS, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)a->nadvice);
+    EN_TRY(eni_table_print(&table, out));
     fprintf(out, "\nBest: %s.\n", a->advice[a->best].name);
     for (int s = 1; s < a->nadvice; s++) {
         const int at = a->crossover[s];
@@ -263,35 +259,31 @@ static void show_prediction(const advised *a, FILE *out)
             fprintf(out, "Crossover with %d server%s: the ring is as fast from %d workers on.\n", s,
                     s == 1 ? "" : "s", at);
     }
+    return EN_OK;
 }
 
-static void show_checks(const advised *a, FILE *out)
+static en_status show_checks(const advised *a, FILE *out)
 {
-    static const eni_column columns[CHECK_COLS] = {{"strategy", false},
-                                                   {"workers", true},
-                                                   {"predicted ms", true},
-                                                   {"measured ms", true},
-                                                   {"error", true}};
-    char cells[CHECKS_MAX * CHECK_COLS][ENI_TABLE_TEXT];
+    eni_table table;
     double worst = 0;
     fprintf(out, "\nThe same formulas and real runs of %lld steps on this host%s%s (medians of %lld):\n\n",
             (long long)a->config->steps, a->config->net != NULL ? ", over emulated " : "",
             a->config->net != NULL ? a->config->net : "", (long long)a->config->repeats);
+    eni_table_begin(&table, "strategy|>workers|>predicted ms|>measured ms|>error");
     for (int i = 0; i < a->nchecks; i++) {
         const advice_check *check = &a->check[i];
-        char(*row)[ENI_TABLE_TEXT] = &cells[i * CHECK_COLS];
         const double error = check->predicted / check->measured - 1;
         if (fabs(error) > worst) worst = fabs(error);
-        snprintf(row[0], ENI_TABLE_TEXT, "%s", check->strategy);
-        snprintf(row[1], ENI_TABLE_TEXT, "%d%s", check->workers,
-                 check->workers > a->machine.cores ? " *" : "  ");
-        snprintf(row[2], ENI_TABLE_TEXT, "%.2f", check->predicted * 1e3);
-        snprintf(row[3], ENI_TABLE_TEXT, "%.2f", check->measured * 1e3);
-        snprintf(row[4], ENI_TABLE_TEXT, "%+.0f %%", error * 100);
+        eni_table_put(&table, "%s", check->strategy);
+        eni_table_put(&table, "%d%s", check->workers, check->workers > a->machine.cores ? " *" : "  ");
+        eni_table_put(&table, "%.2f", check->predicted * 1e3);
+        eni_table_put(&table, "%.2f", check->measured * 1e3);
+        eni_table_put(&table, "%+.0f %%", error * 100);
     }
-    eni_table_print(out, columns, CHECK_COLS, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)a->nchecks);
+    EN_TRY(eni_table_print(&table, out));
     fprintf(out, "\nThe largest error is %.0f %%. * more workers than cores: they take turns.\n",
             worst * 100);
+    return EN_OK;
 }
 
 /* ---- the command ---- */
@@ -312,13 +304,13 @@ en_status eni_command_advise(const eni_command_context *context)
     if (st == EN_OK) {
         predict(a);
         show_machine(a, stdout);
-        show_prediction(a, stdout);
+        st = show_prediction(a, stdout);
         fflush(stdout);
     }
     if (st == EN_OK && c->validate) {
         if (c->out == NULL) st = eni_trial_folder(own);
         if (st == EN_OK) st = check_all(context, a, c->out != NULL ? c->out : own);
-        if (st == EN_OK) show_checks(a, stdout);
+        if (st == EN_OK) st = show_checks(a, stdout);
         if (own[0] != 0) eni_trial_remove(own);
     }
     if (out_fd >= 0) close(out_fd);

@@ -15,17 +15,16 @@
 
 /* ---- what -v shows ---- */
 
-enum { SIZES = 8, WAYS = 4, COLS = 2 + 2 * WAYS };
+enum { SIZES = 8, WAYS = 4 };
 
 typedef struct way {
-    const char *head;
     int algorithm, transport;
 } way;
 
-static const way ways[WAYS] = {{"direct shm", ENI_COLL_DIRECT, ENI_OVER_SHM},
-                               {"naive shm", ENI_COLL_NAIVE, ENI_OVER_SHM},
-                               {"ring tcp", ENI_COLL_RING, ENI_OVER_TCP},
-                               {"naive tcp", ENI_COLL_NAIVE, ENI_OVER_TCP}};
+static const way ways[WAYS] = {{ENI_COLL_DIRECT, ENI_OVER_SHM},
+                               {ENI_COLL_NAIVE, ENI_OVER_SHM},
+                               {ENI_COLL_RING, ENI_OVER_TCP},
+                               {ENI_COLL_NAIVE, ENI_OVER_TCP}};
 
 /* 4 KB .. 64 MB by fours, in nccl-tests' 1024s. */
 static void sizes_of(uint64_t bytes[SIZES])
@@ -70,43 +69,35 @@ static double predicted(const figures *f, const way *w, double bytes)
     return f->flag * 2 * turns + (f->n + 3) * bytes * f->move * turns;
 }
 
-static void size_text(double bytes, char out[ENI_TABLE_TEXT])
+static void put_us(eni_table *table, double seconds)
 {
-    if (bytes >= 1 << 20)
-        snprintf(out, ENI_TABLE_TEXT, "%.0f MB", bytes / (1 << 20));
-    else
-        snprintf(out, ENI_TABLE_TEXT, "%.0f KB", bytes / 1024);
-}
-
-static void us_text(double seconds, char out[ENI_TABLE_TEXT])
-{
+    char text[ENI_TABLE_TEXT];
+    eni_table_grouped(seconds * 1e6, ",", text, sizeof text);
     if (seconds < 1e-4)
-        snprintf(out, ENI_TABLE_TEXT, "%.1f", seconds * 1e6);
+        eni_table_put(table, "%.1f", seconds * 1e6);
     else
-        eni_table_grouped(seconds * 1e6, ",", out, ENI_TABLE_TEXT);
+        eni_table_put(table, "%s", text);
 }
 
-static void print_rows(const figures *f, FILE *out)
+static en_status print_rows(const figures *f, FILE *out)
 {
-    static const eni_column columns[COLS] = {{"size", true},       {"direct shm", true}, {"model", true},
-                                             {"naive shm", true},  {"model", true},      {"ring tcp", true},
-                                             {"model", true},      {"naive tcp", true},  {"model", true},
-                                             {"auto picks", false}};
-    char cells[SIZES * COLS][ENI_TABLE_TEXT];
+    eni_table table;
+    eni_table_begin(
+        &table, ">size|>direct shm|>model|>naive shm|>model|>ring tcp|>model|>naive tcp|>model|auto picks");
     for (int i = 0; i < f->curve[0].n; i++) {
-        char(*row)[ENI_TABLE_TEXT] = &cells[i * COLS];
         const double bytes = f->curve[0].point[i].bytes;
         const eni_coll_facts facts = {.asked = ENI_COLL_AUTO, .nranks = f->n, .nhosts = 1};
         eni_coll_choice choice;
-        size_text(bytes, row[0]);
+        const bool is_large = bytes >= 1 << 20;
+        eni_table_put(&table, "%.0f %s", bytes / (is_large ? 1 << 20 : 1024), is_large ? "MB" : "KB");
         for (int w = 0; w < WAYS; w++) {
-            us_text(f->curve[w].point[i].seconds, row[1 + 2 * w]);
-            us_text(predicted(f, &ways[w], bytes), row[2 + 2 * w]);
+            put_us(&table, f->curve[w].point[i].seconds);
+            put_us(&table, predicted(f, &ways[w], bytes));
         }
         if (eni_coll_choose(&facts, &choice) != EN_OK) choice.algorithm = ENI_COLL_AUTO;
-        snprintf(row[COLS - 1], ENI_TABLE_TEXT, "%s", eni_coll_algorithm_name(choice.algorithm));
+        eni_table_put(&table, "%s", eni_coll_algorithm_name(choice.algorithm));
     }
-    eni_table_print(out, columns, COLS, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)f->curve[0].n);
+    return eni_table_print(&table, out);
 }
 
 static void print_numbers(const figures *f, const eni_costs *costs, FILE *out)
@@ -141,8 +132,7 @@ static en_status show_table(const eni_config *config, const eni_costs *costs, FI
     }
     EN_TRY(measure(&f));
     print_numbers(&f, costs, out);
-    print_rows(&f, out);
-    return EN_OK;
+    return print_rows(&f, out);
 }
 
 /* ---- the command ---- */

@@ -69,7 +69,7 @@ static en_status ask(const en_gpu *gpu, eni_gpu_list *gpus)
 
 /* ---- as text ---- */
 
-enum { COLUMNS = 8, USERS_SHOWN = 4 };
+enum { USERS_SHOWN = 4 };
 
 static void format_bytes(uint64_t bytes, char text[ENI_TABLE_TEXT])
 {
@@ -79,11 +79,8 @@ static void format_bytes(uint64_t bytes, char text[ENI_TABLE_TEXT])
         snprintf(text, ENI_TABLE_TEXT, bytes < 10e9 ? "%.2f GB" : "%.1f GB", (double)bytes * 1e-9);
 }
 
-/* "GPU-5f1c2a3b": as nvidia-smi and the table at the start of a run shorten it. */
-static void format_uuid(const en_gpu_facts *facts, char text[ENI_TABLE_TEXT])
-{
-    snprintf(text, ENI_TABLE_TEXT, "%.12s", facts->uuid);
-}
+#define SHORT_UUID "%.12s" /* "GPU-5f1c2a3b": as nvidia-smi and the table at the start of a run shorten it   \
+                            */
 
 static void format_users(const eni_gpus_one *g, char text[ENI_TABLE_TEXT])
 {
@@ -104,24 +101,24 @@ static void format_users(const eni_gpus_one *g, char text[ENI_TABLE_TEXT])
 
 static void show_list(FILE *out, const eni_gpu_list *gpus)
 {
-    static const eni_column columns[COLUMNS] = {{"GPU", true},  {"NAME", false},   {"UUID", false},
-                                                {"BUS", false}, {"CC", true},      {"MEMORY", true},
-                                                {"FREE", true}, {"USED BY", false}};
-    char cells[ENI_GPUS_MAX * COLUMNS][ENI_TABLE_TEXT];
+    eni_table table;
+    char text[ENI_TABLE_TEXT];
+    eni_table_begin(&table, ">GPU|NAME|UUID|BUS|>CC|>MEMORY|>FREE|USED BY");
     for (int i = 0; i < gpus->n; i++) {
         const en_gpu_facts *f = &gpus->gpu[i].facts;
-        char(*cell)[ENI_TABLE_TEXT] = &cells[i * COLUMNS];
-        snprintf(cell[0], ENI_TABLE_TEXT, "%d", i);
-        snprintf(cell[1], ENI_TABLE_TEXT, "%s", f->name);
-        format_uuid(f, cell[2]);
-        snprintf(cell[3], ENI_TABLE_TEXT, "%s", f->bus);
-        snprintf(cell[4], ENI_TABLE_TEXT, "%d.%d", (int)f->major, (int)f->minor);
-        format_bytes(f->memory_bytes, cell[5]);
-        snprintf(cell[6], ENI_TABLE_TEXT, "-"); /* 0: not known */
-        if (f->free_bytes > 0) format_bytes(f->free_bytes, cell[6]);
-        format_users(&gpus->gpu[i], cell[7]);
+        eni_table_put(&table, "%d", i);
+        eni_table_put(&table, "%s", f->name);
+        eni_table_put(&table, SHORT_UUID, f->uuid);
+        eni_table_put(&table, "%s", f->bus);
+        eni_table_put(&table, "%d.%d", (int)f->major, (int)f->minor);
+        format_bytes(f->memory_bytes, text);
+        eni_table_put(&table, "%s", text);
+        format_bytes(f->free_bytes, text);
+        eni_table_put(&table, "%s", f->free_bytes > 0 ? text : "-"); /* 0: not known */
+        format_users(&gpus->gpu[i], text);
+        eni_table_put(&table, "%s", text);
     }
-    eni_table_print(out, columns, COLUMNS, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)gpus->n);
+    eni_table_print(&table, out);
 }
 
 /* How two GPUs are linked, for people and for programs. */
@@ -139,20 +136,19 @@ static const char *link_name(int link, bool is_json)
 
 static void show_links(FILE *out, const eni_gpu_list *gpus)
 {
-    const int n = gpus->n < ENI_GPUS_LINKED ? gpus->n : ENI_GPUS_LINKED, width = n + 1;
-    static char heads[ENI_GPUS_LINKED][4];
-    eni_column columns[ENI_GPUS_LINKED + 1] = {{"", true}};
-    char cells[ENI_GPUS_LINKED * (ENI_GPUS_LINKED + 1)][ENI_TABLE_TEXT];
+    const int n = gpus->n < ENI_GPUS_LINKED ? gpus->n : ENI_GPUS_LINKED;
+    char heads[1 + 4 * ENI_GPUS_LINKED] = ">";
+    eni_table table;
+    for (int b = 0; b < n; b++)
+        snprintf(heads + strlen(heads), 4, "|%d", b);
+    eni_table_begin(&table, heads);
     for (int a = 0; a < n; a++) {
-        snprintf(heads[a], sizeof heads[a], "%d", a);
-        columns[a + 1] = (eni_column){heads[a], false};
-        snprintf(cells[a * width], ENI_TABLE_TEXT, "%d", a);
+        eni_table_put(&table, "%d", a);
         for (int b = 0; b < n; b++)
-            snprintf(cells[a * width + b + 1], ENI_TABLE_TEXT, "%s",
-                     link_name(a == b ? EN_LINK_SAME : gpus->link[a][b], false));
+            eni_table_put(&table, "%s", link_name(a == b ? EN_LINK_SAME : gpus->link[a][b], false));
     }
     fprintf(out, "\nLinks (NVLink; PCIe: peer to peer; host: through the processor):\n");
-    eni_table_print(out, columns, (size_t)width, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)n);
+    eni_table_print(&table, out);
     if (gpus->n > n) fprintf(out, "(the first %d of %d)\n", n, gpus->n);
 }
 
@@ -208,19 +204,20 @@ void eni_gpus_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
 
 static void show_ranks(FILE *out, const eni_gpu_list *gpus)
 {
-    static const eni_column columns[] = {{"RANK", true}, {"DEVICE", false}, {"NAME", false}, {"UUID", false}};
     enum { SHOWN = 64 };
-    char cells[SHOWN * 4][ENI_TABLE_TEXT], text[ENI_GPUS_VERDICT];
+    char text[ENI_GPUS_VERDICT];
+    eni_table table;
     const int n = gpus->nranks < SHOWN ? gpus->nranks : SHOWN;
+    eni_table_begin(&table, ">RANK|DEVICE|NAME|UUID");
     for (int r = 0; r < n; r++) {
         const en_gpu_facts *f = &gpus->gpu[gpu_of(gpus, r)].facts;
-        snprintf(cells[r * 4], ENI_TABLE_TEXT, "%d", r);
-        snprintf(cells[r * 4 + 1], ENI_TABLE_TEXT, "cuda:%d", gpu_of(gpus, r));
-        snprintf(cells[r * 4 + 2], ENI_TABLE_TEXT, "%s", f->name);
-        format_uuid(f, cells[r * 4 + 3]);
+        eni_table_put(&table, "%d", r);
+        eni_table_put(&table, "cuda:%d", gpu_of(gpus, r));
+        eni_table_put(&table, "%s", f->name);
+        eni_table_put(&table, SHORT_UUID, f->uuid);
     }
     fprintf(out, "\n%d rank%s on this host with --device=cuda:\n", gpus->nranks, gpus->nranks > 1 ? "s" : "");
-    eni_table_print(out, columns, 4, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)n);
+    eni_table_print(&table, out);
     if (gpus->nranks > n) fprintf(out, "(the first %d)\n", n);
     eni_gpus_verdict(gpus, text, sizeof text);
     fprintf(out, "\n%s\n", text);

@@ -12,12 +12,11 @@
 #include "config/env.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/try.h"
 #include "report/table.h"
 #include "runtime/control/runs.h"
 
-enum { COLUMNS = 9, END_S = 10 };
+enum { END_S = 10 };
 
 static const char *fact(const eni_run_status *run, const char *key)
 {
@@ -78,17 +77,21 @@ static void format_step(const eni_run_status *run, char *text, size_t bytes)
         eni_table_grouped((double)step, ",", text, bytes);
 }
 
-static void fill_row(const eni_run_status *run, char (*cell)[ENI_TABLE_TEXT])
+static void put_row(const eni_run_status *run, eni_table *table)
 {
-    snprintf(cell[0], ENI_TABLE_TEXT, "%" PRId64, number_of(run));
-    snprintf(cell[1], ENI_TABLE_TEXT, "%s", fact(run, "strategy"));
-    snprintf(cell[2], ENI_TABLE_TEXT, "%s", fact(run, "model"));
-    snprintf(cell[3], ENI_TABLE_TEXT, "%d", (int)run->nranks);
-    format_step(run, cell[4], ENI_TABLE_TEXT);
-    eni_table_grouped((double)run->samples, ",", cell[5], ENI_TABLE_TEXT);
-    snprintf(cell[6], ENI_TABLE_TEXT, "%.0f %%", share_done(run));
-    format_time(eni_now_ns() - run->started_ns, cell[7], ENI_TABLE_TEXT);
-    snprintf(cell[8], ENI_TABLE_TEXT, "%s", fact(run, "out"));
+    char text[ENI_TABLE_TEXT];
+    eni_table_put(table, "%" PRId64, number_of(run));
+    eni_table_put(table, "%s", fact(run, "strategy"));
+    eni_table_put(table, "%s", fact(run, "model"));
+    eni_table_put(table, "%d", (int)run->nranks);
+    format_step(run, text, sizeof text);
+    eni_table_put(table, "%s", text);
+    eni_table_grouped((double)run->samples, ",", text, sizeof text);
+    eni_table_put(table, "%s", text);
+    eni_table_put(table, "%.0f %%", share_done(run));
+    format_time(eni_now_ns() - run->started_ns, text, sizeof text);
+    eni_table_put(table, "%s", text);
+    eni_table_put(table, "%s", fact(run, "out"));
 }
 
 static en_status list(eni_run_status **runs_out, size_t *n_out)
@@ -100,24 +103,16 @@ static en_status list(eni_run_status **runs_out, size_t *n_out)
 
 en_status eni_command_ps(const eni_command_context *context)
 {
-    static const eni_column columns[COLUMNS] = {{"RUN", true},     {"STRATEGY", false}, {"MODEL", false},
-                                                {"WORKERS", true}, {"STEP", true},      {"SAMPLES", true},
-                                                {"%", true},       {"TIME", true},      {"OUT", false}};
     eni_run_status *runs;
+    eni_table table;
     size_t n;
     (void)context;
     EN_TRY(list(&runs, &n));
-    char(*cells)[ENI_TABLE_TEXT] = eni_alloc_array(n * COLUMNS + 1, sizeof *cells);
-    if (cells == NULL) {
-        eni_runs_free(runs, n);
-        return EN_ENOMEM;
-    }
+    eni_table_begin(&table, ">RUN|STRATEGY|MODEL|>WORKERS|>STEP|>SAMPLES|>%|>TIME|OUT");
     for (size_t i = 0; i < n; i++)
-        fill_row(&runs[i], cells + i * COLUMNS);
-    eni_table_print(stdout, columns, COLUMNS, (const char(*)[ENI_TABLE_TEXT])cells, n);
-    eni_free(cells);
+        put_row(&runs[i], &table);
     eni_runs_free(runs, n);
-    return EN_OK;
+    return eni_table_print(&table, stdout);
 }
 
 /* ---- stop ---- */

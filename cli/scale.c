@@ -24,7 +24,7 @@
 #include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"
 
-enum { REPEATS_MAX = 99, COLS = 9 };
+enum { REPEATS_MAX = 99 };
 
 typedef struct row {
     bool is_strong;
@@ -157,34 +157,32 @@ static void conclude(scaling *s)
 
 /* ---- showing ---- */
 
-static void cells_of(const row *r, char cells[COLS][ENI_TABLE_TEXT])
+static void put_row(const row *r, eni_table *table)
 {
-    snprintf(cells[0], ENI_TABLE_TEXT, "%s", r->strategy);
-    snprintf(cells[1], ENI_TABLE_TEXT, "%lld%s", (long long)r->workers, r->is_crowded ? " *" : "  ");
-    snprintf(cells[2], ENI_TABLE_TEXT, "%lld", (long long)r->batch);
-    snprintf(cells[3], ENI_TABLE_TEXT, "%lld", (long long)(r->batch * r->workers));
-    snprintf(cells[4], ENI_TABLE_TEXT, "%.2f", r->step_ms);
-    eni_table_grouped(eni_table_significant(r->rate.median, 4), ",", cells[5], ENI_TABLE_TEXT);
-    snprintf(cells[6], ENI_TABLE_TEXT, "%+.1f %+.1f %%", 100 * (r->rate.min / r->rate.median - 1),
-             100 * (r->rate.max / r->rate.median - 1));
-    snprintf(cells[7], ENI_TABLE_TEXT, "%.2f", r->speedup);
-    snprintf(cells[8], ENI_TABLE_TEXT, "%.0f %%", 100 * r->efficiency);
+    char text[ENI_TABLE_TEXT];
+    eni_table_grouped(eni_table_significant(r->rate.median, 4), ",", text, sizeof text);
+    eni_table_put(table, "%s", r->strategy);
+    eni_table_put(table, "%lld%s", (long long)r->workers, r->is_crowded ? " *" : "  ");
+    eni_table_put(table, "%lld", (long long)r->batch);
+    eni_table_put(table, "%lld", (long long)(r->batch * r->workers));
+    eni_table_put(table, "%.2f", r->step_ms);
+    eni_table_put(table, "%s", text);
+    eni_table_put(table, "%+.1f %+.1f %%", 100 * (r->rate.min / r->rate.median - 1),
+                  100 * (r->rate.max / r->rate.median - 1));
+    eni_table_put(table, "%.2f", r->speedup);
+    eni_table_put(table, "%.0f %%", 100 * r->efficiency);
 }
 
-static void show(const scaling *s, bool is_strong)
+static en_status show(const scaling *s, bool is_strong)
 {
-    static const eni_column columns[COLS] = {{"strategy", false}, {"workers", true},  {"batch", true},
-                                             {"global", true},    {"step ms", true},  {"samples/s", true},
-                                             {"spread", true},    {"speed-up", true}, {"efficiency", true}};
-    char(*cells)[ENI_TABLE_TEXT] = eni_alloc_array((size_t)s->nrows * COLS, ENI_TABLE_TEXT);
-    size_t n = 0;
-    if (cells == NULL) return;
+    eni_table table;
+    eni_table_begin(&table,
+                    "strategy|>workers|>batch|>global|>step ms|>samples/s|>spread|>speed-up|>efficiency");
     for (int i = 0; i < s->nrows; i++)
-        if (s->rows[i].is_strong == is_strong) cells_of(&s->rows[i], &cells[n++ * COLS]);
+        if (s->rows[i].is_strong == is_strong) put_row(&s->rows[i], &table);
     printf("\n%s\n\n", is_strong ? "Strong scaling: one global batch, split"
                                  : "Weak scaling: every worker its own batch");
-    eni_table_print(stdout, columns, COLS, (const char(*)[ENI_TABLE_TEXT])cells, n);
-    eni_free(cells);
+    return eni_table_print(&table, stdout);
 }
 
 static en_status write_csv(const scaling *s)
@@ -247,8 +245,8 @@ static en_status scale(scaling *s)
     EN_TRY(check_rows(s));
     EN_TRY(run_all(s));
     conclude(s);
-    show(s, true);
-    show(s, false);
+    EN_TRY(show(s, true));
+    EN_TRY(show(s, false));
     for (int i = 0; i < s->nrows; i++)
         is_any_crowded |= s->rows[i].is_crowded;
     if (is_any_crowded)

@@ -153,7 +153,7 @@ static en_status print_summary(const eni_verdict *verdict, const eni_fairness *f
     eni_table_text(out, text);
     fputs("\n\n", out);
     for (size_t c = 0; c < study->nsettings; c++) {
-        eni_report_print_ranking(verdict, c, out);
+        EN_TRY(eni_report_print_ranking(verdict, c, out));
         eni_verdict_sentence(verdict, c, text, sizeof text);
         eni_table_text(out, study->settings[c].name);
         fputs(": ", out);

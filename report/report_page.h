@@ -31,7 +31,7 @@ bool eni_row_next(const eni_study *study, size_t *next, eni_row *row);
 en_status eni_report_print_table(const eni_study *study, FILE *out);
 
 /* Prints the ranking of a setting's arms: time to the target, accuracy, speed, each with its interval. */
-void eni_report_print_ranking(const eni_verdict *verdict, size_t setting, FILE *out);
+en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, FILE *out);
 
 /* The same as an HTML table. */
 void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *page);

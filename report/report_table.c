@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/memory.h"
 #include "report/html.h"
 #include "report/table.h"
 
@@ -58,19 +57,11 @@ bool eni_row_next(const eni_study *study, size_t *next, eni_row *row)
 
 /* ---- as text ------------------------------------------------------------------------------------------- */
 
-enum {
-    COL_SETTING,
-    COL_STRATEGY,
-    COL_UPDATES,
-    COL_SPEED,
-    COL_REACH,
-    COL_ACCURACY,
-    COL_STALENESS,
-    COL_WAIT,
-    COL_RATIO,
-    COL_WIRE,
-    COLS
-};
+static const char *grouped(double value, char text[ENI_TABLE_TEXT])
+{
+    eni_table_grouped(value, ",", text, ENI_TABLE_TEXT);
+    return text;
+}
 
 static void put_staleness(const eni_row *row, char *text_out, size_t size)
 {
@@ -133,80 +124,78 @@ static void put_wait(const eni_study *study, const eni_row *row, const char *das
         snprintf(text_out, size, "%.0f%s%.0f%s", least, dash, most, percent);
 }
 
-static void fill_cells(const eni_study *study, const eni_row *row, char (*cells)[ENI_TABLE_TEXT])
+static void put_name(eni_table *table, const char *name, int most)
 {
-    snprintf(cells[COL_SETTING], ENI_TABLE_TEXT, "%.40s", study->settings[row->setting].name);
-    snprintf(cells[COL_STRATEGY], ENI_TABLE_TEXT, "%s", row->strategy);
-    eni_table_grouped(row->updates.median, ",", cells[COL_UPDATES], ENI_TABLE_TEXT);
-    eni_table_grouped(eni_table_significant(row->speed.median, 3), ",", cells[COL_SPEED], ENI_TABLE_TEXT);
-    eni_verdict_time(study, row->setting, row->arm, cells[COL_REACH], ENI_TABLE_TEXT);
-    put_accuracy(row, "-", cells[COL_ACCURACY], ENI_TABLE_TEXT);
-    put_staleness(row, cells[COL_STALENESS], ENI_TABLE_TEXT);
-    put_wait(study, row, "-", " %", cells[COL_WAIT], ENI_TABLE_TEXT);
-    put(row->ratio.median, "%.2f", cells[COL_RATIO], ENI_TABLE_TEXT);
-    char megabytes[32];
-    eni_table_grouped(row->wire.median, ",", megabytes, sizeof megabytes);
-    snprintf(cells[COL_WIRE], ENI_TABLE_TEXT, isnan(row->wire.median) ? "-" : "%s MB", megabytes);
-    eni_table_trim(cells[COL_SETTING]);
-    eni_table_trim(cells[COL_STRATEGY]);
+    char text[ENI_TABLE_TEXT];
+    snprintf(text, sizeof text, "%.*s", most, name);
+    eni_table_trim(text);
+    eni_table_put(table, "%s", text);
+}
+
+static void put_row(const eni_study *study, const eni_row *row, eni_table *table)
+{
+    char text[ENI_TABLE_TEXT];
+    put_name(table, study->settings[row->setting].name, 40);
+    put_name(table, row->strategy, 80);
+    eni_table_put(table, "%s", grouped(row->updates.median, text));
+    eni_table_put(table, "%s", grouped(eni_table_significant(row->speed.median, 3), text));
+    eni_verdict_time(study, row->setting, row->arm, text, sizeof text);
+    eni_table_put(table, "%s", text);
+    put_accuracy(row, "-", text, sizeof text);
+    eni_table_put(table, "%s", text);
+    put_staleness(row, text, sizeof text);
+    eni_table_put(table, "%s", text);
+    put_wait(study, row, "-", " %", text, sizeof text);
+    eni_table_put(table, "%s", text);
+    put(row->ratio.median, "%.2f", text, sizeof text);
+    eni_table_put(table, "%s", text);
+    eni_table_put(table, "%s%s", grouped(row->wire.median, text), isnan(row->wire.median) ? "" : " MB");
 }
 
 en_status eni_report_print_table(const eni_study *study, FILE *out)
 {
-    char target[32];
-    snprintf(target, sizeof target, "to %g %%", 100 * study->target);
-    const eni_column columns[COLS] = {{"setting", false},
-                                      {"strategy", false},
-                                      {"updates", true},
-                                      {"samples/s", true},
-                                      {target, true},
-                                      {"test acc", false},
-                                      {"staleness mean/p50/p95/max", false},
-                                      {"wait by rank", true},
-                                      {"payload/theory", false},
-                                      {"wire", true}};
-    size_t nrows = 0, next = 0;
+    char heads[200];
+    eni_table table;
     eni_row row = {0};
-    char(*cells)[ENI_TABLE_TEXT] = eni_alloc_array(study->nsettings * study->narms * COLS, ENI_TABLE_TEXT);
-    if (cells == NULL) return EN_ENOMEM;
-    while (eni_row_next(study, &next, &row))
-        fill_cells(study, &row, &cells[COLS * nrows++]);
-    eni_table_print(out, columns, COLS, (const char(*)[ENI_TABLE_TEXT])cells, nrows);
-    eni_free(cells);
-    return EN_OK;
+    snprintf(
+        heads, sizeof heads,
+        "setting|strategy|>updates|>samples/s|>to %g %%|test acc|staleness mean/p50/p95/max|>wait by rank|"
+        "payload/theory|>wire",
+        100 * study->target);
+    eni_table_begin(&table, heads);
+    for (size_t next = 0; eni_row_next(study, &next, &row);)
+        put_row(study, &row, &table);
+    return eni_table_print(&table, out);
 }
-
-enum { RANK_COLS = 5 };
 
 /* "3.1 s [2.9 to 3.4]" */
-static void put_with_range(const char *text, const char *range, char *text_out)
+static void put_with_range(eni_table *table, const char *text, const char *range)
 {
-    snprintf(text_out, ENI_TABLE_TEXT, range[0] == 0 ? "%.40s" : "%.40s [%.46s]", text, range);
+    eni_table_put(table, range[0] == 0 ? "%.40s" : "%.40s [%.46s]", text, range);
 }
 
-void eni_report_print_ranking(const eni_verdict *verdict, size_t setting, FILE *out)
+en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, FILE *out)
 {
     const eni_study *study = verdict->study;
-    char target[32], cells[ENI_MAX_ARMS * RANK_COLS][ENI_TABLE_TEXT];
-    snprintf(target, sizeof target, "to %g %%", 100 * study->target);
-    const eni_column columns[RANK_COLS] = {{study->settings[setting].name, false},
-                                           {target, false},
-                                           {"test acc", false},
-                                           {"samples/s", false},
-                                           {"differs from the first", false}};
+    char heads[256], name[160];
+    eni_table table;
     eni_rank_row rows[ENI_MAX_ARMS];
     size_t n = eni_verdict_rank(verdict, setting, rows);
-    if (n < 2) return;
+    if (n < 2) return EN_OK;
+    snprintf(name, sizeof name, "%s", study->settings[setting].name);
+    for (char *bar = name; (bar = strchr(bar, '|')) != NULL;)
+        *bar = '/'; /* which stands between heads */
+    snprintf(heads, sizeof heads, "%s|to %g %%|test acc|samples/s|differs from the first", name,
+             100 * study->target);
+    eni_table_begin(&table, heads);
     for (size_t i = 0; i < n; i++) {
-        char(*line)[ENI_TABLE_TEXT] = &cells[i * RANK_COLS];
-        snprintf(line[0], ENI_TABLE_TEXT, "%.60s", study->arms[rows[i].arm].name);
-        eni_table_trim(line[0]);
-        put_with_range(rows[i].time, rows[i].time_range, line[1]);
-        put_with_range(rows[i].accuracy, rows[i].accuracy_range, line[2]);
-        put_with_range(rows[i].speed, rows[i].speed_range, line[3]);
-        snprintf(line[4], ENI_TABLE_TEXT, "%s", rows[i].differs);
+        put_name(&table, study->arms[rows[i].arm].name, 60);
+        put_with_range(&table, rows[i].time, rows[i].time_range);
+        put_with_range(&table, rows[i].accuracy, rows[i].accuracy_range);
+        put_with_range(&table, rows[i].speed, rows[i].speed_range);
+        eni_table_put(&table, "%s", rows[i].differs);
     }
-    eni_table_print(out, columns, RANK_COLS, (const char(*)[ENI_TABLE_TEXT])cells, n);
+    return eni_table_print(&table, out);
 }
 
 /* ---- as HTML ------------------------------------------------------------------------------------------- */

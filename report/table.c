@@ -2,6 +2,8 @@
 #include "report/table.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The bytes of the letter at `text` that stand for a control character (C0, DEL, or C1 as UTF-8), or 0. */
@@ -39,33 +41,49 @@ void eni_table_trim(char *text)
     if (wanted != tail) text[n - 1 - tail] = 0;
 }
 
-static void print_cell(FILE *out, const char *text, size_t width, bool is_right, bool is_last)
+void eni_table_begin(eni_table *table, const char *heads)
 {
-    int pad = (int)(width - eni_table_width(text));
-    if (is_right) fprintf(out, "%*s", pad, "");
-    eni_table_text(out, text);
-    if (!is_last) fprintf(out, "%*s", is_right ? 2 : pad + 2, "");
+    *table = (eni_table){0};
+    table->cells = open_memstream(&table->text, &table->bytes);
+    for (bool is_last = false; !is_last && table->ncols < ENI_TABLE_COLS; table->ncols++) {
+        const size_t length = strcspn(heads, "|");
+        const bool is_right = *heads == '>';
+        table->is_right[table->ncols] = is_right;
+        eni_table_put(table, "%.*s", (int)length - is_right, heads + is_right);
+        is_last = heads[length] == 0;
+        heads += length + 1;
+    }
 }
 
-void eni_table_print(FILE *out, const eni_column *columns, size_t ncols, const char (*cells)[ENI_TABLE_TEXT],
-                     size_t nrows)
+void eni_table_put(eni_table *table, const char *fmt, ...)
 {
-    size_t width[ENI_TABLE_COLS];
-    for (size_t c = 0; c < ncols; c++) {
-        width[c] = eni_table_width(columns[c].head);
-        for (size_t r = 0; r < nrows; r++) {
-            size_t wanted = eni_table_width(cells[r * ncols + c]);
-            if (wanted > width[c]) width[c] = wanted;
-        }
+    if (table->cells == NULL) return;
+    va_list args;
+    va_start(args, fmt);
+    vfprintf(table->cells, fmt, args);
+    va_end(args);
+    fputc(0, table->cells);
+}
+
+en_status eni_table_print(eni_table *table, FILE *out)
+{
+    size_t width[ENI_TABLE_COLS] = {0}, col = 0;
+    if (table->cells == NULL || fclose(table->cells) != 0) {
+        free(table->text);
+        return EN_ENOMEM;
     }
-    for (size_t c = 0; c < ncols; c++)
-        print_cell(out, columns[c].head, width[c], columns[c].is_right, c + 1 == ncols);
-    fputc('\n', out);
-    for (size_t r = 0; r < nrows; r++) {
-        for (size_t c = 0; c < ncols; c++)
-            print_cell(out, cells[r * ncols + c], width[c], columns[c].is_right, c + 1 == ncols);
-        fputc('\n', out);
+    const char *const end = table->text + table->bytes;
+    for (const char *at = table->text; at < end; at += strlen(at) + 1, col = (col + 1) % table->ncols)
+        if (eni_table_width(at) > width[col]) width[col] = eni_table_width(at);
+    for (const char *at = table->text; at < end; at += strlen(at) + 1, col = (col + 1) % table->ncols) {
+        const int pad = (int)(width[col] - eni_table_width(at));
+        const bool is_last = col + 1 == table->ncols;
+        if (table->is_right[col]) fprintf(out, "%*s", pad, "");
+        eni_table_text(out, at);
+        fprintf(out, "%*s%s", is_last ? 0 : table->is_right[col] ? 2 : pad + 2, "", is_last ? "\n" : "");
     }
+    free(table->text);
+    return EN_OK;
 }
 
 void eni_table_grouped(double value, const char *group, char *text_out, size_t size)

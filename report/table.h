@@ -6,18 +6,26 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "entrain/status.h"
+
 enum { ENI_TABLE_COLS = 16, ENI_TABLE_TEXT = 96 };
 
-typedef struct eni_column {
-    const char *head;
-    bool is_right; /* numbers: flush right */
-} eni_column;
+/* Cells are put one after the other, row by row, and printed when all are there. */
+typedef struct eni_table {
+    FILE *cells; /* in memory, each ended by a 0; the heads first; NULL: out of memory */
+    char *text;
+    size_t bytes, ncols;
+    bool is_right[ENI_TABLE_COLS];
+} eni_table;
 
-/* Prints `head` and rows x ncols texts with two blanks between columns and none at a line's end. Widths count
- * what a terminal shows (UTF-8 letters, not bytes; double-width signs are not expected). Control characters,
- * which a terminal would obey, are shown as '?'. cells[row * ncols + col]. */
-void eni_table_print(FILE *out, const eni_column *columns, size_t ncols, const char (*cells)[ENI_TABLE_TEXT],
-                     size_t nrows);
+/* The heads: "setting|>updates", '|' between them, '>' before those of numbers, which stand flush right. */
+void eni_table_begin(eni_table *table, const char *heads);
+void eni_table_put(eni_table *table, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Prints it with two blanks between columns and none at a line's end, and frees it. Widths count what a
+ * terminal shows (UTF-8 letters, not bytes; double-width signs are not expected). Control characters, which a
+ * terminal would obey, are shown as '?'. EN_ENOMEM. */
+en_status eni_table_print(eni_table *table, FILE *out);
 
 /* Prints one text without control characters. */
 void eni_table_text(FILE *out, const char *text);
