@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <jansson.h>
 #include <poll.h>
 #include <stdio.h>
@@ -21,67 +22,29 @@ enum { LOCK_TRIES = 30, LOCK_WAIT_MS = 10, NAMED = 4 }; /* what was killed needs
 
 /* ---- whose files they are ------------------------------------------------------------------------------ */
 
-static bool begins(const char *name, const char *with)
-{
-    return strncmp(name, with, strlen(with)) == 0;
-}
+enum { OF_RUN = 1, OF_STUDY = 2, OURS = 4, CHECKPOINT = 8, WHOLE_CHECKPOINT = 16, FIGURE = 32 };
 
-static bool ends(const char *name, const char *with)
-{
-    const size_t n = strlen(name), m = strlen(with);
-    return n >= m && strcmp(name + n - m, with) == 0;
-}
+/* By their names, as fnmatch reads them. Ours is all that a run or study writes, beside its folders; what is
+ * of one of them shows that it has begun. */
+static const struct {
+    const char *pattern;
+    unsigned kinds;
+} known_files[] = {{"@(result.json|config.yaml|eval.jsonl|metrics-+([0-9]).jsonl)", OURS | OF_RUN},
+                   {"@(compare|scale).json", OURS | OF_STUDY},
+                   {"@(result|compare|scale).json?(.*).tmp", OURS},
+                   {"trace.json?(.rank+([0-9])|.psd*([0-9]))", OURS},
+                   {"@(snapshots|report.html|report.html.part|events.out.tfevents.*)", OURS},
+                   {"@(scale|table|claims|runs).csv", OURS},
+                   {"checkpoint-*.safetensors", CHECKPOINT | WHOLE_CHECKPOINT},
+                   {"checkpoint-*.safetensors?(.*).tmp", CHECKPOINT},
+                   {"*.@(svg|pdf|gp|csv)", FIGURE}};
 
-/* "metrics-12.jsonl": digits between the two. */
-static bool is_numbered(const char *name, const char *before, const char *after)
+static bool is_of(const char *name, unsigned kind)
 {
-    const size_t n = strlen(before);
-    const char *digits = name + n;
-    const size_t length = begins(name, before) ? strspn(digits, "0123456789") : 0;
-    return length > 0 && strcmp(digits + length, after) == 0;
-}
-
-static bool is_one_of(const char *name, const char *const *names)
-{
-    while (*names != NULL && strcmp(name, *names) != 0)
-        names++;
-    return *names != NULL;
-}
-
-/* A run has begun here. */
-static bool shows_run(const char *name)
-{
-    static const char *const names[] = {"result.json", "config.yaml", "eval.jsonl", NULL};
-    return is_one_of(name, names) || is_numbered(name, "metrics-", ".jsonl");
-}
-
-static bool shows_study(const char *name)
-{
-    return strcmp(name, "compare.json") == 0 || strcmp(name, "scale.json") == 0;
-}
-
-/* All that a run or study writes, beside its folders. */
-static bool is_ours(const char *name)
-{
-    static const char *const names[] = {"trace.json", "snapshots",  "report.html", "report.html.part", "scale.csv",
-                                        "table.csv",  "claims.csv", "runs.csv",    NULL};
-    const bool is_temporary =
-        ends(name, ".tmp") &&
-        (begins(name, "result.json.") || begins(name, "compare.json.") || begins(name, "scale.json."));
-    return shows_run(name) || shows_study(name) || is_temporary || is_one_of(name, names) ||
-           is_numbered(name, "trace.json.rank", "") || is_numbered(name, "trace.json.psd", "") ||
-           strcmp(name, "trace.json.psd") == 0 || begins(name, "events.out.tfevents.");
-}
-
-static bool is_checkpoint(const char *name)
-{
-    return begins(name, "checkpoint-") &&
-           (ends(name, ".safetensors") || (strstr(name, ".safetensors.") != NULL && ends(name, ".tmp")));
-}
-
-static bool is_figure(const char *name)
-{
-    return ends(name, ".svg") || ends(name, ".pdf") || ends(name, ".gp") || ends(name, ".csv");
+    for (size_t i = 0; i < sizeof known_files / sizeof *known_files; i++)
+        if ((known_files[i].kinds & kind) != 0 && fnmatch(known_files[i].pattern, name, FNM_EXTMATCH) == 0)
+            return true;
+    return false;
 }
 
 /* ---- what it holds ------------------------------------------------------------------------------------- */
@@ -117,7 +80,7 @@ static bool has_checkpoint(const char *dir)
     bool has = false;
     DIR *folder = opendir(dir);
     for (const struct dirent *e; folder != NULL && !has && (e = readdir(folder)) != NULL;)
-        has = is_checkpoint(e->d_name) && ends(e->d_name, ".safetensors");
+        has = is_of(e->d_name, WHOLE_CHECKPOINT);
     if (folder != NULL) closedir(folder);
     return has;
 }
@@ -182,14 +145,14 @@ static void look_at_names(int fd, const char *path, holding *h)
     *h = (holding){0};
     for (size_t i = 0; i < sizeof telling / sizeof *telling; i++) {
         if (fstatat(fd, telling[i], &is, AT_SYMLINK_NOFOLLOW) != 0) continue;
-        h->is_study |= shows_study(telling[i]);
-        h->is_run |= shows_run(telling[i]);
+        h->is_study |= is_of(telling[i], OF_STUDY);
+        h->is_run |= is_of(telling[i], OF_RUN);
         name_one(h, telling[i]);
     }
     h->has_report = fstatat(fd, "report.html", &is, 0) == 0;
     DIR *dir = open_again(fd);
     for (const struct dirent *e; dir != NULL && !has_metrics && (e = readdir(dir)) != NULL;)
-        has_metrics = is_numbered(e->d_name, "metrics-", ".jsonl");
+        has_metrics = strncmp(e->d_name, "metrics-", 8) == 0 && is_of(e->d_name, OF_RUN);
     if (dir != NULL) closedir(dir);
     if (has_metrics) name_one(h, "metrics-*.jsonl");
     snprintf(checkpoints, sizeof checkpoints, "%.1000s/checkpoints", path);
@@ -211,11 +174,6 @@ static void look(int fd, const char *path, const eni_config *config, holding *h)
 }
 
 /* ---- may this command write there? --------------------------------------------------------------------- */
-
-static bool resumes(const eni_config *config)
-{
-    return config->resume != NULL;
-}
 
 static bool is_auto(const eni_config *config)
 {
@@ -289,7 +247,7 @@ static en_status decide_resume(const eni_config *config, const char *path, const
 
 static en_status decide(const eni_config *config, const char *path, const holding *h, eni_out_use use)
 {
-    if (resumes(config) && config->overwrite) {
+    if (config->resume != NULL && config->overwrite) {
         eni_error(
             "out",
             "--resume goes on with what --out=%s holds, and --overwrite replaces it: give one of the two",
@@ -298,7 +256,7 @@ static en_status decide(const eni_config *config, const char *path, const holdin
     }
     if ((!h->is_run && !h->is_study) || config->overwrite) return EN_OK;
     if (use == ENI_OUT_RUN && is_over(config, path, h)) return EN_ESTOP;
-    return resumes(config) ? decide_resume(config, path, h, use) : refuse(path, h);
+    return config->resume != NULL ? decide_resume(config, path, h, use) : refuse(path, h);
 }
 
 /* ---- take ---------------------------------------------------------------------------------------------- */
@@ -352,12 +310,12 @@ en_status eni_out_ask(const eni_config *config, const char *path)
 
 /* ---- clear --------------------------------------------------------------------------------------------- */
 
-static en_status clear_files(int fd, const char *path, bool (*goes)(const char *name))
+static en_status clear_files(int fd, const char *path, unsigned kind)
 {
     en_status st = EN_OK;
     DIR *dir = open_again(fd);
     for (const struct dirent *e; dir != NULL && st == EN_OK && (e = readdir(dir)) != NULL;) {
-        if (!goes(e->d_name) || unlinkat(fd, e->d_name, 0) == 0 || errno == ENOENT || errno == EISDIR)
+        if (!is_of(e->d_name, kind) || unlinkat(fd, e->d_name, 0) == 0 || errno == ENOENT || errno == EISDIR)
             continue;
         eni_error("out", "--overwrite: cannot remove %s/%s: %s", path, e->d_name, strerror(errno));
         st = EN_EIO;
@@ -373,11 +331,11 @@ static int open_inside(int fd, const char *name)
 }
 
 /* And the folder with them, if nothing else is in it. */
-static en_status clear_inside(int fd, const char *path, const char *name, bool (*goes)(const char *name))
+static en_status clear_inside(int fd, const char *path, const char *name, unsigned kind)
 {
     const int inside = open_inside(fd, name);
     if (inside < 0) return EN_OK;
-    const en_status st = clear_files(inside, path, goes);
+    const en_status st = clear_files(inside, path, kind);
     close(inside);
     unlinkat(fd, name, AT_REMOVEDIR);
     return st;
@@ -385,8 +343,8 @@ static en_status clear_inside(int fd, const char *path, const char *name, bool (
 
 static en_status clear_run(int fd, const char *path)
 {
-    EN_TRY(clear_inside(fd, path, "checkpoints", is_checkpoint));
-    return clear_files(fd, path, is_ours);
+    EN_TRY(clear_inside(fd, path, "checkpoints", CHECKPOINT));
+    return clear_files(fd, path, OURS);
 }
 
 static en_status clear_runs(int fd, const char *path)
@@ -415,7 +373,7 @@ en_status eni_out_clear(int fd, const char *path)
     if (!h.is_run && !h.is_study) return EN_OK; /* a report.html may be anybody's */
     if (fstatat(fd, "compare.json", &is, AT_SYMLINK_NOFOLLOW) == 0) {
         EN_TRY(clear_runs(fd, path));
-        EN_TRY(clear_inside(fd, path, "plots", is_figure));
+        EN_TRY(clear_inside(fd, path, "plots", FIGURE));
     }
     return clear_run(fd, path);
 }

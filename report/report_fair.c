@@ -50,40 +50,37 @@ enum { RUNS_NAMED = 3 }; /* of many that have the same trouble */
 
 /* ---- the same start, the same order -------------------------------------------------------------------- */
 
-static const char *init_hash(const eni_run *run)
+static const char *hash_of(const eni_run *run, bool is_of_order)
 {
-    return run->init_sha256;
-}
-
-static const char *order_hash(const eni_run *run)
-{
-    return run->order_sha256;
+    return is_of_order ? run->order_sha256 : run->init_sha256;
 }
 
 /* All complete runs of one seed, over arms and settings, carry the same hash. */
-static void rule_same_hash(const eni_study *study, const char *name, const char *(*hash)(const eni_run *),
-                           eni_fairness *fairness)
+static void rule_same_hash(const eni_study *study, const char *name, bool is_of_order, eni_fairness *fairness)
 {
     size_t unknown = 0, compared = 0;
     char list[ENI_RULE_TEXT] = "";
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i], *first = NULL;
         if (!run->is_complete) continue;
-        if (hash(run) == NULL) {
+        if (hash_of(run, is_of_order) == NULL) {
             unknown++;
             continue;
         }
         for (size_t j = 0; j < i && first == NULL; j++) {
             const eni_run *other = &study->runs[j];
-            if (other->is_complete && other->seed == run->seed && hash(other) != NULL) first = other;
+            if (other->is_complete && other->seed == run->seed && hash_of(other, is_of_order) != NULL)
+                first = other;
         }
         compared++;
         if (first == NULL) {
-            append(list, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed, hash(run));
-        } else if (strcmp(hash(first), hash(run)) != 0) {
+            append(list, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed,
+                   hash_of(run, is_of_order));
+        } else if (strcmp(hash_of(first, is_of_order), hash_of(run, is_of_order)) != 0) {
             add_rule(fairness, name, ENI_FAIL, "seed %" PRId64 ": %s in %s has %.8s, %s in %s has %.8s",
                      run->seed, study->arms[first->arm].name, study->settings[first->setting].name,
-                     hash(first), study->arms[run->arm].name, study->settings[run->setting].name, hash(run));
+                     hash_of(first, is_of_order), study->arms[run->arm].name,
+                     study->settings[run->setting].name, hash_of(run, is_of_order));
             return;
         }
     }
@@ -289,15 +286,12 @@ static double slowness_of(const eni_study *study, size_t setting, size_t arm, in
 {
     double sum = 0;
     size_t n = 0;
-    for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *run = &study->runs[i];
-        if (run->setting != setting || run->arm != arm) continue;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;)
         for (size_t k = 0; k < run->nslow; k++) {
             if (run->slow[k].rank != rank || isnan(run->slow[k].measured)) continue;
             sum += run->slow[k].measured;
             n++;
         }
-    }
     return n > 0 ? sum / (double)n : NAN;
 }
 
@@ -622,8 +616,8 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
 void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
 {
     memset(fairness_out, 0, sizeof *fairness_out);
-    rule_same_hash(study, "initial weights", init_hash, fairness_out);
-    rule_same_hash(study, "data order", order_hash, fairness_out);
+    rule_same_hash(study, "initial weights", false, fairness_out);
+    rule_same_hash(study, "data order", true, fairness_out);
     rule_rate(study, fairness_out);
     rule_budget(study, fairness_out);
     rule_task(study, fairness_out);

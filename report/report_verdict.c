@@ -24,9 +24,7 @@ static int bar_of(const eni_study *study, const eni_fairness *fairness, size_t s
 {
     size_t complete = 0;
     bool is_busy = false;
-    for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *run = &study->runs[i];
-        if (run->setting != setting || run->arm != arm) continue;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;) {
         complete += run->is_complete;
         is_busy = is_busy || run->outside > ENI_BUSY_SHARE;
     }
@@ -36,9 +34,10 @@ static int bar_of(const eni_study *study, const eni_fairness *fairness, size_t s
     return has_planned_target(study) ? 0 : ENI_CLAIM_EXPLORATORY;
 }
 
-static void fill_times(const eni_study *study, size_t setting, size_t arm, double *times_out)
+/* Of the first n seeds. */
+static void fill_times(const eni_study *study, size_t setting, size_t arm, size_t n, double *times_out)
 {
-    for (size_t s = 0; s < study->nseeds; s++) {
+    for (size_t s = 0; s < n; s++) {
         const eni_run *run = eni_study_find(study, setting, arm, study->seeds[s]);
         times_out[s] = run == NULL ? NAN : eni_metric_reach_t(run);
     }
@@ -59,7 +58,7 @@ en_status eni_verdict_judge(const eni_study *study, const eni_fairness *fairness
     for (size_t c = 0; c < study->nsettings; c++) {
         seeds[c] = study->settings[c].seeds;
         for (size_t a = 0; a < study->narms; a++)
-            fill_times(study, c, a, &times[(c * study->narms + a) * study->nseeds]);
+            fill_times(study, c, a, study->nseeds, &times[(c * study->narms + a) * study->nseeds]);
     }
     eni_claims_plan(seeds, study->nsettings, study->narms, study->has_primary ? &study->primary : NULL,
                     verdict_out->claims);
@@ -109,14 +108,10 @@ double eni_verdict_least(const eni_verdict *verdict, const eni_claim *claim)
     const eni_study *study = verdict->study;
     double a[ENI_CLAIMS_SEEDS], b[ENI_CLAIMS_SEEDS];
     const size_t m = claim->is_primary ? 1 : eni_claims_among(verdict->claims, verdict->n);
-    size_t n = 0;
+    const size_t n = study->nseeds < ENI_CLAIMS_SEEDS ? study->nseeds : ENI_CLAIMS_SEEDS;
     if (!claim->is_planned) return NAN;
-    for (; n < study->nseeds && n < ENI_CLAIMS_SEEDS; n++) {
-        const eni_run *x = eni_study_find(study, claim->setting, claim->a, study->seeds[n]);
-        const eni_run *y = eni_study_find(study, claim->setting, claim->b, study->seeds[n]);
-        a[n] = x == NULL ? NAN : eni_metric_reach_t(x);
-        b[n] = y == NULL ? NAN : eni_metric_reach_t(y);
-    }
+    fill_times(study, claim->setting, claim->a, n, a);
+    fill_times(study, claim->setting, claim->b, n, b);
     return eni_claims_least(a, b, n, ENI_CLAIMS_ALPHA / (double)m);
 }
 
@@ -143,10 +138,8 @@ static double censored_at(const eni_study *study, size_t setting, size_t arm)
 
 static bool has_wide_bracket(const eni_study *study, size_t setting, size_t arm)
 {
-    for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *run = &study->runs[i];
-        if (run->setting == setting && run->arm == arm && eni_study_bracket_is_wide(run)) return true;
-    }
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;)
+        if (eni_study_bracket_is_wide(run)) return true;
     return false;
 }
 
