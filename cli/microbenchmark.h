@@ -38,7 +38,7 @@ typedef struct eni_measure_model {
 en_status eni_measure_compute(int n, const eni_config *config, const char *plugin_dir, int threads,
                               int64_t budget_ns, eni_measure_model *model_out);
 
-/* ---- for the microbenchmarks' own files ---- */
+/* ---- what they run in, exposed for its test ---- */
 
 /* Runs `main` in n processes; `shared` is memory that all of them and the caller see. 0 is success. */
 typedef struct eni_process {
@@ -49,9 +49,6 @@ typedef struct eni_process {
 en_status eni_processes_run(int n, size_t shared_bytes, void **shared_out,
                             int (*main)(const eni_process *self), void *user, int64_t deadline_ns);
 void eni_processes_release(void *shared, size_t shared_bytes);
-
-/* EN_OK while all of them live: eni_alive's status, with their shared memory. */
-en_status eni_processes_alive(void *shared);
 
 /* Waits until all n processes have come here as often as this one. 0, or 1 when one of them is dead. */
 int eni_processes_meet(const eni_process *self, int *times);

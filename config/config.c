@@ -216,7 +216,7 @@ static en_status resolve_nodes(const eni_config *config)
 
 en_status eni_config_resolve(eni_config *config)
 {
-    if ((config->program == ENI_EVAL || config->program == ENI_PREDICT) && config->init == NULL) {
+    if (config->program == ENI_EVAL && config->init == NULL) {
         eni_error("config", "%s needs weights; give --init=FILE, as --save has written it",
                   eni_program_name(config->program));
         return EN_EINVAL;

@@ -31,13 +31,11 @@ typedef enum eni_program {
     ENI_WORKER,     /* worker */
     ENI_PSD,        /* psd */
     ENI_EVAL,       /* entrain eval */
-    ENI_PREDICT,    /* entrain predict */
     ENI_CHECK,      /* entrain check */
     ENI_REPORT,     /* entrain report DIR */
     ENI_STRATEGIES, /* entrain strategies */
     ENI_MODELS,     /* entrain models */
     ENI_DATA,       /* entrain data */
-    ENI_REPLAY,     /* entrain replay LOG */
     ENI_PS,         /* entrain ps */
     ENI_STOP,       /* entrain stop RUN */
     ENI_ADVISE,     /* entrain advise */
@@ -88,7 +86,7 @@ typedef struct eni_config {
     int64_t global_batch_size;          /* 0: not given */
     int64_t accumulate;                 /* micro-batches per step of `solo` */
     int64_t epochs, steps, max_samples; /* 0: not given; the first that is reached ends the run */
-    int64_t holdout;                                 /* training samples kept out for evaluation; 0: none */
+    int64_t holdout;                    /* training samples kept out for evaluation; 0: none */
     int64_t limit_train_samples, limit_test_samples; /* 0: all */
     bool shuffle, drop_last;
     int64_t assign; /* ENI_ASSIGN_* */
@@ -106,7 +104,7 @@ typedef struct eni_config {
     int64_t backend, allreduce, sum_order, transport; /* ENI_BACKEND_*, ... */
     int64_t precision;                                /* ENI_PRECISION_* */
     bool tf32, deterministic, graph;
-    double bucket_cap_mb;                             /* 2^20 bytes */
+    double bucket_cap_mb; /* 2^20 bytes */
     bool overlap;
 
     /* who takes part */
@@ -135,20 +133,20 @@ typedef struct eni_config {
     char *net;          /* "rate:200MB,delay:50us": eni_net_parse */
 
     /* what is printed */
-    int64_t log_every;  /* steps */
-    int64_t log_level;  /* ENI_LEVEL_* */
-    int64_t eval_every; /* global samples, 0: as eval_points says */
+    int64_t log_every;   /* steps */
+    int64_t log_level;   /* ENI_LEVEL_* */
+    int64_t eval_every;  /* global samples, 0: as eval_points says */
     int64_t eval_points; /* points over the run where eval_every is 0; 0: at the end only */
-    double target;      /* accuracy in percent, 0: none */
+    double target;       /* accuracy in percent, 0: none */
     int64_t eval_batch_size;
     bool quiet;
     bool verbose; /* entrain check */
 
     /* entrain scale, advise */
-    eni_list ranks;   /* "1", "2", "4": worker processes */
-    eni_list scaled;  /* "ring", "ps-sync": --strategy of `entrain scale` */
-    int64_t repeats;  /* runs of each */
-    bool validate;    /* advise: compare with real runs */
+    eni_list ranks;  /* "1", "2", "4": worker processes */
+    eni_list scaled; /* "ring", "ps-sync": --strategy of `entrain scale` */
+    int64_t repeats; /* runs of each */
+    bool validate;   /* advise: compare with real runs */
 
     /* entrain compare */
     eni_list arm;        /* "ssp:bound=2,lr=0.005": eni_config_arm */
@@ -157,14 +155,14 @@ typedef struct eni_config {
     eni_list settings;   /* "even", "slow" */
     char *primary;       /* "even:1:2": the comparison that is tested by itself; NULL: none */
     bool csv;
-    bool json; /* entrain gpus */
+    bool json;       /* entrain gpus */
     int64_t figures; /* ENI_FIGURES_* */
 
     /* descriptors that the launcher hands down, -1: none */
     int64_t listen_fd, token_fd, result_fd, out_fd;
     int64_t begin_ns; /* when the launcher began this run (core/clock.h); 0: nobody did */
-    bool check; /* the worker joins, tries the exchange, and leaves */
-    bool probe; /* and measures what it takes */
+    bool check;       /* the worker joins, tries the exchange, and leaves */
+    bool probe;       /* and measures what it takes */
 
     char *config; /* the YAML file that was read, or NULL */
     bool help, version;
@@ -217,20 +215,21 @@ char **eni_config_argv(const eni_config *config, eni_program program, const char
 typedef en_status (*eni_config_visit)(void *user, const char *key, const char *value);
 en_status eni_config_match(const eni_config *config, eni_config_visit visit, void *user);
 
-/* What a key is to a comparison: an arm's own, in which arms may differ; of the condition, which all arms of a
- * setting share (every key that the table does not mark); or neither: where files go, what is printed. */
+/* What a key is to a comparison: an arm's own, in which arms may differ; of the condition, which all arms of
+ * a setting share (every key that the table does not mark); or neither: where files go, what is printed. */
 enum { ENI_KIND_CONDITION, ENI_KIND_OWN, ENI_KIND_ASIDE };
 
-/* Yields, in the order of the table, every key of that kind that config->program takes: its canonical text (the
- * items of a list joined by commas; NULL: it has no value) and whether it was given or is not the default.
- * The text is valid during the call. A non-OK status of `see` ends the walk and is returned. EN_ENOMEM. */
+/* Yields, in the order of the table, every key of that kind that config->program takes: its canonical text
+ * (the items of a list joined by commas; NULL: it has no value) and whether it was given or is not the
+ * default. The text is valid during the call. A non-OK status of `see` ends the walk and is returned.
+ * EN_ENOMEM. */
 typedef en_status (*eni_config_see)(void *user, const char *key, const char *value, bool is_told);
 en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see see, void *user);
 
-/* Writes everything resolved as YAML that --config reads back, a comment with the origin behind each value. What is
- * about this call only (--out and other targets, --overwrite, --resume, --quiet) is left out: who starts from the file
- * does not write where it was written.
- * EN_EIO, logged with `name`, when the stream fails. Keys without a value are left out. */
+/* Writes everything resolved as YAML that --config reads back, a comment with the origin behind each value.
+ * What is about this call only (--out and other targets, --overwrite, --resume, --quiet) is left out: who
+ * starts from the file does not write where it was written. EN_EIO, logged with `name`, when the stream
+ * fails. Keys without a value are left out. */
 en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name);
 
 /* Every key of `program` with type, default and help, in groups, at most 100 columns wide. */

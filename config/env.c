@@ -30,11 +30,6 @@ const char *eni_env(const char *name)
     return value != NULL && *value != '\0' ? value : NULL;
 }
 
-const char *eni_env_plugin_path(void)
-{
-    return eni_env("ENTRAIN_PLUGIN_PATH");
-}
-
 en_status eni_env_runtime_dir(char *path_out, size_t bytes)
 {
     const char *base = eni_env("XDG_RUNTIME_DIR");

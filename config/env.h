@@ -8,9 +8,6 @@
 
 #include "config/config.h"
 
-/* ENTRAIN_PLUGIN_PATH: a folder of strategies, before the built-in one; NULL if unset or empty. */
-const char *eni_env_plugin_path(void);
-
 /* A private folder of this user for token files: $XDG_RUNTIME_DIR/entrain, else /tmp/entrain-UID. It may
  * not exist yet. EN_EINVAL, logged, when it does not fit. */
 en_status eni_env_runtime_dir(char *path_out, size_t bytes);

@@ -11,7 +11,7 @@
 #define C           ON(ENI_COMPARE)
 #define W           ON(ENI_WORKER)
 #define P           ON(ENI_PSD)
-#define E           (ON(ENI_EVAL) | ON(ENI_PREDICT))
+#define E           ON(ENI_EVAL)
 #define K           ON(ENI_CHECK)
 #define D           ON(ENI_DATA)
 #define A           ON(ENI_ADVISE)
@@ -335,8 +335,6 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
                  0, "strategy=ps-sync"},
     [ENI_EVAL] = {"entrain eval", "--init=FILE [FLAG ..]", "Evaluates saved weights on the test set.", 0, 0,
                   ""},
-    [ENI_PREDICT] = {"entrain predict", "--init=FILE [FLAG ..]", "Writes the class of every test sample.", 0,
-                     0, ""},
     [ENI_CHECK] = {"entrain check", "[FLAG ..]",
                    "Can the processes talk? One all-reduce and one push-pull with a known sum.", 0, 0, ""},
     [ENI_REPORT] = {"entrain report", "FOLDER [FLAG ..]", "Makes report.html from what runs have left.", 1, 1,
@@ -356,8 +354,6 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
                    "steps=100 limit-test-samples=64"},
     [ENI_GPUS] = {"entrain gpus", "[-n N] [--json]",
                   "Lists this host's GPUs, how they are linked, and which rank uses which.", 0, 0, ""},
-    [ENI_REPLAY] = {"entrain replay", "LOG [FLAG ..]",
-                    "Replays a server's event log and compares the outcome.", 1, 1, ""},
 };
 
 const char *eni_program_name(eni_program program)

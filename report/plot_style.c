@@ -7,7 +7,7 @@
 #include "report/table.h"
 
 /* Okabe & Ito 2008, without the yellow (unreadable as a line on white). In the order of choose_colours in
- * report_load.c: ring, ps-sync, ps-async, ssp, solo, then strategies from outside. */
+ * report_study.c: ring, ps-sync, ps-async, ssp, solo, then strategies from outside. */
 static const char *const colours[] = {"#0072b2", "#009e73", "#d55e00", "#cc79a7",
                                       "#000000", "#e69f00", "#56b4e9"};
 static const char *const dashes[] = {"1", "'_'", "'-'", "'_.'", "'.'", "'_..'", "'- '"};

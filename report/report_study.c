@@ -1,8 +1,20 @@
-/* report_study.c - questions to a study that has been read. */
-#include "report/report_study.h"
-
+/* report_study.c - compare.json into a study (the runs are report_run.c's), and questions to one that has
+ * been read. */
+#include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "report/report_json.h"
+#include "report/report_study.h"
+
+/* ---- questions ---------------------------------------------------------------------------------------- */
 
 void eni_study_find_target(eni_run *run, double target)
 {
@@ -157,4 +169,292 @@ void eni_study_kind(const eni_study *study, size_t setting, char *text_out, size
         snprintf(text_out, size, "emulated: straggler %s", spec->straggler);
     else
         snprintf(text_out, size, "real");
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------ */
+
+static void load_settings(eni_json *reader, eni_study *study)
+{
+    json_t *list = eni_json_need_array(reader, study->index, "cells", ENI_MAX_SETTINGS);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        eni_json_at(reader, "cells[%zu]", i);
+        json_t *entry = json_array_get(list, i);
+        eni_setting_spec *setting = &study->settings[i];
+        setting->name = eni_json_need_text(reader, entry, "name");
+        setting->straggler = eni_json_text(reader, entry, "straggler");
+        for (size_t j = 0; j < i && reader->status == EN_OK; j++)
+            if (strcmp(setting->name, study->settings[j].name) == 0)
+                eni_json_fail(reader, "%s repeats the name %s", reader->where, setting->name);
+    }
+    study->nsettings = json_array_size(list);
+    reader->where[0] = 0;
+}
+
+static void load_arms(eni_json *reader, eni_study *study)
+{
+    json_t *list = eni_json_need_array(reader, study->index, "arms", ENI_MAX_ARMS);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        eni_json_at(reader, "arms[%zu]", i);
+        json_t *entry = json_array_get(list, i);
+        eni_arm *arm = &study->arms[i];
+        arm->name = eni_json_need_text(reader, entry, "name");
+        arm->strategy = eni_json_need_text(reader, entry, "strategy");
+        arm->lr = eni_json_number(reader, entry, "lr");
+        arm->options = json_object_get(entry, "options");
+        for (size_t j = 0; j < i && reader->status == EN_OK; j++) {
+            if (strcmp(arm->name, study->arms[j].name) == 0)
+                eni_json_fail(reader, "%s repeats the name %s", reader->where, arm->name);
+            else if (strcmp(arm->strategy, study->arms[j].strategy) == 0)
+                arm->variant++;
+        }
+    }
+    study->narms = json_array_size(list);
+    reader->where[0] = 0;
+}
+
+/* A strategy that the books know has its colour in every report; others take what is left, in order. */
+static void choose_colours(eni_study *study)
+{
+    static const char *const known[] = {"ring", "ps-sync", "ps-async", "ssp", "solo"};
+    enum { KNOWN = sizeof known / sizeof known[0] };
+    int next = KNOWN;
+    for (size_t i = 0; i < study->narms; i++) {
+        eni_arm *arm = &study->arms[i];
+        arm->colour = -1;
+        for (int k = 0; k < KNOWN; k++)
+            if (strcmp(arm->strategy, known[k]) == 0) arm->colour = k;
+        for (size_t j = 0; j < i && arm->colour < 0; j++)
+            if (strcmp(arm->strategy, study->arms[j].strategy) == 0) arm->colour = study->arms[j].colour;
+        if (arm->colour < 0) arm->colour = next++;
+    }
+}
+
+static en_status load_seeds(eni_json *reader, eni_study *study)
+{
+    json_t *list = eni_json_need_array(reader, study->index, "seeds", ENI_MAX_RUNS);
+    if (list == NULL) return reader->status;
+    study->nseeds = json_array_size(list);
+    study->seeds = eni_alloc_array(study->nseeds, sizeof *study->seeds);
+    if (study->seeds == NULL) return EN_ENOMEM;
+    for (size_t i = 0; i < study->nseeds; i++) {
+        json_t *seed = json_array_get(list, i);
+        if (!json_is_integer(seed)) eni_json_fail(reader, "seeds[%zu] should be an integer", i);
+        study->seeds[i] = json_integer_value(seed);
+    }
+    return reader->status;
+}
+
+static size_t find_setting(const eni_study *study, const char *name)
+{
+    size_t i = 0;
+    while (i < study->nsettings && strcmp(study->settings[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+static size_t find_arm(const eni_study *study, const char *name)
+{
+    size_t i = 0;
+    while (i < study->narms && strcmp(study->arms[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+/* A run folder lies inside the study's: a compare.json from elsewhere cannot make us read other files. */
+static bool is_inside(const char *dir)
+{
+    if (dir[0] == '/') return false;
+    for (const char *part = dir; part != NULL; part = strchr(part, '/')) {
+        part += *part == '/';
+        if (strncmp(part, "..", 2) == 0 && (part[2] == '/' || part[2] == 0)) return false;
+    }
+    return true;
+}
+
+/* The entry of one run in the index; its folder is read later. */
+static void load_entry(eni_json *reader, eni_study *study, const json_t *entry, size_t i)
+{
+    eni_json_at(reader, "runs[%zu]", i);
+    eni_run *run = &study->runs[i];
+    const char *setting = eni_json_need_text(reader, entry, "cell");
+    const char *arm = eni_json_need_text(reader, entry, "arm");
+    run->seed = eni_json_need_integer(reader, entry, "seed");
+    run->dir = eni_json_need_text(reader, entry, "dir");
+    run->started = eni_json_text(reader, entry, "started");
+    run->exit = (int)eni_json_need_integer(reader, entry, "exit");
+    run->outside = eni_json_number(reader, entry, "outside");
+    run->cause = eni_json_text(reader, entry, "cause");
+    double order = eni_json_number(reader, entry, "order");
+    run->order = order >= 0 && order < INT_MAX ? (int)order : (int)i;
+    if (reader->status != EN_OK) return;
+
+    run->setting = find_setting(study, setting);
+    run->arm = find_arm(study, arm);
+    if (run->setting == study->nsettings)
+        eni_json_fail(reader, "%s names the setting %s, which is not in cells", reader->where, setting);
+    if (run->arm == study->narms)
+        eni_json_fail(reader, "%s names the arm %s, which is not in arms", reader->where, arm);
+    if (!is_inside(run->dir))
+        eni_json_fail(reader, "%s.dir %s should lie inside the folder", reader->where, run->dir);
+    for (size_t j = 0; j < i && reader->status == EN_OK; j++) {
+        const eni_run *other = &study->runs[j];
+        if (other->setting == run->setting && other->arm == run->arm && other->seed == run->seed)
+            eni_json_fail(reader, "%s repeats setting %s, arm %s, seed %lld", reader->where, setting, arm,
+                          (long long)run->seed);
+    }
+}
+
+static int by_order(const void *a, const void *b)
+{
+    const eni_run *x = a, *y = b;
+    return (x->order > y->order) - (x->order < y->order);
+}
+
+static en_status load_runs(eni_json *reader, eni_study *study)
+{
+    json_t *list = eni_json_need_array(reader, study->index, "runs", ENI_MAX_RUNS);
+    if (list == NULL) return reader->status;
+    study->runs = eni_alloc_array(json_array_size(list), sizeof *study->runs);
+    if (study->runs == NULL) return EN_ENOMEM;
+    study->nruns = json_array_size(list);
+    for (size_t i = 0; i < study->nruns && reader->status == EN_OK; i++)
+        load_entry(reader, study, json_array_get(list, i), i);
+    EN_TRY(reader->status);
+    qsort(study->runs, study->nruns, sizeof *study->runs, by_order);
+    for (size_t i = 0; i < study->nruns; i++)
+        EN_TRY(eni_study_load_run(study->dir, study->target, &study->runs[i]));
+    return EN_OK;
+}
+
+/* The plan of the claims, as compare wrote it before the first run; an older study planned what it ran. */
+static void load_claims(eni_json *reader, eni_study *study)
+{
+    const json_t *claims = json_object_get(study->index, "claims");
+    const json_t *seeds = json_object_get(claims, "seeds"), *primary = json_object_get(claims, "primary");
+    eni_json_at(reader, "claims.seeds");
+    for (size_t c = 0; c < study->nsettings; c++) {
+        eni_setting_spec *setting = &study->settings[c];
+        double given = eni_json_number(reader, seeds, setting->name);
+        for (size_t a = 0; a < study->narms; a++) {
+            size_t ran = eni_study_count(study, c, a);
+            if (isnan(given) && ran > setting->seeds) setting->seeds = ran;
+        }
+        if (given >= 0 && given <= ENI_MAX_RUNS) setting->seeds = (size_t)given;
+    }
+    if (!json_is_object(primary)) return;
+    eni_json_at(reader, "claims.primary");
+    const json_t *arms = eni_json_need_array(reader, primary, "arms", 2);
+    const char *setting = eni_json_need_text(reader, primary, "setting");
+    const char *a = json_string_value(json_array_get(arms, 0)),
+               *b = json_string_value(json_array_get(arms, 1));
+    if (reader->status != EN_OK) return;
+    study->primary =
+        (eni_primary){find_setting(study, setting), a == NULL ? study->narms : find_arm(study, a),
+                      b == NULL ? study->narms : find_arm(study, b)};
+    study->has_primary = study->primary.setting < study->nsettings && study->primary.a < study->narms &&
+                         study->primary.b < study->narms && study->primary.a != study->primary.b;
+    if (!study->has_primary)
+        eni_json_fail(reader, "claims.primary should name a setting and two arms of this study");
+}
+
+/* What a setting emulates is what its runs say; the straggler of the index counts even when they all failed.
+ */
+static void find_emulation(eni_study *study)
+{
+    for (size_t c = 0; c < study->nsettings; c++) {
+        for (size_t r = 0; r < study->nruns; r++)
+            if (study->runs[r].setting == c && study->runs[r].emulated != NULL)
+                study->settings[c].emulated = study->runs[r].emulated;
+    }
+}
+
+static en_status fill_study(eni_json *reader, double target, eni_study *study)
+{
+    json_int_t schema = eni_json_need_integer(reader, study->index, "schema");
+    if (reader->status == EN_OK && schema != 1)
+        eni_json_fail(reader, "schema %lld is not 1, the only one that this version reads",
+                      (long long)schema);
+    study->target = target > 0 ? target : eni_json_need_number(reader, study->index, "target");
+    if (reader->status == EN_OK && !(study->target > 0 && study->target <= 1))
+        eni_json_fail(reader, "target %g should be a fraction above 0 and up to 1, such as 0.75",
+                      study->target);
+    study->lr_scale = eni_json_text(reader, study->index, "lr_scale");
+    load_settings(reader, study);
+    load_arms(reader, study);
+    EN_TRY(reader->status);
+    choose_colours(study);
+    EN_TRY(load_seeds(reader, study));
+    EN_TRY(load_runs(reader, study));
+    find_emulation(study);
+    load_claims(reader, study);
+    return reader->status;
+}
+
+/* A folder of `entrain run --out` is a comparison of one: the same page, without the pairs. */
+static json_t *index_of_single_run(const char *dir)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/result.json", dir);
+    if (access(path, R_OK) != 0) return NULL;
+    json_error_t ignored;
+    json_t *result = json_load_file(path, 0, &ignored);
+    const char *strategy = json_string_value(json_object_get(result, "strategy"));
+    const char *outcome = json_string_value(json_object_get(result, "exit"));
+    json_int_t seed = json_integer_value(json_object_get(result, "seed"));
+    bool is_ok = outcome == NULL ? json_integer_value(json_object_get(result, "exit")) == 0
+                                 : strcmp(outcome, "ok") == 0;
+    const double target = json_number_value(json_object_get(result, "target"));
+    json_t *index =
+        json_pack("{s:i, s:f, s:[{s:s}], s:[{s:s, s:s}], s:[I], s:[{s:s, s:s, s:I, s:s, s:i, s:i}]}",
+                  "schema", 1, "target", target > 0 ? target : 0.75, "cells", "name", "run", "arms", "name",
+                  strategy ? strategy : "run", "strategy", strategy ? strategy : "run", "seeds", seed, "runs",
+                  "cell", "run", "arm", strategy ? strategy : "run", "seed", seed, "dir", ".", "order", 0,
+                  "exit", is_ok ? 0 : 1);
+    if (index != NULL) {
+        json_object_set(index, "argv", json_object_get(result, "argv"));
+        json_object_set(index, "environment", json_object_get(result, "environment"));
+    }
+    json_decref(result);
+    return index;
+}
+
+en_status eni_study_load(const char *dir, double target, eni_study **study_out)
+{
+    eni_study *study = eni_alloc(sizeof *study);
+    if (study == NULL) return EN_ENOMEM;
+    en_status st = EN_ENOMEM;
+    study->dir = eni_strdup(dir);
+    if (study->dir == NULL) goto free_study;
+
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/compare.json", dir);
+    eni_json reader = {.path = path};
+    if (access(path, F_OK) != 0) study->index = index_of_single_run(dir);
+    if (study->index == NULL && access(path, F_OK) != 0) {
+        eni_error("report",
+                  "%s has no compare.json and no result.json: give the --out folder of a comparison", dir);
+        st = EN_ENOENT;
+        goto free_study;
+    }
+    if (study->index == NULL) study->index = eni_json_load(&reader);
+    EN_TRY_GOTO(reader.status, free_study);
+    EN_TRY_GOTO(fill_study(&reader, target, study), free_study);
+    *study_out = study;
+    return EN_OK;
+
+free_study:
+    eni_study_free(study);
+    return st;
+}
+
+void eni_study_free(eni_study *study)
+{
+    if (study == NULL) return;
+    for (size_t i = 0; i < study->nruns; i++)
+        eni_study_drop_run(&study->runs[i]);
+    eni_free(study->runs);
+    eni_free(study->seeds);
+    json_decref(study->index);
+    eni_free(study->dir);
+    eni_free(study);
 }
