@@ -163,7 +163,7 @@ static en_status run_check(const eni_command_context *context, const char *dir, 
                            int repeat, double *step_out)
 {
     char run[128];
-    eni_trial_result result;
+    double rate;
     const eni_config *c = context->config;
     const eni_trial trial = {.strategy = check->strategy,
                              .workers = check->workers,
@@ -171,9 +171,7 @@ static en_status run_check(const eni_command_context *context, const char *dir, 
                              .servers = 1,
                              .threads = c->threads > 0 ? c->threads : 1};
     snprintf(run, sizeof run, "%s/%s-%d-%d", dir, check->strategy, check->workers, repeat);
-    EN_TRY(eni_trial_run(context, &trial, run, &result));
-    *step_out = result.step;
-    return EN_OK;
+    return eni_trial_run(context, &trial, run, &rate, step_out);
 }
 
 /* In turns: what else the machine does hits all alike. */

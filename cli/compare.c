@@ -42,6 +42,7 @@ typedef struct comparison {
     char slow[LIST_BYTES];    /* the stragglers of the setting "slow", with commas */
     eni_config arm[MAX_ARMS]; /* as runs, with the first seed */
     const char *label[MAX_ARMS];
+    bool is_alone[MAX_ARMS]; /* the strategy is EN_ALONE */
     char setting[MAX_SETTINGS][16];
     int setting_seeds[MAX_SETTINGS];  /* how many of the seeds run in it */
     int line[MAX_SETTINGS][MAX_ARMS]; /* of the live display */
@@ -99,9 +100,8 @@ static en_status check_folder_is_new(const comparison *c, const char *text)
 
 /* `solo` beside W workers is one process that takes the micro-batches of all W and averages them, with the
  * threads of one worker: then its bytes are theirs. */
-static void make_baseline(const en_strategy *strategy, int64_t workers, eni_config *run)
+static void make_baseline(int64_t workers, eni_config *run)
 {
-    if ((strategy->flags & EN_ALONE) == 0) return;
     int64_t share = eni_host_info_cores() / workers;
     if (run->threads == 0) run->threads = share > 0 ? share : 1;
     if (!eni_config_is_given(run, "accumulate")) run->accumulate = workers;
@@ -109,18 +109,17 @@ static void make_baseline(const en_strategy *strategy, int64_t workers, eni_conf
 }
 
 /* Before the first arm trains, for all. */
-static en_status check_strategy(const comparison *c, eni_config *run)
+static en_status check_strategy(comparison *c, int arm)
 {
     char word[ENI_STRATEGY_WORD_MAX];
     const char *given;
     const en_strategy *strategy;
-    eni_options *options;
-    EN_TRY(eni_plugin_split(run->strategy, word, &given));
+    EN_TRY(eni_plugin_split(c->arm[arm].strategy, word, &given));
     EN_TRY(eni_plugin_find(c->context->plugin_dir, word, &strategy));
-    make_baseline(strategy, c->base.workers, run);
-    EN_TRY(eni_options_new(strategy, given, &options));
-    eni_options_free(options);
-    return eni_servers_check(run, strategy);
+    c->is_alone[arm] = (strategy->flags & EN_ALONE) != 0;
+    if (c->is_alone[arm]) make_baseline(c->base.workers, &c->arm[arm]);
+    EN_TRY(eni_options_check(strategy, given));
+    return eni_servers_check(&c->arm[arm], strategy);
 }
 
 /* The same; each device is asked for once. */
@@ -142,7 +141,7 @@ static en_status add_arm(comparison *c, const char *text)
     c->arm[c->narms].quiet = true; /* the live lines speak */
     if (!eni_config_is_given(&c->arm[c->narms], "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
     c->label[c->narms++] = text;
-    EN_TRY(check_strategy(c, &c->arm[c->narms - 1]));
+    EN_TRY(check_strategy(c, c->narms - 1));
     EN_TRY(choose_holdout(&c->arm[c->narms - 1]));
     return check_gpu(c, &c->arm[c->narms - 1]);
 }
@@ -385,8 +384,10 @@ static en_status describe(comparison *c)
         char word[ENI_STRATEGY_WORD_MAX];
         const char *options = "";
         if (eni_plugin_split(c->arm[i].strategy, word, &options) != EN_OK) word[0] = 0;
-        json_array_append_new(arms, json_pack("{s:s, s:s, s:s, s:f}", "name", c->label[i], "strategy", word,
-                                              "options", options, "lr", c->arm[i].lr));
+        json_t *arm = json_pack("{s:s, s:s, s:s, s:f}", "name", c->label[i], "strategy", word, "options",
+                                options, "lr", c->arm[i].lr);
+        if (c->is_alone[i]) json_object_set_new(arm, "alone", json_true());
+        json_array_append_new(arms, arm);
     }
     for (int i = 0; i < c->nseeds; i++)
         json_array_append_new(seeds, json_integer(eni_config_seed(config, i)));

@@ -79,24 +79,22 @@ static void format_bytes(uint64_t bytes, char text[ENI_TABLE_TEXT])
         snprintf(text, ENI_TABLE_TEXT, bytes < 10e9 ? "%.2f GB" : "%.1f GB", (double)bytes * 1e-9);
 }
 
-#define SHORT_UUID "%.12s" /* "GPU-5f1c2a3b": as nvidia-smi and the table at the start of a run shorten it   \
-                            */
+#define SHORT_UUID                                                                                           \
+    "%.12s" /* "GPU-5f1c2a3b": as nvidia-smi and the table at the start of a run shorten it                  \
+             */
 
 static void format_users(const eni_gpus_one *g, char text[ENI_TABLE_TEXT])
 {
-    size_t at = 0;
     char bytes[ENI_TABLE_TEXT];
-    snprintf(text, ENI_TABLE_TEXT, g->nusers < 0 ? "not told" : "nobody");
-    for (int i = 0; i < g->nusers && i < USERS_SHOWN && at < ENI_TABLE_TEXT; i++) {
+    snprintf(text, ENI_TABLE_TEXT, "%s", g->nusers < 0 ? "not told" : g->nusers == 0 ? "nobody" : "");
+    for (int i = 0; i < g->nusers && i < USERS_SHOWN; i++) {
         const eni_gpus_user *u = &g->users[i];
-        at += (size_t)snprintf(text + at, ENI_TABLE_TEXT - at, "%s%s%spid %" PRId64, i > 0 ? ", " : "",
-                               u->program, u->program[0] != 0 ? " " : "", u->user.pid);
+        eni_text_add(text, ENI_TABLE_TEXT, "%s%s%spid %" PRId64, i > 0 ? ", " : "", u->program,
+                     u->program[0] != 0 ? " " : "", u->user.pid);
         format_bytes(u->user.bytes, bytes);
-        if (u->user.bytes > 0 && at < ENI_TABLE_TEXT)
-            at += (size_t)snprintf(text + at, ENI_TABLE_TEXT - at, " (%s)", bytes);
+        if (u->user.bytes > 0) eni_text_add(text, ENI_TABLE_TEXT, " (%s)", bytes);
     }
-    if (g->nusers > USERS_SHOWN && at < ENI_TABLE_TEXT)
-        snprintf(text + at, ENI_TABLE_TEXT - at, " and %d more", g->nusers - USERS_SHOWN);
+    if (g->nusers > USERS_SHOWN) eni_text_add(text, ENI_TABLE_TEXT, " and %d more", g->nusers - USERS_SHOWN);
 }
 
 static void show_list(FILE *out, const eni_gpu_list *gpus)

@@ -89,11 +89,9 @@ static en_status check_strategies(const scaling *s)
         char word[ENI_STRATEGY_WORD_MAX];
         const char *given;
         const en_strategy *strategy;
-        eni_options *options;
         EN_TRY(eni_plugin_split(c->scaled.item[i], word, &given));
         EN_TRY(eni_plugin_find(s->context->plugin_dir, word, &strategy));
-        EN_TRY(eni_options_new(strategy, given, &options));
-        eni_options_free(options);
+        EN_TRY(eni_options_check(strategy, given));
     }
     return EN_OK;
 }
@@ -113,7 +111,7 @@ static en_status check_rows(const scaling *s)
 static en_status run_row(const scaling *s, row *r, int repeat)
 {
     char dir[1024], name[48];
-    eni_trial_result result;
+    double rate, step;
     const eni_trial trial = {.strategy = r->strategy,
                              .workers = r->workers,
                              .batch = r->batch,
@@ -123,11 +121,11 @@ static en_status run_row(const scaling *s, row *r, int repeat)
         if (*c == '/' || *c == ':' || *c == '=') *c = '-';
     snprintf(dir, sizeof dir, "%s/%s-%s-n%lld-%d", s->dir, r->is_strong ? "strong" : "weak", name,
              (long long)r->workers, repeat);
-    EN_TRY(eni_trial_run(s->context, &trial, dir, &result));
-    r->rates[r->n++] = result.samples_s;
+    EN_TRY(eni_trial_run(s->context, &trial, dir, &rate, &step));
+    r->rates[r->n++] = rate;
     if (!s->context->config->quiet)
         fprintf(stderr, "%s %s, %lld worker%s: %.0f samples/s\n", r->is_strong ? "strong" : "weak",
-                r->strategy, (long long)r->workers, r->workers == 1 ? "" : "s", result.samples_s);
+                r->strategy, (long long)r->workers, r->workers == 1 ? "" : "s", rate);
     return EN_OK;
 }
 

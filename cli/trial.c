@@ -16,24 +16,17 @@
 #include "core/log.h"
 #include "core/try.h"
 
-static en_status read_result(const char *dir, eni_trial_result *out)
+static en_status read_result(const char *dir, double *samples_s_out, double *step_out)
 {
     char path[1200];
     snprintf(path, sizeof path, "%s/result.json", dir);
     json_t *result = json_load_file(path, 0, NULL);
-    const double rate = json_number_value(json_object_get(result, "samples_per_s"));
-    const double global = json_number_value(json_object_get(result, "global_batch_size"));
-    const char *device = json_string_value(json_object_get(result, "device"));
-    if (rate > 0) {
-        *out = (eni_trial_result){.samples_s = rate,
-                                  .step = global / rate,
-                                  .seconds = json_number_value(json_object_get(result, "train_seconds"))};
-        snprintf(out->device, sizeof out->device, "%s", device == NULL ? "" : device);
-    } else {
-        eni_error("trial", "%s says no samples per second: the run was too short; give more --steps", path);
-    }
+    *samples_s_out = json_number_value(json_object_get(result, "samples_per_s"));
+    *step_out = json_number_value(json_object_get(result, "global_batch_size")) / *samples_s_out;
     json_decref(result);
-    return rate > 0 ? EN_OK : EN_EINVAL;
+    if (*samples_s_out > 0) return EN_OK;
+    eni_error("trial", "%s says no samples per second: the run was too short; give more --steps", path);
+    return EN_EINVAL;
 }
 
 static en_status set_run(const eni_trial *trial, const char *dir, eni_config *run)
@@ -72,7 +65,7 @@ en_status eni_trial_check(const eni_command_context *context, const eni_trial *t
 }
 
 en_status eni_trial_run(const eni_command_context *context, const eni_trial *trial, const char *dir,
-                        eni_trial_result *result_out)
+                        double *samples_s_out, double *step_out)
 {
     eni_config run = {0};
     EN_TRY(make_run(context, trial, &run));
@@ -81,7 +74,7 @@ en_status eni_trial_run(const eni_command_context *context, const eni_trial *tri
     const eni_launch launch = {
         .config = &run, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
     if (st == EN_OK) st = eni_launch_run(&launch);
-    if (st == EN_OK) st = read_result(dir, result_out);
+    if (st == EN_OK) st = read_result(dir, samples_s_out, step_out);
     eni_config_fini(&run);
     return st;
 }

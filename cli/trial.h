@@ -12,17 +12,11 @@ typedef struct eni_trial {
     int64_t threads;        /* 0: as the command says */
 } eni_trial;
 
-typedef struct eni_trial_result {
-    double samples_s; /* all workers together, after the warm-up */
-    double step;      /* seconds of one step of the whole world: global batch / samples_s */
-    double seconds;   /* of training, on the run's own clock */
-    char device[32];
-} eni_trial_result;
-
-/* Runs in `dir`, which is made if it is not there and gets result.json and what else a run leaves. As
+/* Runs in `dir`, which is made if it is not there and gets result.json and what else a run leaves. What comes
+ * out: the samples per second of all workers together, after the warm-up, and the seconds of a step. As
  * eni_launch_run; EN_EINVAL, logged, also when the result has no rate. */
 en_status eni_trial_run(const eni_command_context *context, const eni_trial *trial, const char *dir,
-                        eni_trial_result *result_out);
+                        double *samples_s_out, double *step_out);
 
 /* Before the first of several: what their flags say that this one cannot do is refused. EN_EINVAL, logged. */
 en_status eni_trial_check(const eni_command_context *context, const eni_trial *trial);

@@ -20,6 +20,7 @@
 #include "config/keys.h"
 #include "config/units.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
 
 /* ---- variables ---- */
@@ -58,14 +59,9 @@ static const int64_t slurm_first_special_step = 0xfffffff0;
 /* The flag behind each of SAID_*, without dashes. */
 static const char *const said_keys[SAID] = {"rank", "world-size", "local-rank", "local-size"};
 
-typedef struct known {
-    const char *name;
-    const char *variable[SAID];
-} known;
-
 enum { TORCHRUN, OPEN_MPI, MVAPICH2, PMI, SLURM };
 
-static const known launchers[LAUNCHERS] = {
+static const words launchers[LAUNCHERS] = {
     [TORCHRUN] = {"torchrun", {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}},
     [OPEN_MPI] = {"Open MPI",
                   {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -234,17 +230,12 @@ static bool disagree(const words *said, int count, int what)
     return false;
 }
 
-static void add(char *text, size_t bytes, const char *format, const char *a, const char *b)
-{
-    size_t used = strlen(text);
-    snprintf(text + used, bytes - used, format, a, b);
-}
-
 static void describe(const words *said, char *text, size_t bytes)
 {
-    add(text, bytes, "%s%s says", text[0] == '\0' ? "" : "; ", said->name);
+    eni_text_add(text, bytes, "%s%s says", text[0] == '\0' ? "" : "; ", said->name);
     for (int what = 0; what < SAID; what++)
-        if (said->variable[what] != NULL) add(text, bytes, " %s %s", said->variable[what], said->text[what]);
+        if (said->variable[what] != NULL)
+            eni_text_add(text, bytes, " %s %s", said->variable[what], said->text[what]);
 }
 
 /* EN_EINVAL, logged with everything that everybody says and the flags that decide, where two disagree about
@@ -254,7 +245,7 @@ static en_status check_agreement(const words *said, int count, const bool *is_de
     char flags[128] = "", text[900] = "";
     for (int what = 0; what < SAID; what++)
         if (!is_decided[what] && disagree(said, count, what))
-            add(flags, sizeof flags, "%s--%s", flags[0] == '\0' ? "" : " and ", said_keys[what]);
+            eni_text_add(flags, sizeof flags, "%s--%s", flags[0] == '\0' ? "" : " and ", said_keys[what]);
     if (flags[0] == '\0') return EN_OK;
     for (int i = 0; i < count; i++)
         describe(&said[i], text, sizeof text);

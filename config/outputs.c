@@ -16,6 +16,7 @@
 
 #include "config/folders.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
 
 enum { LOCK_TRIES = 30, LOCK_WAIT_MS = 10, NAMED = 4 }; /* what was killed needs a moment to be gone */
@@ -59,9 +60,8 @@ typedef struct holding {
 
 static void name_one(holding *h, const char *name)
 {
-    const size_t at = strlen(h->named);
-    if (h->nnamed++ >= NAMED) return;
-    snprintf(h->named + at, sizeof h->named - at, "%s%.60s", at > 0 ? ", " : "", name);
+    if (h->nnamed++ < NAMED)
+        eni_text_add(h->named, sizeof h->named, "%s%.60s", h->named[0] != 0 ? ", " : "", name);
 }
 
 en_status eni_out_checkpoints(const eni_config *config, char *dir_out, size_t bytes)

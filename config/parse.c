@@ -44,11 +44,9 @@ static en_status refuse_foreign(const scanner *line, const char *word, const eni
 {
     char where[200] = "";
     for (int p = 0; p < ENI_PROGRAMS; p++)
-        if (eni_key_applies(key, (eni_program)p)) {
-            size_t used = strlen(where);
-            snprintf(where + used, sizeof where - used, "%s%s", used > 0 ? ", " : "",
-                     eni_program_name((eni_program)p));
-        }
+        if (eni_key_applies(key, (eni_program)p))
+            eni_text_add(where, sizeof where, "%s%s", where[0] != 0 ? ", " : "",
+                         eni_program_name((eni_program)p));
     eni_error("config", "%.200s: --%s is no flag of %s; give it to %s", word, key->name,
               eni_program_name(line->program), where);
     return EN_EINVAL;
@@ -171,7 +169,8 @@ static en_status apply(scanner *line)
     bool is_launched = config->result_fd >= 0; /* by us, with flags for all: old variables must not leak in */
     if (!is_launched) {
         static const char *const decided[] = {"rank", "world-size", "local-rank", "local-size", "rendezvous"};
-        for (size_t i = 0; i < sizeof decided / sizeof *decided; i++) /* by a flag: launchers need not agree */
+        for (size_t i = 0; i < sizeof decided / sizeof *decided;
+             i++) /* by a flag: launchers need not agree */
             EN_TRY(set_flags(line, eni_key_find(decided[i], strlen(decided[i]))));
         EN_TRY(eni_config_env(config));
     }

@@ -1,6 +1,8 @@
 /* memory.c - see memory.h. */
 #include "core/memory.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -59,6 +61,15 @@ void eni_memory_keep(void)
     mallopt(M_MMAP_THRESHOLD, 32 << 20); /* glibc's upper limit */
     mallopt(M_TRIM_THRESHOLD, INT32_MAX);
 #endif
+}
+
+void eni_text_add(char *text, size_t bytes, const char *fmt, ...)
+{
+    const size_t used = strlen(text);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text + used, bytes - used, fmt, args);
+    va_end(args);
 }
 
 char *eni_strdup(const char *text)

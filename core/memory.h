@@ -34,6 +34,9 @@ void eni_free(void *memory);
  * library has no say in its host's heap. Nothing where the C library is another. Any thread. */
 void eni_memory_keep(void);
 
+/* Appends to a text in `bytes` of memory; what does not fit is cut. */
+void eni_text_add(char *text, size_t bytes, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
 /* A heap copy of a string, freed with eni_free; NULL when out of memory. */
 char *eni_strdup(const char *text);
 

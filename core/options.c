@@ -122,6 +122,13 @@ void eni_option_describe(const en_option *option, char *text_out, size_t bytes)
 
 /* ---- parsing ----------------------------------------------------------------------------------------- */
 
+static value *find_value(const eni_options *options, const char *key)
+{
+    for (uint32_t i = 0; i < options->n; i++)
+        if (strcmp(options->values[i].option->key, key) == 0) return &options->values[i];
+    return NULL;
+}
+
 static en_status refuse_key(const eni_options *options, const char *key)
 {
     const value *nearest = NULL;
@@ -159,9 +166,7 @@ static int parse_number(const en_option *option, const char *text, double *numbe
 static en_status set_value(eni_options *options, const char *key, const char *text)
 {
     char range[128];
-    value *v = NULL;
-    for (uint32_t i = 0; i < options->n; i++)
-        if (strcmp(options->values[i].option->key, key) == 0) v = &options->values[i];
+    value *v = find_value(options, key);
     if (!v) return refuse_key(options, key);
     if (v->is_given) {
         eni_error("options", "option %s of strategy %s is given twice", key, options->strategy);
@@ -178,14 +183,6 @@ static en_status set_value(eni_options *options, const char *key, const char *te
     return EN_EINVAL;
 }
 
-static int is_switch(const eni_options *options, const char *key)
-{
-    for (uint32_t i = 0; i < options->n; i++)
-        if (strcmp(options->values[i].option->key, key) == 0)
-            return options->values[i].option->type == EN_OPT_BOOL;
-    return 0;
-}
-
 /* One "key=value" of `length` characters; of a boolean that is on, the key alone. */
 static en_status parse_pair(eni_options *options, const char *pair, size_t length)
 {
@@ -198,7 +195,8 @@ static en_status parse_pair(eni_options *options, const char *pair, size_t lengt
     memcpy(copy, pair, length);
     copy[length] = 0;
     const size_t key = strcspn(copy, "=:");
-    if (is_switch(options, copy)) return set_value(options, copy, "on");
+    const value *v = find_value(options, copy);
+    if (v != NULL && v->option->type == EN_OPT_BOOL) return set_value(options, copy, "on");
     if (key == 0 || key == length) {
         eni_error("options", "'%s' is not an option of strategy %s: write key=value", copy,
                   options->strategy);
@@ -282,12 +280,18 @@ void eni_options_free(eni_options *options)
     eni_free(options);
 }
 
+en_status eni_options_check(const en_strategy *strategy, const char *given)
+{
+    eni_options *options;
+    EN_TRY(eni_options_new(strategy, given, &options));
+    eni_options_free(options);
+    return EN_OK;
+}
+
 static const value *look_up(const eni_options *options, const char *key, int is_text)
 {
-    for (uint32_t i = 0; i < options->n; i++) {
-        const value *v = &options->values[i];
-        if (strcmp(v->option->key, key) == 0 && (v->option->type == EN_OPT_TEXT) == is_text) return v;
-    }
+    const value *v = find_value(options, key);
+    if (v != NULL && (v->option->type == EN_OPT_TEXT) == is_text) return v;
     eni_error("options", "strategy %s asks for its %s option %s, which it did not declare", options->strategy,
               is_text ? "text" : "numeric", key);
     return NULL;

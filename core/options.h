@@ -21,6 +21,9 @@ enum { ENI_OPTION_TEXT_MAX = 256 }; /* longest text value, the terminating 0 inc
  * EN_EINVAL, logged: unknown or repeated key, value not of its type or out of range; EN_ENOMEM. */
 en_status eni_options_new(const en_strategy *strategy, const char *given, eni_options **options_out);
 
+/* Whether eni_options_new would take them. */
+en_status eni_options_check(const en_strategy *strategy, const char *given);
+
 /* NULL is fine. */
 void eni_options_free(eni_options *options);
 

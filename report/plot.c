@@ -26,8 +26,7 @@ extern char **environ;
 
 enum { PLOT_TIMEOUT_S = 20, PLOT_MAX_BYTES = 16 << 20 };
 
-/* ---- gnuplot, and text that it cannot take for anything else ---------------------------------------------
- */
+/* ---- gnuplot ------------------------------------------------------------------------------------------- */
 
 /* A memory file with `bytes` of text, read position at the start; -1 on failure. It cannot fill a pipe. */
 static int file_of(const char *text, size_t bytes)
@@ -127,23 +126,6 @@ eni_picture eni_plot_run(const char *gnuplot, const char *script, size_t bytes, 
         return (eni_picture){text, length};
     free(text);
     return (eni_picture){NULL, 0};
-}
-
-void eni_plot_quote(FILE *script, const char *text, size_t letters)
-{
-    fputc('\'', script);
-    for (const unsigned char *at = (const unsigned char *)text; *at != 0; at++) {
-        bool is_start = (*at & 0xc0) != 0x80;
-        if (is_start && letters-- == 0) {
-            fputs("…", script);
-            break;
-        }
-        if (*at == '\'')
-            fputs("''", script);
-        else
-            fputc(*at < 0x20 || *at == 0x7f || *at == '`' ? '?' : *at, script);
-    }
-    fputc('\'', script);
 }
 
 /* ---- the picture in the page --------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
-/* plot_style.c - one colour and one shape per strategy, the same on every figure. */
+/* plot_style.c - one colour and one shape per strategy, the same on every figure; text that gnuplot cannot take for
+ * anything else. */
 #include <math.h>
 #include <stdarg.h>
 
@@ -94,6 +95,23 @@ void eni_plot_add_row(eni_plot_rows *rows, const char *fmt, ...)
     vsnprintf(label, sizeof rows->label[0], fmt, args);
     va_end(args);
     eni_table_trim(label);
+}
+
+void eni_plot_quote(FILE *script, const char *text, size_t letters)
+{
+    fputc('\'', script);
+    for (const unsigned char *at = (const unsigned char *)text; *at != 0; at++) {
+        bool is_start = (*at & 0xc0) != 0x80;
+        if (is_start && letters-- == 0) {
+            fputs("…", script);
+            break;
+        }
+        if (*at == '\'')
+            fputs("''", script);
+        else
+            fputc(*at < 0x20 || *at == 0x7f || *at == '`' ? '?' : *at, script);
+    }
+    fputc('\'', script);
 }
 
 enum { LABEL_LETTERS = 24 };

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/memory.h"
 #include "report/table.h"
 
 const char *eni_fair_mark(int mark)
@@ -32,18 +33,6 @@ static void add_rule(eni_fairness *fairness, const char *name, int mark, const c
     fairness->npass += mark == ENI_PASS;
     fairness->nwarn += mark == ENI_WARN;
     fairness->nfail += mark == ENI_FAIL;
-}
-
-/* Appends to a text of ENI_RULE_TEXT bytes; what does not fit is cut. */
-static void append(char *text, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void append(char *text, const char *fmt, ...)
-{
-    size_t used = strlen(text);
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text + used, ENI_RULE_TEXT - used, fmt, args);
-    va_end(args);
 }
 
 enum { RUNS_NAMED = 3 }; /* of many that have the same trouble */
@@ -74,8 +63,8 @@ static void rule_same_hash(const eni_study *study, const char *name, bool is_of_
         }
         compared++;
         if (first == NULL) {
-            append(list, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed,
-                   hash_of(run, is_of_order));
+            eni_text_add(list, ENI_RULE_TEXT, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed,
+                         hash_of(run, is_of_order));
         } else if (strcmp(hash_of(first, is_of_order), hash_of(run, is_of_order)) != 0) {
             add_rule(fairness, name, ENI_FAIL, "seed %" PRId64 ": %s in %s has %.8s, %s in %s has %.8s",
                      run->seed, study->arms[first->arm].name, study->settings[first->setting].name,
@@ -121,10 +110,12 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
         if (!rate_of(study, a, &lr, &samples, &updates)) continue;
         double level = lr / pow(samples, power);
         if (isnan(reference)) reference = level;
-        append(list, "%s%s %g per %.0f samples", list[0] ? ", " : "", study->arms[a].name, lr, samples);
+        eni_text_add(list, ENI_RULE_TEXT, "%s%s %g per %.0f samples", list[0] ? ", " : "",
+                     study->arms[a].name, lr, samples);
         if (fabs(level / reference - 1) > 0.03 + 1 / updates)
-            append(odd, level / reference < 10 ? "%s%s at %.2g of the rule" : "%s%s at %.0f times the rule",
-                   odd[0] ? ", " : "", study->arms[a].name, level / reference);
+            eni_text_add(odd, ENI_RULE_TEXT,
+                         level / reference < 10 ? "%s%s at %.2g of the rule" : "%s%s at %.0f times the rule",
+                         odd[0] ? ", " : "", study->arms[a].name, level / reference);
     }
     if (isnan(reference)) {
         add_rule(fairness, name, ENI_WARN, "the runs do not give lr and updates");
@@ -159,8 +150,8 @@ static void append_not_applied(const eni_study *study, char *text)
         char few[32], lost[32];
         eni_table_grouped(applied, ",", few, sizeof few);
         eni_table_grouped(dropped, ",", lost, sizeof lost);
-        append(text, "%s%s applied %s and dropped %s", is_first ? "; " : ", ", study->arms[a].name, few,
-               lost);
+        eni_text_add(text, ENI_RULE_TEXT, "%s%s applied %s and dropped %s", is_first ? "; " : ", ",
+                     study->arms[a].name, few, lost);
         is_first = false;
     }
 }
@@ -197,22 +188,16 @@ static bool same_text(const char *a, const char *b)
     return a == NULL || b == NULL || strcmp(a, b) == 0;
 }
 
-/* `solo` is what the others are measured against: one process that does the micro-batches of all workers. */
-static bool is_baseline(const eni_study *study, size_t arm)
-{
-    return strcmp(study->arms[arm].strategy, "solo") == 0;
-}
-
 static void rule_task(const eni_study *study, eni_fairness *fairness)
 {
     const eni_run *first = NULL;
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
         if (!run->is_complete) continue;
-        if (first == NULL || is_baseline(study, first->arm)) first = run;
+        if (first == NULL || study->arms[first->arm].is_alone) first = run;
         bool is_same = same_text(first->model, run->model) && same_text(first->data, run->data) &&
                        same_text(first->device, run->device) && same_text(first->version, run->version) &&
-                       (is_baseline(study, run->arm) || !(fabs(first->workers - run->workers) > 0)) &&
+                       (study->arms[run->arm].is_alone || !(fabs(first->workers - run->workers) > 0)) &&
                        !(fabs(first->global_batch_size - run->global_batch_size) > 0);
         if (is_same) continue;
         add_rule(fairness, "same task", ENI_FAIL,
@@ -242,7 +227,7 @@ static const char *condition_of(const eni_study *study, size_t setting, size_t a
 /* What the baseline differs in by being one: it stands for all workers. */
 static bool is_excepted(const eni_study *study, size_t arm, const char *key)
 {
-    return is_baseline(study, arm) &&
+    return study->arms[arm].is_alone &&
            (strcmp(key, "workers") == 0 || strcmp(key, "accumulate") == 0 || strcmp(key, "threads") == 0);
 }
 
@@ -257,8 +242,8 @@ static void find_difference(const eni_study *study, const char *key, char *text)
             if (is_excepted(study, a, key)) continue;
             const char *one = condition_of(study, c, first, key), *other = condition_of(study, c, a, key);
             if (strcmp(one, other) == 0) continue;
-            append(text, "%s%s: %s has %s, %s has %s", text[0] ? "; " : "", key, study->arms[first].name, one,
-                   study->arms[a].name, other);
+            eni_text_add(text, ENI_RULE_TEXT, "%s%s: %s has %s, %s has %s", text[0] ? "; " : "", key,
+                         study->arms[first].name, one, study->arms[a].name, other);
             return;
         }
     }
@@ -276,7 +261,7 @@ static void rule_conditions(const eni_study *study, eni_fairness *fairness)
     {
         find_difference(study, key, odd);
         if (json_is_string(value))
-            append(list, "%s%s %s", list[0] ? ", " : "", key, json_string_value(value));
+            eni_text_add(list, ENI_RULE_TEXT, "%s%s %s", list[0] ? ", " : "", key, json_string_value(value));
     }
     add_rule(fairness, "same conditions", odd[0] == 0 ? ENI_PASS : ENI_FAIL, "%s", odd[0] == 0 ? list : odd);
 }
@@ -427,10 +412,13 @@ static void rule_cores(const eni_study *study, eni_fairness *fairness)
         if ((int)run->nroles <= cores) continue;
         char line[ENI_RULE_TEXT] = "";
         if (servers > 0)
-            append(line, "psd shares %d core%s with %d workers", cores, cores == 1 ? "" : "s", workers);
+            eni_text_add(line, ENI_RULE_TEXT, "psd shares %d core%s with %d workers", cores,
+                         cores == 1 ? "" : "s", workers);
         else
-            append(line, "%d workers share %d core%s", workers, cores, cores == 1 ? "" : "s");
-        if (strstr(shared, line) == NULL) append(shared, "%s%s", shared[0] ? "; " : "", line);
+            eni_text_add(line, ENI_RULE_TEXT, "%d workers share %d core%s", workers, cores,
+                         cores == 1 ? "" : "s");
+        if (strstr(shared, line) == NULL)
+            eni_text_add(shared, ENI_RULE_TEXT, "%s%s", shared[0] ? "; " : "", line);
     }
     if (shared[0] != 0)
         add_rule(fairness, "cores per role", ENI_WARN, "%s", shared);
@@ -462,7 +450,7 @@ static void rule_order(const eni_study *study, eni_fairness *fairness)
     }
     char head[ENI_RULE_TEXT] = "";
     for (size_t i = 0; i < study->nruns && i < 6; i++)
-        append(head, "%s%s", i > 0 ? ", " : "", study->arms[study->runs[i].arm].name);
+        eni_text_add(head, ENI_RULE_TEXT, "%s%s", i > 0 ? ", " : "", study->arms[study->runs[i].arm].name);
     if (study->narms == 1)
         add_rule(fairness, "order of runs", ENI_PASS, "one arm, nothing to interleave");
     else if (!has_repeats)
@@ -486,7 +474,7 @@ static void append_load(const eni_study *study, char *text)
         least = fmin(least, json_number_value(load));
         most = fmax(most, json_number_value(load));
     }
-    if (most >= 0) append(text, "; load %.1f to %.1f before the runs", least, most);
+    if (most >= 0) eni_text_add(text, ENI_RULE_TEXT, "; load %.1f to %.1f before the runs", least, most);
 }
 
 static void rule_quiet(const eni_study *study, eni_fairness *fairness)
@@ -505,20 +493,23 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
         most = fmax(most, run->outside);
         if (run->outside <= ENI_BUSY_SHARE) continue;
         if (++nbusy <= RUNS_NAMED)
-            append(list, "%s%s %.0f %%", list[0] ? ", " : "", run->dir, 100 * run->outside);
+            eni_text_add(list, ENI_RULE_TEXT, "%s%s %.0f %%", list[0] ? ", " : "", run->dir,
+                         100 * run->outside);
     }
     const json_t *first = json_array_get(json_object_get(study->index, "runs"), 0);
     if (json_object_get(first, "outside") == NULL) return; /* of a version that did not measure it */
     if (known == 0) {
-        append(text, "not known: the runs were too short for it");
+        eni_text_add(text, ENI_RULE_TEXT, "not known: the runs were too short for it");
     } else if (nbusy == 0) {
-        append(text, "other processes took at most %.1f %% of the cores in %zu runs", 100 * most, known);
+        eni_text_add(text, ENI_RULE_TEXT, "other processes took at most %.1f %% of the cores in %zu runs",
+                     100 * most, known);
     } else {
-        append(text, "other processes took over %.0f %% of the cores in %zu of %zu runs: %s",
-               100 * ENI_BUSY_SHARE, nbusy, known, list);
-        if (nbusy > RUNS_NAMED) append(text, ", …, up to %.0f %%", 100 * most);
+        eni_text_add(text, ENI_RULE_TEXT,
+                     "other processes took over %.0f %% of the cores in %zu of %zu runs: %s",
+                     100 * ENI_BUSY_SHARE, nbusy, known, list);
+        if (nbusy > RUNS_NAMED) eni_text_add(text, ENI_RULE_TEXT, ", …, up to %.0f %%", 100 * most);
     }
-    if (known > 0 && unknown > 0) append(text, "; not known in %zu", unknown);
+    if (known > 0 && unknown > 0) eni_text_add(text, ENI_RULE_TEXT, "; not known in %zu", unknown);
     append_load(study, text);
     add_rule(fairness, "quiet machine", nbusy > 0 || known == 0 ? ENI_WARN : ENI_PASS, "%s", text);
 }
@@ -535,8 +526,8 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
         const eni_run *run = &study->runs[i];
         if (run->is_complete) continue;
         if (++failed > RUNS_NAMED) continue;
-        append(list, "%s%s (exit %d%s%s)", list[0] ? ", " : "", run->dir, run->exit,
-               run->cause == NULL ? "" : ": ", run->cause == NULL ? "" : run->cause);
+        eni_text_add(list, ENI_RULE_TEXT, "%s%s (exit %d%s%s)", list[0] ? ", " : "", run->dir, run->exit,
+                     run->cause == NULL ? "" : ": ", run->cause == NULL ? "" : run->cause);
     }
     /* Seeds may differ between settings by plan, never between the arms of a setting. */
     for (size_t c = 0; c < study->nsettings; c++) {
@@ -569,8 +560,8 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
 static bool must_be_equal(const eni_study *study, size_t arm)
 {
     const eni_arm *spec = &study->arms[arm];
-    bool is_known = strcmp(spec->strategy, "ring") == 0 || strcmp(spec->strategy, "ps-sync") == 0 ||
-                    strcmp(spec->strategy, "solo") == 0;
+    bool is_known =
+        spec->is_alone || strcmp(spec->strategy, "ring") == 0 || strcmp(spec->strategy, "ps-sync") == 0;
     const eni_run *run = eni_study_example(study, 0, arm);
     bool is_rotated = run != NULL && run->algorithm != NULL && strcmp(run->algorithm, "ring") == 0;
     const char *options = json_string_value(spec->options); /* "key=value,…" or an object */
@@ -586,7 +577,7 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
         if (!must_be_equal(study, a)) continue;
         if (first == SIZE_MAX) first = a;
         if (fabs(study->arms[a].lr - study->arms[first].lr) > 0) continue;
-        append(arms, "%s%s", narms > 0 ? " = " : "", study->arms[a].name);
+        eni_text_add(arms, ENI_RULE_TEXT, "%s%s", narms > 0 ? " = " : "", study->arms[a].name);
         narms++;
         for (size_t i = 0; i < study->nruns; i++) {
             const eni_run *run = &study->runs[i];

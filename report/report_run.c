@@ -349,6 +349,21 @@ static en_status load_emulated(eni_json *reader, eni_run *run)
     return reader->status;
 }
 
+void eni_study_find_target(eni_run *run, double target)
+{
+    eni_reach reach = eni_reach_find(run->evals, run->nevals, target);
+    bool has_accuracy = false;
+    for (size_t i = 0; i < run->nevals; i++)
+        has_accuracy = has_accuracy || !isnan(run->evals[i].accuracy);
+    if (run->is_complete && !has_accuracy)
+        reach = (eni_reach){.t = NAN, .samples = NAN, .low = NAN, .high = NAN};
+    run->reach_t = reach.t;
+    run->reach_samples = reach.samples;
+    run->reach_low = reach.low;
+    run->reach_high = reach.high;
+    run->last_t = run->nevals > 0 ? run->evals[run->nevals - 1].t : 0;
+}
+
 en_status eni_study_load_run(const char *dir, double target, eni_run *run)
 {
     static en_status (*const parts[])(eni_json *, eni_run *) = {load_texts,     load_roles,  load_stragglers,

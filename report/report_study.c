@@ -16,21 +16,6 @@
 
 /* ---- questions ---------------------------------------------------------------------------------------- */
 
-void eni_study_find_target(eni_run *run, double target)
-{
-    eni_reach reach = eni_reach_find(run->evals, run->nevals, target);
-    bool has_accuracy = false;
-    for (size_t i = 0; i < run->nevals; i++)
-        has_accuracy = has_accuracy || !isnan(run->evals[i].accuracy);
-    if (run->is_complete && !has_accuracy)
-        reach = (eni_reach){.t = NAN, .samples = NAN, .low = NAN, .high = NAN};
-    run->reach_t = reach.t;
-    run->reach_samples = reach.samples;
-    run->reach_low = reach.low;
-    run->reach_high = reach.high;
-    run->last_t = run->nevals > 0 ? run->evals[run->nevals - 1].t : 0;
-}
-
 bool eni_study_bracket_is_wide(const eni_run *run)
 {
     return isfinite(run->reach_t) && run->reach_high - run->reach_low > 0.1 * run->reach_t;
@@ -201,6 +186,7 @@ static void load_arms(eni_json *reader, eni_study *study)
         arm->strategy = eni_json_need_text(reader, entry, "strategy");
         arm->lr = eni_json_number(reader, entry, "lr");
         arm->options = json_object_get(entry, "options");
+        arm->is_alone = json_is_true(json_object_get(entry, "alone"));
         for (size_t j = 0; j < i && reader->status == EN_OK; j++) {
             if (strcmp(arm->name, study->arms[j].name) == 0)
                 eni_json_fail(reader, "%s repeats the name %s", reader->where, arm->name);

@@ -113,8 +113,10 @@ typedef struct eni_arm {
     const char *name, *strategy;
     json_t *options; /* borrowed; may be NULL */
     double lr;
-    int colour;  /* index of the strategy's colour: the same for two arms of one strategy */
-    int variant; /* 0 for the first arm of a strategy, 1 for the second, … */
+    bool is_alone; /* EN_ALONE: what the others are measured against, one process that does the work of all
+                      workers */
+    int colour;    /* index of the strategy's colour: the same for two arms of one strategy */
+    int variant;   /* 0 for the first arm of a strategy, 1 for the second, … */
 } eni_arm;
 
 typedef struct eni_study {

@@ -283,6 +283,7 @@ static void the_baseline_is_one_process(void **state)
         dir, "compare.json", "conditions",
         json_pack("{s:s, s:s, s:s, s:s}", "workers", "2", "accumulate", "1", "threads", "0", "steps", "9"));
     set_arm(0, "strategy", json_string("solo"));
+    set_arm(0, "alone", json_true());
     set_arm(0, "condition", json_pack("{s:s, s:s, s:s}", "workers", "1", "accumulate", "2", "threads", "1"));
     rule_is("same conditions", ENI_PASS, "workers 2");
     set_arm(0, "condition", json_pack("{s:s}", "steps", "8"));
