@@ -2,8 +2,8 @@
  * `entrain run` would have it, given to the launcher; its folder is thrown away by who asked. */
 #include "cli/trial.h"
 
-#include <dirent.h>
 #include <errno.h>
+#include <ftw.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,22 +126,14 @@ en_status eni_trial_folder(char dir_out[64])
     return EN_EIO;
 }
 
-/* Two levels are all there is: a folder per run. */
-static void remove_level(const char *dir, int depth)
+static int remove_one(const char *path, const struct stat *is, int kind, struct FTW *place)
 {
-    DIR *folder = opendir(dir);
-    const struct dirent *entry;
-    char path[4096];
-    while (folder != NULL && (entry = readdir(folder)) != NULL) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        if (snprintf(path, sizeof path, "%s/%s", dir, entry->d_name) >= (int)sizeof path) continue;
-        if (unlink(path) != 0 && depth > 0) remove_level(path, depth - 1);
-    }
-    if (folder != NULL) closedir(folder);
-    rmdir(dir);
+    (void)is, (void)kind, (void)place;
+    remove(path);
+    return 0;
 }
 
 void eni_trial_remove(const char *dir)
 {
-    remove_level(dir, 1);
+    nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }

@@ -237,21 +237,14 @@ en_status eni_config_resolve(eni_config *config)
     return EN_OK;
 }
 
-/* ---- an arm of a comparison: a strategy, its options, and keys of the run, in one text -------------------
- */
+/* ---- an arm of a comparison: a strategy, its options, and keys of the run, in one text ----------------- */
 
 /* Keys that an arm may set: what `entrain run` takes, less what the comparison itself decides. */
 static int find_arm_key(const char *name, size_t length)
 {
-    static const char *const not_its_own[] = {
-        "strategy", "out",       "overwrite",   "workers",     "seed",      "config",
-        "help",     "version",   "quiet",       "save",        "trace",     "resume",
-        "nnodes",   "node-rank", "master-addr", "master-port", "token-file"};
-    int k = eni_key_find(name, length);
-    if (k < 0 || !eni_key_applies(&eni_keys[k], ENI_RUN)) return -1;
-    for (size_t i = 0; i < sizeof not_its_own / sizeof not_its_own[0]; i++)
-        if (strcmp(not_its_own[i], eni_keys[k].name) == 0) return -1;
-    return k;
+    const int k = eni_key_find(name, length);
+    return k >= 0 && eni_key_applies(&eni_keys[k], ENI_RUN) && (eni_keys[k].flags & ENI_KEY_STUDY) == 0 ? k
+                                                                                                        : -1;
 }
 
 /* Sets the keys of the run in "a=1,b=2" and appends all other parts to `spec`, which has room. */

@@ -9,6 +9,11 @@
 #include "core/memory.h"
 #include "core/try.h"
 
+static const eni_list *list_of(const eni_config *config, const eni_key *key)
+{
+    return (const eni_list *)(const void *)((const char *)config + key->offset);
+}
+
 /* A double-quoted YAML scalar. */
 static void put_quoted(FILE *stream, const char *text)
 {
@@ -36,23 +41,13 @@ static void put_value(FILE *stream, const eni_config *config, const eni_key *key
         fputs(eni_key_text(config, key, room), stream);
         return;
     }
-    const eni_list *list = (const eni_list *)(const void *)((const char *)config + key->offset);
+    const eni_list *list = list_of(config, key);
     fputc('[', stream);
     for (int i = 0; i < list->count; i++) {
         if (i > 0) fputs(", ", stream);
         put_quoted(stream, list->item[i]);
     }
     fputc(']', stream);
-}
-
-/* Where this call writes, and how loudly. */
-static bool is_of_this_call(const char *name)
-{
-    static const char *const names[] = {"out",         "overwrite", "resume", "save", "checkpoint-dir",
-                                        "tensorboard", "trace",     "quiet"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(names[i], name) == 0) return true;
-    return false;
 }
 
 en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name)
@@ -63,8 +58,8 @@ en_status eni_config_dump(const eni_config *config, FILE *stream, const char *na
             eni_program_name(config->program), EN_VERSION, eni_program_name(config->program));
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
-        if (!eni_key_applies(key, config->program) || (key->flags & ENI_KEY_FLAG_ONLY) != 0) continue;
-        if (is_of_this_call(key->name)) continue;
+        if (!eni_key_applies(key, config->program) || (key->flags & (ENI_KEY_FLAG_ONLY | ENI_KEY_CALL)) != 0)
+            continue;
         if (!eni_key_has_value(config, key)) continue;
         if (strcmp(group, key->group) != 0) fprintf(stream, "\n# %s\n", key->group);
         group = key->group;
@@ -105,7 +100,7 @@ static size_t put_words(FILE *stream, const eni_config *config, eni_program prog
             count++;
             continue;
         }
-        const eni_list *list = (const eni_list *)(const void *)((const char *)config + key->offset);
+        const eni_list *list = list_of(config, key);
         for (int i = 0; i < list->count; i++, count++)
             fprintf(stream, "--%s=%s%c", key->name, list->item[i], '\0');
     }
@@ -153,7 +148,7 @@ static en_status tell(const eni_config *config, int k, eni_config_see see, void 
     char room[64], word[64], *joined = NULL;
     const char *text = NULL, *fallback = eni_key_fallback(key, config->program, word);
     if (key->type == ENI_KEY_LIST)
-        text = joined = join((const eni_list *)(const void *)((const char *)config + key->offset));
+        text = joined = join(list_of(config, key));
     else
         text = eni_key_text(config, key, room);
     if (text == NULL) return EN_ENOMEM;
@@ -188,8 +183,7 @@ en_status eni_config_match(const eni_config *config, eni_config_visit visit, voi
     return EN_OK;
 }
 
-/* ---- --help, from the table ------------------------------------------------------------------------------
- */
+/* ---- --help, from the table ---------------------------------------------------------------------------- */
 
 enum { WIDTH = 100, INDENT = 34 };
 

@@ -23,9 +23,12 @@
 #define MATCH  ENI_KEY_MATCH
 #define HIDDEN (ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY)
 #define ENV    ENI_KEY_FROM_ENV
-#define OWN    ENI_KEY_OWN /* what is neither OWN nor ASIDE is a condition: all arms of a comparison share it \
-                            */
+#define OWN                                                                                                  \
+    ENI_KEY_OWN /* what is neither OWN nor ASIDE is a condition: all arms of a comparison share it           \
+                 */
 #define ASIDE ENI_KEY_ASIDE
+#define CALL  ENI_KEY_CALL
+#define STUDY ENI_KEY_STUDY
 
 #define BIG 4e18 /* counts of samples and steps; below 2^63 */
 
@@ -56,7 +59,7 @@
 const eni_key eni_keys[] = {
 
 #define GROUP "training"
-    TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", eni_check_strategy, NULL, R | W | P, OWN,
+    TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", eni_check_strategy, NULL, R | W | P, OWN | STUDY,
          NULL,
          "how the workers stay in step: a name of `entrain strategies`, or ./mine.so:key=value"),
     TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN | E, MATCH, NULL,
@@ -89,7 +92,7 @@ const eni_key eni_keys[] = {
            "multiplies the rate of synchronous strategies by the number of workers, or its root"),
     TEXT("init", NULL, init, NULL, "FILE", NULL, NULL, TRAIN | E, 0, "random from --seed",
          "weights to start from (safetensors)"),
-    INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E, MATCH, NULL,
+    INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E, MATCH | STUDY, NULL,
         "makes the run repeatable: initial weights, data order, injected delays"),
 
 #undef GROUP
@@ -125,22 +128,22 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "files"
-    TEXT("out", "o", out, NULL, "FOLDER", NULL, NULL, TRAIN | P | E | ON(ENI_REPORT), ASIDE, "none",
+    TEXT("out", "o", out, NULL, "FOLDER", NULL, NULL, TRAIN | P | E | ON(ENI_REPORT), ASIDE | CALL | STUDY, "none",
          "where result.json, metrics, config.yaml and the report go"),
-    BOOL("overwrite", NULL, overwrite, "off", TRAIN, ASIDE, NULL,
+    BOOL("overwrite", NULL, overwrite, "off", TRAIN, ASIDE | CALL | STUDY, NULL,
          "replace the finished or unfinished run or study that --out holds"),
-    TEXT("save", NULL, save, NULL, "FILE", NULL, NULL, R | W, ASIDE, "not saved",
+    TEXT("save", NULL, save, NULL, "FILE", NULL, NULL, R | W, ASIDE | CALL | STUDY, "not saved",
          "the weights at the end (safetensors, names as PyTorch's)"),
     INT("checkpoint-every", NULL, checkpoint_every, "0", 0, BIG, "SAMPLES", R | W, 0, "never",
         "a checkpoint every so many global samples"),
-    TEXT("resume", NULL, resume, NULL, "auto|PATH", NULL, "auto", R | C | W, ASIDE, "from the start",
+    TEXT("resume", NULL, resume, NULL, "auto|PATH", NULL, "auto", R | C | W, ASIDE | CALL | STUDY, "from the start",
          "go on from a checkpoint; auto: the newest of --out, if there is one; compare: do the runs that are missing"),
-    TEXT("checkpoint-dir", NULL, checkpoint_dir, NULL, "FOLDER", NULL, NULL, R | W, ASIDE, "OUT/checkpoints",
+    TEXT("checkpoint-dir", NULL, checkpoint_dir, NULL, "FOLDER", NULL, NULL, R | W, ASIDE | CALL, "OUT/checkpoints",
          "where checkpoints go; the two newest are kept"),
-    TEXT("tensorboard", NULL, tensorboard, NULL, "FOLDER", NULL, "auto", R | C | W, ASIDE,
+    TEXT("tensorboard", NULL, tensorboard, NULL, "FOLDER", NULL, "auto", R | C | W, ASIDE | CALL,
          "none; OUT without a value",
          "event files for TensorBoard, a folder per run"),
-    TEXT("trace", NULL, trace, NULL, "FILE", NULL, NULL, R | W | P, ASIDE, "none",
+    TEXT("trace", NULL, trace, NULL, "FILE", NULL, NULL, R | W | P, ASIDE | CALL | STUDY, "none",
          "a timeline of every step, for chrome://tracing or Perfetto"),
 
 #undef GROUP
@@ -172,7 +175,7 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "who takes part"
-    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 65536, "N", R | C | K | A | ON(ENI_GPUS), 0,
+    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 65536, "N", R | C | K | A | ON(ENI_GPUS), STUDY,
         "2; 1 for the strategy solo",
         "worker processes; of run, compare and check: started on this host"),
     INT("rank", NULL, rank, NULL, 0, 65535, "N", W, ENV, "RANK",
@@ -185,13 +188,13 @@ const eni_key eni_keys[] = {
         "workers per host; with --host-id one machine plays several"),
     TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, W | P | K, 0, "found out",
          "workers with the same text share memory"),
-    INT("nnodes", NULL, nnodes, "1", 1, 4096, "N", R, 0, NULL,
+    INT("nnodes", NULL, nnodes, "1", 1, 4096, "N", R, STUDY, NULL,
         "hosts that run this command, each with its own --node-rank"),
-    INT("node-rank", NULL, node_rank, "0", 0, 4095, "N", R, 0, NULL,
+    INT("node-rank", NULL, node_rank, "0", 0, 4095, "N", R, STUDY, NULL,
         "the number of this host"),
-    TEXT("master-addr", NULL, master_addr, NULL, "HOST", NULL, NULL, R, 0, "none",
+    TEXT("master-addr", NULL, master_addr, NULL, "HOST", NULL, NULL, R, STUDY, "none",
          "with --nnodes: host 0, as the others reach it"),
-    INT("master-port", NULL, master_port, "29500", 1, 65535, "PORT", R, 0, NULL,
+    INT("master-port", NULL, master_port, "29500", 1, 65535, "PORT", R, STUDY, NULL,
         "with --nnodes: the port on host 0 where the run meets"),
     TEXT("server", NULL, server, NULL, "tcp://HOST:PORT", eni_check_endpoint, NULL, W, 0, "none",
          "where psd listens"),
@@ -201,7 +204,7 @@ const eni_key eni_keys[] = {
     TEXT("listen", NULL, listen, "tcp://127.0.0.1:5555", "tcp://HOST:PORT", eni_check_endpoint, NULL, P, 0,
          NULL,
          "the address of this server; port 0: the kernel chooses"),
-    TEXT("token-file", NULL, token_file, NULL, "FILE", NULL, NULL, R | W | P, ENV | ASIDE, "ENTRAIN_TOKEN_FILE, or one per user and port",
+    TEXT("token-file", NULL, token_file, NULL, "FILE", NULL, NULL, R | W | P, ENV | ASIDE | STUDY, "ENTRAIN_TOKEN_FILE, or one per user and port",
          "the secret that all processes of the run share (mode 0600)"),
     BOOL("insecure", NULL, insecure, "off", R | W | P, 0, NULL,
          "allow an address that other machines can reach, without encryption"),
@@ -282,13 +285,13 @@ const eni_key eni_keys[] = {
            "how much goes to stderr"),
     BOOL("verbose", "v", verbose, "off", K, ASIDE, NULL,
          "also a table: latency and bandwidth, and what an all-reduce takes by algorithm and size"),
-    BOOL("quiet", "q", quiet, "off", ALL, ASIDE, NULL,
+    BOOL("quiet", "q", quiet, "off", ALL, ASIDE | CALL | STUDY, NULL,
          "no progress bar"),
-    TEXT("config", NULL, config, NULL, "FILE", NULL, NULL, ALL, ENI_KEY_FLAG_ONLY | ASIDE, "none",
+    TEXT("config", NULL, config, NULL, "FILE", NULL, NULL, ALL, ENI_KEY_FLAG_ONLY | ASIDE | STUDY, "none",
          "a YAML file with the same keys, `lr: 0.1`; flags win"),
-    BOOL("help", "h", help, "off", ALL, ENI_KEY_FLAG_ONLY | ASIDE, "",
+    BOOL("help", "h", help, "off", ALL, ENI_KEY_FLAG_ONLY | ASIDE | STUDY, "",
          "this text"),
-    BOOL("version", NULL, version, "off", ALL, ENI_KEY_FLAG_ONLY | ASIDE, "",
+    BOOL("version", NULL, version, "off", ALL, ENI_KEY_FLAG_ONLY | ASIDE | STUDY, "",
          "print the version"),
 
 #undef GROUP
@@ -415,8 +418,7 @@ const char *eni_key_fallback(const eni_key *key, eni_program program, char word[
     return key->fallback;
 }
 
-/* ---- which known word did the user mean? ----------------------------------------------------------------
- */
+/* ---- which known word did the user mean? --------------------------------------------------------------- */
 
 enum { WORD_MAX = 63 };
 

@@ -167,22 +167,16 @@ en_status eni_config_file(eni_config *config, const char *path)
                   strerror(errno));
         return errno == ENOENT ? EN_ENOENT : EN_EIO;
     }
-    en_status st = EN_OK;
     char *text = eni_alloc(MAX_BYTES + 1);
-    size_t bytes = text == NULL ? 0 : fread(text, 1, MAX_BYTES + 1, file);
-    if (text == NULL) {
-        st = EN_ENOMEM;
-    } else if (ferror(file)) {
+    const size_t bytes = text == NULL ? 0 : fread(text, 1, MAX_BYTES + 1, file);
+    en_status st = text == NULL ? EN_ENOMEM : ferror(file) ? EN_EIO : bytes > MAX_BYTES ? EN_EINVAL : EN_OK;
+    if (st == EN_EIO)
         eni_error("config", "--config: \"%.200s\" cannot be read: %s; give a YAML file", path,
                   strerror(errno));
-        st = EN_EIO;
-    } else if (bytes > MAX_BYTES) {
+    if (st == EN_EINVAL)
         eni_error("config", "--config: \"%.200s\" is over %u bytes; give a YAML file of keys", path,
                   MAX_BYTES);
-        st = EN_EINVAL;
-    } else {
-        st = eni_config_yaml(config, text, bytes, path);
-    }
+    if (st == EN_OK) st = eni_config_yaml(config, text, bytes, path);
     eni_free(text);
     fclose(file);
     return st;

@@ -235,8 +235,7 @@ void eni_trace_step_fini(eni_trace_step *step)
     memset(step, 0, sizeof *step);
 }
 
-/* ---- the picture ----------------------------------------------------------------------------------------
- */
+/* ---- the picture --------------------------------------------------------------------------------------- */
 
 static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_step *step)
 {
