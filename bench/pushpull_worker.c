@@ -15,7 +15,6 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "runtime/client/client.h"
-#include "runtime/client/endpoints.h"
 #include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
 #include "runtime/store/store.h"

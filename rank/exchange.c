@@ -9,7 +9,7 @@
 #include "models/weights.h"
 #include "rank/rank.h"
 #include "rank/save.h"
-#include "runtime/client/endpoints.h"
+#include "runtime/client/client.h"
 
 /* ---- groups: all ranks, or those of this host by themselves ---- */
 

@@ -2,13 +2,12 @@
  * it runs; and one operation on all buckets. */
 #include "rank/rank.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
 #include "core/try.h"
+#include "runtime/net/process.h"
 
 void eni_rank_init(eni_rank *self)
 {
@@ -51,26 +50,10 @@ en_status eni_rank_call_store(eni_rank *self, uint32_t message, uint32_t kind, u
 
 /* ---- since when ---- */
 
-enum {
-    START_FIELD = 22,
-    STAT_BYTES = 1024
-}; /* proc(5): starttime, in clock ticks since the machine started */
-
 /* When this process started, in nanoseconds since the machine did, on a grid of 10 ms; 0: cannot be told. */
 static int64_t process_start_ns(void)
 {
-    char text[STAT_BYTES];
-    unsigned long long ticks;
-    FILE *file = fopen("/proc/self/stat", "re");
-    if (file == NULL) return 0;
-    const size_t n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[n] = 0;
-    const char *at = strrchr(text, ')'); /* the end of field 2, which may hold anything */
-    for (int field = 2; at != NULL && field < START_FIELD; field++)
-        at = strchr(at + 1, ' ');
-    if (at == NULL || sscanf(at, "%llu", &ticks) != 1) return 0;
-    return (int64_t)ticks * (ENI_SECOND / sysconf(_SC_CLK_TCK));
+    return (int64_t)eni_process_born(getpid()) * (ENI_SECOND / sysconf(_SC_CLK_TCK));
 }
 
 int64_t eni_startup_ns(int64_t begin_ns)

@@ -28,7 +28,6 @@
 #include "rank/step.h"
 #include "rank/trainer.h"
 #include "runtime/client/client.h"
-#include "runtime/client/endpoints.h"
 #include "runtime/collective/coll.h"
 #include "runtime/collective/mesh.h"
 #include "runtime/control/leader.h"

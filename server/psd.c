@@ -15,7 +15,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "runtime/client/endpoints.h"
+#include "runtime/client/client.h"
 #include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"

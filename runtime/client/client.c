@@ -7,6 +7,8 @@
 #include "runtime/client/client.h"
 
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
@@ -376,11 +378,11 @@ static en_status call(eni_client *client, const eni_header *header, uint32_t buc
     return EN_OK;
 }
 
-static en_status start(eni_client *client, const eni_header *header, uint32_t bucket, int out_slot,
-                       int in_slot)
+static en_status start(eni_client *client, uint32_t bucket, int out_slot, int in_slot, eni_header header)
 {
+    header.slot = out_slot == ENI_SLOT_NONE ? 0 : (uint32_t)out_slot;
     enter(client);
-    const en_status st = call(client, header, bucket, out_slot, in_slot);
+    const en_status st = call(client, &header, bucket, out_slot, in_slot);
     leave(client);
     return st;
 }
@@ -388,27 +390,25 @@ static en_status start(eni_client *client, const eni_header *header, uint32_t bu
 en_status eni_client_push(eni_client *client, uint32_t bucket, uint32_t kind, uint32_t what, int out_slot,
                           int in_slot, uint64_t nsamples, uint64_t covered, uint64_t step_)
 {
-    const eni_header header = {.type = ENI_MSG_CALL,
-                               .kind = kind,
-                               .what = what,
-                               .nsamples = nsamples,
-                               .covered = covered,
-                               .step = step_,
-                               .slot = out_slot == ENI_SLOT_NONE ? 0 : (uint32_t)out_slot};
-    return start(client, &header, bucket, out_slot, in_slot);
+    return start(client, bucket, out_slot, in_slot,
+                 (eni_header){.type = ENI_MSG_CALL,
+                              .kind = kind,
+                              .what = what,
+                              .nsamples = nsamples,
+                              .covered = covered,
+                              .step = step_});
 }
 
 en_status eni_client_call(eni_client *client, uint32_t type, uint32_t bucket, uint32_t kind, uint32_t what,
                           int out_slot, int in_slot, uint64_t nsamples, uint64_t step_)
 {
-    const eni_header header = {.type = type,
-                               .kind = kind,
-                               .what = what,
-                               .nsamples = nsamples,
-                               .covered = nsamples,
-                               .step = step_,
-                               .slot = out_slot == ENI_SLOT_NONE ? 0 : (uint32_t)out_slot};
-    return start(client, &header, bucket, out_slot, in_slot);
+    return start(client, bucket, out_slot, in_slot,
+                 (eni_header){.type = type,
+                              .kind = kind,
+                              .what = what,
+                              .nsamples = nsamples,
+                              .covered = nsamples,
+                              .step = step_});
 }
 
 /* Until the bucket's call is done. */
@@ -583,4 +583,56 @@ double eni_client_staleness(const eni_client *client, uint32_t bucket)
 int eni_client_is_shared(const eni_client *client)
 {
     return client->wire.is_shared;
+}
+
+/* ---- where the shards are ---- */
+
+static const char *find_text(const eni_peer *psd, const char *what, int number)
+{
+    char key[32];
+    snprintf(key, sizeof key, "%s.%d", what, number);
+    return eni_key_value_find(psd->member_data, psd->nmember_data, key);
+}
+
+static int find_count(const eni_peer *psd, const char *key, int most)
+{
+    const char *text = eni_key_value_find(psd->member_data, psd->nmember_data, key);
+    const int n = text == NULL ? 0 : atoi(text);
+    return n >= 1 && n <= most ? n : 0;
+}
+
+en_status eni_endpoints_find(const eni_peer *psd, eni_endpoints *endpoints_out)
+{
+    const char *every = eni_key_value_find(psd->member_data, psd->nmember_data, "state-every");
+    *endpoints_out = (eni_endpoints){.shards = find_count(psd, "shards", ENI_SHARDS_MAX),
+                                     .servers = find_count(psd, "servers", ENI_SERVERS_MAX),
+                                     .state_every = every == NULL ? 0 : strtoull(every, NULL, 10)};
+    if (endpoints_out->shards == 0 || endpoints_out->servers == 0) {
+        eni_error("endpoints", "the leader at %s is no psd: it named no shards", psd->host);
+        return EN_EPROTO;
+    }
+    for (int k = 0; k < endpoints_out->shards; k++) {
+        endpoints_out->tcp[k] = find_text(psd, "lane", k);
+        if (endpoints_out->tcp[k] != NULL) continue;
+        eni_error("endpoints", "psd did not name its shard.%d", k);
+        return EN_EPROTO;
+    }
+    for (int s = 0; s < endpoints_out->servers; s++) {
+        endpoints_out->arena_sockets[s] = find_text(psd, "arena", s);
+        endpoints_out->host_ids[s] = find_text(psd, "host-id", s);
+    }
+    return EN_OK;
+}
+
+eni_client_endpoints eni_endpoints_place(const eni_endpoints *endpoints, const char *host_id, uint32_t epoch)
+{
+    int may_share = host_id != NULL;
+    for (int s = 0; s < endpoints->servers && may_share; s++)
+        may_share = endpoints->arena_sockets[s] != NULL && endpoints->host_ids[s] != NULL &&
+                    strcmp(endpoints->host_ids[s], host_id) == 0;
+    return (eni_client_endpoints){.endpoints = endpoints->tcp,
+                                  .shards = endpoints->shards,
+                                  .arena_sockets = endpoints->arena_sockets,
+                                  .servers = may_share ? endpoints->servers : 0,
+                                  .epoch = epoch};
 }

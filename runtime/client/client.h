@@ -18,6 +18,7 @@
 
 #include "entrain/status.h"
 #include "runtime/collective/arena.h"
+#include "runtime/control/control.h"
 #include "runtime/net/shaper.h"
 #include "runtime/net/socket.h"
 #include "runtime/net/token.h"
@@ -119,5 +120,33 @@ double eni_client_staleness(const eni_client *client, uint32_t bucket);
 
 /* 1 if payloads go through shared memory. */
 int eni_client_is_shared(const eni_client *client);
+
+/* ---- where the shards are ---- */
+
+/* What psd tells everyone of its shards in WELCOME:
+ *
+ *     servers       how many psds there are
+ *     shards        how many over all of them
+ *     lane.K        tcp://.. of shard K
+ *     arena.S       abstract socket where server S takes arenas
+ *     host-id.S     who may hand one over
+ *     state-every   updates between two states on disk; absent: this psd cannot come back */
+enum { ENI_SHARDS_MAX = 256 };
+
+/* Texts are the world's. */
+typedef struct eni_endpoints {
+    int shards, servers;
+    uint64_t state_every;                       /* 0: psd cannot come back */
+    const char *tcp[ENI_SHARDS_MAX];            /* (shards) tcp://... */
+    const char *arena_sockets[ENI_SERVERS_MAX]; /* (servers) NULL: payloads by message only */
+    const char *host_ids[ENI_SERVERS_MAX];      /* (servers) */
+} eni_endpoints;
+
+/* EN_EPROTO, logged: the leader is no psd, or one that forgot a shard. */
+en_status eni_endpoints_find(const eni_peer *psd, eni_endpoints *endpoints_out);
+
+/* The same for a client on the host `host_id` (NULL: it wants no shared memory). Memory is shared with all
+ * servers or with none. Points into `endpoints`. */
+eni_client_endpoints eni_endpoints_place(const eni_endpoints *endpoints, const char *host_id, uint32_t epoch);
 
 #endif

@@ -22,7 +22,6 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "runtime/client/client.h"
-#include "runtime/client/endpoints.h"
 #include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"

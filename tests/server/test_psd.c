@@ -18,7 +18,6 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "runtime/client/client.h"
-#include "runtime/client/endpoints.h"
 #include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
 #include "server/psd.h"
