@@ -5,8 +5,66 @@
 #ifndef OPS_CPU_CPU_H
 #define OPS_CPU_CPU_H
 
-#include "ops/cpu/dnnl.h"
+#include <oneapi/dnnl/dnnl.h>
+
 #include "ops/ref/ref.h"
+
+/* ---- the part of oneDNN that this device uses, in words that do not depend on its version: dnnl.c is the
+ * only file that creates its objects (version 3, Debian 13's, changed those calls and no others)
+ * ---------------- */
+
+typedef struct eni_dnnl {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+} eni_dnnl;
+
+enum { ENI_FORWARD, ENI_BACKWARD_WEIGHTS, ENI_BACKWARD_DATA, ENI_PASSES };
+
+/* One pass of a convolution or a linear layer, ready to run. `source` is x or dx, `weights` w or dw, `bias`
+ * b or db, `target` y or dy. Weights in the order that oneDNN picked lie in memory of the pass; `reorder`
+ * brings them there (or, for dw, back to PyTorch's order), and is NULL where that is the order already. */
+typedef struct eni_dnnl_pass {
+    dnnl_primitive_t primitive, reorder;
+    dnnl_memory_t source, weights, bias, target;
+    dnnl_memory_t picked; /* the weights in the picked order; the same object as `weights` without reorder */
+    dnnl_memory_t scratch;
+    void *picked_data; /* owned */
+    uint64_t scratch_bytes;
+    char name[48]; /* as oneDNN names the implementation */
+} eni_dnnl_pass;
+
+/* One product of matrices, c = a b or c += a b, ready to run. Rows of b and c are `stride` apart; a is
+ * packed, as (m, k) or transposed, (k, m). */
+typedef struct eni_product_shape {
+    int64_t m, n, k;
+    int is_transposed; /* a is (k, m) in memory */
+    int adds;          /* to what c holds */
+} eni_product_shape;
+
+typedef struct eni_dnnl_product {
+    dnnl_primitive_t primitive;
+    dnnl_memory_t a, b, c, scratch;
+    uint64_t scratch_bytes;
+    char name[40];
+} eni_dnnl_product;
+
+/* EN_OK, or the failure logged with oneDNN's own word for it. */
+en_status eni_dnnl_check(dnnl_status_t status, const char *what);
+
+en_status eni_dnnl_open(eni_dnnl *dnnl_out);
+void eni_dnnl_close(eni_dnnl *dnnl);
+
+/* Creates pass `which` of a checked conv2d or linear op. The calling thread's OpenMP thread count is frozen
+ * into it. On failure pass_out is left zeroed. */
+en_status eni_dnnl_pass_init(const eni_dnnl *dnnl, const en_op *op, int which, eni_dnnl_pass *pass_out);
+void eni_dnnl_pass_fini(eni_dnnl_pass *pass);
+
+/* The same for a product. */
+en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape,
+                                eni_dnnl_product *product_out);
+void eni_dnnl_product_fini(eni_dnnl_product *product);
+
+/* ---- the device ---------------------------------------------------------------------------------------- */
 
 struct en_ctx {
     eni_dnnl dnnl;
@@ -36,7 +94,7 @@ struct eni_cpu_kernel {
     en_status (*prepare)(en_plan *plan); /* NULL: nothing to prepare; fills plan->info's bytes and names */
 };
 
-extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_linear, eni_cpu_relu, eni_cpu_pool, eni_cpu_flatten;
+extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_linear, eni_cpu_pool;
 
 /* Creates the passes that a plan's flags leave. On failure cpu_plan_free frees what was made. */
 en_status eni_cpu_prepare_passes(en_plan *plan);

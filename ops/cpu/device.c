@@ -55,13 +55,66 @@ static const char *cpu_describe(en_ctx *ctx)
     return ctx->description;
 }
 
+/* ---- the reference loops, a part of the images on each thread: they do not meet
+ * ---------------------------- */
+
+typedef en_status (*ref_pass)(const en_op *op, const en_args *args);
+
+static void run_images(const en_plan *plan, const en_args *args, int64_t from, int64_t to, ref_pass pass)
+{
+    const int64_t at_x = en_extent_count(plan->op.x) / plan->op.x.n * from;
+    const int64_t at_y = en_extent_count(plan->y) / plan->op.x.n * from;
+    en_op op = plan->op;
+    en_args part = *args;
+    op.x.n = to - from;
+    if (op.x.n == 0) return;
+    if (part.x) part.x = (const float *)part.x + at_x;
+    if (part.dx) part.dx = (float *)part.dx + at_x;
+    if (part.y) part.y = (float *)part.y + at_y;
+    if (part.dy) part.dy = (float *)part.dy + at_y;
+    (void)pass(&op, &part); /* they cannot fail */
+}
+
+static void forward_images(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    run_images(plan, args, from, to, eni_ref_kernel_find(plan->op.kind)->forward);
+}
+
+static void backward_images(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    run_images(plan, args, from, to, eni_ref_kernel_find(plan->op.kind)->backward_data);
+}
+
+/* Images below which a second thread does not pay. */
+static int64_t grain(const en_plan *plan)
+{
+    const int64_t each = en_extent_count(plan->op.x) / plan->op.x.n;
+    return each < 4096 ? 4096 / each : 1;
+}
+
+static en_status images_forward(en_plan *plan, const en_args *args)
+{
+    eni_cpu_split(plan, args, plan->op.x.n, grain(plan), forward_images);
+    return EN_OK;
+}
+
+static en_status images_backward_data(en_plan *plan, const en_args *args)
+{
+    eni_cpu_split(plan, args, plan->op.x.n, grain(plan), backward_images);
+    return EN_OK;
+}
+
+static const eni_cpu_kernel images = {.forward = images_forward, .backward_data = images_backward_data};
+
+/* ---- the table ----------------------------------------------------------------------------------------- */
+
 static const eni_cpu_kernel *find_kernel(const en_op *op)
 {
     switch (op->kind) {
     case EN_OP_CONV2D: return &eni_cpu_conv;
     case EN_OP_LINEAR: return &eni_cpu_linear;
-    case EN_OP_RELU: return &eni_cpu_relu;
-    case EN_OP_FLATTEN: return &eni_cpu_flatten;
+    case EN_OP_RELU:
+    case EN_OP_FLATTEN: return &images;
     case EN_OP_MAXPOOL:
     case EN_OP_RELU_MAXPOOL: return eni_cpu_pool_fits(op) ? &eni_cpu_pool : NULL;
     default: return NULL;

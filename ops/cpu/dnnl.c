@@ -1,5 +1,5 @@
 /* dnnl.c - creates oneDNN objects, by the API of version 2. */
-#include "ops/cpu/dnnl.h"
+#include "ops/cpu/cpu.h"
 
 #include <oneapi/dnnl/dnnl_debug.h>
 #include <stdio.h>
@@ -7,7 +7,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "ops/ref/ref.h"
 
 #if DNNL_VERSION_MAJOR != 2
 #error "this file speaks oneDNN 2's API; version 3 needs a sibling of it"

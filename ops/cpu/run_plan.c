@@ -1,4 +1,5 @@
-/* run_plan.c - what convolution and linear layers share: making the passes of a plan, and running one. */
+/* run_plan.c - what convolution and linear layers share: making the passes of a plan, running one, the relu
+ * behind it; and loops of our own over the threads of the device. */
 #include <stdio.h>
 
 #include "core/try.h"
@@ -52,4 +53,52 @@ en_status eni_cpu_execute(const en_plan *plan, dnnl_primitive_t primitive, int n
 {
     dnnl_status_t status = dnnl_primitive_execute(primitive, plan->ctx->dnnl.stream, nargs, args);
     return status == dnnl_success ? EN_OK : eni_dnnl_check(status, "running a primitive");
+}
+
+/* ---- loops over the threads of the device ----------------------------------------------------------------
+ */
+
+/* The start of part i of n, on a multiple of `grain`. */
+static int64_t part_start(int64_t count, int64_t grain, int i, int n)
+{
+    const int64_t grains = (count + grain - 1) / grain, at = grains * i / n * grain;
+    return at < count ? at : count;
+}
+
+void eni_cpu_split(const en_plan *plan, const en_args *args, int64_t count, int64_t grain,
+                   eni_cpu_part_fn part)
+{
+    const int threads = plan->ctx->threads;
+    if (threads == 1 || count <= grain) {
+        part(plan, args, 0, count);
+        return;
+    }
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int i = 0; i < threads; i++)
+        part(plan, args, part_start(count, grain, i, threads), part_start(count, grain, i + 1, threads));
+}
+
+enum { GRAIN = 4096 }; /* elements below which a second thread does not pay */
+
+static void clamp_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    (void)plan;
+    eni_ref_clamp((float *)args->y + from, (float *)args->y + from, to - from);
+}
+
+static void mask_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    (void)plan;
+    float *dy = (float *)args->dy + from;
+    eni_ref_mask(dy, dy, (const float *)args->y + from, to - from);
+}
+
+void eni_cpu_relu_in_place(const en_plan *plan, const en_args *args)
+{
+    eni_cpu_split(plan, args, en_extent_count(plan->y), GRAIN, clamp_part);
+}
+
+void eni_cpu_relu_mask(const en_plan *plan, const en_args *args)
+{
+    eni_cpu_split(plan, args, en_extent_count(plan->y), GRAIN, mask_part);
 }

@@ -78,7 +78,7 @@ ENI_MULTIVERSION static en_status conv_forward(const en_op *op, const en_args *a
                 for (int64_t o = 0; o < out; o++)
                     to[o] = (float)work.sum[o];
             }
-    if (op->flags & EN_OP_FUSE_RELU) eni_ref_relu_in_place(args->y, en_extent_count(y));
+    if (op->flags & EN_OP_FUSE_RELU) eni_ref_clamp(args->y, args->y, en_extent_count(y));
     return EN_OK;
 }
 
@@ -98,7 +98,7 @@ ENI_MULTIVERSION static en_status conv_backward_weights(const en_op *op, const e
 {
     const en_extent x = op->x, y = eni_ref_output(op);
     const int64_t kh = op->kernel_h, kw = op->kernel_w, taps = kh * kw, in = x.c, out = y.c;
-    if (op->flags & EN_OP_FUSE_RELU) eni_ref_relu_mask(args->dy, args->y, en_extent_count(y));
+    if (op->flags & EN_OP_FUSE_RELU) eni_ref_mask(args->dy, args->dy, args->y, en_extent_count(y));
     if (op->flags & EN_OP_BIAS) bias_gradient(args, y, args->workspace);
 
     double *sum = args->workspace; /* (KH, KW, I, O) */

@@ -41,7 +41,7 @@ static en_status ref_plan(en_ctx *ctx, const en_op *op, en_plan **plan_out)
     if (st != EN_OK) return st;
     en_plan *plan = eni_alloc(sizeof *plan);
     if (!plan) return EN_ENOMEM;
-    *plan = (en_plan){.op = *op, .kernel = eni_ref_kernel_find(op->kind)};
+    *plan = (en_plan){.op = eni_ref_as_conv(op), .kernel = eni_ref_kernel_find(op->kind)};
     *plan_out = plan;
     return EN_OK;
 }

@@ -74,8 +74,5 @@ static uint64_t pool_saved(const en_op *op)
     return (uint64_t)en_extent_count(eni_ref_output(op));
 }
 
-const eni_ref_kernel eni_ref_maxpool = {
-    .forward = pool_forward, .backward_data = pool_backward_data, .saved_bytes = pool_saved};
-
-const eni_ref_kernel eni_ref_relu_maxpool = {
+const eni_ref_kernel eni_ref_pool = {
     .forward = pool_forward, .backward_data = pool_backward_data, .saved_bytes = pool_saved};

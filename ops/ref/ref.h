@@ -18,11 +18,13 @@ typedef struct eni_ref_kernel {
     uint64_t (*workspace_bytes)(const en_op *op); /* NULL: none */
 } eni_ref_kernel;
 
-extern const eni_ref_kernel eni_ref_conv, eni_ref_linear, eni_ref_relu, eni_ref_maxpool, eni_ref_relu_maxpool,
-    eni_ref_flatten, eni_ref_log_softmax, eni_ref_nll, eni_ref_cross_entropy, eni_ref_mse;
+extern const eni_ref_kernel eni_ref_conv, eni_ref_relu, eni_ref_pool, eni_ref_flatten, eni_ref_log_softmax,
+    eni_ref_nll, eni_ref_cross_entropy, eni_ref_mse;
 
-/* By kind; NULL for a kind that does not exist. */
+/* By kind; NULL for a kind that does not exist. That of a linear layer takes it as a convolution: of 1 x 1
+ * images with a 1 x 1 window, eni_ref_as_conv. */
 const eni_ref_kernel *eni_ref_kernel_find(uint32_t kind);
+en_op eni_ref_as_conv(const en_op *op);
 
 /* Refuses an op that makes no sense or that no host device can do, and logs why in the name of `device`. */
 en_status eni_ref_check(const en_op *op, const char *device);
@@ -38,11 +40,12 @@ en_extent eni_ref_output(const en_op *op);
 /* Copies what the caller's struct has room for: it may be older and smaller, or newer and larger. */
 void eni_ref_give_info(const en_plan_info *info, en_plan_info *info_out);
 
-/* max(x, 0) in place; a value that is not a number stays one, as in PyTorch, so that divergence shows. */
-void eni_ref_relu_in_place(float *x, int64_t count);
+/* y = max(x, 0); a value that is not a number stays one, as in PyTorch, so that divergence shows. y may be x.
+ */
+void eni_ref_clamp(float *y, const float *x, int64_t count);
 
-/* dy = 0 where y is not positive, in place: the backward of a fused relu. */
-void eni_ref_relu_mask(float *dy, const float *y, int64_t count);
+/* dx = dy, and 0 where y is not positive: the backward of a relu. dx may be dy. */
+void eni_ref_mask(float *dx, const float *dy, const float *y, int64_t count);
 
 /* Natural exponential and logarithm, within two units in the last place of a double, the same bits
  * everywhere. log takes positive normal numbers, which is all that a softmax asks for. */

@@ -1,35 +1,28 @@
 /* relu.c - max(x, 0). Written as "x <= 0 ? 0 : x": a value that is not a number passes, as in PyTorch. */
+#include "ops/multiversion.h"
 #include "ops/ref/ref.h"
 
-void eni_ref_relu_in_place(float *x, int64_t count)
+ENI_MULTIVERSION void eni_ref_clamp(float *y, const float *x, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        x[i] = x[i] <= 0.0f ? 0.0f : x[i];
+        y[i] = x[i] <= 0.0f ? 0.0f : x[i];
 }
 
-void eni_ref_relu_mask(float *dy, const float *y, int64_t count)
+ENI_MULTIVERSION void eni_ref_mask(float *dx, const float *dy, const float *y, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        dy[i] = y[i] <= 0.0f ? 0.0f : dy[i];
+        dx[i] = y[i] <= 0.0f ? 0.0f : dy[i];
 }
 
 static en_status relu_forward(const en_op *op, const en_args *args)
 {
-    const int64_t count = en_extent_count(op->x);
-    const float *x = args->x;
-    float *y = args->y;
-    for (int64_t i = 0; i < count; i++)
-        y[i] = x[i] <= 0.0f ? 0.0f : x[i];
+    eni_ref_clamp(args->y, args->x, en_extent_count(op->x));
     return EN_OK;
 }
 
 static en_status relu_backward_data(const en_op *op, const en_args *args)
 {
-    const int64_t count = en_extent_count(op->x);
-    const float *y = args->y, *dy = args->dy;
-    float *dx = args->dx;
-    for (int64_t i = 0; i < count; i++)
-        dx[i] = y[i] <= 0.0f ? 0.0f : dy[i];
+    eni_ref_mask(args->dx, args->dy, args->y, en_extent_count(op->x));
     return EN_OK;
 }
 

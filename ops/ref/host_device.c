@@ -1,0 +1,87 @@
+/* host_device.c - what all host devices have: which operations, and the memory calls: what other devices do
+ * with streams, libc does at once. */
+#include <string.h>
+
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "ops/ref/ref.h"
+
+static const eni_ref_kernel *const kernels[EN_OP_KINDS] = {
+    [EN_OP_CONV2D] = &eni_ref_conv,
+    [EN_OP_LINEAR] = &eni_ref_conv,
+    [EN_OP_RELU] = &eni_ref_relu,
+    [EN_OP_MAXPOOL] = &eni_ref_pool,
+    [EN_OP_RELU_MAXPOOL] = &eni_ref_pool,
+    [EN_OP_FLATTEN] = &eni_ref_flatten,
+    [EN_OP_LOG_SOFTMAX] = &eni_ref_log_softmax,
+    [EN_OP_NLL] = &eni_ref_nll,
+    [EN_OP_CROSS_ENTROPY] = &eni_ref_cross_entropy,
+    [EN_OP_MSE] = &eni_ref_mse,
+};
+
+const eni_ref_kernel *eni_ref_kernel_find(uint32_t kind)
+{
+    return kind < EN_OP_KINDS ? kernels[kind] : NULL;
+}
+
+en_op eni_ref_as_conv(const en_op *op)
+{
+    en_op conv = *op;
+    if (op->kind != EN_OP_LINEAR) return conv;
+    conv.kind = EN_OP_CONV2D;
+    conv.kernel_h = conv.kernel_w = conv.stride_h = conv.stride_w = 1;
+    conv.pad_h = conv.pad_w = 0;
+    return conv;
+}
+
+en_status eni_ref_check(const en_op *op, const char *device)
+{
+    EN_TRY(eni_ref_check_size(op, device));
+    if (op->kind == EN_OP_CAST || op->dtype == EN_BF16 || op->dtype == EN_F16) {
+        eni_error(device, "the device %s computes in float32 only; bf16 and fp16 take a GPU: --device=cuda",
+                  device);
+        return EN_EUNSUPPORTED;
+    }
+    if (!eni_ref_kernel_find(op->kind) || op->dtype != EN_F32) {
+        eni_error(device, "no operation of kind %u on type %u; float32 and kinds 1 to %d are known", op->kind,
+                  op->dtype, EN_OP_MSE);
+        return EN_EUNSUPPORTED;
+    }
+    return eni_ref_check_sense(op, device);
+}
+
+en_status eni_ref_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
+{
+    (void)ctx;
+    void *memory = eni_alloc(bytes);
+    if (!memory) return EN_ENOMEM;
+    *memory_out = memory;
+    return EN_OK;
+}
+
+void eni_ref_free(en_ctx *ctx, void *memory)
+{
+    (void)ctx;
+    eni_free(memory);
+}
+
+en_status eni_ref_copy(en_ctx *ctx, void *dst, const void *src, uint64_t bytes, int direction)
+{
+    (void)ctx, (void)direction;
+    memcpy(dst, src, bytes);
+    return EN_OK;
+}
+
+en_status eni_ref_zero(en_ctx *ctx, void *dst, uint64_t bytes)
+{
+    (void)ctx;
+    memset(dst, 0, bytes);
+    return EN_OK;
+}
+
+en_status eni_ref_sync(en_ctx *ctx)
+{
+    (void)ctx;
+    return EN_OK;
+}
