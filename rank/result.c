@@ -135,40 +135,53 @@ static en_status parse_reports(const eni_blobs *blobs, json_t **reports_out)
     return EN_OK;
 }
 
-static const json_t *psd_report(const json_t *reports)
+/* NULL: such a role has not reported; of a rank: it was lost. */
+static const json_t *report_of(const json_t *reports, const char *role)
 {
     size_t i;
     json_t *r;
     json_array_foreach(reports, i, r)
     {
-        const char *role = json_string_value(json_object_get(r, "role"));
-        if (role != NULL && strcmp(role, "psd") == 0) return r;
+        const char *its = json_string_value(json_object_get(r, "role"));
+        if (its != NULL && strcmp(its, role) == 0) return r;
     }
     return NULL;
+}
+
+static const json_t *report_of_rank(const json_t *reports, int rank)
+{
+    char role[32];
+    snprintf(role, sizeof role, "rank %d", rank);
+    return report_of(reports, role);
 }
 
 /* psd's, if it knows what was applied: the strategy has sent it something, or means its weights and has not.
  */
 static const json_t *store_report(const eni_rank *self, const json_t *reports)
 {
-    const json_t *psd = psd_report(reports);
+    const json_t *psd = report_of(reports, "psd");
     uint32_t slot;
     int which;
     if (psd == NULL || json_integer_value(json_object_get(psd, "cells")) > 0) return psd;
     return eni_host_eval(self->exchange.host, &which, &slot) == EN_OK && which == EN_EVAL_STORE ? psd : NULL;
 }
 
-/* Sum of a field over the workers' reports. */
-static double sum_over_ranks(const json_t *reports, const char *key)
+static double sum_over(const json_t *reports, const char *key, bool of_ranks)
 {
     double sum = 0;
     size_t i;
     json_t *r;
     json_array_foreach(reports, i, r)
     {
-        if (json_object_get(r, "rank") != NULL) sum += json_number_value(json_object_get(r, key));
+        if (!of_ranks || json_object_get(r, "rank") != NULL)
+            sum += json_number_value(json_object_get(r, key));
     }
     return sum;
+}
+
+static double sum_over_ranks(const json_t *reports, const char *key)
+{
+    return sum_over(reports, key, true);
 }
 
 /* The mean over all workers' samples of a sum that each reports; null when one of them is not finite. */
@@ -183,34 +196,12 @@ static json_t *mean_over_ranks(const json_t *reports, const char *key, double n)
     return n > 0 ? json_real(sum_over_ranks(reports, key) / n) : json_null();
 }
 
-static double sum_over_all(const json_t *reports, const char *key)
-{
-    double sum = 0;
-    size_t i;
-    json_t *r;
-    json_array_foreach(reports, i, r) sum += json_number_value(json_object_get(r, key));
-    return sum;
-}
-
 /* What the checkpoint says of a rank: a store knows only what it was sent since. */
 static uint64_t own_samples_before(const eni_rank *self, int rank)
 {
     int is_known =
         self->saving.past.world == (uint64_t)self->world.nranks && (uint32_t)rank < self->saving.past.nranks;
     return is_known ? self->saving.past.ranks[rank].samples : 0;
-}
-
-/* NULL for a rank that was lost. */
-static const json_t *report_of(const json_t *reports, int rank)
-{
-    size_t i;
-    json_t *r;
-    json_array_foreach(reports, i, r)
-    {
-        const json_t *number = json_object_get(r, "rank");
-        if (number != NULL && json_integer_value(number) == rank) return r;
-    }
-    return NULL;
 }
 
 /* Whose gradients fp16 had no room for: computed, and applied nowhere. */
@@ -256,7 +247,7 @@ static void add_per_worker(const eni_rank *self, const json_t *reports, json_t *
     json_t *list = json_array();
     share all = {0};
     for (int r = 0; r < self->world.nranks; r++) {
-        const json_t *report = report_of(reports, r), *client = json_array_get(clients, (size_t)r);
+        const json_t *report = report_of_rank(reports, r), *client = json_array_get(clients, (size_t)r);
         const share own = share_of(self, report, client, r);
         json_t *o = json_object();
         eni_json_set_int(o, "rank", (uint64_t)r);
@@ -477,7 +468,7 @@ static void add_outcome(const eni_rank *self, const json_t *reports, const judge
     eni_json_set_number(result, "eval_seconds", (double)t->eval_ns * 1e-9);
     eni_json_set_number(result, "samples_per_s", seconds > 0 ? computed / seconds : 0);
     eni_json_set_int(result, "warmup_samples", 0); /* no sample of a run is off its clock */
-    eni_json_set_number(result, "cpu_seconds", sum_over_all(reports, "cpu_seconds"));
+    eni_json_set_number(result, "cpu_seconds", sum_over(reports, "cpu_seconds", false));
     eni_json_set_int(result, "max_rss", eni_json_int_of(json_array_get(reports, 0), "max_rss"));
     eni_json_set_int(result, "data_bytes", self->trainer.about.data_bytes); /* of max_rss */
     eni_json_set_number(result, "startup_seconds", (double)t->startup_ns * 1e-9);
@@ -503,7 +494,8 @@ static void add_stragglers(const eni_rank *self, const json_t *reports, json_t *
 {
     json_t *list = json_array();
     for (int r = 0; r < self->world.nranks; r++) {
-        const json_t *report = report_of(reports, r), *asked = json_object_get(report, "straggler_asked");
+        const json_t *report = report_of_rank(reports, r),
+                     *asked = json_object_get(report, "straggler_asked");
         if (asked == NULL) continue;
         json_t *o = json_pack("{s:i, s:O}", "rank", r, "factor", asked);
         json_object_set(o, "factor_measured", json_object_get(report, "straggler_factor"));

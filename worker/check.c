@@ -19,15 +19,22 @@ static void fill(const eni_worker *w, uint32_t slot, float value)
         v[i] = value;
 }
 
-/* Every element of every bucket must be `expected`; the first that is not is named. */
-static en_status expect(const eni_worker *w, uint32_t slot, float expected, const char *what)
+/* Every element of every bucket must be lower by `change` than it was (before NULL: than 0); the first that
+ * is not is named. */
+static en_status expect(const eni_worker *w, uint32_t slot, const float *before, float change,
+                        const char *what)
 {
+    const float *found = eni_arena_at(w->rank.exchange.arena, slot, 0);
     for (uint32_t b = 0; b < w->rank.job.buckets->n; b++)
         for (uint64_t i = w->rank.job.buckets->bucket[b].lo; i < w->rank.job.buckets->bucket[b].hi; i++) {
-            float value = *eni_arena_at(w->rank.exchange.arena, slot, i);
-            if (fabsf(value - expected) <= 1e-5f * fabsf(expected)) continue;
-            return eni_fail(EN_EPROTO, "check", "%s: element %" PRIu64 " is %g and should be %g", what, i,
-                            (double)value, (double)expected);
+            const float expected = before == NULL ? -change : before[i] - change;
+            const float scale = before == NULL ? fabsf(expected) : 1 + fabsf(expected);
+            if (fabsf(found[i] - expected) <= 1e-5f * scale) continue;
+            if (before == NULL)
+                return eni_fail(EN_EPROTO, "check", "%s: element %" PRIu64 " is %g and should be %g", what, i,
+                                (double)found[i], (double)expected);
+            return eni_fail(EN_EPROTO, "check", "%s: weight %" PRIu64 " of %g became %g and should be %g",
+                            what, i, (double)before[i], (double)found[i], (double)expected);
         }
     return EN_OK;
 }
@@ -41,12 +48,7 @@ static en_status try_all_reduce(eni_worker *w, double *us_out)
     int64_t begin = eni_now_ns();
     EN_TRY(eni_rank_collect(&w->rank, w->rank.exchange.all.coll, &op));
     *us_out = (double)(eni_now_ns() - begin) * 1e-3;
-    return expect(w, ENI_SLOT_EVAL, mean, "the all-reduce");
-}
-
-static int is_staged(const eni_worker *w)
-{
-    return eni_vectors_where(w) == ENI_VECTORS_STAGED;
+    return expect(w, ENI_SLOT_EVAL, NULL, -mean, "the all-reduce");
 }
 
 /* As a step does; but nothing else is under way. */
@@ -56,26 +58,11 @@ static en_status send_out(eni_worker *w, uint32_t bucket)
     return eni_vectors_await(w, bucket);
 }
 
-/* Every weight in `slot` is what a step with the mean gradient makes of it. */
-static en_status expect_step(const eni_worker *w, const float *before, uint32_t slot)
-{
-    const float change = (float)w->rank.job.schedule.base * (float)(w->rank.world.nranks + 1) / 2;
-    const float *param = eni_arena_at(w->rank.exchange.arena, slot, 0);
-    for (uint32_t b = 0; b < w->rank.job.buckets->n; b++)
-        for (uint64_t i = w->rank.job.buckets->bucket[b].lo; i < w->rank.job.buckets->bucket[b].hi; i++) {
-            const float expected = before[i] - change;
-            if (fabsf(param[i] - expected) <= 1e-5f * (1 + fabsf(expected))) continue;
-            return eni_fail(EN_EPROTO, "check", "%s: weight %" PRIu64 " of %g became %g and should be %g",
-                            w->rank.job.strategy->name, i, (double)before[i], (double)param[i],
-                            (double)expected);
-        }
-    return EN_OK;
-}
-
 /* One step of the strategy: all weights start equal, so after it they are lower by lr times the mean
  * gradient. */
 static en_status try_step(eni_worker *w, double *us_out)
 {
+    const float change = (float)w->rank.job.schedule.base * (float)(w->rank.world.nranks + 1) / 2;
     const float *before = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_EVAL, 0);
     memcpy(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_EVAL, 0),
            eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0), w->rank.job.schema.count * sizeof(float));
@@ -86,16 +73,16 @@ static en_status try_step(eni_worker *w, double *us_out)
         eni_host_note_samples(w->rank.exchange.host, 0, (uint64_t)w->rank.world.nranks);
     EN_TRY(eni_host_begin(w->rank.exchange.host, 0, 1, 0));
     for (uint32_t b = 0; b < w->rank.job.buckets->n; b++) {
-        if (is_staged(w)) EN_TRY(send_out(w, b));
+        if (eni_vectors_are_staged(w)) EN_TRY(send_out(w, b));
         EN_TRY(eni_host_submit(w->rank.exchange.host, b));
     }
     EN_TRY(eni_vectors_finish(w, NULL));
     EN_TRY(eni_vectors_bring(w, false));
     *us_out = (double)(eni_now_ns() - begin) * 1e-3;
-    EN_TRY(expect_step(w, before, ENI_SLOT_PARAM));
-    if (!is_staged(w)) return EN_OK;
+    EN_TRY(expect(w, ENI_SLOT_PARAM, before, change, w->rank.job.strategy->name));
+    if (!eni_vectors_are_staged(w)) return EN_OK;
     EN_TRY(eni_vectors_fetch_param(w)); /* what the next forward would read there */
-    return expect_step(w, before, ENI_SLOT_GRAD);
+    return expect(w, ENI_SLOT_GRAD, before, change, w->rank.job.strategy->name);
 }
 
 static void tell(const eni_worker *w, const char *what, const eni_cost_curve *curve)
@@ -131,7 +118,8 @@ static void tell_gpu(const eni_worker *w, double step_us, char *text, size_t byt
     if (choice == NULL) return;
     const en_gpu_facts *facts = eni_gpus_facts(w->gpu.gpus);
     snprintf(text, bytes, "; cuda:%d %.40s (%.12s), %s: step ok, %.0f us (%.150s)", (int)facts->index,
-             facts->name, facts->uuid, is_staged(w) ? "staged" : ways[choice->way], step_us, choice->why);
+             facts->name, facts->uuid, eni_vectors_are_staged(w) ? "staged" : ways[choice->way], step_us,
+             choice->why);
 }
 
 en_status eni_check(eni_worker *w)

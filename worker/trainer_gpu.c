@@ -223,11 +223,6 @@ typedef struct work {
     int is_captured;   /* the hooks of the strategy follow later */
 } work;
 
-static int is_staged(const eni_worker *w)
-{
-    return eni_vectors_where(w) == ENI_VECTORS_STAGED;
-}
-
 /* The strategy's calls are the same in every step and enqueue only: they may be part of the capture. */
 static int is_strategy_captured(const eni_worker *w)
 {
@@ -272,7 +267,8 @@ static en_status lag_event(eni_worker *w, int is_end)
 static en_status let_go(work *k, uint32_t bucket)
 {
     eni_worker *w = k->w;
-    if (is_staged(w)) return eni_rank_is_alone(&w->rank) ? EN_OK : eni_vectors_send_out(w, bucket);
+    if (eni_vectors_are_staged(w))
+        return eni_rank_is_alone(&w->rank) ? EN_OK : eni_vectors_send_out(w, bucket);
     if (w->gpu.scaler != NULL || w->rank.job.accumulate > 1)
         return EN_OK; /* not before all of the step is known */
     if (k->is_captured)
@@ -312,7 +308,8 @@ static en_status put_in(work *k)
     EN_TRY(let_go_until(k, w->rank.job.buckets->n));
     EN_TRY(en_model_fetch(w->model, k->pair));
     if (w->gpu.scaler != NULL) EN_TRY(eni_scaler_check(w, k->micro, grad));
-    return is_staged(w) && eni_rank_is_alone(&w->rank) ? eni_vectors_send_micro(w, k->micro) : EN_OK;
+    return eni_vectors_are_staged(w) && eni_rank_is_alone(&w->rank) ? eni_vectors_send_micro(w, k->micro)
+                                                                    : EN_OK;
 }
 
 /* What of the step a capture has: all of it, up to the weights of the next. */
@@ -426,7 +423,7 @@ static en_status gradient_of_rank(eni_worker *w, eni_step_run *run, const eni_ba
     work k = {.w = w, .run = run, .batch = batch};
     uint64_t n = batch->micro.count;
     const int is_due = n > 0 && graphs_is_due(w, is_full_step(w, batch));
-    const int is_sent_out = n > 0 && is_staged(w);
+    const int is_sent_out = n > 0 && eni_vectors_are_staged(w);
     if (eni_vectors_steps(w) != NULL && eni_gpu_steps_way(eni_vectors_steps(w)) != ENI_GPU_SHARED)
         eni_gpu_steps_replay(eni_vectors_steps(w), is_due && is_strategy_captured(w));
     if (w->gpu.scaler == NULL) EN_TRY(begin(w, run, &n, 1));
@@ -460,7 +457,7 @@ static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run, const
     EN_TRY(scores_end(w->gpu.scores));
     EN_TRY(lag(w, run, begin_ns));
     if (w->gpu.scaler != NULL) EN_TRY(drop_overflown(w, run, samples, 0));
-    if (is_staged(w)) {
+    if (eni_vectors_are_staged(w)) {
         eni_step_compute_begins(run);
         EN_TRY(eni_vectors_await_micros(w));
         eni_average_micros(w, samples);
@@ -482,7 +479,7 @@ static en_status gradient(void *self, eni_step_run *run)
     run->set = w->gpu.score_set;
     scores_begin(w->gpu.scores, run->set);
     eni_scaler_begin(w->gpu.scaler);
-    if (w->rank.job.accumulate > 1 || (is_staged(w) && eni_rank_is_alone(&w->rank)))
+    if (w->rank.job.accumulate > 1 || (eni_vectors_are_staged(w) && eni_rank_is_alone(&w->rank)))
         return gradient_of_one_process(w, run, batch);
     return gradient_of_rank(w, run, batch);
 }

@@ -102,11 +102,6 @@ bool eni_vectors_are_on_gpu(const eni_worker *w)
     return w->gpu.choice.vectors == ENI_VECTORS_ON_GPU;
 }
 
-int eni_vectors_where(const eni_worker *w)
-{
-    return w->gpu.vectors == NULL ? ENI_VECTORS_ON_HOST : w->gpu.choice.vectors;
-}
-
 const eni_gpu_choice *eni_vectors_choice(const eni_worker *w)
 {
     return w->gpu.vectors == NULL ? NULL : &w->gpu.choice;
@@ -115,11 +110,6 @@ const eni_gpu_choice *eni_vectors_choice(const eni_worker *w)
 eni_gpu_steps *eni_vectors_steps(const eni_worker *w)
 {
     return w->gpu.vectors == NULL ? NULL : w->gpu.vectors->steps;
-}
-
-static int is_staged(const eni_worker *w)
-{
-    return eni_vectors_where(w) == ENI_VECTORS_STAGED;
 }
 
 /* ---- vectors that stay on the GPU ---- */
@@ -348,7 +338,7 @@ en_status eni_vectors_start(void *worker)
     if (v == NULL) return EN_OK;
     EN_TRY(pin_slot(w, ENI_SLOT_PARAM));
     EN_TRY(pin_slot(w, ENI_SLOT_GRAD));
-    if (!is_staged(w)) {
+    if (!eni_vectors_are_staged(w)) {
         eni_host_optimizer_slots(w->rank.exchange.host, &first);
         for (int i = 0; i < v->nslots; i++)
             EN_TRY(pin_slot(w, first + (uint32_t)i));
@@ -394,7 +384,8 @@ void eni_vectors_close(eni_worker *w)
     close_on_gpu(w, v);
     for (int i = 0; i < v->nregistered; i++)
         v->gpu->unregister_memory(w->device.ctx, v->registered[i]);
-    for (int64_t i = 0; is_staged(w) && w->micro_grads != NULL && i < w->rank.job.accumulate; i++)
+    for (int64_t i = 0; eni_vectors_are_staged(w) && w->micro_grads != NULL && i < w->rank.job.accumulate;
+         i++)
         if (w->micro_grads[i] != NULL) v->gpu->unregister_memory(w->device.ctx, w->micro_grads[i]);
     if (!v->is_guest) {
         w->device.ops->free(w->device.ctx, v->param);
@@ -418,7 +409,7 @@ void eni_vectors_close(eni_worker *w)
 
 static int own_grad(const eni_worker *w, int64_t micro)
 {
-    if (is_staged(w)) return 0;
+    if (eni_vectors_are_staged(w)) return 0;
     return w->gpu.choice.way == ENI_GPU_SHARED ? w->rank.world.rank : (int)micro;
 }
 
@@ -438,7 +429,7 @@ float *eni_vectors_grad(const eni_worker *w, int64_t micro)
 en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro)
 {
     const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
-    if (w->gpu.vectors == NULL || is_staged(w))
+    if (w->gpu.vectors == NULL || eni_vectors_are_staged(w))
         memset(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0), 0, bytes);
     if (w->gpu.vectors == NULL) return EN_OK;
     return w->gpu.vectors->gpu->zero(w->device.ctx, EN_STREAM_COMPUTE, eni_vectors_grad(w, micro), bytes);
@@ -477,7 +468,7 @@ en_status eni_vectors_await(eni_worker *w, uint32_t bucket)
 en_status eni_vectors_join(eni_worker *w)
 {
     eni_vectors *v = w->gpu.vectors;
-    if (!is_staged(w)) return EN_OK;
+    if (!eni_vectors_are_staged(w)) return EN_OK;
     EN_TRY(v->gpu->event_record(v->left, EN_STREAM_EXCHANGE));
     return v->gpu->wait_event(w->device.ctx, EN_STREAM_COMPUTE, v->left);
 }
@@ -486,7 +477,7 @@ en_status eni_vectors_send_micro(eni_worker *w, int64_t micro)
 {
     eni_vectors *v = w->gpu.vectors;
     const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
-    if (!is_staged(w)) return EN_OK;
+    if (!eni_vectors_are_staged(w)) return EN_OK;
     EN_TRY(exchange_behind_compute(w));
     EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE, w->micro_grads[micro], v->grads[0], bytes,
                         EN_COPY_OUT));
@@ -496,7 +487,9 @@ en_status eni_vectors_send_micro(eni_worker *w, int64_t micro)
 
 en_status eni_vectors_await_micros(eni_worker *w)
 {
-    return is_staged(w) ? eni_gpu_wait(w, w->gpu.vectors->left, "the gradients of its micro-batches") : EN_OK;
+    return eni_vectors_are_staged(w)
+               ? eni_gpu_wait(w, w->gpu.vectors->left, "the gradients of its micro-batches")
+               : EN_OK;
 }
 
 /* ---- weights come in ---- */
@@ -532,7 +525,7 @@ en_status eni_vectors_finish(void *worker, eni_step_run *run)
     eni_worker *w = worker;
     (void)run;
     const int is_late = w->rank.job.strategy->after_step != NULL;
-    if (!is_staged(w)) return eni_host_finish(w->rank.exchange.host);
+    if (!eni_vectors_are_staged(w)) return eni_host_finish(w->rank.exchange.host);
     for (uint32_t b = 0; b < w->rank.job.buckets->n; b++) {
         EN_TRY(eni_host_finish_bucket(w->rank.exchange.host, b));
         if (!is_late) EN_TRY(take_in(w, b));
@@ -548,7 +541,7 @@ en_status eni_vectors_finish(void *worker, eni_step_run *run)
 
 en_status eni_vectors_begun(eni_worker *w)
 {
-    return is_staged(w) && w->rank.job.strategy->before_step != NULL ? take_in_all(w) : EN_OK;
+    return eni_vectors_are_staged(w) && w->rank.job.strategy->before_step != NULL ? take_in_all(w) : EN_OK;
 }
 
 /* ---- all of it, now and then ---- */
@@ -581,7 +574,7 @@ en_status eni_vectors_send(eni_worker *w)
 {
     eni_vectors *v = w->gpu.vectors;
     if (v == NULL) return EN_OK;
-    if (is_staged(w)) {
+    if (eni_vectors_are_staged(w)) {
         EN_TRY(take_in_all(w));
         return eni_gpu_wait(w, v->taken, "its weights to arrive");
     }
@@ -600,7 +593,7 @@ en_status eni_vectors_send_grad(eni_worker *w)
     EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, eni_vectors_grad(w, 0), here, bytes, EN_COPY_IN));
     EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
     EN_TRY(eni_gpu_wait(w, v->computed, "a copy of its vectors"));
-    if (is_staged(w)) memset(here, 0, bytes);
+    if (eni_vectors_are_staged(w)) memset(here, 0, bytes);
     return EN_OK;
 }
 

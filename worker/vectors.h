@@ -44,8 +44,12 @@ void eni_vectors_close(eni_worker *w);
 
 /* Weights and gradients stay on a GPU. */
 bool eni_vectors_are_on_gpu(const eni_worker *w);
-/* ENI_VECTORS_ON_HOST ..; the choice, or NULL on the host; the steps, or NULL unless ON_GPU. */
-int eni_vectors_where(const eni_worker *w);
+/* They are staged. */
+static inline bool eni_vectors_are_staged(const eni_worker *w)
+{
+    return w->gpu.vectors != NULL && w->gpu.choice.vectors == ENI_VECTORS_STAGED;
+}
+/* The choice, or NULL on the host; the steps, or NULL unless ON_GPU. */
 const eni_gpu_choice *eni_vectors_choice(const eni_worker *w);
 eni_gpu_steps *eni_vectors_steps(const eni_worker *w);
 
