@@ -126,10 +126,8 @@ static void print_numbers(const figures *f, const eni_costs *costs, FILE *out)
 static en_status show_table(const eni_config *config, const eni_costs *costs, FILE *out)
 {
     figures f = {.n = (int)config->workers, .cores = eni_host_info_cores()};
-    if (f.n < 2 || f.n > 16) {
-        eni_error("check", "-v measures among 2 to 16 workers of one host, not %d", f.n);
-        return EN_EINVAL;
-    }
+    if (f.n < 2 || f.n > 16)
+        return eni_fail(EN_EINVAL, "check", "-v measures among 2 to 16 workers of one host, not %d", f.n);
     EN_TRY(measure(&f));
     print_numbers(&f, costs, out);
     return print_rows(&f, out);

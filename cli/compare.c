@@ -91,9 +91,9 @@ static en_status check_folder_is_new(const comparison *c, const char *text)
     for (int i = 0; i < c->narms; i++) {
         file_name(c->label[i], other, sizeof other);
         if (strcmp(name, other) != 0) continue;
-        eni_error("compare", "--arm=%s and --arm=%s would share the folders *-%s-*: give each arm once",
-                  c->label[i], text, name);
-        return EN_EINVAL;
+        return eni_fail(EN_EINVAL, "compare",
+                        "--arm=%s and --arm=%s would share the folders *-%s-*: give each arm once",
+                        c->label[i], text, name);
     }
     return EN_OK;
 }
@@ -132,10 +132,8 @@ static en_status check_gpu(const comparison *c, const eni_config *run)
 
 static en_status add_arm(comparison *c, const char *text)
 {
-    if (c->narms == MAX_ARMS) {
-        eni_error("compare", "--arm=%s: at most %d arms", text, MAX_ARMS);
-        return EN_EINVAL;
-    }
+    if (c->narms == MAX_ARMS)
+        return eni_fail(EN_EINVAL, "compare", "--arm=%s: at most %d arms", text, MAX_ARMS);
     EN_TRY(check_folder_is_new(c, text));
     EN_TRY(eni_config_arm(&c->base, text, &c->arm[c->narms]));
     c->arm[c->narms].quiet = true; /* the live lines speak */
@@ -154,10 +152,8 @@ static en_status add_setting(comparison *c, const char *text)
     size_t length = seeds == NULL ? strlen(text) : (size_t)(seeds - text);
     snprintf(c->setting[c->nsettings], sizeof c->setting[0], "%.*s", (int)length, text);
     for (int i = 0; i < c->nsettings; i++)
-        if (strcmp(c->setting[i], c->setting[c->nsettings]) == 0) {
-            eni_error("compare", "--settings: \"%s\" is there twice", c->setting[i]);
-            return EN_EINVAL;
-        }
+        if (strcmp(c->setting[i], c->setting[c->nsettings]) == 0)
+            return eni_fail(EN_EINVAL, "compare", "--settings: \"%s\" is there twice", c->setting[i]);
     c->setting_seeds[c->nsettings++] = n < c->nseeds ? n : c->nseeds;
     return EN_OK;
 }
@@ -180,10 +176,9 @@ static en_status make_base(comparison *c)
     for (int i = 0; i < given->count && used < sizeof c->slow; i++)
         used +=
             (size_t)snprintf(c->slow + used, sizeof c->slow - used, "%s%s", i > 0 ? "," : "", given->item[i]);
-    if (used >= sizeof c->slow) {
-        eni_error("compare", "--straggler: %d are more than can be recorded; give fewer", given->count);
-        return EN_EINVAL;
-    }
+    if (used >= sizeof c->slow)
+        return eni_fail(EN_EINVAL, "compare", "--straggler: %d are more than can be recorded; give fewer",
+                        given->count);
     if (given->count == 0) snprintf(c->slow, sizeof c->slow, "1:3");
     while (given->count > 0)
         eni_free(given->item[--given->count]);
@@ -236,12 +231,12 @@ static en_status add_settings(comparison *c)
             EN_TRY(add_setting(c, config->settings.item[i]));
     if (has_setting(c, "slow")) return check_slow(c);
     if (!is_slowed) return EN_OK;
-    eni_error("compare",
-              "--straggler: \"%s\" would slow nobody in --settings=%s; give --settings=even,slow, or no "
-              "--settings for "
-              "slow alone",
-              c->slow, c->setting[0]);
-    return EN_EINVAL;
+    return eni_fail(
+        EN_EINVAL, "compare",
+        "--straggler: \"%s\" would slow nobody in --settings=%s; give --settings=even,slow, or no "
+        "--settings for "
+        "slow alone",
+        c->slow, c->setting[0]);
 }
 
 /* --primary: a setting and two arms that are there. */
@@ -253,17 +248,15 @@ static en_status find_primary(const comparison *c, const char *text, eni_primary
     if (!eni_primary_parse(text, name, &a, &b)) return EN_EINVAL; /* the key's check has said so */
     while (setting < c->nsettings && strcmp(c->setting[setting], name) != 0)
         setting++;
-    if (setting == c->nsettings) {
-        eni_error("compare",
-                  "--primary: \"%s\" names the setting %s, which is not compared: give one of --settings",
-                  text, name);
-        return EN_EINVAL;
-    }
-    if (a >= c->narms || b >= c->narms) {
-        eni_error("compare", "--primary: \"%s\" names arm %lld, and there are %d: give two from 1 to %d",
-                  text, (long long)(a > b ? a : b) + 1, c->narms, c->narms);
-        return EN_EINVAL;
-    }
+    if (setting == c->nsettings)
+        return eni_fail(
+            EN_EINVAL, "compare",
+            "--primary: \"%s\" names the setting %s, which is not compared: give one of --settings", text,
+            name);
+    if (a >= c->narms || b >= c->narms)
+        return eni_fail(EN_EINVAL, "compare",
+                        "--primary: \"%s\" names arm %lld, and there are %d: give two from 1 to %d", text,
+                        (long long)(a > b ? a : b) + 1, c->narms, c->narms);
     *primary_out = (eni_primary){(size_t)setting, (size_t)a, (size_t)b};
     return EN_OK;
 }
@@ -274,11 +267,10 @@ static en_status plan_claims(comparison *c)
     const char *text = c->context->config->primary, *names[MAX_SETTINGS];
     size_t seeds[MAX_SETTINGS];
     eni_primary primary;
-    if (c->nseeds > ENI_CLAIMS_SEEDS) {
-        eni_error("compare", "--seeds: %d seeds are more than the %d that are tested exactly: give fewer",
-                  c->nseeds, ENI_CLAIMS_SEEDS);
-        return EN_EINVAL;
-    }
+    if (c->nseeds > ENI_CLAIMS_SEEDS)
+        return eni_fail(EN_EINVAL, "compare",
+                        "--seeds: %d seeds are more than the %d that are tested exactly: give fewer",
+                        c->nseeds, ENI_CLAIMS_SEEDS);
     if (text != NULL) EN_TRY(find_primary(c, text, &primary));
     for (int setting = 0; setting < c->nsettings; setting++) {
         seeds[setting] = (size_t)c->setting_seeds[setting];
@@ -313,27 +305,21 @@ static json_t *describe_claims(const comparison *c)
 static en_status collect(comparison *c)
 {
     const eni_config *config = c->context->config;
-    if (config->seeds.count > 0 && eni_config_is_given(config, "seed")) {
-        eni_error("compare",
-                  "--seed: \"%lld\" would not be run, since --seeds is given too; give one of the two",
-                  (long long)config->seed);
-        return EN_EINVAL;
-    }
-    if (config->target <= 0) {
-        eni_error("compare",
-                  "--target=0: arms are compared by the time to a target; give a percentage above 0");
-        return EN_EINVAL;
-    }
+    if (config->seeds.count > 0 && eni_config_is_given(config, "seed"))
+        return eni_fail(EN_EINVAL, "compare",
+                        "--seed: \"%lld\" would not be run, since --seeds is given too; give one of the two",
+                        (long long)config->seed);
+    if (config->target <= 0)
+        return eni_fail(EN_EINVAL, "compare",
+                        "--target=0: arms are compared by the time to a target; give a percentage above 0");
     EN_TRY(make_base(c));
     for (int i = 0; i < config->arm.count; i++)
         EN_TRY(add_arm(c, config->arm.item[i]));
     for (int i = 0; i < config->strategies.count; i++)
         EN_TRY(add_arm(c, config->strategies.item[i]));
-    if (c->narms == 0) {
-        eni_error("compare",
-                  "nothing to compare: give --arm=ring --arm=ps-async, or --strategies=ring,ps-async");
-        return EN_EINVAL;
-    }
+    if (c->narms == 0)
+        return eni_fail(EN_EINVAL, "compare",
+                        "nothing to compare: give --arm=ring --arm=ps-async, or --strategies=ring,ps-async");
     c->nseeds = config->seeds.count > 0 ? config->seeds.count : 1;
     EN_TRY(add_settings(c));
     for (int setting = 0; setting < c->nsettings; setting++)
@@ -565,12 +551,10 @@ static en_status begin(comparison *c)
 {
     char report[1100];
     const eni_config *config = c->context->config;
-    if (config->resume != NULL && strcmp(config->resume, "auto") != 0) {
-        eni_error("compare",
-                  "--resume=%s: a comparison goes on with what its --out holds: give --resume alone",
-                  config->resume);
-        return EN_EINVAL;
-    }
+    if (config->resume != NULL && strcmp(config->resume, "auto") != 0)
+        return eni_fail(EN_EINVAL, "compare",
+                        "--resume=%s: a comparison goes on with what its --out holds: give --resume alone",
+                        config->resume);
     EN_TRY(eni_out_take(config, c->dir, ENI_OUT_STUDY, &c->out_fd));
     EN_TRY(describe(c));
     if (config->resume == NULL) EN_TRY(eni_out_clear(c->out_fd, c->dir));

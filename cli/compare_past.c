@@ -64,12 +64,12 @@ static en_status refuse(const char *dir, const difference *d)
     char then[208], now[208];
     write_value(d->then, then, sizeof then);
     write_value(d->now, now, sizeof now);
-    eni_error("compare",
-              "--resume: --out=%s holds another study: %s is %s there and %s here; give what it was started "
-              "with, or "
-              "another --out",
-              dir, d->place, then, now);
-    return EN_EINVAL;
+    return eni_fail(
+        EN_EINVAL, "compare",
+        "--resume: --out=%s holds another study: %s is %s there and %s here; give what it was started "
+        "with, or "
+        "another --out",
+        dir, d->place, then, now);
 }
 
 /* Runs by another program, or on other processors, are no part of one comparison. */
@@ -138,11 +138,10 @@ en_status eni_compare_past(const char *dir, json_t *study, int *order_out)
     snprintf(path, sizeof path, "%s/compare.json", dir);
     if (access(path, F_OK) != 0) return EN_OK;
     json_t *past = json_load_file(path, 0, &error);
-    if (past == NULL) {
-        eni_error("compare", "--resume: %s cannot be read: %s; --overwrite in place of --resume starts anew",
-                  path, error.text);
-        return EN_EINVAL;
-    }
+    if (past == NULL)
+        return eni_fail(EN_EINVAL, "compare",
+                        "--resume: %s cannot be read: %s; --overwrite in place of --resume starts anew", path,
+                        error.text);
     const en_status st = check_same(dir, past, study);
     if (st == EN_OK) keep_runs(dir, past, study, order_out);
     json_decref(past);

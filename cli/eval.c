@@ -38,9 +38,9 @@ static en_status options_of(const eni_config *c, const eni_device *device, en_mo
         [ENI_PRECISION_FP32] = EN_F32, [ENI_PRECISION_BF16] = EN_BF16, [ENI_PRECISION_FP16] = EN_F16};
     *options_out = (en_model_options){.size = sizeof *options_out, .dtype = dtypes[c->precision]};
     if (options_out->dtype == EN_F32 || !(device->ops->flags & EN_DEVICE_HOST)) return EN_OK;
-    eni_error("device", "--precision=%s: %s computes in fp32; leave it out, or use --device=cuda",
-              c->precision == ENI_PRECISION_BF16 ? "bf16" : "fp16", device->ops->name);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "device",
+                    "--precision=%s: %s computes in fp32; leave it out, or use --device=cuda",
+                    c->precision == ENI_PRECISION_BF16 ? "bf16" : "fp16", device->ops->name);
 }
 
 en_status eni_compute_open(const eni_config *config, const char *plugin_dir, int threads, int local_rank,

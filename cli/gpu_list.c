@@ -311,8 +311,7 @@ static en_status print_json(const eni_gpu_list *gpus)
     const int is_written = json_dumpf(all, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
     json_decref(all);
     if (is_written && fflush(stdout) == 0) return EN_OK;
-    eni_error("gpus", "--json: stdout cannot be written: %s", strerror(errno));
-    return EN_EIO;
+    return eni_fail(EN_EIO, "gpus", "--json: stdout cannot be written: %s", strerror(errno));
 }
 
 /* ---- before a run ---- */
@@ -335,11 +334,10 @@ static en_status await(int pidfd, int signal_fd)
         const int n = poll(set, 2, eni_ms_left(deadline, 1000));
         if (n > 0 && set[1].revents != 0) return EN_EINTR;
         if (eni_now_ns() < deadline) continue;
-        eni_error("launch",
-                  "the NVIDIA driver has not said within %d s which GPUs there are: does nvidia-smi "
-                  "answer? --device=cpu goes without",
-                  TIMEOUT_S);
-        return EN_EINVAL;
+        return eni_fail(EN_EINVAL, "launch",
+                        "the NVIDIA driver has not said within %d s which GPUs there are: does nvidia-smi "
+                        "answer? --device=cpu goes without",
+                        TIMEOUT_S);
     }
     return EN_OK;
 }
@@ -364,10 +362,8 @@ en_status eni_gpu_here(const char *device, const char *plugin_dir, int signal_fd
         _exit(ask_for(device, plugin_dir) == EN_OK ? 0 : 1);
     }
     const int pidfd = pid < 0 ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
-    if (pid < 0) {
-        eni_error("launch", "cannot start a process that asks for GPUs: %s", strerror(errno));
-        return EN_EIO;
-    }
+    if (pid < 0)
+        return eni_fail(EN_EIO, "launch", "cannot start a process that asks for GPUs: %s", strerror(errno));
     const en_status st = take_answer(pid, pidfd < 0 ? EN_OK : await(pidfd, signal_fd));
     if (pidfd >= 0) close(pidfd);
     return st;
@@ -380,10 +376,8 @@ en_status eni_command_gpus(const eni_command_context *context)
     const eni_config *c = context->config;
     const en_device *device;
     EN_TRY(eni_device_load("cuda", context->plugin_dir, &device));
-    if (device->gpu == NULL) {
-        eni_error("gpus", "the device cuda of %s is not one of GPUs", context->plugin_dir);
-        return EN_EVERSION;
-    }
+    if (device->gpu == NULL)
+        return eni_fail(EN_EVERSION, "gpus", "the device cuda of %s is not one of GPUs", context->plugin_dir);
     eni_gpu_list *gpus = eni_alloc(sizeof *gpus);
     if (gpus == NULL) return EN_ENOMEM;
     if (eni_config_is_given(c, "workers")) gpus->nranks = (int)c->workers;

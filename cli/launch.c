@@ -45,11 +45,9 @@ static en_status start_all(eni_launcher *l)
     char word[ENI_STRATEGY_WORD_MAX];
     int pipe_fds[2] = {-1, -1};
     EN_TRY(take_out(l));
-    if (c->workers < 1 || c->workers > ENI_CHILDREN_MAX - 2 - c->servers) {
-        eni_error("launch", "-n %lld: between 1 and %d workers can be started", (long long)c->workers,
-                  ENI_CHILDREN_MAX - 2);
-        return EN_EINVAL;
-    }
+    if (c->workers < 1 || c->workers > ENI_CHILDREN_MAX - 2 - c->servers)
+        return eni_fail(EN_EINVAL, "launch", "-n %lld: between 1 and %d workers can be started",
+                        (long long)c->workers, ENI_CHILDREN_MAX - 2);
     EN_TRY(eni_plugin_split(c->strategy, word, &options));
     EN_TRY(eni_plugin_find(l->launch->plugin_dir, word, &strategy));
     eni_options *checked; /* said once, not by every worker */
@@ -59,10 +57,8 @@ static en_status start_all(eni_launcher *l)
     if (!l->launch->has_gpus) EN_TRY(eni_gpu_here(c->device, l->launch->plugin_dir, l->launch->signal_fd));
     EN_TRY(eni_servers_open(l));
     EN_TRY(eni_launcher_choose_address(l));
-    if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) != 0) {
-        eni_error("launch", "cannot make a pipe: %s", strerror(errno));
-        return EN_EIO;
-    }
+    if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) != 0)
+        return eni_fail(EN_EIO, "launch", "cannot make a pipe: %s", strerror(errno));
     l->reports.fd = pipe_fds[0];
     l->may_lose_ranks = c->on_worker_loss == ENI_LOSS_CONTINUE;
     int has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;

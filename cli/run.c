@@ -18,16 +18,12 @@ static en_status append(json_t *events, const char *path, json_int_t *dropped)
     json_error_t error;
     if (access(path, R_OK) != 0) return EN_OK;
     json_t *part = json_load_file(path, 0, &error);
-    if (part == NULL) {
-        eni_error("trace", "%s:%d: %s", path, error.line, error.text);
-        return EN_EFORMAT;
-    }
+    if (part == NULL) return eni_fail(EN_EFORMAT, "trace", "%s:%d: %s", path, error.line, error.text);
     int failed = json_array_extend(events, json_object_get(part, "traceEvents"));
     *dropped += json_integer_value(json_object_get(part, "dropped"));
     json_decref(part);
     if (failed == 0) return EN_OK;
-    eni_error("trace", "%s has no list \"traceEvents\"", path);
-    return EN_EFORMAT;
+    return eni_fail(EN_EFORMAT, "trace", "%s has no list \"traceEvents\"", path);
 }
 
 /* Part `i` of a run of `nranks`: 0 is rank 0's, nranks is psd's. */

@@ -72,11 +72,10 @@ static en_status check_batches(const scaling *s)
         int64_t workers = 1;
         eni_parse_i64(c->ranks.item[i], &workers);
         if (global % workers == 0) continue;
-        eni_error("scale",
-                  "a global batch of %lld cannot be split into %lld equal parts; give another "
-                  "--global-batch-size, or other numbers to -n",
-                  (long long)global, (long long)workers);
-        return EN_EINVAL;
+        return eni_fail(EN_EINVAL, "scale",
+                        "a global batch of %lld cannot be split into %lld equal parts; give another "
+                        "--global-batch-size, or other numbers to -n",
+                        (long long)global, (long long)workers);
     }
     return EN_OK;
 }
@@ -188,10 +187,7 @@ static en_status write_csv(const scaling *s)
     char path[1100];
     snprintf(path, sizeof path, "%s/scale.csv", s->dir);
     FILE *file = fopen(path, "we");
-    if (file == NULL) {
-        eni_error("scale", "cannot write %s: %s", path, strerror(errno));
-        return EN_EIO;
-    }
+    if (file == NULL) return eni_fail(EN_EIO, "scale", "cannot write %s: %s", path, strerror(errno));
     fputs(
         "scaling,strategy,workers,cores,batch,global_batch,step_ms,samples_per_s,least,most,repeats,speedup,"
         "efficiency\n",

@@ -74,11 +74,10 @@ static en_status parse_number(sim_trial *t, const char *key, size_t length, cons
             *(double *)(void *)((char *)t + words[i].at) = number;
             return EN_OK;
         }
-        eni_error("trial", "--%s cannot be '%s': %g .. %g", words[i].key, value, words[i].min, words[i].max);
-        return EN_EINVAL;
+        return eni_fail(EN_EINVAL, "trial", "--%s cannot be '%s': %g .. %g", words[i].key, value,
+                        words[i].min, words[i].max);
     }
-    eni_error("trial", "there is no option --%.*s; --help lists them", (int)length, key);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "trial", "there is no option --%.*s; --help lists them", (int)length, key);
 }
 
 static en_status parse(sim_trial *t, int argc, char **argv)
@@ -92,8 +91,8 @@ static en_status parse(sim_trial *t, int argc, char **argv)
         } else if (strcmp(word, "--storm") == 0) {
             t->wants_faults = 1;
         } else if (strncmp(word, "--", 2) != 0 || !value) {
-            eni_error("trial", "'%s' is not of the form --key=value; --help lists the options", word);
-            return EN_EINVAL;
+            return eni_fail(EN_EINVAL, "trial",
+                            "'%s' is not of the form --key=value; --help lists the options", word);
         } else if (strncmp(word, "--strategy=", 11) == 0) {
             t->strategy = value + 1;
         } else if (strncmp(word, "--straggler=", 12) == 0) {
@@ -105,8 +104,7 @@ static en_status parse(sim_trial *t, int argc, char **argv)
         }
     }
     if (t->strategy || t->wants_help) return EN_OK;
-    eni_error("trial", "no strategy to try: --strategy=NAME or --strategy=./mine.so");
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "trial", "no strategy to try: --strategy=NAME or --strategy=./mine.so");
 }
 
 /* "RANK:FACTOR" into factor (workers). */
@@ -118,11 +116,9 @@ static en_status parse_straggler(const sim_trial *t, double *factor)
         factor[r] = 1;
     if (!t->straggler) return EN_OK;
     if (sscanf(t->straggler, "%d:%lf%n", &rank, &slow, &used) != 2 || t->straggler[used] || rank < 0 ||
-        rank >= (int)t->workers || !(slow > 0 && slow < 1e6)) {
-        eni_error("trial", "--straggler cannot be '%s': RANK:FACTOR with a rank below %g", t->straggler,
-                  t->workers);
-        return EN_EINVAL;
-    }
+        rank >= (int)t->workers || !(slow > 0 && slow < 1e6))
+        return eni_fail(EN_EINVAL, "trial", "--straggler cannot be '%s': RANK:FACTOR with a rank below %g",
+                        t->straggler, t->workers);
     factor[rank] = slow;
     return EN_OK;
 }
@@ -239,10 +235,9 @@ static en_status try_faults(const sim_trial *t, const en_strategy *strategy, con
     eni_fault_stats f = {0};
     en_status first = EN_OK;
     uint64_t failed = 0;
-    if (promise < 0) {
-        eni_error("trial", "--promise cannot be '%s': ends, may-drop, exact or at-once", t->promise);
-        return EN_EINVAL;
-    }
+    if (promise < 0)
+        return eni_fail(EN_EINVAL, "trial", "--promise cannot be '%s': ends, may-drop, exact or at-once",
+                        t->promise);
     const int64_t begin = eni_now_ns();
     for (uint64_t i = 0; i < (uint64_t)t->seeds; i++) {
         const en_status st =

@@ -35,30 +35,27 @@ static en_status check_master(const eni_config *config, const eni_address *maste
         eni_warn("launch",
                  "--master-addr=%s is the loopback of this host: only what runs on this host can take part",
                  master->host);
-    if (config->node_rank == 0 && !own.is_remote_here) {
-        eni_error("launch",
-                  "--master-addr=%s is not this host, but --node-rank=0 is to lead: give its own address",
-                  master->host);
-        return EN_EINVAL;
-    }
+    if (config->node_rank == 0 && !own.is_remote_here)
+        return eni_fail(
+            EN_EINVAL, "launch",
+            "--master-addr=%s is not this host, but --node-rank=0 is to lead: give its own address",
+            master->host);
     if (own.is_remote_here || config->token_file != NULL) return EN_OK; /* it may still come: workers wait */
-    eni_error(
-        "launch",
+    return eni_fail(
+        EN_EINVAL, "launch",
         "--node-rank=%lld needs the token of the run, which is on another host: make one file, copy it to "
         "all hosts, and give it by --token-file=FILE or ENTRAIN_TOKEN_FILE (docs/launch.md)",
         (long long)config->node_rank);
-    return EN_EINVAL;
 }
 
 static en_status node_address(const eni_config *config, char address_out[ENI_ADDRESS_TEXT])
 {
     char text[ENI_ADDRESS_TEXT];
     eni_address master;
-    if (config->master_addr == NULL) {
-        eni_error("launch", "--nnodes=%lld needs --master-addr=HOST: host 0, as the others reach it",
-                  (long long)config->nnodes);
-        return EN_EINVAL;
-    }
+    if (config->master_addr == NULL)
+        return eni_fail(EN_EINVAL, "launch",
+                        "--nnodes=%lld needs --master-addr=HOST: host 0, as the others reach it",
+                        (long long)config->nnodes);
     const char *format = strchr(config->master_addr, ':') != NULL ? "tcp://[%s]:%d" : "tcp://%s:%d";
     snprintf(text, sizeof text, format, config->master_addr, (int)config->master_port);
     EN_TRY(eni_address_parse(text, &master));
@@ -84,38 +81,30 @@ en_status eni_launcher_choose_address(eni_launcher *l)
 en_status eni_servers_check(const eni_config *c, const en_strategy *strategy)
 {
     const int has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
-    if (!has_psd && (c->servers > 1 || c->server_restarts > 0 || c->server_timeout_ns > 0)) {
-        eni_error("launch",
-                  "%s keeps nothing on a server: leave out --servers, --server-restarts and "
-                  "--server-timeout",
-                  strategy->name);
-        return EN_EINVAL;
-    }
-    if (c->server_restarts > 0 && c->server_timeout_ns == 0) {
-        eni_error("launch",
-                  "--server-restarts=%lld needs --server-timeout, such as 10s: else the workers do not "
-                  "wait for psd",
-                  (long long)c->server_restarts);
-        return EN_EINVAL;
-    }
-    if (c->server_timeout_ns > 0 && c->server_restarts == 0) {
-        eni_error("launch",
-                  "--server-timeout needs --server-restarts=N: nobody else starts this run's psd again");
-        return EN_EINVAL;
-    }
-    if (c->servers > 1 && c->server_timeout_ns > 0) {
-        eni_error(
-            "launch",
+    if (!has_psd && (c->servers > 1 || c->server_restarts > 0 || c->server_timeout_ns > 0))
+        return eni_fail(EN_EINVAL, "launch",
+                        "%s keeps nothing on a server: leave out --servers, --server-restarts and "
+                        "--server-timeout",
+                        strategy->name);
+    if (c->server_restarts > 0 && c->server_timeout_ns == 0)
+        return eni_fail(EN_EINVAL, "launch",
+                        "--server-restarts=%lld needs --server-timeout, such as 10s: else the workers do not "
+                        "wait for psd",
+                        (long long)c->server_restarts);
+    if (c->server_timeout_ns > 0 && c->server_restarts == 0)
+        return eni_fail(
+            EN_EINVAL, "launch",
+            "--server-timeout needs --server-restarts=N: nobody else starts this run's psd again");
+    if (c->servers > 1 && c->server_timeout_ns > 0)
+        return eni_fail(
+            EN_EINVAL, "launch",
             "--server-timeout with --servers=%lld: a psd among several cannot come back yet; drop "
             "--server-restarts and --server-timeout, and the run ends when a psd is lost, or drop --servers, "
             "and the one psd comes back",
             (long long)c->servers);
-        return EN_EINVAL;
-    }
-    if (c->server_timeout_ns > 0 && c->nnodes > 1) {
-        eni_error("launch", "--server-restarts: on several hosts start psd by hand, with --state");
-        return EN_EINVAL;
-    }
+    if (c->server_timeout_ns > 0 && c->nnodes > 1)
+        return eni_fail(EN_EINVAL, "launch",
+                        "--server-restarts: on several hosts start psd by hand, with --state");
     return EN_OK;
 }
 
@@ -250,10 +239,7 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, const ch
     pid_t own = getpid(), pid = fork();
     if (pid == 0) become(path, argv, own, fds, nfds);
     eni_free(argv);
-    if (pid < 0) {
-        eni_error("launch", "cannot start %s: %s", role, strerror(errno));
-        return EN_EIO;
-    }
+    if (pid < 0) return eni_fail(EN_EIO, "launch", "cannot start %s: %s", role, strerror(errno));
     eni_child *c = &l->child[0]; /* a psd that is started again takes the place of the one that was killed */
     while (c < &l->child[l->nchildren] && (c->is_running || strcmp(c->role, role) != 0))
         c++;

@@ -25,8 +25,8 @@ static en_status read_result(const char *dir, double *samples_s_out, double *ste
     *step_out = json_number_value(json_object_get(result, "global_batch_size")) / *samples_s_out;
     json_decref(result);
     if (*samples_s_out > 0) return EN_OK;
-    eni_error("trial", "%s says no samples per second: the run was too short; give more --steps", path);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "trial",
+                    "%s says no samples per second: the run was too short; give more --steps", path);
 }
 
 static en_status set_run(const eni_trial *trial, const char *dir, eni_config *run)
@@ -122,8 +122,7 @@ en_status eni_trial_folder(char dir_out[64])
 {
     snprintf(dir_out, 64, "/tmp/entrain-trial-XXXXXX");
     if (mkdtemp(dir_out) != NULL) return EN_OK;
-    eni_error("trial", "cannot make a folder in /tmp: %s", strerror(errno));
-    return EN_EIO;
+    return eni_fail(EN_EIO, "trial", "cannot make a folder in /tmp: %s", strerror(errno));
 }
 
 static int remove_one(const char *path, const struct stat *is, int kind, struct FTW *place)

@@ -14,11 +14,10 @@ en_status eni_strategy_split(const char *text, char *word_out, size_t bytes, con
 {
     const char *colon = text + eni_spec_head(text);
     size_t length = (size_t)(colon - text);
-    if (length == 0 || length >= bytes) {
-        eni_error("config", "strategy \"%s\": its name is %s; give NAME or ./FILE.so, then :KEY=VALUE,..",
-                  text, length == 0 ? "empty" : "too long");
-        return EN_EINVAL;
-    }
+    if (length == 0 || length >= bytes)
+        return eni_fail(EN_EINVAL, "config",
+                        "strategy \"%s\": its name is %s; give NAME or ./FILE.so, then :KEY=VALUE,..", text,
+                        length == 0 ? "empty" : "too long");
     memcpy(word_out, text, length);
     word_out[length] = '\0';
     *options_out = *colon == ':' ? colon + 1 : colon;

@@ -80,10 +80,7 @@ en_status eni_config_copy(const eni_config *from, eni_config *config_out)
 en_status eni_config_set(eni_config *config, const char *key, const char *value, const char *place)
 {
     int k = eni_key_find(key, strlen(key));
-    if (k < 0) {
-        eni_error("config", "%s: there is no key \"%s\"; see --help", place, key);
-        return EN_EINVAL;
-    }
+    if (k < 0) return eni_fail(EN_EINVAL, "config", "%s: there is no key \"%s\"; see --help", place, key);
     if (value == NULL) value = eni_keys[k].bare;
     return eni_key_set(config, k, value != NULL ? value : "", place, ENI_FROM_FLAG);
 }
@@ -122,21 +119,17 @@ static en_status resolve_batch(eni_config *config)
     if (global == 0 || config->program == ENI_SCALE || /* each of its rows splits it by itself */
         !eni_key_applies(&eni_keys[eni_key_find("batch-size", 10)], config->program))
         return EN_OK;
-    if (global % n != 0) {
-        eni_error(
-            "config",
+    if (global % n != 0)
+        return eni_fail(
+            EN_EINVAL, "config",
             "--global-batch-size: \"%lld\" is not a multiple of the %lld micro-batches of a step; give a "
             "multiple, or --batch-size",
             (long long)global, (long long)n);
-        return EN_EINVAL;
-    }
-    if (eni_config_is_given(config, "batch-size") && config->batch_size * n != global) {
-        eni_error(
-            "config",
+    if (eni_config_is_given(config, "batch-size") && config->batch_size * n != global)
+        return eni_fail(
+            EN_EINVAL, "config",
             "--global-batch-size: \"%lld\" contradicts --batch-size %lld times %lld; give one of the two",
             (long long)global, (long long)config->batch_size, (long long)n);
-        return EN_EINVAL;
-    }
     config->batch_size = global / n;
     return EN_OK;
 }
@@ -160,22 +153,20 @@ static en_status resolve_defaults(eni_config *config)
 static en_status resolve_ranks(const eni_config *config)
 {
     int64_t world = world_of(config);
-    if (world > 0 && config->rank >= world) {
-        eni_error("config", "--rank: \"%lld\" is not below --world-size %lld; ranks count from 0",
-                  (long long)config->rank, (long long)world);
-        return EN_EINVAL;
-    }
-    if (config->local_size > 0 && config->local_rank >= config->local_size) {
-        eni_error("config", "--local-rank: \"%lld\" is not below --local-size %lld; ranks count from 0",
-                  (long long)config->local_rank, (long long)config->local_size);
-        return EN_EINVAL;
-    }
+    if (world > 0 && config->rank >= world)
+        return eni_fail(EN_EINVAL, "config",
+                        "--rank: \"%lld\" is not below --world-size %lld; ranks count from 0",
+                        (long long)config->rank, (long long)world);
+    if (config->local_size > 0 && config->local_rank >= config->local_size)
+        return eni_fail(EN_EINVAL, "config",
+                        "--local-rank: \"%lld\" is not below --local-size %lld; ranks count from 0",
+                        (long long)config->local_rank, (long long)config->local_size);
     for (int i = 0; i < config->seeds.count; i++)
         for (int j = 0; j < i; j++) {
             if (eni_config_seed(config, i) != eni_config_seed(config, j)) continue;
-            eni_error("config", "--seeds: \"%s\" is there twice, and is one run; give each seed once",
-                      config->seeds.item[i]);
-            return EN_EINVAL;
+            return eni_fail(EN_EINVAL, "config",
+                            "--seeds: \"%s\" is there twice, and is one run; give each seed once",
+                            config->seeds.item[i]);
         }
     for (int i = 0; i < config->straggler.count; i++) {
         int64_t rank = 0;
@@ -185,17 +176,16 @@ static en_status resolve_ranks(const eni_config *config)
             int64_t other = 0;
             eni_straggler_parse(config->straggler.item[j], &other, &factor);
             if (other != rank) continue;
-            eni_error("config",
-                      "--straggler: \"%s\" names rank %lld a second time, after \"%s\"; give each rank once",
-                      config->straggler.item[i], (long long)rank, config->straggler.item[j]);
-            return EN_EINVAL;
+            return eni_fail(
+                EN_EINVAL, "config",
+                "--straggler: \"%s\" names rank %lld a second time, after \"%s\"; give each rank once",
+                config->straggler.item[i], (long long)rank, config->straggler.item[j]);
         }
         if (world <= 0 || rank < world) continue;
-        eni_error("config",
-                  "--straggler: \"%s\" names a rank that the %lld workers do not have; give a rank "
-                  "from 0 to %lld",
-                  config->straggler.item[i], (long long)world, (long long)world - 1);
-        return EN_EINVAL;
+        return eni_fail(EN_EINVAL, "config",
+                        "--straggler: \"%s\" names a rank that the %lld workers do not have; give a rank "
+                        "from 0 to %lld",
+                        config->straggler.item[i], (long long)world, (long long)world - 1);
     }
     return EN_OK;
 }
@@ -204,35 +194,30 @@ static en_status resolve_nodes(const eni_config *config)
 {
     static const char *const only[] = {"node-rank", "master-addr", "master-port"};
     for (size_t i = 0; i < sizeof only / sizeof only[0]; i++)
-        if (eni_config_is_given(config, only[i]) && !eni_config_is_given(config, "nnodes")) {
-            eni_error("config", "--%s is for a run on several hosts; give --nnodes=N too", only[i]);
-            return EN_EINVAL;
-        }
+        if (eni_config_is_given(config, only[i]) && !eni_config_is_given(config, "nnodes"))
+            return eni_fail(EN_EINVAL, "config", "--%s is for a run on several hosts; give --nnodes=N too",
+                            only[i]);
     if (config->node_rank < config->nnodes) return EN_OK;
-    eni_error("config", "--node-rank: \"%lld\" is not below --nnodes %lld; hosts count from 0",
-              (long long)config->node_rank, (long long)config->nnodes);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "config",
+                    "--node-rank: \"%lld\" is not below --nnodes %lld; hosts count from 0",
+                    (long long)config->node_rank, (long long)config->nnodes);
 }
 
 en_status eni_config_resolve(eni_config *config)
 {
-    if (config->program == ENI_EVAL && config->init == NULL) {
-        eni_error("config", "%s needs weights; give --init=FILE, as --save has written it",
-                  eni_program_name(config->program));
-        return EN_EINVAL;
-    }
+    if (config->program == ENI_EVAL && config->init == NULL)
+        return eni_fail(EN_EINVAL, "config", "%s needs weights; give --init=FILE, as --save has written it",
+                        eni_program_name(config->program));
     EN_TRY(resolve_defaults(config));
     EN_TRY(resolve_batch(config));
     EN_TRY(resolve_nodes(config));
     EN_TRY(resolve_ranks(config));
-    if (config->lr_schedule == ENI_SCHEDULE_STEP && config->lr_step == 0) {
-        eni_error("config", "--lr-schedule: \"step\" needs --lr-step; give the samples between two steps");
-        return EN_EINVAL;
-    }
-    if (config->nesterov && config->momentum == 0) {
-        eni_error("config", "--nesterov: \"on\" needs a momentum; give --momentum above 0, or --no-nesterov");
-        return EN_EINVAL;
-    }
+    if (config->lr_schedule == ENI_SCHEDULE_STEP && config->lr_step == 0)
+        return eni_fail(EN_EINVAL, "config",
+                        "--lr-schedule: \"step\" needs --lr-step; give the samples between two steps");
+    if (config->nesterov && config->momentum == 0)
+        return eni_fail(EN_EINVAL, "config",
+                        "--nesterov: \"on\" needs a momentum; give --momentum above 0, or --no-nesterov");
     if (strcmp(config->rendezvous, "env://") == 0) EN_TRY(eni_env_rendezvous(config));
     return EN_OK;
 }

@@ -68,8 +68,8 @@ en_status eni_config_dump(const eni_config *config, FILE *stream, const char *na
         fprintf(stream, " # %s\n", origins[config->origin[k]]);
     }
     if (fflush(stream) == 0 && !ferror(stream)) return EN_OK;
-    eni_error("config", "cannot write %s: %s; make room, or write elsewhere", name, strerror(errno));
-    return EN_EIO;
+    return eni_fail(EN_EIO, "config", "cannot write %s: %s; make room, or write elsewhere", name,
+                    strerror(errno));
 }
 
 /* Whether a child of `program` would not come to this value by itself. */

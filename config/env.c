@@ -37,8 +37,7 @@ en_status eni_env_runtime_dir(char *path_out, size_t bytes)
     int length = base != NULL ? snprintf(path_out, bytes, "%s/entrain", base)
                               : snprintf(path_out, bytes, "/tmp/entrain-%lu", (unsigned long)getuid());
     if (length > 0 && (size_t)length < bytes) return EN_OK;
-    eni_error("env", "XDG_RUNTIME_DIR is longer than %zu bytes; shorten or unset it", bytes);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "env", "XDG_RUNTIME_DIR is longer than %zu bytes; shorten or unset it", bytes);
 }
 
 /* ---- launchers ---- */
@@ -249,10 +248,9 @@ static en_status check_agreement(const words *said, int count, const bool *is_de
     if (flags[0] == '\0') return EN_OK;
     for (int i = 0; i < count; i++)
         describe(&said[i], text, sizeof text);
-    eni_error("env",
-              "the launchers of this process disagree: %s; give %s, which decide, or start it with one", text,
-              flags);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "env",
+                    "the launchers of this process disagree: %s; give %s, which decide, or start it with one",
+                    text, flags);
 }
 
 /* ---- where the run meets ---- */
@@ -279,12 +277,10 @@ static bool has_agent_store(void)
 static en_status read_port(const char *text, int *port_out)
 {
     int64_t port;
-    if (!eni_parse_i64(text, &port) || port < 1 || port > 65534) {
-        eni_error("env",
-                  "MASTER_PORT in the environment: \"%.200s\" is not a port; give a number from 1 to 65534",
-                  text);
-        return EN_EINVAL;
-    }
+    if (!eni_parse_i64(text, &port) || port < 1 || port > 65534)
+        return eni_fail(
+            EN_EINVAL, "env",
+            "MASTER_PORT in the environment: \"%.200s\" is not a port; give a number from 1 to 65534", text);
     *port_out = (int)port + has_agent_store();
     return EN_OK;
 }
@@ -297,9 +293,9 @@ static en_status format_master(const char *host, int port, master *master_out)
     master_out->is_found = length > 0 && (size_t)length < sizeof master_out->endpoint &&
                            eni_check_endpoint(master_out->endpoint) == NULL;
     if (master_out->is_found) return EN_OK;
-    eni_error("env", "%s in the environment: \"%.200s\" is not a host; give a name or an address",
-              master_out->place, host);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "env",
+                    "%s in the environment: \"%.200s\" is not a host; give a name or an address",
+                    master_out->place, host);
 }
 
 /* MASTER_ADDR and MASTER_PORT; where Slurm has started us, it has an answer for each. Where all ranks are on
@@ -313,11 +309,10 @@ static en_status find_master(const eni_config *config, master *master_out)
                      find_slurm_master(slurm_host, sizeof slurm_host, &port);
     *master_out = (master){.place = "MASTER_ADDR"};
     if (host == NULL && port_text == NULL && !has_slurm) return EN_OK;
-    if (!has_slurm && (host == NULL || port_text == NULL)) {
-        eni_error("env", "%s is set in the environment but %s is not; set both, or give --rendezvous",
-                  host != NULL ? "MASTER_ADDR" : "MASTER_PORT", host != NULL ? "MASTER_PORT" : "MASTER_ADDR");
-        return EN_EINVAL;
-    }
+    if (!has_slurm && (host == NULL || port_text == NULL))
+        return eni_fail(
+            EN_EINVAL, "env", "%s is set in the environment but %s is not; set both, or give --rendezvous",
+            host != NULL ? "MASTER_ADDR" : "MASTER_PORT", host != NULL ? "MASTER_PORT" : "MASTER_ADDR");
     if (host == NULL) {
         snprintf(master_out->place, sizeof master_out->place, "SLURM_STEP_NODELIST");
         host = slurm_host;
@@ -334,10 +329,10 @@ en_status eni_env_rendezvous(eni_config *config)
     EN_TRY(find_master(config, &found));
     int k = find_key("rendezvous");
     if (found.is_found) return eni_key_set(config, k, found.endpoint, found.place, config->origin[k]);
-    eni_error("env",
-              "--rendezvous: \"env://\" needs MASTER_ADDR and MASTER_PORT in the environment; set both, or "
-              "give tcp://HOST:PORT");
-    return EN_EINVAL;
+    return eni_fail(
+        EN_EINVAL, "env",
+        "--rendezvous: \"env://\" needs MASTER_ADDR and MASTER_PORT in the environment; set both, or "
+        "give tcp://HOST:PORT");
 }
 
 int eni_config_is_from_env(const eni_config *config, const char *key)

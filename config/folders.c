@@ -15,10 +15,7 @@
 static en_status executable_dir(char dir_out[PATH_MAX])
 {
     ssize_t n = readlink("/proc/self/exe", dir_out, PATH_MAX - 1);
-    if (n <= 0) {
-        eni_error("folders", "cannot read /proc/self/exe: is /proc mounted?");
-        return EN_ENOENT;
-    }
+    if (n <= 0) return eni_fail(EN_ENOENT, "folders", "cannot read /proc/self/exe: is /proc mounted?");
     dir_out[n] = 0;
     char *slash = strrchr(dir_out, '/');
     if (slash != NULL) *slash = 0;
@@ -35,10 +32,9 @@ en_status eni_folder_program(const char *name, char *path_out, size_t bytes)
         int n = snprintf(path_out, bytes, "%s%s%s", dir, between[i], name);
         if (n > 0 && (size_t)n < bytes && access(path_out, F_OK) == 0) return EN_OK;
     }
-    eni_error("folders",
-              "%s is neither in %s nor in %s/../libexec/entrain: build it with make, or install again", name,
-              dir, dir);
-    return EN_ENOENT;
+    return eni_fail(EN_ENOENT, "folders",
+                    "%s is neither in %s nor in %s/../libexec/entrain: build it with make, or install again",
+                    name, dir, dir);
 }
 
 en_status eni_folder_plugins(char *path_out, size_t bytes)
@@ -46,8 +42,7 @@ en_status eni_folder_plugins(char *path_out, size_t bytes)
     const char *given = eni_env("ENTRAIN_PLUGIN_PATH");
     if (given == NULL) return eni_folder_program("plugins", path_out, bytes);
     if (snprintf(path_out, bytes, "%s", given) < (int)bytes && access(path_out, F_OK) == 0) return EN_OK;
-    eni_error("folders", "ENTRAIN_PLUGIN_PATH=%s: there is no such folder", given);
-    return EN_ENOENT;
+    return eni_fail(EN_ENOENT, "folders", "ENTRAIN_PLUGIN_PATH=%s: there is no such folder", given);
 }
 
 void eni_folder_absolute(const char *path, char *path_out, size_t bytes)
@@ -78,18 +73,15 @@ en_status eni_folder_check(const char *flag, const char *path)
 {
     struct stat is;
     if (path == NULL) return EN_OK;
-    if (make_with_parents(path) != 0) {
-        eni_error("folders", "%s=%s: cannot create it: %s; name a folder in one that is writable", flag, path,
-                  strerror(errno));
-        return EN_EINVAL;
-    }
-    if (stat(path, &is) == 0 && !S_ISDIR(is.st_mode)) {
-        eni_error("folders", "%s=%s: that is a file; name a folder", flag, path);
-        return EN_EINVAL;
-    }
+    if (make_with_parents(path) != 0)
+        return eni_fail(EN_EINVAL, "folders",
+                        "%s=%s: cannot create it: %s; name a folder in one that is writable", flag, path,
+                        strerror(errno));
+    if (stat(path, &is) == 0 && !S_ISDIR(is.st_mode))
+        return eni_fail(EN_EINVAL, "folders", "%s=%s: that is a file; name a folder", flag, path);
     if (access(path, W_OK | X_OK) == 0) return EN_OK;
-    eni_error("folders", "%s=%s: cannot write into it: %s; name another folder", flag, path, strerror(errno));
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "folders", "%s=%s: cannot write into it: %s; name another folder", flag, path,
+                    strerror(errno));
 }
 
 en_status eni_target_check(const char *flag, const char *path)
@@ -97,22 +89,18 @@ en_status eni_target_check(const char *flag, const char *path)
     char folder[1024];
     struct stat is;
     if (path == NULL) return EN_OK;
-    if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder - 16) {
-        eni_error("folders", "%s: a path of %zu characters is too long; name a shorter one", flag,
-                  strlen(path));
-        return EN_EINVAL;
-    }
+    if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder - 16)
+        return eni_fail(EN_EINVAL, "folders", "%s: a path of %zu characters is too long; name a shorter one",
+                        flag, strlen(path));
     char *slash = strrchr(folder, '/');
     if (slash == NULL)
         snprintf(folder, sizeof folder, ".");
     else
         slash[slash == folder] = 0;
-    if (stat(path, &is) == 0 && !S_ISREG(is.st_mode)) {
-        eni_error("folders", "%s=%s: that is no regular file; name a file", flag, path);
-        return EN_EINVAL;
-    }
+    if (stat(path, &is) == 0 && !S_ISREG(is.st_mode))
+        return eni_fail(EN_EINVAL, "folders", "%s=%s: that is no regular file; name a file", flag, path);
     if (access(folder, W_OK) == 0) return EN_OK;
-    eni_error("folders", "%s=%s: cannot write into %s: %s; name a file in a folder that is there", flag, path,
-              folder, strerror(errno));
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "folders",
+                    "%s=%s: cannot write into %s: %s; name a file in a folder that is there", flag, path,
+                    folder, strerror(errno));
 }

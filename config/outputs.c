@@ -205,11 +205,11 @@ static bool is_over(const eni_config *config, const char *path, const holding *h
 /* EN_EINVAL, with what is there and what can be done about it. */
 static en_status refuse(const char *path, const holding *h)
 {
-    eni_error("out",
-              "--out=%s holds %s %s (%s%s): %s--overwrite replaces it, and another --out leaves it alone",
-              path, h->is_finished ? "a finished" : "an unfinished", h->is_study ? "study" : "run", h->named,
-              h->nnamed > NAMED ? ", .." : "", h->is_finished ? "" : "--resume=auto goes on with it, ");
-    return EN_EINVAL;
+    return eni_fail(
+        EN_EINVAL, "out",
+        "--out=%s holds %s %s (%s%s): %s--overwrite replaces it, and another --out leaves it alone", path,
+        h->is_finished ? "a finished" : "an unfinished", h->is_study ? "study" : "run", h->named,
+        h->nnamed > NAMED ? ", .." : "", h->is_finished ? "" : "--resume=auto goes on with it, ");
 }
 
 static en_status refuse_resume(const eni_config *config, const char *path, const holding *h, eni_out_use use)
@@ -247,13 +247,11 @@ static en_status decide_resume(const eni_config *config, const char *path, const
 
 static en_status decide(const eni_config *config, const char *path, const holding *h, eni_out_use use)
 {
-    if (config->resume != NULL && config->overwrite) {
-        eni_error(
-            "out",
+    if (config->resume != NULL && config->overwrite)
+        return eni_fail(
+            EN_EINVAL, "out",
             "--resume goes on with what --out=%s holds, and --overwrite replaces it: give one of the two",
             path);
-        return EN_EINVAL;
-    }
     if ((!h->is_run && !h->is_study) || config->overwrite) return EN_OK;
     if (use == ENI_OUT_RUN && is_over(config, path, h)) return EN_ESTOP;
     return config->resume != NULL ? decide_resume(config, path, h, use) : refuse(path, h);
@@ -275,10 +273,9 @@ en_status eni_out_take(const eni_config *config, const char *path, eni_out_use u
     holding h;
     EN_TRY(eni_folder_check("--out", path));
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) {
-        eni_error("out", "--out=%s: cannot open it: %s; name another folder", path, strerror(errno));
-        return EN_EINVAL;
-    }
+    if (fd < 0)
+        return eni_fail(EN_EINVAL, "out", "--out=%s: cannot open it: %s; name another folder", path,
+                        strerror(errno));
     en_status st = EN_OK;
     if (!lock(fd)) {
         eni_error(

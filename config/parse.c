@@ -33,10 +33,9 @@ static en_status refuse_unknown(const scanner *line, const char *word, size_t na
     for (char *c = plain; *c != '\0'; c++)
         if (*c == '_') *c = '-';
     const char *near = eni_key_nearest(line->program, plain);
-    eni_error("config", "%.200s: %s has no such flag; %s%s%s", word, eni_program_name(line->program),
-              near != NULL ? "the nearest is --" : "see ", near != NULL ? near : "--help",
-              near != NULL ? ", or see --help" : "");
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "config", "%.200s: %s has no such flag; %s%s%s", word,
+                    eni_program_name(line->program), near != NULL ? "the nearest is --" : "see ",
+                    near != NULL ? near : "--help", near != NULL ? ", or see --help" : "");
 }
 
 /* The key is known, but to other programs. */
@@ -47,9 +46,8 @@ static en_status refuse_foreign(const scanner *line, const char *word, const eni
         if (eni_key_applies(key, (eni_program)p))
             eni_text_add(where, sizeof where, "%s%s", where[0] != 0 ? ", " : "",
                          eni_program_name((eni_program)p));
-    eni_error("config", "%.200s: --%s is no flag of %s; give it to %s", word, key->name,
-              eni_program_name(line->program), where);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "config", "%.200s: --%s is no flag of %s; give it to %s", word, key->name,
+                    eni_program_name(line->program), where);
 }
 
 /* Finds the key of a flag's name; a boolean may stand behind "no-". */
@@ -75,10 +73,9 @@ static en_status take_value(scanner *line, const char *word, const eni_key *key,
     *value_out = key->bare;
     if (key->bare != NULL) return EN_OK;
     const char *next = line->next < line->argc ? line->argv[line->next] : NULL;
-    if (next == NULL || strncmp(next, "--", 2) == 0) {
-        eni_error("config", "%.200s needs a value; give --%s=%s", word, key->name, key->words);
-        return EN_EINVAL;
-    }
+    if (next == NULL || strncmp(next, "--", 2) == 0)
+        return eni_fail(EN_EINVAL, "config", "%.200s needs a value; give --%s=%s", word, key->name,
+                        key->words);
     line->next++;
     *value_out = next;
     return EN_OK;
@@ -99,11 +96,10 @@ static en_status read_flag(scanner *line, const char *word)
         value = name + length + 1;
     else if (!is_long && name[1] != '\0')
         value = name + 1 + (name[1] == '=');
-    if (is_negated && value != NULL) {
-        eni_error("config", "%.200s: \"%s\" is a value for a flag that has none; give --no-%s or --%s=off",
-                  word, value, eni_keys[flag->key].name, eni_keys[flag->key].name);
-        return EN_EINVAL;
-    }
+    if (is_negated && value != NULL)
+        return eni_fail(EN_EINVAL, "config",
+                        "%.200s: \"%s\" is a value for a flag that has none; give --no-%s or --%s=off", word,
+                        value, eni_keys[flag->key].name, eni_keys[flag->key].name);
     if (is_negated)
         value = "off";
     else if (value == NULL)

@@ -26,8 +26,7 @@ static const void *field_of(const eni_config *config, const eni_key *key)
 /* The one sentence for a bad value: place, value, what it is not, what to give. */
 static en_status refuse(const char *place, const char *value, const char *problem, const char *remedy)
 {
-    eni_error("config", "%s: \"%.200s\" %s; give %s", place, value, problem, remedy);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "config", "%s: \"%.200s\" %s; give %s", place, value, problem, remedy);
 }
 
 void eni_key_range(const eni_key *key, const char *unit, char *text_out, size_t bytes)
@@ -170,10 +169,9 @@ en_status eni_key_set(eni_config *config, int index, const char *value, const ch
     const eni_key *key = &eni_keys[index];
     void *out = field(config, key);
     const char *answer = foreign_answer(key, value);
-    if (answer != NULL) {
-        eni_error("config", "%s: \"%s\" is a word of another tool; %s", place, value, answer);
-        return EN_EINVAL;
-    }
+    if (answer != NULL)
+        return eni_fail(EN_EINVAL, "config", "%s: \"%s\" is a word of another tool; %s", place, value,
+                        answer);
     bool is_number = key->type == ENI_KEY_INT || key->type == ENI_KEY_REAL || key->type == ENI_KEY_TIME;
     if (*value == '\0' && !is_number) /* a number says its range */
         return refuse(place, value, "is empty", key->words != NULL ? key->words : "on or off");

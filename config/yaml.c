@@ -27,9 +27,8 @@ typedef struct reader {
 
 static en_status refuse_at(const reader *r, const char *problem)
 {
-    eni_error("config", "%s:%zu:%zu: %s", r->name, r->event.start_mark.line + 1,
-              r->event.start_mark.column + 1, problem);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "config", "%s:%zu:%zu: %s", r->name, r->event.start_mark.line + 1,
+                    r->event.start_mark.column + 1, problem);
 }
 
 static en_status next_event(reader *r)
@@ -37,13 +36,11 @@ static en_status next_event(reader *r)
     yaml_event_delete(&r->event);
     if (yaml_parser_parse(&r->parser, &r->event)) return EN_OK;
     const yaml_parser_t *p = &r->parser;
-    if (p->error == YAML_MEMORY_ERROR) {
-        eni_error("config", "out of memory while reading %s", r->name);
-        return EN_ENOMEM;
-    }
-    eni_error("config", "%s:%zu:%zu: %s; give lines of `key: value`", r->name, p->problem_mark.line + 1,
-              p->problem_mark.column + 1, p->problem != NULL ? p->problem : "this is no YAML");
-    return EN_EINVAL;
+    if (p->error == YAML_MEMORY_ERROR)
+        return eni_fail(EN_ENOMEM, "config", "out of memory while reading %s", r->name);
+    return eni_fail(EN_EINVAL, "config", "%s:%zu:%zu: %s; give lines of `key: value`", r->name,
+                    p->problem_mark.line + 1, p->problem_mark.column + 1,
+                    p->problem != NULL ? p->problem : "this is no YAML");
 }
 
 /* The text of a scalar without anchor, valid until the next event. */
@@ -148,10 +145,8 @@ static en_status read_stream(reader *r)
 en_status eni_config_yaml(eni_config *config, const char *text, size_t bytes, const char *name)
 {
     reader r = {.name = name, .config = config};
-    if (!yaml_parser_initialize(&r.parser)) {
-        eni_error("config", "out of memory while reading %s", name);
-        return EN_ENOMEM;
-    }
+    if (!yaml_parser_initialize(&r.parser))
+        return eni_fail(EN_ENOMEM, "config", "out of memory while reading %s", name);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, bytes);
     en_status st = read_stream(&r);
     yaml_event_delete(&r.event);
@@ -162,11 +157,9 @@ en_status eni_config_yaml(eni_config *config, const char *text, size_t bytes, co
 en_status eni_config_file(eni_config *config, const char *path)
 {
     FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        eni_error("config", "--config: \"%.200s\" cannot be opened: %s; give a YAML file", path,
-                  strerror(errno));
-        return errno == ENOENT ? EN_ENOENT : EN_EIO;
-    }
+    if (file == NULL)
+        return eni_fail(errno == ENOENT ? EN_ENOENT : EN_EIO, "config",
+                        "--config: \"%.200s\" cannot be opened: %s; give a YAML file", path, strerror(errno));
     char *text = eni_alloc(MAX_BYTES + 1);
     const size_t bytes = text == NULL ? 0 : fread(text, 1, MAX_BYTES + 1, file);
     en_status st = text == NULL ? EN_ENOMEM : ferror(file) ? EN_EIO : bytes > MAX_BYTES ? EN_EINVAL : EN_OK;

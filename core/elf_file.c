@@ -51,16 +51,15 @@ static int lies_inside(uint64_t offset, uint64_t bytes, uint64_t size)
 
 static en_status cut_off(const elf_file *f, const char *what)
 {
-    eni_error(f->words->subsystem,
-              "%s is cut off: %s lies behind its last byte, %llu; build or copy it again", f->path, what,
-              (unsigned long long)f->size);
-    return EN_EFORMAT;
+    return eni_fail(EN_EFORMAT, f->words->subsystem,
+                    "%s is cut off: %s lies behind its last byte, %llu; build or copy it again", f->path,
+                    what, (unsigned long long)f->size);
 }
 
 static en_status damaged(const elf_file *f, const char *what)
 {
-    eni_error(f->words->subsystem, "%s is damaged: %s; build or copy it again", f->path, what);
-    return EN_EFORMAT;
+    return eni_fail(EN_EFORMAT, f->words->subsystem, "%s is damaged: %s; build or copy it again", f->path,
+                    what);
 }
 
 /* ---- the header -------------------------------------------------------------------------------------- */
@@ -69,15 +68,12 @@ static en_status damaged(const elf_file *f, const char *what)
 static en_status check_magic(const elf_file *f)
 {
     const unsigned char *magic = f->start.magic;
-    if (f->size == 0) {
-        eni_error(f->words->subsystem, "%s is empty; %s", f->path, f->words->build);
-        return EN_EFORMAT;
-    }
+    if (f->size == 0)
+        return eni_fail(EN_EFORMAT, f->words->subsystem, "%s is empty; %s", f->path, f->words->build);
     if (memcmp(magic, ELFMAG, SELFMAG) == 0) return EN_OK;
-    eni_error(f->words->subsystem,
-              "%s is not a shared object (it starts with %02x %02x %02x %02x, not 7f 45 4c 46); %s", f->path,
-              magic[0], magic[1], magic[2], magic[3], f->words->build);
-    return EN_EFORMAT;
+    return eni_fail(EN_EFORMAT, f->words->subsystem,
+                    "%s is not a shared object (it starts with %02x %02x %02x %02x, not 7f 45 4c 46); %s",
+                    f->path, magic[0], magic[1], magic[2], magic[3], f->words->build);
 }
 
 /* The machine is that of our own executable. */
@@ -90,31 +86,27 @@ static en_status check_kind(const elf_file *f)
     const int is_known = fd >= 0 && read_at(fd, &own, sizeof own, 0);
     if (fd >= 0) close(fd);
     if (id[EI_CLASS] != OWN_CLASS || id[EI_DATA] != own_order ||
-        (is_known && header->e_machine != own.e_machine)) {
-        eni_error(f->words->subsystem,
-                  "%s was built for another machine (ELF class %u, byte order %u, machine %u; this program: "
-                  "%u, %u, %u); on this one, %s",
-                  f->path, id[EI_CLASS], id[EI_DATA], header->e_machine, (unsigned)OWN_CLASS, own_order,
-                  is_known ? own.e_machine : 0u, f->words->build);
-        return EN_EVERSION;
-    }
+        (is_known && header->e_machine != own.e_machine))
+        return eni_fail(
+            EN_EVERSION, f->words->subsystem,
+            "%s was built for another machine (ELF class %u, byte order %u, machine %u; this program: "
+            "%u, %u, %u); on this one, %s",
+            f->path, id[EI_CLASS], id[EI_DATA], header->e_machine, (unsigned)OWN_CLASS, own_order,
+            is_known ? own.e_machine : 0u, f->words->build);
     if (header->e_type == ET_DYN) return EN_OK;
-    eni_error(f->words->subsystem, "%s is an ELF %s, not a shared object; %s", f->path,
-              header->e_type == ET_REL    ? "object file"
-              : header->e_type == ET_EXEC ? "executable"
-                                          : "file of another type",
-              f->words->build);
-    return EN_EFORMAT;
+    return eni_fail(EN_EFORMAT, f->words->subsystem, "%s is an ELF %s, not a shared object; %s", f->path,
+                    header->e_type == ET_REL    ? "object file"
+                    : header->e_type == ET_EXEC ? "executable"
+                                                : "file of another type",
+                    f->words->build);
 }
 
 static en_status check_header(elf_file *f)
 {
     const uint64_t there = f->size < sizeof f->start.header ? f->size : sizeof f->start.header;
-    if (!read_at(f->fd, &f->start, there, 0)) {
-        eni_error(f->words->subsystem, "cannot read %s %s: %s; %s", f->words->what, f->path, strerror(errno),
-                  f->words->place);
-        return EN_EINVAL;
-    }
+    if (!read_at(f->fd, &f->start, there, 0))
+        return eni_fail(EN_EINVAL, f->words->subsystem, "cannot read %s %s: %s; %s", f->words->what, f->path,
+                        strerror(errno), f->words->place);
     EN_TRY(check_magic(f));
     if (there < sizeof f->start.header) return cut_off(f, "the end of its header");
     return check_kind(f);
@@ -126,10 +118,9 @@ static en_status read_tables(elf_file *f)
 {
     const ElfW(Ehdr) *header = &f->start.header;
     const uint64_t bytes = (uint64_t)header->e_phnum * sizeof *f->segment;
-    if (header->e_phentsize != sizeof *f->segment || header->e_phnum == 0) {
-        eni_error(f->words->subsystem, "%s has no segments to load; %s", f->path, f->words->build);
-        return EN_EFORMAT;
-    }
+    if (header->e_phentsize != sizeof *f->segment || header->e_phnum == 0)
+        return eni_fail(EN_EFORMAT, f->words->subsystem, "%s has no segments to load; %s", f->path,
+                        f->words->build);
     if (header->e_phnum > SEGMENTS_MAX) return damaged(f, "it claims more segments than a plugin has");
     if (!lies_inside(header->e_shoff, (uint64_t)header->e_shnum * header->e_shentsize, f->size))
         return cut_off(f, "its table of sections");
@@ -246,9 +237,8 @@ en_status eni_elf_check(const char *path, const eni_elf_words *words)
     if (f.fd < 0 || fstat(f.fd, &info) != 0) {
         const int cause = errno;
         if (f.fd >= 0) close(f.fd);
-        eni_error(words->subsystem, "cannot open %s %s: %s; %s", words->what, path, strerror(cause),
-                  words->place);
-        return cause == ENOENT || cause == ENOTDIR ? EN_ENOENT : EN_EINVAL;
+        return eni_fail(cause == ENOENT || cause == ENOTDIR ? EN_ENOENT : EN_EINVAL, words->subsystem,
+                        "cannot open %s %s: %s; %s", words->what, path, strerror(cause), words->place);
     }
     en_status st = EN_EINVAL;
     f.size = (uint64_t)info.st_size;

@@ -168,10 +168,9 @@ static en_status set_value(eni_options *options, const char *key, const char *te
     char range[128];
     value *v = find_value(options, key);
     if (!v) return refuse_key(options, key);
-    if (v->is_given) {
-        eni_error("options", "option %s of strategy %s is given twice", key, options->strategy);
-        return EN_EINVAL;
-    }
+    if (v->is_given)
+        return eni_fail(EN_EINVAL, "options", "option %s of strategy %s is given twice", key,
+                        options->strategy);
     v->is_given = 1;
     if (v->option->type == EN_OPT_TEXT) {
         snprintf(v->text, sizeof v->text, "%s", text);
@@ -179,29 +178,26 @@ static en_status set_value(eni_options *options, const char *key, const char *te
     }
     if (parse_number(v->option, text, &v->num)) return EN_OK;
     eni_option_describe(v->option, range, sizeof range);
-    eni_error("options", "option %s of strategy %s cannot be '%s': %s", key, options->strategy, text, range);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "options", "option %s of strategy %s cannot be '%s': %s", key,
+                    options->strategy, text, range);
 }
 
 /* One "key=value" of `length` characters; of a boolean that is on, the key alone. */
 static en_status parse_pair(eni_options *options, const char *pair, size_t length)
 {
     char copy[ENI_OPTION_TEXT_MAX];
-    if (length >= sizeof copy) {
-        eni_error("options", "an option of strategy %s is %zu characters long, at most %zu are read",
-                  options->strategy, length, sizeof copy - 1);
-        return EN_EINVAL;
-    }
+    if (length >= sizeof copy)
+        return eni_fail(EN_EINVAL, "options",
+                        "an option of strategy %s is %zu characters long, at most %zu are read",
+                        options->strategy, length, sizeof copy - 1);
     memcpy(copy, pair, length);
     copy[length] = 0;
     const size_t key = strcspn(copy, "=:");
     const value *v = find_value(options, copy);
     if (v != NULL && v->option->type == EN_OPT_BOOL) return set_value(options, copy, "on");
-    if (key == 0 || key == length) {
-        eni_error("options", "'%s' is not an option of strategy %s: write key=value", copy,
-                  options->strategy);
-        return EN_EINVAL;
-    }
+    if (key == 0 || key == length)
+        return eni_fail(EN_EINVAL, "options", "'%s' is not an option of strategy %s: write key=value", copy,
+                        options->strategy);
     copy[key] = 0;
     const char *text = copy + key + 1;
     return set_value(options, copy, text + strspn(text, " "));
@@ -214,10 +210,9 @@ static en_status parse(eni_options *options, const char *given)
         const size_t length = strcspn(given, ",");
         EN_TRY(parse_pair(options, given, length));
         given += length;
-        if (*given == ',' && !given[1]) {
-            eni_error("options", "the options of strategy %s end with a comma", options->strategy);
-            return EN_EINVAL;
-        }
+        if (*given == ',' && !given[1])
+            return eni_fail(EN_EINVAL, "options", "the options of strategy %s end with a comma",
+                            options->strategy);
         given += *given == ',';
     }
     return EN_OK;

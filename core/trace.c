@@ -62,10 +62,8 @@ static void write_span(FILE *file, const eni_trace *trace, const span *s)
 en_status eni_trace_write(const eni_trace *trace, const char *path)
 {
     FILE *file = fopen(path, "w");
-    if (file == NULL) {
-        eni_error("trace", "cannot write the trace %s: %s", path, strerror(errno));
-        return EN_EIO;
-    }
+    if (file == NULL)
+        return eni_fail(EN_EIO, "trace", "cannot write the trace %s: %s", path, strerror(errno));
     uint64_t used = atomic_load(&trace->used), kept = used < trace->max_spans ? used : trace->max_spans;
     fprintf(
         file,
@@ -75,10 +73,8 @@ en_status eni_trace_write(const eni_trace *trace, const char *path)
         write_span(file, trace, &trace->spans[i]);
     fprintf(file, "\n],\"dropped\":%" PRIu64 "}\n", used - kept);
     int failed = ferror(file);
-    if (fclose(file) != 0 || failed) {
-        eni_error("trace", "cannot write the trace %s: %s", path, strerror(errno));
-        return EN_EIO;
-    }
+    if (fclose(file) != 0 || failed)
+        return eni_fail(EN_EIO, "trace", "cannot write the trace %s: %s", path, strerror(errno));
     return EN_OK;
 }
 

@@ -306,10 +306,7 @@ en_status eni_st_read(const char *path, uint64_t max_bytes, eni_st_file *file_ou
     unsigned char *bytes;
     size_t size;
     en_status st = eni_st_contents(path, max_bytes, &bytes, &size, why);
-    if (st != EN_OK) {
-        eni_error("safetensors", "%s", why);
-        return st;
-    }
+    if (st != EN_OK) return eni_fail(st, "safetensors", "%s", why);
     st = eni_st_parse(path, bytes, size, file_out);
     if (st == EN_OK)
         file_out->bytes = bytes;

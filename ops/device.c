@@ -31,10 +31,8 @@ static en_status parse_spec(const char *spec, char name_out[ENI_DEVICE_NAME], in
     const int has_index = spec[length] == ':' && spec[length + 1] >= '0' && spec[length + 1] <= '9';
     if (has_index) index = strtol(spec + length + 1, &end, 10);
     if (length == 0 || length >= ENI_DEVICE_NAME || letters != (int)length || *end != '\0' || index > 1023 ||
-        (spec[length] == ':' && !has_index)) {
-        eni_error("device", "\"%s\" is not a device; write ref, cpu, cuda or cuda:0", spec);
-        return EN_EINVAL;
-    }
+        (spec[length] == ':' && !has_index))
+        return eni_fail(EN_EINVAL, "device", "\"%s\" is not a device; write ref, cpu, cuda or cuda:0", spec);
     memcpy(name_out, spec, length);
     name_out[length] = '\0';
     *index_out = (int)index;
@@ -51,10 +49,9 @@ static en_status set_thread_environment(int threads)
 {
     char text[16];
     snprintf(text, sizeof text, "%d", threads);
-    if (setenv("OMP_NUM_THREADS", text, 1) != 0 || setenv("OMP_WAIT_POLICY", "passive", 1) != 0) {
-        eni_error("device", "setting OMP_NUM_THREADS and OMP_WAIT_POLICY failed: out of memory");
-        return EN_ENOMEM;
-    }
+    if (setenv("OMP_NUM_THREADS", text, 1) != 0 || setenv("OMP_WAIT_POLICY", "passive", 1) != 0)
+        return eni_fail(EN_ENOMEM, "device",
+                        "setting OMP_NUM_THREADS and OMP_WAIT_POLICY failed: out of memory");
     return EN_OK;
 }
 
@@ -94,23 +91,18 @@ static void log_not_loaded(const char *text)
 /* The version check comes before any other field of the table is believed. */
 static en_status check_table(const en_device *table, const char *name, const char *path)
 {
-    if (!table) {
-        eni_error("device", "%s cannot serve ABI %u of this program: rebuild it", path, EN_DEVICE_ABI);
-        return EN_EVERSION;
-    }
-    if (table->abi != EN_DEVICE_ABI || table->size < sizeof *table) {
-        eni_error(
-            "device",
+    if (!table)
+        return eni_fail(EN_EVERSION, "device", "%s cannot serve ABI %u of this program: rebuild it", path,
+                        EN_DEVICE_ABI);
+    if (table->abi != EN_DEVICE_ABI || table->size < sizeof *table)
+        return eni_fail(
+            EN_EVERSION, "device",
             "%s has ABI %u and a table of %u bytes, this program needs ABI %u and %zu bytes: rebuild it",
             path, table->abi, table->size, EN_DEVICE_ABI, sizeof *table);
-        return EN_EVERSION;
-    }
-    if (table->name == NULL || strcmp(table->name, name) != 0) {
-        eni_error("device",
-                  "%s is the device \"%.40s\", not \"%s\": a file was copied or renamed; rebuild it", path,
-                  table->name != NULL ? table->name : "", name);
-        return EN_EVERSION;
-    }
+    if (table->name == NULL || strcmp(table->name, name) != 0)
+        return eni_fail(EN_EVERSION, "device",
+                        "%s is the device \"%.40s\", not \"%s\": a file was copied or renamed; rebuild it",
+                        path, table->name != NULL ? table->name : "", name);
     return EN_OK;
 }
 
@@ -122,14 +114,12 @@ static en_status load(const char *name, const char *plugin_dir, const en_device 
                                         .build = "build or install it again"};
     char path[4096];
     const int length = snprintf(path, sizeof path, "%s/device_%s.so", plugin_dir, name);
-    if (length < 0 || (size_t)length >= sizeof path) {
-        eni_error("device", "the path of the plugin folder is too long: %zu bytes", strlen(plugin_dir));
-        return EN_EINVAL;
-    }
-    if (access(path, F_OK) != 0) {
-        eni_error("device", "there is no device \"%s\": %s is absent; %s", name, path, remedy(name));
-        return EN_ENOENT;
-    }
+    if (length < 0 || (size_t)length >= sizeof path)
+        return eni_fail(EN_EINVAL, "device", "the path of the plugin folder is too long: %zu bytes",
+                        strlen(plugin_dir));
+    if (access(path, F_OK) != 0)
+        return eni_fail(EN_ENOENT, "device", "there is no device \"%s\": %s is absent; %s", name, path,
+                        remedy(name));
     EN_TRY(eni_elf_check(path, &words));
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
@@ -138,10 +128,9 @@ static en_status load(const char *name, const char *plugin_dir, const en_device 
     }
     en_device_entry_fn entry;
     *(void **)&entry = dlsym(library, EN_DEVICE_ENTRY); /* POSIX's way around ISO C's function pointers */
-    if (!entry) {
-        eni_error("device", "%s has no symbol %s: it is not a device library", path, EN_DEVICE_ENTRY);
-        return EN_EVERSION;
-    }
+    if (!entry)
+        return eni_fail(EN_EVERSION, "device", "%s has no symbol %s: it is not a device library", path,
+                        EN_DEVICE_ENTRY);
     const en_device *table = entry(EN_DEVICE_ABI);
     EN_TRY(check_table(table, name, path));
     *table_out = table;
@@ -180,10 +169,9 @@ en_status eni_device_open_with(const char *spec, const eni_device_options *optio
         .size = sizeof config, .threads = options->threads, .host = &host, .flags = options->flags};
     EN_TRY(eni_device_parse(spec, options->plugin_dir, name, &config.index));
     if (config.index < 0) config.index = options->index;
-    if (options->threads < 1) {
-        eni_error("device", "%d threads for device %s: at least one is needed", options->threads, name);
-        return EN_EINVAL;
-    }
+    if (options->threads < 1)
+        return eni_fail(EN_EINVAL, "device", "%d threads for device %s: at least one is needed",
+                        options->threads, name);
 
     const en_device *table = eni_ref_device();
     if (strcmp(name, table->name) != 0) {

@@ -181,10 +181,8 @@ en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, int width, int heigh
     vsnprintf(plot->name, sizeof plot->name, name, args);
     va_end(args);
     plot->script = open_memstream(&plot->text, &plot->bytes);
-    if (plot->script == NULL) {
-        eni_error("plot", "cannot allocate the script of %s", plot->name);
-        return EN_ENOMEM;
-    }
+    if (plot->script == NULL)
+        return eni_fail(EN_ENOMEM, "plot", "cannot allocate the script of %s", plot->name);
     fprintf(plot->script, "set terminal svg size %d,%d dynamic noenhanced font 'sans,14' linewidth 1 butt\n",
             width, height);
     fflush(plot->script);
@@ -230,8 +228,7 @@ static en_status write_file(const char *dir, const char *name, const char *suffi
     bool is_written = file != NULL && fwrite(text, 1, bytes, file) == bytes;
     if (file != NULL && fclose(file) != 0) is_written = false;
     if (is_written) return EN_OK;
-    eni_error("plot", "cannot write %s: %s", path, strerror(errno));
-    return EN_EIO;
+    return eni_fail(EN_EIO, "plot", "cannot write %s: %s", path, strerror(errno));
 }
 
 /* ---- the same for papers: vector graphics, the page's pixels at 96 to the inch ------------------------- */
@@ -254,10 +251,7 @@ static en_status draw(const eni_canvas *canvas, const char *name, FILE *script, 
     eni_picture pdf = eni_plot_run(canvas->gnuplot, *text, *bytes, "%PDF", PLOT_TIMEOUT_S * ENI_SECOND,
                                    reason, sizeof reason);
     free(*text);
-    if (pdf.data == NULL) {
-        eni_error("plot", "--figures=pdf: no %s.pdf: %s", name, reason);
-        return EN_EIO;
-    }
+    if (pdf.data == NULL) return eni_fail(EN_EIO, "plot", "--figures=pdf: no %s.pdf: %s", name, reason);
     en_status st = write_file(canvas->dir, name, "pdf", pdf.data, pdf.bytes);
     free(pdf.data);
     return st;
@@ -344,10 +338,7 @@ en_status eni_csv_open(eni_csv *csv, const char *head)
 {
     *csv = (eni_csv){0};
     csv->file = open_memstream(&csv->text, &csv->bytes);
-    if (csv->file == NULL) {
-        eni_error("plot", "cannot allocate a CSV");
-        return EN_ENOMEM;
-    }
+    if (csv->file == NULL) return eni_fail(EN_ENOMEM, "plot", "cannot allocate a CSV");
     fprintf(csv->file, "%s\n", head);
     return EN_OK;
 }

@@ -26,8 +26,7 @@
 static en_status make_plots_folder(const char *path)
 {
     if (mkdir(path, 0777) == 0 || errno == EEXIST) return EN_OK;
-    eni_error("report", "cannot make the folder %s: %s", path, strerror(errno));
-    return EN_EIO;
+    return eni_fail(EN_EIO, "report", "cannot make the folder %s: %s", path, strerror(errno));
 }
 
 /* As a whole: a reader never sees half a report. */
@@ -164,8 +163,7 @@ static en_status print_summary(const eni_verdict *verdict, const eni_fairness *f
     eni_table_text(out, text);
     if (text[0] != 0) fputc('\n', out);
     if (fflush(out) == 0) return EN_OK;
-    eni_error("report", "cannot print the table: %s", strerror(errno));
-    return EN_EIO;
+    return eni_fail(EN_EIO, "report", "cannot print the table: %s", strerror(errno));
 }
 
 /* ---- the report ---- */

@@ -452,8 +452,7 @@ static en_status write_configs(const eni_canvas *canvas)
         FILE *file = fopen(path, "re");
         if (file == NULL) {
             if (errno == ENOENT) continue; /* an older run; nothing depends on it */
-            eni_error("report", "cannot open %s: %s", path, strerror(errno));
-            return EN_EIO;
+            return eni_fail(EN_EIO, "report", "cannot open %s: %s", path, strerror(errno));
         }
         size_t n = fread(text, 1, sizeof text - 1, file);
         fclose(file);

@@ -42,8 +42,7 @@ static en_status each_line(const char *path, void (*take)(eni_json *, const json
     FILE *file = fopen(path, "re");
     if (file == NULL) {
         if (errno == ENOENT) return EN_ENOENT;
-        eni_error("report", "cannot open %s: %s", path, strerror(errno));
-        return EN_EIO;
+        return eni_fail(EN_EIO, "report", "cannot open %s: %s", path, strerror(errno));
     }
     eni_json reader = {.path = path};
     char *text = NULL;

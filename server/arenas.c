@@ -37,17 +37,13 @@ struct eni_weights {
 static en_status make(eni_weights *weights)
 {
     weights->fd = memfd_create("entrain-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (weights->fd < 0 || ftruncate(weights->fd, (off_t)weights->bytes) != 0) {
-        eni_error("weights", "cannot make %llu bytes of shared memory: %s",
-                  (unsigned long long)weights->bytes, strerror(errno));
-        return EN_ENOMEM;
-    }
+    if (weights->fd < 0 || ftruncate(weights->fd, (off_t)weights->bytes) != 0)
+        return eni_fail(EN_ENOMEM, "weights", "cannot make %llu bytes of shared memory: %s",
+                        (unsigned long long)weights->bytes, strerror(errno));
     void *at = mmap(NULL, weights->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, weights->fd, 0);
-    if (at == MAP_FAILED) {
-        eni_error("weights", "cannot map %llu bytes: %s", (unsigned long long)weights->bytes,
-                  strerror(errno));
-        return EN_ENOMEM;
-    }
+    if (at == MAP_FAILED)
+        return eni_fail(EN_ENOMEM, "weights", "cannot map %llu bytes: %s", (unsigned long long)weights->bytes,
+                        strerror(errno));
     weights->vector = at;
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
     if (fcntl(weights->fd, F_ADD_SEALS, seals) == 0) return EN_OK;
@@ -60,9 +56,8 @@ static en_status make(eni_weights *weights)
 en_status eni_weights_open(uint64_t elements, eni_weights **weights_out)
 {
     if (elements > MAX_ELEMENTS) { /* a worker said so */
-        eni_error("weights", "%llu elements are more than a process can address",
-                  (unsigned long long)elements);
-        return EN_ENOMEM;
+        return eni_fail(EN_ENOMEM, "weights", "%llu elements are more than a process can address",
+                        (unsigned long long)elements);
     }
     eni_weights *weights = eni_alloc(sizeof *weights);
     if (!weights) return EN_ENOMEM;

@@ -297,13 +297,12 @@ static void add_report(eni_psd *psd, const char *tag, const eni_blob *others, si
 static en_status other_run(const eni_psd *psd)
 {
     const eni_run_file *past = psd->kept.past;
-    eni_error("psd",
-              "%s holds the state of another run (%s, %d workers, %d shards, by version %s): this psd was "
-              "started for %s, %d workers, %d shards; take the folder away to begin anew",
-              eni_state_path(psd->kept.state), past->attributes.strategy, past->nranks,
-              past->attributes.nshards, past->attributes.version, psd->strategy->name, psd->nranks,
-              psd->share.nshards);
-    return EN_EINVAL;
+    return eni_fail(
+        EN_EINVAL, "psd",
+        "%s holds the state of another run (%s, %d workers, %d shards, by version %s): this psd was "
+        "started for %s, %d workers, %d shards; take the folder away to begin anew",
+        eni_state_path(psd->kept.state), past->attributes.strategy, past->nranks, past->attributes.nshards,
+        past->attributes.version, psd->strategy->name, psd->nranks, psd->share.nshards);
 }
 
 /* What the folder says, as the leader wants it. */
@@ -328,11 +327,10 @@ static en_status revive(eni_psd *psd)
 static en_status open_state(eni_psd *psd)
 {
     if (!psd->config->state) return EN_OK;
-    if (psd->share.nservers > 1) {
-        eni_error("psd", "--state with --servers=%d: a psd among several cannot come back yet",
-                  psd->share.nservers);
-        return EN_EINVAL;
-    }
+    if (psd->share.nservers > 1)
+        return eni_fail(EN_EINVAL, "psd",
+                        "--state with --servers=%d: a psd among several cannot come back yet",
+                        psd->share.nservers);
     EN_TRY(eni_state_open(psd->config->state, &psd->kept.state));
     const en_status st = eni_run_file_read(psd->kept.state, &psd->kept.past);
     if (st == EN_OK) return revive(psd);
@@ -397,13 +395,12 @@ static en_status read_token(eni_psd *psd, const eni_address *leader, int64_t dea
         EN_TRY(eni_token_path(folder, leader->port, path, sizeof path));
     }
     while (access(path, F_OK) != 0) {
-        if (eni_now_ns() > deadline_ns) {
-            eni_error("psd",
-                      "no token at %s: is psd 0 running on this host, by the same user? Else copy its token "
-                      "file here and give --token-file",
-                      path);
-            return EN_ENOENT;
-        }
+        if (eni_now_ns() > deadline_ns)
+            return eni_fail(
+                EN_ENOENT, "psd",
+                "no token at %s: is psd 0 running on this host, by the same user? Else copy its token "
+                "file here and give --token-file",
+                path);
         eni_sleep_until(eni_now_ns() + RETRY_MS * ENI_MILLI);
     }
     return eni_token_read(path, &psd->token.value);
@@ -487,17 +484,16 @@ static en_status find_strategy(eni_psd *p, const char *plugins)
 {
     char word[ENI_STRATEGY_WORD_MAX];
     const char *options;
-    if (!p->config->strategy) {
-        eni_error("psd", "which strategy? Give --strategy=ps-sync, or another of `entrain strategies`");
-        return EN_EINVAL;
-    }
+    if (!p->config->strategy)
+        return eni_fail(EN_EINVAL, "psd",
+                        "which strategy? Give --strategy=ps-sync, or another of `entrain strategies`");
     EN_TRY(eni_plugin_split(p->config->strategy, word, &options));
     EN_TRY(eni_plugin_find(plugins, word, &p->strategy));
     if (options[0]) EN_TRY(eni_options_new(p->strategy, options, &p->options));
     if (p->strategy->flags & EN_STORE_ON_SERVERS) return EN_OK;
-    eni_error("psd", "%s keeps nothing on a server: its workers need no psd, only each other",
-              p->strategy->name);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "psd",
+                    "%s keeps nothing on a server: its workers need no psd, only each other",
+                    p->strategy->name);
 }
 
 /* The token: inherited, from a file, or a fresh one that is left where workers of this user look. */
@@ -613,28 +609,20 @@ static void print_lines(const eni_psd *p)
 static en_status count_servers(eni_psd *p)
 {
     const eni_config *c = p->config;
-    if (c->world_size < 1) {
-        eni_error("psd", "how many workers? Give --world-size=N");
-        return EN_EINVAL;
-    }
-    if (c->server_rank >= c->servers) {
-        eni_error("psd", "--server-rank=%lld: with --servers=%lld the last one is %lld",
-                  (long long)c->server_rank, (long long)c->servers, (long long)c->servers - 1);
-        return EN_EINVAL;
-    }
-    if ((c->server_rank > 0) != (c->leader != NULL)) {
-        eni_error("psd",
-                  "--server-rank=%lld, %s: psd 0 leads, every other psd joins it by "
-                  "--leader=tcp://HOST:PORT",
-                  (long long)c->server_rank, c->leader ? c->leader : "no --leader");
-        return EN_EINVAL;
-    }
-    if (c->servers * c->shards > ENI_SHARDS_MAX) {
-        eni_error("psd",
-                  "%lld servers with %lld shards each are too many: a worker connects to at most %d shards",
-                  (long long)c->servers, (long long)c->shards, ENI_SHARDS_MAX);
-        return EN_EINVAL;
-    }
+    if (c->world_size < 1) return eni_fail(EN_EINVAL, "psd", "how many workers? Give --world-size=N");
+    if (c->server_rank >= c->servers)
+        return eni_fail(EN_EINVAL, "psd", "--server-rank=%lld: with --servers=%lld the last one is %lld",
+                        (long long)c->server_rank, (long long)c->servers, (long long)c->servers - 1);
+    if ((c->server_rank > 0) != (c->leader != NULL))
+        return eni_fail(EN_EINVAL, "psd",
+                        "--server-rank=%lld, %s: psd 0 leads, every other psd joins it by "
+                        "--leader=tcp://HOST:PORT",
+                        (long long)c->server_rank, c->leader ? c->leader : "no --leader");
+    if (c->servers * c->shards > ENI_SHARDS_MAX)
+        return eni_fail(
+            EN_EINVAL, "psd",
+            "%lld servers with %lld shards each are too many: a worker connects to at most %d shards",
+            (long long)c->servers, (long long)c->shards, ENI_SHARDS_MAX);
     p->nranks = (int32_t)c->world_size;
     p->share.server = (int32_t)c->server_rank;
     p->share.nservers = (int32_t)c->servers;

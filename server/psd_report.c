@@ -285,8 +285,7 @@ static en_status add_others(draft *d, const eni_blob *others, size_t n)
         const en_status st = part ? add_part(d, part) : EN_EPROTO;
         json_decref(part);
         if (st == EN_OK) continue;
-        eni_error("report", "psd %zu sent no report", i + 1);
-        return st;
+        return eni_fail(st, "report", "psd %zu sent no report", i + 1);
     }
     return EN_OK;
 }

@@ -260,8 +260,7 @@ static en_status await_attention(eni_shard *shard)
     shard->asked.visit = NULL;
     shard->asked.next_epoch = 0;
     if (was_done) return EN_OK;
-    eni_error("shard", "shard %d did not answer within 5 s", shard->config.index);
-    return EN_ETIMEOUT;
+    return eni_fail(EN_ETIMEOUT, "shard", "shard %d did not answer within 5 s", shard->config.index);
 }
 
 en_status eni_shard_look(eni_shard *shard, eni_shard_visit visit, void *user)
@@ -309,9 +308,9 @@ static en_status open_wake(eni_shard *shard)
         watch(shard->wake_fd, shard->event_fd) == 0 && watch(shard->wake_fd, shard->timer_fd) == 0 &&
         (shard->doorbell_fd < 0 || watch(shard->wake_fd, shard->doorbell_fd) == 0))
         return EN_OK;
-    eni_error("shard", "cannot make the descriptors that wake shard %d: is the limit of open files too low?",
-              shard->config.index);
-    return EN_EIO;
+    return eni_fail(EN_EIO, "shard",
+                    "cannot make the descriptors that wake shard %d: is the limit of open files too low?",
+                    shard->config.index);
 }
 
 static en_status open_store(eni_shard *shard)

@@ -330,16 +330,14 @@ static en_status take_state(eni_shard *shard, const eni_state_stamp *stamp, cons
     const eni_shard_config *config = &shard->config;
     const size_t flags = (size_t)config->nranks;
     uint32_t nranks = 0;
-    if (stamp->run != config->incarnation || stamp->nshards != (uint32_t)config->nshards) {
-        eni_error("state", "%s holds the state of another run: take it away, or give another --state",
-                  eni_state_path(config->state));
-        return EN_EMISMATCH;
-    }
+    if (stamp->run != config->incarnation || stamp->nshards != (uint32_t)config->nshards)
+        return eni_fail(EN_EMISMATCH, "state",
+                        "%s holds the state of another run: take it away, or give another --state",
+                        eni_state_path(config->state));
     if (length >= HEAD) memcpy(&nranks, bytes, sizeof nranks);
-    if (length < HEAD + flags || nranks != (uint32_t)config->nranks) {
-        eni_error("state", "the state of shard %d is not one of %d workers", config->index, config->nranks);
-        return EN_EFORMAT;
-    }
+    if (length < HEAD + flags || nranks != (uint32_t)config->nranks)
+        return eni_fail(EN_EFORMAT, "state", "the state of shard %d is not one of %d workers", config->index,
+                        config->nranks);
     memcpy(shard->saves->has_finished, bytes + HEAD, flags);
     memcpy(shard->saves->is_secure, bytes + HEAD, flags);
     EN_TRY(eni_store_load(shard->store, bytes + HEAD + flags, length - HEAD - flags, eni_now_ns()));

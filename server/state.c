@@ -48,18 +48,14 @@ struct eni_state {
 static en_status check_folder(const eni_state *state)
 {
     struct stat info;
-    if (fstat(state->fd, &info) != 0) {
-        eni_error("state", "%s: %s", state->path, strerror(errno));
-        return EN_EIO;
-    }
-    if (info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-        eni_error("state", "%s must be this user's, and nobody else may write to it: it holds the job token",
-                  state->path);
-        return EN_EDENIED;
-    }
+    if (fstat(state->fd, &info) != 0)
+        return eni_fail(EN_EIO, "state", "%s: %s", state->path, strerror(errno));
+    if (info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        return eni_fail(EN_EDENIED, "state",
+                        "%s must be this user's, and nobody else may write to it: it holds the job token",
+                        state->path);
     if (flock(state->fd, LOCK_EX | LOCK_NB) == 0) return EN_OK;
-    eni_error("state", "%s is in use by another psd", state->path);
-    return EN_EDENIED;
+    return eni_fail(EN_EDENIED, "state", "%s is in use by another psd", state->path);
 }
 
 en_status eni_state_open(const char *folder, eni_state **state_out)
@@ -232,9 +228,9 @@ en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t s
     if (!is_there[0] && !is_there[1]) return EN_ENOENT;
     if (why[0] && why[1]) {
         name_of(kind, shard, "*", name);
-        eni_error("state", "neither generation of %s/%s is sound: psd cannot go on with that run",
-                  state->path, name);
-        return EN_EFORMAT;
+        return eni_fail(EN_EFORMAT, "state",
+                        "neither generation of %s/%s is sound: psd cannot go on with that run", state->path,
+                        name);
     }
     const int newest = why[0] ? 1 : why[1] ? 0 : head[1].generation > head[0].generation;
     eni_free(bytes[!newest]);
@@ -283,10 +279,9 @@ en_status eni_run_file_write(const eni_state *state, const eni_served *attribute
                             key_values_json(world->key_values, world->nkey_values), "peers", peers);
     char *text = run ? json_dumps(run, JSON_COMPACT) : NULL;
     json_decref(run);
-    if (!text) {
-        eni_error("state", "psd cannot write down its run: out of memory, or a name is not UTF-8");
-        return EN_ENOMEM;
-    }
+    if (!text)
+        return eni_fail(EN_ENOMEM, "state",
+                        "psd cannot write down its run: out of memory, or a name is not UTF-8");
     const eni_state_stamp stamp = {
         .kind = ENI_STATE_RUN, .run = world->incarnation, .generation = world->epoch};
     const en_status st = eni_state_write(state, &stamp, text, strlen(text));
@@ -443,8 +438,7 @@ static en_status map_file(eni_journal *journal, int fd, const char *folder)
         journal->file = file;
         return EN_OK;
     }
-    eni_error("journal", "cannot map %s/claims: %s", folder, strerror(errno));
-    return EN_EIO;
+    return eni_fail(EN_EIO, "journal", "cannot map %s/claims: %s", folder, strerror(errno));
 }
 
 /* Made beside its place, so that a file of that name is always whole. */
@@ -476,10 +470,9 @@ static en_status take_file(eni_journal *journal, const eni_state *state, uint64_
     const char *folder = eni_state_path(state);
     struct stat info;
     const int fd = openat(state->fd, "claims", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) {
-        eni_error("journal", "cannot open %s/claims: %s", folder, strerror(errno));
-        return errno == ENOENT ? EN_ENOENT : EN_EIO;
-    }
+    if (fd < 0)
+        return eni_fail(errno == ENOENT ? EN_ENOENT : EN_EIO, "journal", "cannot open %s/claims: %s", folder,
+                        strerror(errno));
     en_status st = EN_EFORMAT;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size != (off_t)journal->bytes) {
         eni_error("journal", "%s/claims is not the journal of a run of %d workers", folder, journal->nranks);

@@ -19,10 +19,7 @@ struct en_graph {
 en_status eni_cuda_capture_begin(en_ctx *ctx)
 {
     EN_TRY(eni_cuda_select(ctx));
-    if (ctx->is_capturing) {
-        eni_error("cuda", "a capture was to begin inside of another");
-        return EN_EBUG;
-    }
+    if (ctx->is_capturing) return eni_fail(EN_EBUG, "cuda", "a capture was to begin inside of another");
     EN_TRY(eni_cuda_check(
         ctx, cudaStreamBeginCapture(ctx->stream[EN_STREAM_COMPUTE], cudaStreamCaptureModeThreadLocal),
         "capturing"));
@@ -67,10 +64,7 @@ static en_graph *new_graph(en_ctx *ctx)
 
 en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out)
 {
-    if (!ctx->is_capturing) {
-        eni_error("cuda", "a capture was to end that did not begin");
-        return EN_EBUG;
-    }
+    if (!ctx->is_capturing) return eni_fail(EN_EBUG, "cuda", "a capture was to end that did not begin");
     (void)cudaSetDevice(ctx->index);
     cudaGraph_t captured = NULL;
     cudaError_t error = cudaStreamEndCapture(ctx->stream[EN_STREAM_COMPUTE], &captured);

@@ -29,10 +29,8 @@ en_status eni_cuda_check(en_ctx *ctx, cudaError_t error, const char *doing)
 {
     if (error == cudaSuccess) return ctx->has_failed ? EN_EIO : EN_OK;
     (void)cudaGetLastError(); /* else the next launch would be blamed for it */
-    if (error == cudaErrorMemoryAllocation) {
-        eni_error("cuda", "%s: out of memory on %s", doing, ctx->name);
-        return EN_ENOMEM;
-    }
+    if (error == cudaErrorMemoryAllocation)
+        return eni_fail(EN_ENOMEM, "cuda", "%s: out of memory on %s", doing, ctx->name);
     return eni_cuda_fail(ctx, "CUDA", (int)error, text_of(error), doing);
 }
 

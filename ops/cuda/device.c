@@ -92,10 +92,10 @@ static void cuda_close(en_ctx *ctx)
 static en_status check_config(const en_device_config *config, int32_t count)
 {
     if (config->index >= 0 && config->index < count) return EN_OK;
-    eni_error("cuda",
-              "cuda:%d: this process sees %d GPU%s, numbered from 0 (CUDA_VISIBLE_DEVICES hides the others)",
-              config->index, count, count == 1 ? "" : "s");
-    return EN_EINVAL;
+    return eni_fail(
+        EN_EINVAL, "cuda",
+        "cuda:%d: this process sees %d GPU%s, numbered from 0 (CUDA_VISIBLE_DEVICES hides the others)",
+        config->index, count, count == 1 ? "" : "s");
 }
 
 static en_status cuda_open(const en_device_config *config, en_ctx **ctx_out)

@@ -191,9 +191,8 @@ en_status eni_cuda_facts(const en_device_host *host, int32_t index, en_gpu_facts
     const cudaError_t error = cudaGetDeviceProperties(&properties, index);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
-        eni_error("cuda", "asking what cuda:%d is failed: CUDA error %d, %s", index, (int)error,
-                  cudaGetErrorString(error));
-        return EN_EUNSUPPORTED;
+        return eni_fail(EN_EUNSUPPORTED, "cuda", "asking what cuda:%d is failed: CUDA error %d, %s", index,
+                        (int)error, cudaGetErrorString(error));
     }
     en_gpu_facts facts = {.index = index,
                           .memory_bytes = properties.totalGlobalMem,

@@ -105,12 +105,12 @@ static en_status load(nccl_library *nccl)
 {
     const char *why = load_nccl(nccl);
     if (!why) return EN_OK;
-    eni_error("cuda",
-              "NCCL is needed for ranks on several GPUs and cannot be loaded: %s; install libnccl2, or let "
-              "the host "
-              "exchange with --backend=host",
-              why);
-    return EN_EUNSUPPORTED;
+    return eni_fail(
+        EN_EUNSUPPORTED, "cuda",
+        "NCCL is needed for ranks on several GPUs and cannot be loaded: %s; install libnccl2, or let "
+        "the host "
+        "exchange with --backend=host",
+        why);
 }
 
 /* Between two questions to a communicator that is still busy. What only has to start a thread that launches a
@@ -168,11 +168,9 @@ en_status eni_cuda_group_id(const en_device_host *host, uint8_t id_out[EN_GPU_GR
     ncclUniqueId id;
     EN_TRY(load(&nccl));
     const ncclResult_t result = nccl.get_unique_id(&id);
-    if (result != ncclSuccess) {
-        eni_error("cuda", "NCCL finds no way between hosts: error %d, %s: %s", (int)result,
-                  nccl.get_error_string(result), nccl.get_last_error(NULL));
-        return EN_EUNSUPPORTED;
-    }
+    if (result != ncclSuccess)
+        return eni_fail(EN_EUNSUPPORTED, "cuda", "NCCL finds no way between hosts: error %d, %s: %s",
+                        (int)result, nccl.get_error_string(result), nccl.get_last_error(NULL));
     memcpy(id_out, &id, sizeof id);
     return EN_OK;
 }

@@ -47,27 +47,22 @@ static int has_type(const en_op *op)
 static en_status check(const en_op *op)
 {
     EN_TRY(eni_ref_check_size(op, "cuda"));
-    if (op->kind >= EN_OP_KINDS || !kernels[op->kind] || !has_type(op)) {
-        eni_error(
-            "cuda",
+    if (op->kind >= EN_OP_KINDS || !kernels[op->kind] || !has_type(op))
+        return eni_fail(
+            EN_EUNSUPPORTED, "cuda",
             "no operation of kind %u on type %u; kinds 1 to %d are known on float32, bfloat16 and float16",
             op->kind, op->dtype, EN_OP_KINDS - 1);
-        return EN_EUNSUPPORTED;
-    }
     EN_TRY(eni_ref_check_sense(op, "cuda"));
-    if (op->kind == EN_OP_CAST && !(op->flags & (EN_OP_NO_DX | EN_OP_FORWARD_ONLY))) {
-        eni_error("cuda", "a cast has no backward: it wants the flag EN_OP_NO_DX");
-        return EN_EUNSUPPORTED;
-    }
+    if (op->kind == EN_OP_CAST && !(op->flags & (EN_OP_NO_DX | EN_OP_FORWARD_ONLY)))
+        return eni_fail(EN_EUNSUPPORTED, "cuda", "a cast has no backward: it wants the flag EN_OP_NO_DX");
     /* Kernels and cuDNN count in 32 bits. */
     const int64_t nx = en_extent_count(op->x), ny = en_extent_count(eni_ref_output(op)),
                   nw = en_op_weights(op);
     const int64_t largest = nx > ny ? nx : ny;
-    if (largest > INT32_MAX || nw > INT32_MAX) {
-        eni_error("cuda", "a tensor of %lld elements in op %u: at most %d; use a smaller batch",
-                  (long long)(largest > nw ? largest : nw), op->kind, INT32_MAX);
-        return EN_EUNSUPPORTED;
-    }
+    if (largest > INT32_MAX || nw > INT32_MAX)
+        return eni_fail(EN_EUNSUPPORTED, "cuda",
+                        "a tensor of %lld elements in op %u: at most %d; use a smaller batch",
+                        (long long)(largest > nw ? largest : nw), op->kind, INT32_MAX);
     return EN_OK;
 }
 

@@ -81,9 +81,9 @@ static en_status register_run(en_ctx *ctx, uintptr_t lo, uintptr_t hi)
     const cudaError_t error = cudaHostRegister((void *)lo, hi - lo, cudaHostRegisterPortable);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
-        eni_error("cuda", "page-locking %llu KiB of host memory for %s failed: CUDA error %d, %s",
-                  (unsigned long long)((hi - lo) >> 10), ctx->name, (int)error, cudaGetErrorString(error));
-        return EN_EUNSUPPORTED;
+        return eni_fail(
+            EN_EUNSUPPORTED, "cuda", "page-locking %llu KiB of host memory for %s failed: CUDA error %d, %s",
+            (unsigned long long)((hi - lo) >> 10), ctx->name, (int)error, cudaGetErrorString(error));
     }
     held->runs[held->nruns++] = (run){lo, hi, 0};
     return EN_OK;

@@ -107,8 +107,7 @@ static en_status take_word(en_event *event)
         event->word = i;
         return EN_OK;
     }
-    eni_error("cuda", "more than %d events at a time", WORDS);
-    return EN_ENOMEM;
+    return eni_fail(EN_ENOMEM, "cuda", "more than %d events at a time", WORDS);
 }
 
 static en_status new_event(en_ctx *ctx, unsigned flags, en_event **event_out)
@@ -223,10 +222,8 @@ void eni_cuda_events_let_go(en_ctx *ctx, const eni_cuda_set *set, int n, cudaEve
 
 en_status eni_cuda_wait_event(en_ctx *ctx, int stream, en_event *event)
 {
-    if (event->ctx != ctx) {
-        eni_error("cuda", "a stream was to wait for an event of another context");
-        return EN_EINVAL;
-    }
+    if (event->ctx != ctx)
+        return eni_fail(EN_EINVAL, "cuda", "a stream was to wait for an event of another context");
     EN_TRY(eni_cuda_select(ctx));
     if (ctx->is_capturing && event->capture == ctx->capture) {
         ctx->captured |= 1u << stream;
@@ -328,11 +325,10 @@ en_status eni_cuda_stream_copy(en_ctx *ctx, int stream, void *dst, const void *s
         uint64_t part = bytes - done;
         if (direction != EN_COPY_ON)
             part = eni_cuda_registered_part(ctx, direction == EN_COPY_IN ? from : to, part);
-        if (part == 0) {
-            eni_error("cuda", "%llu bytes of host memory were to be copied, which is not page-locked",
-                      (unsigned long long)(bytes - done));
-            return EN_EINVAL;
-        }
+        if (part == 0)
+            return eni_fail(EN_EINVAL, "cuda",
+                            "%llu bytes of host memory were to be copied, which is not page-locked",
+                            (unsigned long long)(bytes - done));
         EN_TRY(copy_part(ctx, stream, to, from, part, direction));
         done += part;
     }

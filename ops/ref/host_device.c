@@ -38,16 +38,14 @@ en_op eni_ref_as_conv(const en_op *op)
 en_status eni_ref_check(const en_op *op, const char *device)
 {
     EN_TRY(eni_ref_check_size(op, device));
-    if (op->kind == EN_OP_CAST || op->dtype == EN_BF16 || op->dtype == EN_F16) {
-        eni_error(device, "the device %s computes in float32 only; bf16 and fp16 take a GPU: --device=cuda",
-                  device);
-        return EN_EUNSUPPORTED;
-    }
-    if (!eni_ref_kernel_find(op->kind) || op->dtype != EN_F32) {
-        eni_error(device, "no operation of kind %u on type %u; float32 and kinds 1 to %d are known", op->kind,
-                  op->dtype, EN_OP_MSE);
-        return EN_EUNSUPPORTED;
-    }
+    if (op->kind == EN_OP_CAST || op->dtype == EN_BF16 || op->dtype == EN_F16)
+        return eni_fail(EN_EUNSUPPORTED, device,
+                        "the device %s computes in float32 only; bf16 and fp16 take a GPU: --device=cuda",
+                        device);
+    if (!eni_ref_kernel_find(op->kind) || op->dtype != EN_F32)
+        return eni_fail(EN_EUNSUPPORTED, device,
+                        "no operation of kind %u on type %u; float32 and kinds 1 to %d are known", op->kind,
+                        op->dtype, EN_OP_MSE);
     return eni_ref_check_sense(op, device);
 }
 

@@ -7,11 +7,10 @@
 static en_status check_targets(const int32_t *target, int64_t n, int64_t c)
 {
     for (int64_t i = 0; i < n; i++)
-        if (target[i] < 0 || target[i] >= c) {
-            eni_error("loss", "sample %lld of the batch has label %d, the model has %lld classes",
-                      (long long)i, target[i], (long long)c);
-            return EN_EINVAL;
-        }
+        if (target[i] < 0 || target[i] >= c)
+            return eni_fail(EN_EINVAL, "loss",
+                            "sample %lld of the batch has label %d, the model has %lld classes", (long long)i,
+                            target[i], (long long)c);
     return EN_OK;
 }
 

@@ -10,13 +10,13 @@ static en_status check_shape(const en_op *op, const char *device)
 {
     en_extent y;
     if (en_op_output(op, &y) == EN_OK) return EN_OK;
-    eni_error(device,
-              "op %u makes no sense: input (%lld, %lld, %lld, %lld), %lld channels, window %lld x %lld, "
-              "stride %lld x %lld, padding %lld x %lld",
-              op->kind, (long long)op->x.n, (long long)op->x.h, (long long)op->x.w, (long long)op->x.c,
-              (long long)op->channels, (long long)op->kernel_h, (long long)op->kernel_w,
-              (long long)op->stride_h, (long long)op->stride_w, (long long)op->pad_h, (long long)op->pad_w);
-    return EN_EINVAL;
+    return eni_fail(
+        EN_EINVAL, device,
+        "op %u makes no sense: input (%lld, %lld, %lld, %lld), %lld channels, window %lld x %lld, "
+        "stride %lld x %lld, padding %lld x %lld",
+        op->kind, (long long)op->x.n, (long long)op->x.h, (long long)op->x.w, (long long)op->x.c,
+        (long long)op->channels, (long long)op->kernel_h, (long long)op->kernel_w, (long long)op->stride_h,
+        (long long)op->stride_w, (long long)op->pad_h, (long long)op->pad_w);
 }
 
 en_status eni_ref_check_sense(const en_op *op, const char *device)
@@ -24,24 +24,22 @@ en_status eni_ref_check_sense(const en_op *op, const char *device)
     EN_TRY(check_shape(op, device));
     const uint32_t layer = EN_OP_BIAS | EN_OP_FUSE_RELU, any = EN_OP_NO_DX | EN_OP_FORWARD_ONLY;
     const int has_weights = op->kind == EN_OP_CONV2D || op->kind == EN_OP_LINEAR;
-    if (op->flags & ~(has_weights ? layer | any : any)) {
-        eni_error(device, "operation %u does not have all of the flags %u", op->kind, op->flags);
-        return EN_EUNSUPPORTED;
-    }
+    if (op->flags & ~(has_weights ? layer | any : any))
+        return eni_fail(EN_EUNSUPPORTED, device, "operation %u does not have all of the flags %u", op->kind,
+                        op->flags);
     const int pools = op->kind == EN_OP_MAXPOOL || op->kind == EN_OP_RELU_MAXPOOL;
-    if (pools && op->kernel_h * op->kernel_w > 255) {
-        eni_error(device, "a pooling window of %lld x %lld: at most 255 positions fit the byte that is saved",
-                  (long long)op->kernel_h, (long long)op->kernel_w);
-        return EN_EUNSUPPORTED;
-    }
+    if (pools && op->kernel_h * op->kernel_w > 255)
+        return eni_fail(EN_EUNSUPPORTED, device,
+                        "a pooling window of %lld x %lld: at most 255 positions fit the byte that is saved",
+                        (long long)op->kernel_h, (long long)op->kernel_w);
     return EN_OK;
 }
 
 en_status eni_ref_check_size(const en_op *op, const char *device)
 {
     if (op->size >= sizeof *op) return EN_OK;
-    eni_error(device, "op of %u bytes, this library knows %zu: rebuild the older part", op->size, sizeof *op);
-    return EN_EVERSION;
+    return eni_fail(EN_EVERSION, device, "op of %u bytes, this library knows %zu: rebuild the older part",
+                    op->size, sizeof *op);
 }
 
 en_extent eni_ref_output(const en_op *op)

@@ -99,22 +99,18 @@ static en_status take_vector(eni_client *client, const eni_packet *packet)
     const uint32_t into = in_slot == ENI_SLOT_NONE ? ENI_INTO_NOTHING : (uint32_t)in_slot;
     const int is_read_there = client->is_mapped && in_slot == ENI_SLOT_PARAM,
               was_left_there = (h->flags & ENI_FLAG_MAPPED) != 0;
-    if (h->bytes != c->count * sizeof(float)) {
-        eni_error("client", "shard %u sent %llu bytes for a partition of %llu", h->shard,
-                  (unsigned long long)h->bytes, (unsigned long long)(c->count * sizeof(float)));
-        return EN_EPROTO;
-    }
-    if (is_in_arena && (!client->wire.is_shared || (!was_left_there && h->slot != into))) {
-        eni_error("client", "shard %u answered through shared memory that it was not given", h->shard);
-        return EN_EPROTO;
-    }
-    if (is_read_there != was_left_there) {
-        eni_error("client", "shard %u %s", h->shard,
-                  was_left_there ? "says that its weights are mapped here, which they are not"
-                                 : "copied what is mapped here: does the store of a strategy with EN_ROUNDS "
-                                   "answer with something else than its weights?");
-        return EN_EPROTO;
-    }
+    if (h->bytes != c->count * sizeof(float))
+        return eni_fail(EN_EPROTO, "client", "shard %u sent %llu bytes for a partition of %llu", h->shard,
+                        (unsigned long long)h->bytes, (unsigned long long)(c->count * sizeof(float)));
+    if (is_in_arena && (!client->wire.is_shared || (!was_left_there && h->slot != into)))
+        return eni_fail(EN_EPROTO, "client", "shard %u answered through shared memory that it was not given",
+                        h->shard);
+    if (is_read_there != was_left_there)
+        return eni_fail(EN_EPROTO, "client", "shard %u %s", h->shard,
+                        was_left_there
+                            ? "says that its weights are mapped here, which they are not"
+                            : "copied what is mapped here: does the store of a strategy with EN_ROUNDS "
+                              "answer with something else than its weights?");
     if (!is_in_arena && in_slot != ENI_SLOT_NONE)
         memcpy(address_of(client, in_slot, h->bucket, c), packet->payload, h->bytes);
     client->counters.payload_received += h->bytes;
@@ -125,13 +121,12 @@ static en_status take_vector(eni_client *client, const eni_packet *packet)
 static en_status complete(eni_client *client, const eni_packet *answer)
 {
     const eni_header *h = &answer->header;
-    if (answer->is_damaged) {
-        eni_error("client",
-                  "the weights of bucket %u from shard %u were damaged on their way (checksum): memory, "
-                  "network card or cable",
-                  h->bucket, h->shard);
-        return EN_EPROTO;
-    }
+    if (answer->is_damaged)
+        return eni_fail(
+            EN_EPROTO, "client",
+            "the weights of bucket %u from shard %u were damaged on their way (checksum): memory, "
+            "network card or cable",
+            h->bucket, h->shard);
     if (h->bytes > 0) EN_TRY(take_vector(client, answer));
     client->calls[h->bucket].pending--;
     return EN_OK;
@@ -234,10 +229,9 @@ static en_status reconnect_once(eni_client *client)
     eni_client_wire_disconnect(&client->wire);
     EN_TRY(unmap_weights(client));
     EN_TRY(client->config.locate(client->config.user, &psd));
-    if (psd.shards != client->shards) {
-        eni_error("client", "psd came back with %d shards, it had %d", psd.shards, client->shards);
-        return EN_EPROTO;
-    }
+    if (psd.shards != client->shards)
+        return eni_fail(EN_EPROTO, "client", "psd came back with %d shards, it had %d", psd.shards,
+                        client->shards);
     const en_status st = eni_client_wire_connect(&client->wire, &psd, deadline);
     if (st != EN_OK) return await_another(client, st, deadline);
     if (eni_client_wire_is_outdated(&client->wire)) return EN_OK;
@@ -300,8 +294,7 @@ static en_status start_thread(eni_client *client)
     client->has_thread = 0;
     pthread_cond_destroy(&client->stop);
     pthread_mutex_destroy(&client->lock);
-    eni_error("client", "cannot start the thread that watches for psd's return");
-    return EN_EIO;
+    return eni_fail(EN_EIO, "client", "cannot start the thread that watches for psd's return");
 }
 
 static void stop_thread(eni_client *client)
@@ -353,10 +346,8 @@ static en_status call(eni_client *client, const eni_header *header, uint32_t buc
                       int in_slot)
 {
     bucket_call *waiting = &client->calls[bucket];
-    if (waiting->pending > 0) {
-        eni_error("client", "bucket %u already has a call in progress", bucket);
-        return EN_EBUG;
-    }
+    if (waiting->pending > 0)
+        return eni_fail(EN_EBUG, "client", "bucket %u already has a call in progress", bucket);
     EN_TRY(reconnect(client));
     waiting->in_slot = in_slot;
     for (int k = 0; k < client->shards; k++) {
@@ -445,10 +436,9 @@ static en_status finish(eni_client *client)
     while (goodbyes(client) < client->shards) {
         EN_TRY(wait_more(client));
         /* With `keep` psd may be away, which alive() bounds, or wait for a slow disk. */
-        if (client->config.keep == 0 && eni_now_ns() > deadline) {
-            eni_error("client", "%d of %d shards of psd answered in time", goodbyes(client), client->shards);
-            return EN_ETIMEOUT;
-        }
+        if (client->config.keep == 0 && eni_now_ns() > deadline)
+            return eni_fail(EN_ETIMEOUT, "client", "%d of %d shards of psd answered in time",
+                            goodbyes(client), client->shards);
     }
     return EN_OK;
 }
@@ -607,15 +597,12 @@ en_status eni_endpoints_find(const eni_peer *psd, eni_endpoints *endpoints_out)
     *endpoints_out = (eni_endpoints){.shards = find_count(psd, "shards", ENI_SHARDS_MAX),
                                      .servers = find_count(psd, "servers", ENI_SERVERS_MAX),
                                      .state_every = every == NULL ? 0 : strtoull(every, NULL, 10)};
-    if (endpoints_out->shards == 0 || endpoints_out->servers == 0) {
-        eni_error("endpoints", "the leader at %s is no psd: it named no shards", psd->host);
-        return EN_EPROTO;
-    }
+    if (endpoints_out->shards == 0 || endpoints_out->servers == 0)
+        return eni_fail(EN_EPROTO, "endpoints", "the leader at %s is no psd: it named no shards", psd->host);
     for (int k = 0; k < endpoints_out->shards; k++) {
         endpoints_out->tcp[k] = find_text(psd, "lane", k);
         if (endpoints_out->tcp[k] != NULL) continue;
-        eni_error("endpoints", "psd did not name its shard.%d", k);
-        return EN_EPROTO;
+        return eni_fail(EN_EPROTO, "endpoints", "psd did not name its shard.%d", k);
     }
     for (int s = 0; s < endpoints_out->servers; s++) {
         endpoints_out->arena_sockets[s] = find_text(psd, "arena", s);

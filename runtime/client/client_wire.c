@@ -24,8 +24,8 @@ int eni_client_wire_is_outdated(const eni_client_wire *t)
 
 en_status eni_client_wire_refused(const eni_header *h)
 {
-    eni_error("client", "shard %u of psd refused: %s", h->shard, h->text);
-    return h->status == EN_OK ? EN_EPROTO : (en_status)h->status;
+    return eni_fail(h->status == EN_OK ? EN_EPROTO : (en_status)h->status, "client",
+                    "shard %u of psd refused: %s", h->shard, h->text);
 }
 
 /* ---- out ---- */
@@ -74,8 +74,7 @@ static en_status next_of_ring(eni_client_wire *t, uint32_t shard, eni_packet *pa
     *packet_out = (eni_packet){.source = -1};
     EN_TRY(eni_shm_ring_poll(t->ring, shard, &packet_out->header));
     if (packet_out->header.bytes == 0 || packet_out->header.flags & ENI_FLAG_SHM) return EN_OK;
-    eni_error("client", "shard %u posted an answer whose payload is nowhere", shard);
-    return EN_EPROTO;
+    return eni_fail(EN_EPROTO, "client", "shard %u posted an answer whose payload is nowhere", shard);
 }
 
 /* What is usable later is put aside. */
@@ -172,9 +171,9 @@ static en_status take_gifts(eni_client_wire *t, const eni_arena_answer *answer, 
         answer->first_shard > shards - answer->ndoorbells || (answer->ndoorbells > 0 && t->ring == NULL)) {
         for (; at < nfds; at++)
             close(fds[at]);
-        eni_error("client", "psd answered to this rank's memory with %zu descriptors for %u doorbells", nfds,
-                  answer->ndoorbells);
-        return EN_EPROTO;
+        return eni_fail(EN_EPROTO, "client",
+                        "psd answered to this rank's memory with %zu descriptors for %u doorbells", nfds,
+                        answer->ndoorbells);
     }
     if (answer->has_weights && t->weights_fd < 0 && t->wants_weights)
         t->weights_fd = fds[at++];
@@ -239,10 +238,9 @@ static en_status await_welcomes(eni_client_wire *t, int64_t deadline_ns)
             EN_TRY(st);
         }
         if (st != EN_ETIMEOUT) return st;
-        if (eni_now_ns() > deadline_ns) {
-            eni_error("client", "%d of %d shards of psd answered in time", t->greeted, t->shards);
-            return EN_ETIMEOUT;
-        }
+        if (eni_now_ns() > deadline_ns)
+            return eni_fail(EN_ETIMEOUT, "client", "%d of %d shards of psd answered in time", t->greeted,
+                            t->shards);
     }
     return EN_OK;
 }

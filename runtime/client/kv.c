@@ -102,15 +102,12 @@ static uint64_t count_of(const en_client_tensor *tensor)
 
 static en_status check_name(const en_client *client, uint32_t i, const char *name)
 {
-    if (name == NULL || name[0] == 0 || strnlen(name, NAME_MAX_BYTES + 1) > NAME_MAX_BYTES) {
-        eni_error("kv", "tensor %u has no name, or one of more than %d bytes", i, NAME_MAX_BYTES);
-        return EN_EINVAL;
-    }
+    if (name == NULL || name[0] == 0 || strnlen(name, NAME_MAX_BYTES + 1) > NAME_MAX_BYTES)
+        return eni_fail(EN_EINVAL, "kv", "tensor %u has no name, or one of more than %d bytes", i,
+                        NAME_MAX_BYTES);
     for (uint32_t k = 0; k < i; k++)
-        if (strcmp(client->tensors[k].name, name) == 0) {
-            eni_error("kv", "tensors %u and %u are both called %s", k, i, name);
-            return EN_EINVAL;
-        }
+        if (strcmp(client->tensors[k].name, name) == 0)
+            return eni_fail(EN_EINVAL, "kv", "tensors %u and %u are both called %s", k, i, name);
     return EN_OK;
 }
 
@@ -125,11 +122,9 @@ static en_status lay_out(en_client *client, const en_client_options *options)
         if (tensor->name == NULL) return EN_ENOMEM;
         tensor->offset = client->elements;
         tensor->count = count_of(declared);
-        if (tensor->count == 0 || tensor->count > ELEMENTS_MAX - tensor->offset) {
-            eni_error("kv", "tensor %s is too large: a run has at most %" PRIu64 " elements", tensor->name,
-                      ELEMENTS_MAX);
-            return EN_EINVAL;
-        }
+        if (tensor->count == 0 || tensor->count > ELEMENTS_MAX - tensor->offset)
+            return eni_fail(EN_EINVAL, "kv", "tensor %s is too large: a run has at most %" PRIu64 " elements",
+                            tensor->name, ELEMENTS_MAX);
         tensor->first_bucket = nbuckets;
         tensor->nbuckets = (uint32_t)((tensor->count + PIECE - 1) / PIECE);
         nbuckets += tensor->nbuckets;
@@ -153,16 +148,13 @@ static void cut(en_client *client)
 
 static en_status make_schema(en_client *client, const en_client_options *options)
 {
-    if (options->tensors == NULL || options->ntensors < 1 || options->ntensors > EN_CLIENT_TENSORS) {
-        eni_error("kv", "%u tensors: declare 1 to %d", options->ntensors, EN_CLIENT_TENSORS);
-        return EN_EINVAL;
-    }
-    if (options->tensors->size < sizeof(en_client_tensor)) {
-        eni_error("kv",
-                  "the first tensor says that it has %u bytes: set size to sizeof(en_client_tensor), %zu",
-                  options->tensors->size, sizeof(en_client_tensor));
-        return EN_EINVAL;
-    }
+    if (options->tensors == NULL || options->ntensors < 1 || options->ntensors > EN_CLIENT_TENSORS)
+        return eni_fail(EN_EINVAL, "kv", "%u tensors: declare 1 to %d", options->ntensors, EN_CLIENT_TENSORS);
+    if (options->tensors->size < sizeof(en_client_tensor))
+        return eni_fail(
+            EN_EINVAL, "kv",
+            "the first tensor says that it has %u bytes: set size to sizeof(en_client_tensor), %zu",
+            options->tensors->size, sizeof(en_client_tensor));
     client->tensors = eni_alloc_array(options->ntensors, sizeof *client->tensors);
     if (client->tensors == NULL) return EN_ENOMEM;
     client->ntensors = options->ntensors;
@@ -201,8 +193,7 @@ static en_status agree_schema(const en_client_options *options, eni_run_spec *sp
 
 static en_status invalid(const char *what, const char *remedy)
 {
-    eni_error("kv", "%s: %s", what, remedy);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "kv", "%s: %s", what, remedy);
 }
 
 static int is_at_least(double value, double least)
@@ -230,14 +221,12 @@ static en_status check_options(const en_client_options *o)
  */
 static en_status read_options(const en_client_options *given, en_client_options *o)
 {
-    if (given->abi != EN_CLIENT_ABI || given->size < sizeof(en_client_options)) {
-        eni_error(
-            "kv",
+    if (given->abi != EN_CLIENT_ABI || given->size < sizeof(en_client_options))
+        return eni_fail(
+            EN_EVERSION, "kv",
             "options of abi %u and %u bytes: this library takes abi %u and at least %zu bytes; set both, "
             "and build against its header",
             given->abi, given->size, EN_CLIENT_ABI, sizeof(en_client_options));
-        return EN_EVERSION;
-    }
     *o = *given;
     if (o->log != NULL) eni_log_set_sink(o->log, o->log_user);
     if (o->optimizer == NULL) o->optimizer = "sgd";
@@ -311,14 +300,12 @@ static en_status read_token(en_client *client, const en_client_options *o, uint1
     EN_TRY(token_path(o, port, path, sizeof path));
     while (access(path, F_OK) != 0) {
         struct pollfd interrupt = {.fd = client->interrupt_fd, .events = POLLIN};
-        if (eni_now_ns() > deadline_ns) {
-            eni_error(
-                "kv",
+        if (eni_now_ns() > deadline_ns)
+            return eni_fail(
+                EN_ENOENT, "kv",
                 "no token at %s: is psd running on this host, by the same user? Else copy its token file "
                 "here and give token_file",
                 path);
-            return EN_ENOENT;
-        }
         if (poll(&interrupt, 1, TOKEN_POLL_MS) > 0) return EN_EINTR;
     }
     return eni_token_read(path, &client->token);
@@ -475,10 +462,8 @@ uint64_t en_client_elements(const en_client *client, int tensor)
 /* [*first, *last) of what `tensor` names. */
 static en_status range_of(const en_client *client, int tensor, uint32_t *first, uint32_t *last)
 {
-    if (tensor != EN_CLIENT_ALL && !has(client, tensor)) {
-        eni_error("kv", "there is no tensor %d: %u were declared", tensor, client->ntensors);
-        return EN_EINVAL;
-    }
+    if (tensor != EN_CLIENT_ALL && !has(client, tensor))
+        return eni_fail(EN_EINVAL, "kv", "there is no tensor %d: %u were declared", tensor, client->ntensors);
     *first = tensor == EN_CLIENT_ALL ? 0 : (uint32_t)tensor;
     *last = tensor == EN_CLIENT_ALL ? client->ntensors : *first + 1;
     return EN_OK;
@@ -488,16 +473,11 @@ static en_status range_of(const en_client *client, int tensor, uint32_t *first, 
 
 static en_status check_idle(const en_client *client, uint32_t first, uint32_t last)
 {
-    if (client->is_finished) {
-        eni_error("kv", "a call after en_client_finish");
-        return EN_EINVAL;
-    }
+    if (client->is_finished) return eni_fail(EN_EINVAL, "kv", "a call after en_client_finish");
     for (uint32_t i = first; i < last; i++)
-        if (client->tensors[i].call != ENI_KV_NONE) {
-            eni_error("kv", "tensor %s has a call in progress: en_client_wait for it first",
-                      client->tensors[i].name);
-            return EN_EINVAL;
-        }
+        if (client->tensors[i].call != ENI_KV_NONE)
+            return eni_fail(EN_EINVAL, "kv", "tensor %s has a call in progress: en_client_wait for it first",
+                            client->tensors[i].name);
     return EN_OK;
 }
 
@@ -617,11 +597,9 @@ en_status en_client_count(const en_client *client, en_client_counters *counters)
 {
     eni_client_counters moved;
     uint32_t size = counters->size;
-    if (size < sizeof *counters) {
-        eni_error("kv", "counters of %u bytes: set size to sizeof(en_client_counters), %zu", size,
-                  sizeof *counters);
-        return EN_EINVAL;
-    }
+    if (size < sizeof *counters)
+        return eni_fail(EN_EINVAL, "kv", "counters of %u bytes: set size to sizeof(en_client_counters), %zu",
+                        size, sizeof *counters);
     eni_client_count(client->store, &moved);
     *counters = (en_client_counters){
         .size = size,

@@ -229,10 +229,9 @@ static eni_shm_ring *ring_new(uint32_t nshards, uint32_t slots)
 static en_status map(eni_shm_ring *ring, int fd)
 {
     void *at = mmap(NULL, ring->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (at == MAP_FAILED) {
-        eni_error("shm_ring", "cannot map %llu bytes: %s", (unsigned long long)ring->bytes, strerror(errno));
-        return EN_ENOMEM;
-    }
+    if (at == MAP_FAILED)
+        return eni_fail(EN_ENOMEM, "shm_ring", "cannot map %llu bytes: %s", (unsigned long long)ring->bytes,
+                        strerror(errno));
     ring->base = at;
     ring->is_mine = 1;
     return EN_OK;
@@ -268,12 +267,10 @@ en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_rin
 {
     uint64_t there;
     if (nshards == 0 || nshards > ENI_SHM_RING_SHARDS || slots == 0 || slots > ENI_SHM_RING_SLOTS ||
-        !eni_arena_is_sealed(fd, &there) || there != all_bytes(nshards, slots)) {
-        eni_error("shm_ring",
-                  "a peer passed a descriptor that is not a sealed memfd for %u messages to %u shards", slots,
-                  nshards);
-        return EN_EPROTO;
-    }
+        !eni_arena_is_sealed(fd, &there) || there != all_bytes(nshards, slots))
+        return eni_fail(EN_EPROTO, "shm_ring",
+                        "a peer passed a descriptor that is not a sealed memfd for %u messages to %u shards",
+                        slots, nshards);
     eni_shm_ring *ring = ring_new(nshards, slots);
     if (!ring) return EN_ENOMEM;
     const en_status st = map(ring, fd);

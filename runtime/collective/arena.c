@@ -35,11 +35,9 @@ static uint64_t arena_slots_at(void)
 static en_status shape_make(uint64_t count, uint32_t nslots, shape *shape_out, uint64_t *bytes_out)
 {
     const uint64_t limit = UINT64_C(1) << 46; /* half of what a process can address */
-    if (nslots == 0 || nslots > MAX_NSLOTS || count > limit / sizeof(float) / nslots) {
-        eni_error("arena", "%u vectors of %llu elements are more than a process can address", nslots,
-                  (unsigned long long)count);
-        return EN_EINVAL;
-    }
+    if (nslots == 0 || nslots > MAX_NSLOTS || count > limit / sizeof(float) / nslots)
+        return eni_fail(EN_EINVAL, "arena", "%u vectors of %llu elements are more than a process can address",
+                        nslots, (unsigned long long)count);
     const uint64_t used = count * sizeof(float);
     const uint64_t stride = eni_round_up(used ? used : 1, used >= 2 * HUGE_PAGE ? HUGE_PAGE : PAGE);
     *shape_out = (shape){ARENA_MAGIC, count, stride, nslots, 0};
@@ -141,25 +139,19 @@ static en_status foreign_check(int fd, uint64_t count, shape *layout_out, uint64
 {
     uint64_t there;
     shape said;
-    if (!eni_arena_is_sealed(fd, &there)) {
-        eni_error("arena", "a peer passed a descriptor that is not a sealed memfd");
-        return EN_EPROTO;
-    }
-    if (pread(fd, &said, sizeof said, 0) != (ssize_t)sizeof said || said.magic != ARENA_MAGIC) {
-        eni_error("arena", "a peer passed shared memory that is not an arena");
-        return EN_EPROTO;
-    }
-    if (said.count != count) {
-        eni_error("arena", "a peer's vectors have %llu elements, ours %llu: the models differ",
-                  (unsigned long long)said.count, (unsigned long long)count);
-        return EN_EPROTO;
-    }
+    if (!eni_arena_is_sealed(fd, &there))
+        return eni_fail(EN_EPROTO, "arena", "a peer passed a descriptor that is not a sealed memfd");
+    if (pread(fd, &said, sizeof said, 0) != (ssize_t)sizeof said || said.magic != ARENA_MAGIC)
+        return eni_fail(EN_EPROTO, "arena", "a peer passed shared memory that is not an arena");
+    if (said.count != count)
+        return eni_fail(EN_EPROTO, "arena",
+                        "a peer's vectors have %llu elements, ours %llu: the models differ",
+                        (unsigned long long)said.count, (unsigned long long)count);
     if (shape_make(count, said.nslots, layout_out, bytes_out) != EN_OK || said.stride != layout_out->stride ||
-        there != *bytes_out) {
-        eni_error("arena", "a peer's arena of %u vectors has %llu bytes, which do not fit together",
-                  said.nslots, (unsigned long long)there);
-        return EN_EPROTO;
-    }
+        there != *bytes_out)
+        return eni_fail(EN_EPROTO, "arena",
+                        "a peer's arena of %u vectors has %llu bytes, which do not fit together", said.nslots,
+                        (unsigned long long)there);
     return EN_OK;
 }
 
@@ -184,11 +176,9 @@ en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *sour
 {
     void *to = eni_arena_at(arena, slot, 0);
     const uint64_t stride = arena->stride;
-    if (mremap(eni_arena_at(source, slot, 0), 0, stride, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) {
-        eni_error("arena", "cannot map %llu bytes a second time: %s", (unsigned long long)stride,
-                  strerror(errno));
-        return EN_ENOMEM;
-    }
+    if (mremap(eni_arena_at(source, slot, 0), 0, stride, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED)
+        return eni_fail(EN_ENOMEM, "arena", "cannot map %llu bytes a second time: %s",
+                        (unsigned long long)stride, strerror(errno));
     /* A wish: what stays behind is memory that nobody reads. */
     if (arena->fd >= 0)
         (void)!fallocate(arena->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -216,15 +206,14 @@ en_status eni_arena_cover(eni_arena *arena, uint32_t slot, int fd)
 {
     const uint64_t bytes = slot_bytes(arena);
     uint64_t there;
-    if (!eni_arena_is_sealed(fd, &there) || there < bytes) {
-        eni_error("arena", "a peer passed a descriptor that is not a sealed memfd of %llu bytes",
-                  (unsigned long long)bytes);
-        return EN_EPROTO;
-    }
+    if (!eni_arena_is_sealed(fd, &there) || there < bytes)
+        return eni_fail(EN_EPROTO, "arena",
+                        "a peer passed a descriptor that is not a sealed memfd of %llu bytes",
+                        (unsigned long long)bytes);
     if (mmap(eni_arena_at(arena, slot, 0), bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED)
         return EN_OK;
-    eni_error("arena", "cannot map %llu bytes over a slot: %s", (unsigned long long)bytes, strerror(errno));
-    return EN_ENOMEM;
+    return eni_fail(EN_ENOMEM, "arena", "cannot map %llu bytes over a slot: %s", (unsigned long long)bytes,
+                    strerror(errno));
 }
 
 /* The own memory gets its contents through a second mapping, and then replaces the other in one call. */
@@ -240,9 +229,8 @@ en_status eni_arena_uncover(eni_arena *arena, uint32_t slot)
         if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arena->fd, offset) != MAP_FAILED)
             return EN_OK;
     }
-    eni_error("arena", "cannot map %llu bytes of a slot again: %s", (unsigned long long)bytes,
-              strerror(errno));
-    return EN_ENOMEM;
+    return eni_fail(EN_ENOMEM, "arena", "cannot map %llu bytes of a slot again: %s",
+                    (unsigned long long)bytes, strerror(errno));
 }
 
 void *eni_arena_area(const eni_arena *arena, int area)

@@ -27,11 +27,10 @@ static en_status choose_direct(const eni_coll_facts *facts, eni_coll_choice *cho
                            : facts->is_shaped ? "--net emulates a network, and shared memory has none"
                            : facts->no_shm    ? facts->no_shm
                                               : NULL;
-    if (obstacle) {
-        eni_error("coll", "--allreduce=direct needs shared memory, but %s; use --allreduce=ring or auto",
-                  obstacle);
-        return EN_EINVAL;
-    }
+    if (obstacle)
+        return eni_fail(EN_EINVAL, "coll",
+                        "--allreduce=direct needs shared memory, but %s; use --allreduce=ring or auto",
+                        obstacle);
     *choice = (eni_coll_choice){.algorithm = ENI_COLL_DIRECT, .transport = ENI_OVER_SHM, .why = "asked for"};
     return EN_OK;
 }

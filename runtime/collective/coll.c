@@ -56,10 +56,10 @@ static en_status config_check(const eni_coll_config *config)
                    eni_arena_nslots(other) == eni_arena_nslots(own);
     }
     if (is_valid) return EN_OK;
-    eni_error(
-        "coll", "rank %d of %d cannot open %s over %s: an arena or a socket is missing, or the shapes differ",
+    return eni_fail(
+        EN_EINVAL, "coll",
+        "rank %d of %d cannot open %s over %s: an arena or a socket is missing, or the shapes differ",
         config->rank, config->nranks, eni_coll_algorithm_name(config->algorithm), over_shm ? "shm" : "tcp");
-    return EN_EINVAL;
 }
 
 en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out)
@@ -121,12 +121,11 @@ static en_status op_check(const eni_coll *coll, const eni_coll_op *op)
                    op->from >= 0 && op->from < n;
     if (op->op == ENI_COLL_MEAN_STEP) is_valid = is_valid && op->on_reduced && eni_coll_can_share(coll);
     if (is_valid) return EN_OK;
-    eni_error("coll",
-              "%s of bucket %u: vector %u, elements %llu + %llu of %llu, range %llu to %llu do not fit",
-              eni_group_op_name(op->op), op->bucket, op->slot, (unsigned long long)op->offset,
-              (unsigned long long)op->count, (unsigned long long)length, (unsigned long long)op->lo,
-              (unsigned long long)op->hi);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "coll",
+                    "%s of bucket %u: vector %u, elements %llu + %llu of %llu, range %llu to %llu do not fit",
+                    eni_group_op_name(op->op), op->bucket, op->slot, (unsigned long long)op->offset,
+                    (unsigned long long)op->count, (unsigned long long)length, (unsigned long long)op->lo,
+                    (unsigned long long)op->hi);
 }
 
 static int engine_test(eni_coll *coll, uint64_t seq)
@@ -138,9 +137,9 @@ static en_status room_check(eni_coll *coll)
 {
     const uint64_t seq = coll->nsubmitted;
     if (seq < ENI_COLL_DEPTH || engine_test(coll, seq - ENI_COLL_DEPTH)) return EN_OK;
-    eni_error("coll", "more than %d collectives are unfinished: wait for some before submitting more",
-              ENI_COLL_DEPTH);
-    return EN_EBUG;
+    return eni_fail(EN_EBUG, "coll",
+                    "more than %d collectives are unfinished: wait for some before submitting more",
+                    ENI_COLL_DEPTH);
 }
 
 en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_out)

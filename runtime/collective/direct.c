@@ -169,15 +169,13 @@ static en_status compare(eni_coll *coll, uint64_t seq)
                                          .step = peer->step};
         EN_TRY(eni_group_agree(rank, &ours, r, &theirs));
         if (peer->slot != op->slot || peer->offset != op->offset ||
-            (op->op == ENI_COLL_SENDRECV && peer->to != rank)) {
-            eni_error("coll",
-                      "rank %d's #%llu %s of bucket %u is on vector %u at %llu for rank %d, rank %d's on "
-                      "vector %u at %llu: the ranks did not make the same calls",
-                      r, (unsigned long long)seq, eni_group_op_name(op->op), op->bucket, peer->slot,
-                      (unsigned long long)peer->offset, peer->to, rank, op->slot,
-                      (unsigned long long)op->offset);
-            return EN_EMISMATCH;
-        }
+            (op->op == ENI_COLL_SENDRECV && peer->to != rank))
+            return eni_fail(
+                EN_EMISMATCH, "coll",
+                "rank %d's #%llu %s of bucket %u is on vector %u at %llu for rank %d, rank %d's on "
+                "vector %u at %llu: the ranks did not make the same calls",
+                r, (unsigned long long)seq, eni_group_op_name(op->op), op->bucket, peer->slot,
+                (unsigned long long)peer->offset, peer->to, rank, op->slot, (unsigned long long)op->offset);
         d->nsamples[r] = peer->nsamples;
     }
     return EN_OK;

@@ -59,9 +59,9 @@ static en_status check_config(const eni_gpu_steps_config *c)
     if (c->way == ENI_GPU_GROUP) is_valid = is_valid && c->group != NULL && c->ngrads == 1;
     if (c->way == ENI_GPU_SHARED) is_valid = is_valid && c->ngrads == c->nranks;
     if (is_valid) return EN_OK;
-    eni_error("gpu", "rank %d of %d cannot step on the GPU (way %d): %d gradients and %d slots do not fit",
-              c->rank, c->nranks, c->way, c->ngrads, c->nslots);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "gpu",
+                    "rank %d of %d cannot step on the GPU (way %d): %d gradients and %d slots do not fit",
+                    c->rank, c->nranks, c->way, c->ngrads, c->nslots);
 }
 
 static en_status open_numbers(eni_gpu_steps *s)
@@ -248,8 +248,8 @@ static en_status check_replay(const eni_gpu_steps *s)
     for (int i = 0; i < s->config.ngrads && is_full; i++)
         is_full = s->samples[i] > 0;
     if (!s->is_replayed || is_full) return EN_OK;
-    eni_error("gpu", "a step is replayed in which a gradient has no samples, or whose samples are not known");
-    return EN_EBUG;
+    return eni_fail(EN_EBUG, "gpu",
+                    "a step is replayed in which a gradient has no samples, or whose samples are not known");
 }
 
 en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const uint64_t *samples,

@@ -43,7 +43,7 @@ en_status eni_group_disagree(int rank, const eni_place_in_run *ours, int peer, c
     char us[144], them[144];
     place_text(us, sizeof us, ours);
     place_text(them, sizeof them, theirs);
-    eni_error("coll", "rank %d is at %s, rank %d at %s: the ranks did not make the same calls", rank, us,
-              peer, them);
-    return EN_EMISMATCH;
+    return eni_fail(EN_EMISMATCH, "coll",
+                    "rank %d is at %s, rank %d at %s: the ranks did not make the same calls", rank, us, peer,
+                    them);
 }

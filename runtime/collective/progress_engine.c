@@ -110,12 +110,11 @@ static en_status stream_pull_header(eni_stream *stream, eni_coll *coll, int *hav
         eni_group_tally(&coll->wire_recv, got);
     }
     const int is_known = stream->rx.type == ENI_FRAME_DATA || stream->rx.type == ENI_FRAME_READY;
-    if (stream->rx.magic != ENI_FRAME_MAGIC || stream->rx.rank != stream->peer || !is_known) {
-        eni_error("stream", "rank %d sent %u bytes that are no frame of ours (magic %08x, rank %d, type %u)",
-                  stream->peer, (unsigned)sizeof stream->rx, stream->rx.magic, stream->rx.rank,
-                  stream->rx.type);
-        return EN_EPROTO;
-    }
+    if (stream->rx.magic != ENI_FRAME_MAGIC || stream->rx.rank != stream->peer || !is_known)
+        return eni_fail(EN_EPROTO, "stream",
+                        "rank %d sent %u bytes that are no frame of ours (magic %08x, rank %d, type %u)",
+                        stream->peer, (unsigned)sizeof stream->rx, stream->rx.magic, stream->rx.rank,
+                        stream->rx.type);
     stream->rx_crc = stream->has_crc ? checksum(stream->rx) : 0;
     *have_out = 1;
     return EN_OK;
@@ -145,13 +144,12 @@ static en_status stream_pull_payload(eni_stream *stream, eni_coll *coll, int *ha
 static en_status stream_check(const eni_stream *stream)
 {
     if (stream->rx_crc == stream->rx.crc) return EN_OK;
-    eni_error(
-        "stream",
+    return eni_fail(
+        EN_EPROTO, "stream",
         "what rank %d sent of #%llu for bucket %u (%u elements at %llu) was damaged on its way: checksum "
         "%08x, should be %08x: memory, network card or cable; nothing was added",
         stream->peer, (unsigned long long)stream->rx.seq, stream->rx.bucket, stream->rx.n,
         (unsigned long long)stream->rx.at, stream->rx_crc, stream->rx.crc);
-    return EN_EPROTO;
 }
 
 /* ---- the engine ---- */
@@ -331,23 +329,20 @@ static en_status header_accept(eni_coll *coll, eni_stream *stream)
         const eni_place_in_run ours = inflight_place(coll, inflight);
         EN_TRY(eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs));
     }
-    if (header->deliver_ns != 0 && !coll->config.shaper) {
-        eni_error("coll", "rank %d emulates a network (--net), rank %d does not", stream->peer,
-                  coll->config.rank);
-        return EN_EMISMATCH;
-    }
+    if (header->deliver_ns != 0 && !coll->config.shaper)
+        return eni_fail(EN_EMISMATCH, "coll", "rank %d emulates a network (--net), rank %d does not",
+                        stream->peer, coll->config.rank);
     float *data = NULL;
     const int is_expected = seq == header->seq && !inflight->is_done &&
                             inflight->algorithm->accept(coll, inflight, stream->peer, header, &data);
-    if (!is_expected) {
-        eni_error("coll",
-                  "rank %d sent step %d, elements %llu to %llu at %llu (%u of them) of #%llu %s, which rank "
-                  "%d does not expect: another algorithm, segment size or range",
-                  stream->peer, header->step, (unsigned long long)header->lo, (unsigned long long)header->hi,
-                  (unsigned long long)header->at, header->n, (unsigned long long)header->seq,
-                  eni_group_op_name(header->op), coll->config.rank);
-        return EN_EMISMATCH;
-    }
+    if (!is_expected)
+        return eni_fail(
+            EN_EMISMATCH, "coll",
+            "rank %d sent step %d, elements %llu to %llu at %llu (%u of them) of #%llu %s, which rank "
+            "%d does not expect: another algorithm, segment size or range",
+            stream->peer, header->step, (unsigned long long)header->lo, (unsigned long long)header->hi,
+            (unsigned long long)header->at, header->n, (unsigned long long)header->seq,
+            eni_group_op_name(header->op), coll->config.rank);
     stream->has_data = 1;
     stream->rx_data = data ? data : stream->scratch;
     return EN_OK;
@@ -370,9 +365,8 @@ static en_status ready_check(const eni_coll *coll, const eni_stream *stream)
 {
     const eni_frame *header = &stream->rx;
     if (header->epoch == coll->config.epoch && header->n == 0) return stream_check(stream);
-    eni_error("coll", "rank %d says in epoch %u that it is ready, rank %d is in epoch %u", stream->peer,
-              header->epoch, coll->config.rank, coll->config.epoch);
-    return EN_EMISMATCH;
+    return eni_fail(EN_EMISMATCH, "coll", "rank %d says in epoch %u that it is ready, rank %d is in epoch %u",
+                    stream->peer, header->epoch, coll->config.rank, coll->config.epoch);
 }
 
 /* One step of receiving; *went_out 0: nothing more can be done now. */
@@ -561,10 +555,8 @@ static en_status thread_start(eni_coll *coll)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(&p->thread, NULL, progress_main, coll);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0) {
-        eni_error("coll", "cannot start the progress thread: %s", strerror(error));
-        return EN_ENOMEM;
-    }
+    if (error != 0)
+        return eni_fail(EN_ENOMEM, "coll", "cannot start the progress thread: %s", strerror(error));
     p->is_started = 1;
     return EN_OK;
 }
@@ -590,10 +582,8 @@ static en_status progress_alloc(eni_coll *coll)
         p->scratch = eni_alloc_array(n, eni_round_up(config->max_count, ENI_LINE_FLOATS) * sizeof(float));
     const int has_scratch = config->algorithm != ENI_COLL_NAIVE || p->scratch;
     if (p->wake_fd < 0 || !p->inflight || !p->streams || !p->polls || !p->chunks || !p->hops ||
-        !p->transfers || !p->segment || !has_scratch) {
-        eni_error("coll", "no memory for the operations of %zu ranks", n);
-        return EN_ENOMEM;
-    }
+        !p->transfers || !p->segment || !has_scratch)
+        return eni_fail(EN_ENOMEM, "coll", "no memory for the operations of %zu ranks", n);
     return EN_OK;
 }
 
@@ -630,9 +620,9 @@ static en_status streams_check(const eni_coll *coll, const eni_coll_op *op)
                                : is_ring   ? r == (rank + 1) % n || r == (rank + n - 1) % n
                                            : 1;
         if (r == rank || !is_partner || p->streams[r].peer == r) continue;
-        eni_error("coll", "rank %d has no connection to rank %d, which the %s of bucket %u needs", rank, r,
-                  eni_group_op_name(op->op), op->bucket);
-        return EN_EUNSUPPORTED;
+        return eni_fail(EN_EUNSUPPORTED, "coll",
+                        "rank %d has no connection to rank %d, which the %s of bucket %u needs", rank, r,
+                        eni_group_op_name(op->op), op->bucket);
     }
     return EN_OK;
 }

@@ -32,11 +32,10 @@ en_status eni_file_rendezvous_parse(const char *text, char *path_out, size_t byt
     is_file = path[0] == '/' && length > 1 && path[length - 1] != '/';
     if (is_file && query != NULL)
         is_file = sscanf(query, "?port=%5u%n", &port, &end) == 1 && query[end] == '\0' && port <= UINT16_MAX;
-    if (!is_file || length >= bytes) {
-        eni_error("rendezvous",
-                  "'%.300s': write file:///PATH, or file:///PATH?port=N for a port of your choice", text);
-        return EN_EINVAL;
-    }
+    if (!is_file || length >= bytes)
+        return eni_fail(EN_EINVAL, "rendezvous",
+                        "'%.300s': write file:///PATH, or file:///PATH?port=N for a port of your choice",
+                        text);
     memcpy(path_out, path, length);
     path_out[length] = '\0';
     *port_out = (uint16_t)port;
@@ -96,10 +95,9 @@ static en_status open_ours(const char *path, int *fd_out)
     struct stat about;
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 && (errno == ENOENT || errno == ESTALE)) return EN_ENOENT;
-    if (fd < 0) {
-        eni_error("rendezvous", "cannot read %s: %s", path, strerror(errno));
-        return errno == ELOOP ? EN_EDENIED : EN_EIO;
-    }
+    if (fd < 0)
+        return eni_fail(errno == ELOOP ? EN_EDENIED : EN_EIO, "rendezvous", "cannot read %s: %s", path,
+                        strerror(errno));
     bool is_ours = fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
                    (about.st_mode & 077) == 0;
     if (is_ours) {
@@ -107,12 +105,11 @@ static en_status open_ours(const char *path, int *fd_out)
         return EN_OK;
     }
     close(fd);
-    eni_error(
-        "rendezvous",
+    return eni_fail(
+        EN_EDENIED, "rendezvous",
         "%s holds a secret, so it must be a plain file of user %u that nobody else can read (mode 0600): "
         "give another path",
         path, (unsigned)geteuid());
-    return EN_EDENIED;
 }
 
 en_status eni_file_rendezvous_read(const char *path, eni_file_rendezvous *rendezvous_out)
@@ -125,8 +122,8 @@ en_status eni_file_rendezvous_read(const char *path, eni_file_rendezvous *rendez
     if (bytes < 0 && errno == ESTALE) return EN_ENOENT; /* replaced, on a network file system */
     text[bytes < 0 ? 0 : bytes] = '\0';
     if (bytes >= 0 && parse(text, rendezvous_out)) return EN_OK;
-    eni_error("rendezvous", "%s is not what rank 0 of a run leaves for the others: give another path", path);
-    return EN_EFORMAT;
+    return eni_fail(EN_EFORMAT, "rendezvous",
+                    "%s is not what rank 0 of a run leaves for the others: give another path", path);
 }
 
 /* A lock that is there is seen on the writer's host always, on others perhaps. */
@@ -163,9 +160,9 @@ static en_status check_folder(const char *path)
     char folder[PATH_BYTES];
     snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
     if (access(folder[0] == '\0' ? "/" : folder, W_OK | X_OK) == 0) return EN_OK;
-    eni_error("rendezvous", "cannot write %s: %s; its folder must exist, and be the same on all hosts", path,
-              strerror(errno));
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "rendezvous",
+                    "cannot write %s: %s; its folder must exist, and be the same on all hosts", path,
+                    strerror(errno));
 }
 
 en_status eni_file_rendezvous_check_free(const char *path, const char *host_id)
@@ -181,11 +178,10 @@ en_status eni_file_rendezvous_check_free(const char *path, const char *host_id)
     bool is_alive =
         is_here ? is_held(path) : answers(&old, host_id, eni_now_ns() + answer_ns, &address, &error);
     if (!is_alive) return EN_OK;
-    eni_error("rendezvous",
-              "%s belongs to a run that goes on (rank 0 is pid %" PRId64
-              " on %s): give another path, or end that run",
-              path, old.pid, old.host);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "rendezvous",
+                    "%s belongs to a run that goes on (rank 0 is pid %" PRId64
+                    " on %s): give another path, or end that run",
+                    path, old.pid, old.host);
 }
 
 en_status eni_file_rendezvous_write(const eni_file_rendezvous *rendezvous, const char *path, int *lock_out)
@@ -193,8 +189,7 @@ en_status eni_file_rendezvous_write(const eni_file_rendezvous *rendezvous, const
     char text[FILE_BYTES], why[PATH_BYTES + 256];
     if (eni_file_hold(path, text, format(rendezvous, text), false, lock_out, why, sizeof why) == EN_OK)
         return EN_OK;
-    eni_error("rendezvous", "%s", why);
-    return EN_EIO;
+    return eni_fail(EN_EIO, "rendezvous", "%s", why);
 }
 
 void eni_file_rendezvous_remove(const char *path)
@@ -215,14 +210,12 @@ static en_status look(const char *path, const char *host_id, int64_t deadline_ns
         is_here; /* a leader that listens on its loopback only is never reached from another host */
     for (int i = 0; i < m->naddresses; i++)
         can_reach = can_reach || !eni_address_is_loopback(&m->address[i]);
-    if (!can_reach) {
-        eni_error(
-            "rendezvous",
+    if (!can_reach)
+        return eni_fail(
+            EN_EINVAL, "rendezvous",
             "rank 0 is on another host (%s) and listens on its loopback only (%s): start all ranks with "
             "--insecure, on a network you trust",
             m->host, m->address[0].host);
-        return EN_EINVAL;
-    }
     return answers(m, host_id, deadline_ns, leader_out, error_out) ? EN_OK : EN_EIO;
 }
 

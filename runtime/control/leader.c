@@ -458,20 +458,17 @@ static en_status allocate(eni_leader *leader, const eni_leader_config *config)
     if (config->attributes != NULL)
         EN_TRY(eni_key_values_copy(config->attributes, config->nattributes, &leader->config.attributes));
     if (leader->loop.wake_fd >= 0 && leader->loop.over_fd >= 0) return EN_OK;
-    eni_error("leader", "eventfd failed: %s", strerror(errno));
-    return EN_EIO;
+    return eni_fail(EN_EIO, "leader", "eventfd failed: %s", strerror(errno));
 }
 
 en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_out)
 {
-    if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX) {
-        eni_error("leader", "a world of %d ranks: 1 to %d are possible", config->nranks, ENI_RANKS_MAX);
-        return EN_EINVAL;
-    }
-    if (config->nservers < 0 || config->nservers > ENI_SERVERS_MAX) {
-        eni_error("leader", "%d servers: at most %d are possible", config->nservers, ENI_SERVERS_MAX);
-        return EN_EINVAL;
-    }
+    if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX)
+        return eni_fail(EN_EINVAL, "leader", "a world of %d ranks: 1 to %d are possible", config->nranks,
+                        ENI_RANKS_MAX);
+    if (config->nservers < 0 || config->nservers > ENI_SERVERS_MAX)
+        return eni_fail(EN_EINVAL, "leader", "%d servers: at most %d are possible", config->nservers,
+                        ENI_SERVERS_MAX);
     eni_leader *leader = eni_alloc(sizeof *leader);
     if (leader == NULL) return EN_ENOMEM;
     en_status st;

@@ -235,10 +235,8 @@ static en_status claim_locked(eni_member *member, uint64_t *index_out, int64_t d
             EN_TRY(eni_member_put(member, &m));
             member->claim.stage = ASK_SENT;
         }
-        if (wait_changed(member, deadline_ns) != EN_OK && member->claim.stage != ASK_ANSWERED) {
-            eni_error("member", "the leader did not answer a claim before the deadline");
-            return EN_ETIMEOUT;
-        }
+        if (wait_changed(member, deadline_ns) != EN_OK && member->claim.stage != ASK_ANSWERED)
+            return eni_fail(EN_ETIMEOUT, "member", "the leader did not answer a claim before the deadline");
     }
     if (!member->claim.has_index) return EN_ESTOP; /* stays answered: now and ever after */
     member->claim.stage = ASK_IDLE;
@@ -276,12 +274,10 @@ static en_status keep(eni_member *member, const eni_message *m)
 
 static en_status send_gather(eni_member *member, const char *tag, const void *blob, size_t bytes)
 {
-    if (strlen(tag) >= ENI_TAG_MAX || bytes > ENI_BLOB_MAX || member->gather.stage != ASK_IDLE) {
-        eni_error("member", "gather '%s' of %zu bytes: %s", tag, bytes,
-                  member->gather.stage != ASK_IDLE ? "another one is still open"
-                                                   : "the tag or blob is too long");
-        return EN_EINVAL;
-    }
+    if (strlen(tag) >= ENI_TAG_MAX || bytes > ENI_BLOB_MAX || member->gather.stage != ASK_IDLE)
+        return eni_fail(EN_EINVAL, "member", "gather '%s' of %zu bytes: %s", tag, bytes,
+                        member->gather.stage != ASK_IDLE ? "another one is still open"
+                                                         : "the tag or blob is too long");
     eni_message m = {.type = ENI_CTL_GATHER,
                      .number = member->gather.sent + 1,
                      .blob = {blob == NULL ? (const uint8_t *)"" : blob, bytes}};
@@ -298,10 +294,9 @@ static en_status await_blobs(eni_member *member, const char *tag, int64_t deadli
 {
     while (member->gather.stage != ASK_ANSWERED) {
         EN_TRY(can_ask(member));
-        if (wait_changed(member, deadline_ns) != EN_OK && member->gather.stage != ASK_ANSWERED) {
-            eni_error("member", "not all ranks came to gather '%s' before the deadline", tag);
-            return EN_ETIMEOUT;
-        }
+        if (wait_changed(member, deadline_ns) != EN_OK && member->gather.stage != ASK_ANSWERED)
+            return eni_fail(EN_ETIMEOUT, "member", "not all ranks came to gather '%s' before the deadline",
+                            tag);
     }
     return EN_OK;
 }
@@ -402,10 +397,9 @@ static en_status bye_locked(eni_member *member, int64_t deadline_ns)
     while (!member->end.is_bye_answered) {
         EN_TRY(eni_member_status(member));
         if (member->end.is_interrupted) return EN_EINTR;
-        if (wait_changed(member, deadline_ns) != EN_OK && !member->end.is_bye_answered) {
-            eni_error("member", "the leader did not answer our goodbye before the deadline");
-            return EN_ETIMEOUT;
-        }
+        if (wait_changed(member, deadline_ns) != EN_OK && !member->end.is_bye_answered)
+            return eni_fail(EN_ETIMEOUT, "member",
+                            "the leader did not answer our goodbye before the deadline");
     }
     return eni_member_status(member); /* a run that broke meanwhile closes the connection too */
 }

@@ -102,10 +102,9 @@ en_status eni_member_set_leader(eni_member *member, const eni_message *m)
 /* PEER of the next rank: they come in order. */
 static en_status add_peer(eni_member *member, const eni_message *m)
 {
-    if (m->rank != member->npeers || member->npeers >= member->config.nranks) {
-        eni_error("member", "the leader named rank %d where rank %d was due", m->rank, member->npeers);
-        return EN_EPROTO;
-    }
+    if (m->rank != member->npeers || member->npeers >= member->config.nranks)
+        return eni_fail(EN_EPROTO, "member", "the leader named rank %d where rank %d was due", m->rank,
+                        member->npeers);
     EN_TRY(eni_peer_init(&member->peers[member->npeers], m));
     member->npeers++;
     return EN_OK;
@@ -125,11 +124,9 @@ static en_status take_welcome(eni_member *member, const eni_message *m)
 {
     int32_t have = member->npeers, server = member->config.server;
     bool is_ours = server > 0 ? m->to == -1 - server : m->to >= 0 && m->to < have;
-    if (have != member->config.nranks || m->nranks != have || !is_ours) {
-        eni_error("member", "the leader's welcome is for number %d of %d, after %d ranks", m->to, m->nranks,
-                  have);
-        return EN_EPROTO;
-    }
+    if (have != member->config.nranks || m->nranks != have || !is_ours)
+        return eni_fail(EN_EPROTO, "member", "the leader's welcome is for number %d of %d, after %d ranks",
+                        m->to, m->nranks, have);
     set_world(&member->world, m, m->to);
     if (server == 0) member->config.rank = m->to; /* a rejoin asks for the same one */
     EN_TRY(eni_member_set_leader(member, m));
@@ -177,11 +174,9 @@ static en_status join_frame(eni_member *member, eni_span frame, bool *is_in_out)
     const eni_member_config *config = &member->config;
     eni_message m, ready;
     const char *why = NULL;
-    if (eni_message_get(frame.data, frame.bytes, &m, &why) != EN_OK) {
-        eni_error("member", "what answers at %s port %u is no leader of ours: %s", config->leader.host,
-                  config->leader.port, why);
-        return EN_EPROTO;
-    }
+    if (eni_message_get(frame.data, frame.bytes, &m, &why) != EN_OK)
+        return eni_fail(EN_EPROTO, "member", "what answers at %s port %u is no leader of ours: %s",
+                        config->leader.host, config->leader.port, why);
     switch (m.type) {
     case ENI_CTL_LEADER:
         if (member->world.leader.host != NULL) return EN_EPROTO;
@@ -202,8 +197,7 @@ static en_status join_frame(eni_member *member, eni_span frame, bool *is_in_out)
         return send_now(member, &ready, config->join_deadline_ns, config->abort_fd);
     default: break;
     }
-    eni_error("member", "the leader sent message %u before WELCOME", m.type);
-    return EN_EPROTO;
+    return eni_fail(EN_EPROTO, "member", "the leader sent message %u before WELCOME", m.type);
 }
 
 /* ---- waiting for WELCOME ---- */
@@ -212,11 +206,10 @@ static en_status join_frame(eni_member *member, eni_span frame, bool *is_in_out)
 static en_status leader_gone(eni_member *member)
 {
     const eni_peer *leader = &member->world.leader;
-    if (leader->host == NULL) {
-        eni_error("member", "%s port %u: the leader closed the connection before the run began: did it end?",
-                  member->config.leader.host, member->config.leader.port);
-        return EN_EPEER;
-    }
+    if (leader->host == NULL)
+        return eni_fail(EN_EPEER, "member",
+                        "%s port %u: the leader closed the connection before the run began: did it end?",
+                        member->config.leader.host, member->config.leader.port);
     eni_death death = {.rank = leader->rank, .pid = leader->pid, .step = -1, .phase = "join"};
     set_text(death.host, sizeof death.host, leader->host);
     set_text(death.cause, sizeof death.cause, "its connection closed without a goodbye");
@@ -265,11 +258,9 @@ static en_status await_welcome(eni_member *member)
             EN_TRY(join_frame(member, frame, &is_in));
             continue;
         }
-        if (st == EN_EPROTO) {
-            eni_error("member", "what answers at %s port %u does not speak our protocol",
-                      member->config.leader.host, member->config.leader.port);
-            return st;
-        }
+        if (st == EN_EPROTO)
+            return eni_fail(st, "member", "what answers at %s port %u does not speak our protocol",
+                            member->config.leader.host, member->config.leader.port);
         if (is_closed) return leader_gone(member);
         EN_TRY(wait_frame(member, begin_ns, &notice_ns));
         is_closed = eni_link_read(&member->link) != EN_OK;

@@ -451,14 +451,12 @@ static en_status copy_config(eni_member *member, const eni_member_config *config
 
 static en_status check_config(const eni_member_config *config)
 {
-    if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX) {
-        eni_error("member", "a world of %d ranks: 1 to %d are possible", config->nranks, ENI_RANKS_MAX);
-        return EN_EINVAL;
-    }
-    if (config->server < 0 || config->server >= ENI_SERVERS_MAX) {
-        eni_error("member", "server %d: 0 to %d are possible", config->server, ENI_SERVERS_MAX - 1);
-        return EN_EINVAL;
-    }
+    if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX)
+        return eni_fail(EN_EINVAL, "member", "a world of %d ranks: 1 to %d are possible", config->nranks,
+                        ENI_RANKS_MAX);
+    if (config->server < 0 || config->server >= ENI_SERVERS_MAX)
+        return eni_fail(EN_EINVAL, "member", "server %d: 0 to %d are possible", config->server,
+                        ENI_SERVERS_MAX - 1);
     return EN_OK;
 }
 
@@ -487,8 +485,7 @@ static en_status prepare(eni_member *member, const eni_member_config *config)
     member->thread.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     member->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (member->thread.wake_fd >= 0 && member->event_fd >= 0) return EN_OK;
-    eni_error("member", "eventfd failed: %s", strerror(errno));
-    return EN_EIO;
+    return eni_fail(EN_EIO, "member", "eventfd failed: %s", strerror(errno));
 }
 
 en_status eni_member_open(const eni_member_config *config, eni_member **member_out)

@@ -238,15 +238,13 @@ en_status eni_message_put(eni_link *link, const eni_message *message)
     const size_t begin = link->out.bytes;
     eni_pack_raw(&link->out, zero, sizeof zero);
     put(&link->out, message);
-    if (link->out.is_failed) {
-        eni_error("link", "out of memory with %zu bytes still to be sent", link->out.bytes);
-        return EN_ENOMEM;
-    }
+    if (link->out.is_failed)
+        return eni_fail(EN_ENOMEM, "link", "out of memory with %zu bytes still to be sent", link->out.bytes);
     const size_t length = link->out.bytes - begin - LENGTH_BYTES;
     if (length > ENI_FRAME_MAX) {
         link->out.bytes = begin;
-        eni_error("link", "a control message of %zu bytes is over the limit of %u", length, ENI_FRAME_MAX);
-        return EN_EINVAL;
+        return eni_fail(EN_EINVAL, "link", "a control message of %zu bytes is over the limit of %u", length,
+                        ENI_FRAME_MAX);
     }
     for (size_t i = 0; i < LENGTH_BYTES; i++)
         link->out.data[begin + i] = (uint8_t)(length >> (8 * i));

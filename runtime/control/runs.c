@@ -354,6 +354,6 @@ en_status eni_runs_stop(const eni_run_status *run)
     close(fd);
     if (rc == 0) return EN_OK;
     if (error == ESRCH) return EN_ENOENT;
-    eni_error("runs", "cannot tell pid %lld to end: %s", (long long)run->pid, strerror(error));
-    return EN_EDENIED;
+    return eni_fail(EN_EDENIED, "runs", "cannot tell pid %lld to end: %s", (long long)run->pid,
+                    strerror(error));
 }

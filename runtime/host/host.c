@@ -367,9 +367,8 @@ static void note_followed_step(eni_host *host)
 /* The worker's own order, so a bug: a bucket that is left out would keep its request for ever. */
 static en_status refuse_order(const eni_host *host, const char *what, uint32_t bucket)
 {
-    eni_error("host", "%s %u of step %llu, and bucket %u is the next to finish", what, bucket,
-              (unsigned long long)host->now.step, host->now.nfinished);
-    return EN_EBUG;
+    return eni_fail(EN_EBUG, "host", "%s %u of step %llu, and bucket %u is the next to finish", what, bucket,
+                    (unsigned long long)host->now.step, host->now.nfinished);
 }
 
 /* What was computed since the step's first exchange had left hid it. */

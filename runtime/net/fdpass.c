@@ -44,8 +44,7 @@ static en_status listen_as(const char *name, int *fd_out)
     const int code = errno;
     if (fd >= 0) close(fd);
     if (code == EADDRINUSE) return EN_OK;
-    eni_error("fdpass", "cannot listen on a unix socket: %s", strerror(code));
-    return EN_EIO;
+    return eni_fail(EN_EIO, "fdpass", "cannot listen on a unix socket: %s", strerror(code));
 }
 
 en_status eni_fdpass_listen(char name_out[ENI_FDPASS_NAME], int *fd_out)
@@ -148,7 +147,8 @@ static en_status attempt(int fd, const char *name, const eni_token *token, int64
     char answer = 0;
     *again_out = false;
     en_status st = knock(fd, name, deadline_ns, abort_fd);
-    if (st == EN_ENOENT) eni_error("fdpass", "nobody listens on the unix socket @%.47s: %s", name, strerror(errno));
+    if (st == EN_ENOENT)
+        eni_error("fdpass", "nobody listens on the unix socket @%.47s: %s", name, strerror(errno));
     EN_TRY(st);
     EN_TRY(check_user(fd));
     *again_out = true;
@@ -159,8 +159,7 @@ static en_status attempt(int fd, const char *name, const eni_token *token, int64
     EN_TRY(st);
     *again_out = false;
     if (answer == 'y') return EN_OK;
-    eni_error("fdpass", "the process behind @%.47s did not accept our job token", name);
-    return EN_EDENIED;
+    return eni_fail(EN_EDENIED, "fdpass", "the process behind @%.47s did not accept our job token", name);
 }
 
 en_status eni_fdpass_connect(const char *name, const eni_token *token, int64_t deadline_ns, int abort_fd,
@@ -169,10 +168,7 @@ en_status eni_fdpass_connect(const char *name, const eni_token *token, int64_t d
     for (;;) {
         bool is_again;
         int fd = socket(AF_UNIX, SOCKET_FLAGS, 0);
-        if (fd < 0) {
-            eni_error("fdpass", "cannot make a unix socket: %s", strerror(errno));
-            return EN_EIO;
-        }
+        if (fd < 0) return eni_fail(EN_EIO, "fdpass", "cannot make a unix socket: %s", strerror(errno));
         en_status st = attempt(fd, name, token, deadline_ns, abort_fd, &is_again);
         if (st == EN_OK) {
             *fd_out = fd;
@@ -194,11 +190,10 @@ typedef union control_space {
 en_status eni_fdpass_send(int fd, const int *fds, size_t nfds, const void *blob, size_t bytes,
                           int64_t deadline_ns, int abort_fd)
 {
-    if (nfds > ENI_FDPASS_MAX || bytes == 0 || bytes > ENI_FDPASS_BLOB) {
-        eni_error("fdpass", "%zu descriptors and %zu bytes: the limits are 0 .. %u and 1 .. %u", nfds, bytes,
-                  ENI_FDPASS_MAX, ENI_FDPASS_BLOB);
-        return EN_EINVAL;
-    }
+    if (nfds > ENI_FDPASS_MAX || bytes == 0 || bytes > ENI_FDPASS_BLOB)
+        return eni_fail(EN_EINVAL, "fdpass",
+                        "%zu descriptors and %zu bytes: the limits are 0 .. %u and 1 .. %u", nfds, bytes,
+                        ENI_FDPASS_MAX, ENI_FDPASS_BLOB);
     control_space control = {0};
     struct iovec part = {(void *)(uintptr_t)blob, bytes};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
@@ -215,10 +210,8 @@ en_status eni_fdpass_send(int fd, const int *fds, size_t nfds, const void *blob,
         ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL);
         if (n == (ssize_t)bytes) return EN_OK;
         if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) return EN_EPEER;
-        if (n >= 0 || (errno != EAGAIN && errno != EINTR)) {
-            eni_error("fdpass", "cannot pass %zu descriptors: %s", nfds, strerror(errno));
-            return EN_EIO;
-        }
+        if (n >= 0 || (errno != EAGAIN && errno != EINTR))
+            return eni_fail(EN_EIO, "fdpass", "cannot pass %zu descriptors: %s", nfds, strerror(errno));
         EN_TRY(eni_tcp_wait(fd, POLLOUT, deadline_ns, abort_fd));
     }
 }
@@ -251,10 +244,8 @@ en_status eni_fdpass_recv(int fd, int fds_out[ENI_FDPASS_MAX], size_t *nfds_out,
         n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
         if (n > 0) break;
         if (n == 0 || errno == ECONNRESET) return EN_EPEER;
-        if (errno != EAGAIN && errno != EINTR) {
-            eni_error("fdpass", "cannot receive descriptors: %s", strerror(errno));
-            return EN_EIO;
-        }
+        if (errno != EAGAIN && errno != EINTR)
+            return eni_fail(EN_EIO, "fdpass", "cannot receive descriptors: %s", strerror(errno));
         EN_TRY(eni_tcp_wait(fd, POLLIN, deadline_ns, abort_fd));
     }
     size_t nfds = collect(&message, fds_out);
@@ -263,9 +254,8 @@ en_status eni_fdpass_recv(int fd, int fds_out[ENI_FDPASS_MAX], size_t *nfds_out,
             close(fds_out[i]);
             fds_out[i] = -1;
         }
-        eni_error("fdpass", "a message does not fit into %zu bytes and %u descriptors", capacity,
-                  ENI_FDPASS_MAX);
-        return EN_EPROTO;
+        return eni_fail(EN_EPROTO, "fdpass", "a message does not fit into %zu bytes and %u descriptors",
+                        capacity, ENI_FDPASS_MAX);
     }
     *nfds_out = nfds;
     *bytes_out = (size_t)n;

@@ -179,8 +179,8 @@ static en_status start_thread(eni_guard *guard)
     const int error = pthread_create(&guard->thread, NULL, watch, guard);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error == 0) return EN_OK;
-    eni_error("guard", "cannot start the thread that watches a shard's connections: %s", strerror(error));
-    return EN_ENOMEM;
+    return eni_fail(EN_ENOMEM, "guard", "cannot start the thread that watches a shard's connections: %s",
+                    strerror(error));
 }
 
 en_status eni_guard_start(void *context, void *router, eni_guard **guard_out)

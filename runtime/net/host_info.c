@@ -48,10 +48,9 @@ static bool read_line(const char *path, char *line_out, size_t bytes)
 en_status eni_host_info_id(const char *override, char id_out[ENI_HOST_ID_MAX])
 {
     if (override != NULL && override[0] != '\0') {
-        if (strlen(override) >= ENI_HOST_ID_MAX) {
-            eni_error("host_info", "--host-id is longer than %u characters", ENI_HOST_ID_MAX - 1);
-            return EN_EINVAL;
-        }
+        if (strlen(override) >= ENI_HOST_ID_MAX)
+            return eni_fail(EN_EINVAL, "host_info", "--host-id is longer than %u characters",
+                            ENI_HOST_ID_MAX - 1);
         snprintf(id_out, ENI_HOST_ID_MAX, "%s", override);
         return EN_OK;
     }
@@ -123,22 +122,20 @@ en_status eni_host_info_address(const eni_address *remote, eni_own_address *own_
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *list;
     int error = getaddrinfo(remote->host, "9", &hints, &list); /* any port: nothing is sent */
-    if (error != 0) {
-        eni_error("host_info",
-                  "no such host '%s': %s; is the name right, does /etc/hosts or the name server know it?",
-                  remote->host, gai_strerror(error));
-        return EN_ENOENT;
-    }
+    if (error != 0)
+        return eni_fail(
+            EN_ENOENT, "host_info",
+            "no such host '%s': %s; is the name right, does /etc/hosts or the name server know it?",
+            remote->host, gai_strerror(error));
     en_status st = EN_EIO;
     for (struct addrinfo *to = list; to != NULL && st != EN_OK; to = to->ai_next)
         st = address_towards(to, own_out);
     freeaddrinfo(list);
     if (st == EN_OK) return EN_OK;
-    eni_error("host_info",
-              "no route to %s from this machine: give an address on a network that both are on "
-              "(`ip route get` shows the way)",
-              remote->host);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "host_info",
+                    "no route to %s from this machine: give an address on a network that both are on "
+                    "(`ip route get` shows the way)",
+                    remote->host);
 }
 
 int eni_host_info_addresses(eni_address *addresses_out, int max)

@@ -57,10 +57,7 @@ static en_status let_in(eni_pending *pending)
             return EN_OK;
         const int is_short =
             fd < 0 && (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM);
-        if (fd < 0 && !is_short) {
-            eni_error("pending", "accept failed: %s", strerror(error));
-            return EN_EIO;
-        }
+        if (fd < 0 && !is_short) return eni_fail(EN_EIO, "pending", "accept failed: %s", strerror(error));
         if (pending->n == ENI_PENDING_MAX || (is_short && pending->n > 0))
             drop(pending, 0, "said nothing while others came");
         if (is_short) return EN_ETIMEOUT;

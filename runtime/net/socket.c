@@ -103,8 +103,8 @@ void eni_net_use_crc(eni_net *net)
 static en_status set_int(void *zmq, int option, int value)
 {
     if (zmq_setsockopt(zmq, option, &value, sizeof value) == 0) return EN_OK;
-    eni_error("socket", "ZeroMQ refuses option %d = %d: %s", option, value, zmq_strerror(errno));
-    return EN_EIO;
+    return eni_fail(EN_EIO, "socket", "ZeroMQ refuses option %d = %d: %s", option, value,
+                    zmq_strerror(errno));
 }
 
 static en_status set_options(void *zmq, int type, const eni_address *address, uint64_t max_payload)
@@ -112,11 +112,9 @@ static en_status set_options(void *zmq, int type, const eni_address *address, ui
     int64_t max_frame =
         (int64_t)(max_payload == 0 || max_payload > ENI_BUCKET_MAX ? ENI_BUCKET_MAX : max_payload);
     if (max_frame < (int64_t)ENI_HEADER_MAX) max_frame = ENI_HEADER_MAX;
-    if (zmq_setsockopt(zmq, ZMQ_MAXMSGSIZE, &max_frame, sizeof max_frame) != 0) {
-        eni_error("socket", "ZeroMQ refuses a limit of %lld bytes: %s", (long long)max_frame,
-                  zmq_strerror(errno));
-        return EN_EIO;
-    }
+    if (zmq_setsockopt(zmq, ZMQ_MAXMSGSIZE, &max_frame, sizeof max_frame) != 0)
+        return eni_fail(EN_EIO, "socket", "ZeroMQ refuses a limit of %lld bytes: %s", (long long)max_frame,
+                        zmq_strerror(errno));
     EN_TRY(set_int(zmq, ZMQ_SNDHWM, type == ZMQ_ROUTER ? ANSWERS_UNREAD : REQUESTS_UNREAD));
     EN_TRY(set_int(zmq, ZMQ_RCVHWM, type == ZMQ_ROUTER ? REQUESTS_UNREAD : ANSWERS_UNREAD));
     EN_TRY(set_int(zmq, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS));
@@ -134,10 +132,8 @@ static en_status socket_open(eni_net *net, int type, const eni_address *address,
     eni_slice_ask(1); /* for ZeroMQ's own threads: the first socket of a context starts them */
     void *zmq = zmq_socket(net->context, type);
     eni_slice_ask(0);
-    if (zmq == NULL) {
-        eni_error("socket", "cannot make a ZeroMQ socket: %s", zmq_strerror(errno));
-        return EN_EIO;
-    }
+    if (zmq == NULL)
+        return eni_fail(EN_EIO, "socket", "cannot make a ZeroMQ socket: %s", zmq_strerror(errno));
     en_status st = set_options(zmq, type, address, max_payload);
     if (st != EN_OK) {
         zmq_close(zmq);
@@ -239,8 +235,7 @@ static en_status next_frame(message_socket *socket, zmq_msg_t *frame)
     while (zmq_msg_recv(frame, socket->zmq, ZMQ_DONTWAIT) < 0) {
         if (errno == EAGAIN) return EN_ETIMEOUT;
         if (errno == EINTR) continue;
-        eni_error("socket", "receive failed: %s", zmq_strerror(errno));
-        return EN_EIO;
+        return eni_fail(EN_EIO, "socket", "receive failed: %s", zmq_strerror(errno));
     }
     return EN_OK;
 }
@@ -358,8 +353,7 @@ static en_status socket_put_header(message_socket *socket, const eni_header *hea
     while (zmq_send(socket->zmq, bytes, length, flags) < 0) {
         if (errno == EINTR) continue;
         if (errno == EAGAIN) return EN_ETIMEOUT;
-        eni_error("socket", "send failed: %s", zmq_strerror(errno));
-        return EN_EIO;
+        return eni_fail(EN_EIO, "socket", "send failed: %s", zmq_strerror(errno));
     }
     meter_add(&socket->meter.wire_out, frame_bytes(length));
     if (!has_more) meter_add(&socket->meter.messages_out, 1);
@@ -378,8 +372,8 @@ static en_status make_payload(zmq_msg_t *frame, void *payload, uint64_t bytes, e
     if (rc == 0) memcpy(zmq_msg_data(frame), payload, bytes);
     if (release != NULL) release(payload, hint);
     if (rc == 0) return EN_OK;
-    eni_error("socket", "out of memory for a payload of %llu bytes", (unsigned long long)bytes);
-    return EN_ENOMEM;
+    return eni_fail(EN_ENOMEM, "socket", "out of memory for a payload of %llu bytes",
+                    (unsigned long long)bytes);
 }
 
 static en_status socket_put_payload(message_socket *socket, void *payload, uint64_t bytes,
@@ -412,29 +406,23 @@ static en_status bind_router(eni_router *router, const eni_address *address, eni
     char text[ENI_ADDRESS_TEXT];
     size_t bytes = sizeof text;
     socket_endpoint(address, text);
-    if (zmq_bind(router->socket.zmq, text) != 0) {
-        eni_error("router", "cannot listen on %s: %s", text, zmq_strerror(errno));
-        return EN_EIO;
-    }
+    if (zmq_bind(router->socket.zmq, text) != 0)
+        return eni_fail(EN_EIO, "router", "cannot listen on %s: %s", text, zmq_strerror(errno));
     if (bound_out == NULL) return EN_OK;
-    if (zmq_getsockopt(router->socket.zmq, ZMQ_LAST_ENDPOINT, text, &bytes) != 0) {
-        eni_error("router", "ZeroMQ does not tell its port: %s", zmq_strerror(errno));
-        return EN_EIO;
-    }
+    if (zmq_getsockopt(router->socket.zmq, ZMQ_LAST_ENDPOINT, text, &bytes) != 0)
+        return eni_fail(EN_EIO, "router", "ZeroMQ does not tell its port: %s", zmq_strerror(errno));
     return eni_address_parse(text, bound_out);
 }
 
 en_status eni_router_open(eni_net *net, const eni_address *address, bool is_insecure, uint64_t max_payload,
                           eni_router **router_out, eni_address *bound_out)
 {
-    if (!is_insecure && !eni_address_is_loopback(address)) {
-        eni_error(
-            "router",
+    if (!is_insecure && !eni_address_is_loopback(address))
+        return eni_fail(
+            EN_EDENIED, "router",
             "will not listen on %s: beyond loopback nothing is encrypted yet; on a network you trust, add "
             "--insecure",
             address->host);
-        return EN_EDENIED;
-    }
     eni_router *router = eni_alloc(sizeof *router);
     if (router == NULL) return EN_ENOMEM;
     en_status st;
@@ -480,10 +468,8 @@ en_status eni_router_recv(eni_router *router, int timeout_ms, int wake_fd, eni_p
         if (st != EN_ETIMEOUT) return st;
         int ms = eni_ms_left(deadline_ns, timeout_ms);
         int n = zmq_poll(items, wake_fd >= 0 ? 2 : 1, ms);
-        if (n < 0 && errno != EINTR) {
-            eni_error("router", "poll failed: %s", zmq_strerror(errno));
-            return EN_EIO;
-        }
+        if (n < 0 && errno != EINTR)
+            return eni_fail(EN_EIO, "router", "poll failed: %s", zmq_strerror(errno));
         if (n > 0 && (items[0].revents & ZMQ_POLLIN) != 0) continue;
         if (n > 0) return EN_EINTR;
         if (ms == 0) return EN_ETIMEOUT;
@@ -495,10 +481,8 @@ static en_status put_route(eni_router *router, const eni_packet *to)
 {
     while (zmq_send(router->socket.zmq, to->route, to->route_bytes, ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0) {
         if (errno == EINTR) continue;
-        if (errno != EHOSTUNREACH && errno != EAGAIN) {
-            eni_error("router", "send failed: %s", zmq_strerror(errno));
-            return EN_EIO;
-        }
+        if (errno != EHOSTUNREACH && errno != EAGAIN)
+            return eni_fail(EN_EIO, "router", "send failed: %s", zmq_strerror(errno));
         meter_add(&router->socket.meter.dropped, 1);
         eni_debug("router", "dropped a reply: %s",
                   errno == EAGAIN ? "its client does not read" : "its client is gone");
@@ -568,15 +552,11 @@ static en_status wait_writable(eni_dealer *dealer, int64_t deadline_ns, int abor
     zmq_pollitem_t items[2] = {{dealer->socket.zmq, 0, ZMQ_POLLOUT, 0}, {NULL, abort_fd, ZMQ_POLLIN, 0}};
     int ms = eni_ms_left(deadline_ns, POLL_CAP_MS);
     int n = zmq_poll(items, abort_fd >= 0 ? 2 : 1, ms);
-    if (n < 0 && errno != EINTR) {
-        eni_error("dealer", "poll failed: %s", zmq_strerror(errno));
-        return EN_EIO;
-    }
+    if (n < 0 && errno != EINTR) return eni_fail(EN_EIO, "dealer", "poll failed: %s", zmq_strerror(errno));
     if (n > 0 && items[1].revents != 0) return EN_EPEER;
     if (n > 0 || ms > 0) return EN_OK;
     if (deadline_ns == 0) return EN_ETIMEOUT; /* the caller only tried */
-    eni_error("dealer", "psd did not take a message before the deadline");
-    return EN_ETIMEOUT;
+    return eni_fail(EN_ETIMEOUT, "dealer", "psd did not take a message before the deadline");
 }
 
 static en_status send_header(eni_dealer *dealer, const eni_header *header, const void *payload,
@@ -629,18 +609,14 @@ en_status eni_dealer_poll(eni_dealer *const *dealers, size_t n, int64_t deadline
                           int wake_fd, bool *is_ready_out)
 {
     zmq_pollitem_t items[DEALERS_MAX + 2];
-    if (n > DEALERS_MAX) {
-        eni_error("dealer", "%zu dealers: at most %d are possible", n, DEALERS_MAX);
-        return EN_EINVAL;
-    }
+    if (n > DEALERS_MAX)
+        return eni_fail(EN_EINVAL, "dealer", "%zu dealers: at most %d are possible", n, DEALERS_MAX);
     int used = fill_items(dealers, n, abort_fd, wake_fd, items);
     for (;;) {
         int ms = eni_ms_left(deadline_ns, POLL_CAP_MS);
         int rc = zmq_poll(items, used, ms);
-        if (rc < 0 && errno != EINTR) {
-            eni_error("dealer", "poll failed: %s", zmq_strerror(errno));
-            return EN_EIO;
-        }
+        if (rc < 0 && errno != EINTR)
+            return eni_fail(EN_EIO, "dealer", "poll failed: %s", zmq_strerror(errno));
         bool is_any = false;
         for (size_t i = 0; i < n; i++) {
             is_ready_out[i] = rc > 0 && (items[i].revents & ZMQ_POLLIN) != 0;

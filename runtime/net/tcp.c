@@ -65,12 +65,10 @@ en_status eni_address_parse(const char *text, eni_address *address_out)
     const char *host, *port_text;
     size_t host_bytes;
     uint16_t port;
-    if (!split(rest, &host, &host_bytes, &port_text) || !parse_port(port_text, &port)) {
-        eni_error("address",
-                  "'%.300s' is not an address: write tcp://HOST:PORT, for example tcp://127.0.0.1:5555",
-                  text);
-        return EN_EINVAL;
-    }
+    if (!split(rest, &host, &host_bytes, &port_text) || !parse_port(port_text, &port))
+        return eni_fail(EN_EINVAL, "address",
+                        "'%.300s' is not an address: write tcp://HOST:PORT, for example tcp://127.0.0.1:5555",
+                        text);
     if (host_bytes == 1 && host[0] == '*') { /* ZeroMQ's way to say all interfaces */
         host = "0.0.0.0";
         host_bytes = strlen(host);
@@ -81,11 +79,11 @@ en_status eni_address_parse(const char *text, eni_address *address_out)
     if (inet_aton(address.host, &short_form) != 0 && inet_pton(AF_INET, address.host, &full) != 1) {
         char read_as[INET_ADDRSTRLEN];
         inet_ntop(AF_INET, &short_form, read_as, sizeof read_as);
-        eni_error("address",
-                  "'%.300s': the host '%.64s' would be read as the address %s; write an address with four "
-                  "numbers, or a name",
-                  text, address.host, read_as);
-        return EN_EINVAL;
+        return eni_fail(
+            EN_EINVAL, "address",
+            "'%.300s': the host '%.64s' would be read as the address %s; write an address with four "
+            "numbers, or a name",
+            text, address.host, read_as);
     }
     *address_out = address;
     return EN_OK;
@@ -123,10 +121,8 @@ en_status eni_tcp_wait(int fd, short events, int64_t deadline_ns, int abort_fd)
     for (;;) {
         int ms = eni_ms_left(deadline_ns, POLL_CAP_MS);
         int n = poll(set, 2, ms);
-        if (n < 0 && errno != EINTR) {
-            eni_error("tcp", "poll on descriptor %d failed: %s", fd, strerror(errno));
-            return EN_EIO;
-        }
+        if (n < 0 && errno != EINTR)
+            return eni_fail(EN_EIO, "tcp", "poll on descriptor %d failed: %s", fd, strerror(errno));
         if (n > 0 && set[1].revents != 0) return EN_EPEER;
         if (n > 0) return EN_OK;
         if (ms == 0) return EN_ETIMEOUT;
@@ -225,9 +221,9 @@ static en_status resolve(const eni_address *address, int flags, struct addrinfo 
     int error = getaddrinfo(address->host, port, &hints, list_out);
     if (error == 0) return EN_OK;
     if (error == EAI_AGAIN) return EN_ETIMEOUT; /* the name server did not answer: worth another try */
-    eni_error("tcp", "no such host '%s': %s; is the name right, does /etc/hosts or the name server know it?",
-              address->host, gai_strerror(error));
-    return EN_ENOENT;
+    return eni_fail(EN_ENOENT, "tcp",
+                    "no such host '%s': %s; is the name right, does /etc/hosts or the name server know it?",
+                    address->host, gai_strerror(error));
 }
 
 static void set_option(int fd, int level, int option)
@@ -292,14 +288,12 @@ en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_o
     socklen_t bytes = list->ai_addrlen;
     memcpy(&name, list->ai_addr, bytes);
     freeaddrinfo(list);
-    if (!is_insecure && !is_loopback((struct sockaddr *)&name)) {
-        eni_error(
-            "tcp",
+    if (!is_insecure && !is_loopback((struct sockaddr *)&name))
+        return eni_fail(
+            EN_EDENIED, "tcp",
             "will not listen on %s: beyond loopback nothing is encrypted yet; on a network you trust, add "
             "--insecure",
             address->host);
-        return EN_EDENIED;
-    }
     int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return listen_failed(address, errno);
     set_option(fd, SOL_SOCKET, SO_REUSEADDR);
@@ -326,16 +320,12 @@ en_status eni_tcp_adopt(int listen_fd, eni_address *address_out)
     if (getsockopt(listen_fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &bytes) != 0 || !is_listening ||
         getsockname(listen_fd, (struct sockaddr *)&name, &name_bytes) != 0 ||
         getnameinfo((struct sockaddr *)&name, name_bytes, address.host, sizeof address.host, NULL, 0,
-                    NI_NUMERICHOST) != 0) {
-        eni_error("tcp", "descriptor %d is not a listening socket", listen_fd);
-        return EN_EINVAL;
-    }
+                    NI_NUMERICHOST) != 0)
+        return eni_fail(EN_EINVAL, "tcp", "descriptor %d is not a listening socket", listen_fd);
     int flags = fcntl(listen_fd, F_GETFL);
     if (flags < 0 || fcntl(listen_fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
-        fcntl(listen_fd, F_SETFD, FD_CLOEXEC) != 0) {
-        eni_error("tcp", "cannot set descriptor %d up: %s", listen_fd, strerror(errno));
-        return EN_EIO;
-    }
+        fcntl(listen_fd, F_SETFD, FD_CLOEXEC) != 0)
+        return eni_fail(EN_EIO, "tcp", "cannot set descriptor %d up: %s", listen_fd, strerror(errno));
     *address_out = address;
     return EN_OK;
 }
@@ -453,8 +443,7 @@ en_status eni_tcp_accept(int listen_fd, int64_t deadline_ns, int abort_fd, int *
             return EN_OK;
         }
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
-        eni_error("tcp", "accept failed: %s", strerror(errno));
-        return EN_EIO;
+        return eni_fail(EN_EIO, "tcp", "accept failed: %s", strerror(errno));
     }
 }
 
@@ -485,10 +474,7 @@ static void add_socket(int fd, eni_tcp_totals *totals)
 en_status eni_tcp_count(eni_tcp_totals *totals_out)
 {
     DIR *folder = opendir("/proc/self/fd");
-    if (folder == NULL) {
-        eni_error("tcp", "cannot read /proc/self/fd: %s", strerror(errno));
-        return EN_EIO;
-    }
+    if (folder == NULL) return eni_fail(EN_EIO, "tcp", "cannot read /proc/self/fd: %s", strerror(errno));
     *totals_out = (eni_tcp_totals){0};
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;)
         if (entry->d_name[0] != '.') add_socket((int)strtol(entry->d_name, NULL, 10), totals_out);

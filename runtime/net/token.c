@@ -61,8 +61,7 @@ en_status eni_token_path(const char *directory, uint16_t port, char *path_out, s
 {
     int n = snprintf(path_out, path_bytes, "%s/token-%u", directory, port);
     if (n > 0 && (size_t)n < path_bytes) return EN_OK;
-    eni_error("token", "the path of the token's directory is too long: %.200s", directory);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "token", "the path of the token's directory is too long: %.200s", directory);
 }
 
 en_status eni_private_folder(const char *folder, char why_out[ENI_PRIVATE_WHY])
@@ -88,10 +87,8 @@ static en_status safe_directory(const char *path)
     char directory[PATH_BYTES];
     const char *slash = strrchr(path, '/');
     size_t bytes = slash == NULL ? 0 : (size_t)(slash - path);
-    if (slash == NULL || bytes >= sizeof directory) {
-        eni_error("token", "'%.200s' is not a path with a directory", path);
-        return EN_EINVAL;
-    }
+    if (slash == NULL || bytes >= sizeof directory)
+        return eni_fail(EN_EINVAL, "token", "'%.200s' is not a path with a directory", path);
     memcpy(directory, bytes == 0 ? "/" : path, bytes == 0 ? 1 : bytes);
     directory[bytes == 0 ? 1 : bytes] = '\0';
     const en_status st = eni_private_folder(directory, why);
@@ -115,8 +112,7 @@ en_status eni_token_write_held(const eni_token *token, const char *path, int *lo
     eni_token_hex(token, line);
     line[ENI_TOKEN_HEX - 1] = '\n';
     if (eni_file_hold(path, line, ENI_TOKEN_HEX, true, lock_out, why, sizeof why) == EN_OK) return EN_OK;
-    eni_error("token", "%s", why);
-    return EN_EIO;
+    return eni_fail(EN_EIO, "token", "%s", why);
 }
 
 bool eni_token_is_stale(const char *path)
@@ -147,20 +143,15 @@ static en_status read_text(int fd, eni_token *token_out)
 static en_status check_file(int fd, const char *path)
 {
     struct stat about;
-    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
-        eni_error("token", "%s is not a plain file", path);
-        return EN_EDENIED;
-    }
-    if (about.st_uid != geteuid()) {
-        eni_error("token", "%s belongs to user %u, not to us (%u): refused", path, (unsigned)about.st_uid,
-                  (unsigned)geteuid());
-        return EN_EDENIED;
-    }
-    if ((about.st_mode & 077) != 0) {
-        eni_error("token", "%s has mode %03o: others may read it; chmod 600 it and start a new run", path,
-                  (unsigned)(about.st_mode & 0777));
-        return EN_EDENIED;
-    }
+    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode))
+        return eni_fail(EN_EDENIED, "token", "%s is not a plain file", path);
+    if (about.st_uid != geteuid())
+        return eni_fail(EN_EDENIED, "token", "%s belongs to user %u, not to us (%u): refused", path,
+                        (unsigned)about.st_uid, (unsigned)geteuid());
+    if ((about.st_mode & 077) != 0)
+        return eni_fail(EN_EDENIED, "token",
+                        "%s has mode %03o: others may read it; chmod 600 it and start a new run", path,
+                        (unsigned)(about.st_mode & 0777));
     return EN_OK;
 }
 
@@ -169,13 +160,10 @@ en_status eni_token_read(const char *path, eni_token *token_out)
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         int error = errno;
-        if (error == ELOOP) {
-            eni_error("token", "%s is a symbolic link: refused", path);
-            return EN_EDENIED;
-        }
-        eni_error("token", "cannot read the job token %s: %s%s", path, strerror(error),
-                  error == ENOENT ? " (is the leader running, as this user?)" : "");
-        return error == ENOENT ? EN_ENOENT : EN_EIO;
+        if (error == ELOOP) return eni_fail(EN_EDENIED, "token", "%s is a symbolic link: refused", path);
+        return eni_fail(error == ENOENT ? EN_ENOENT : EN_EIO, "token", "cannot read the job token %s: %s%s",
+                        path, strerror(error),
+                        error == ENOENT ? " (is the leader running, as this user?)" : "");
     }
     en_status st = check_file(fd, path);
     if (st == EN_OK) {

@@ -162,10 +162,9 @@ static eni_collective *find_or_make(eni_sim_rank *rank, int group, const eni_col
 static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out)
 {
     eni_sim *sim = rank->sim;
-    if (op->op < EN_ALLREDUCE || op->op > EN_BCAST) {
-        eni_error("exchange", "rank %d calls collective %d, which there is not", rank->world.rank, op->op);
-        return EN_EINVAL;
-    }
+    if (op->op < EN_ALLREDUCE || op->op > EN_BCAST)
+        return eni_fail(EN_EINVAL, "exchange", "rank %d calls collective %d, which there is not",
+                        rank->world.rank, op->op);
     eni_collective *c = find_or_make(rank, group, op);
     if (c == NULL) return EN_ENOMEM;
     if (c->op != op->op || c->what != op->what || c->bucket != op->bucket) {
@@ -251,11 +250,9 @@ static void sendrecv_head(void *sim_, void *half_)
 static en_status sendrecv(eni_sim_rank *rank, const eni_coll_op *op, uint64_t *ticket_out)
 {
     eni_sim *sim = rank->sim;
-    if (op->to < 0 || op->to >= sim->nranks || op->from < 0 || op->from >= sim->nranks) {
-        eni_error("exchange", "rank %d calls sendrecv with ranks %d and %d of %d", rank->world.rank, op->to,
-                  op->from, sim->nranks);
-        return EN_EINVAL;
-    }
+    if (op->to < 0 || op->to >= sim->nranks || op->from < 0 || op->from >= sim->nranks)
+        return eni_fail(EN_EINVAL, "exchange", "rank %d calls sendrecv with ranks %d and %d of %d",
+                        rank->world.rank, op->to, op->from, sim->nranks);
     const uint64_t bytes = op->count * sizeof(float);
     eni_sendrecv *sent = eni_sim_alloc(sim, sizeof *sent + bytes),
                  *wanted = eni_sim_alloc(sim, sizeof *wanted);

@@ -49,9 +49,9 @@ static en_status check(const eni_sim_config *c)
     else if (c->compute.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
         why = "a time or a rate is negative";
     if (why == NULL) return EN_OK;
-    eni_error("sim", "cannot run %d ranks, %d shards, local_size %d, accumulate %" PRIu64 ": %s", c->nranks,
-              c->nshards, c->local_size, c->accumulate, why);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "sim",
+                    "cannot run %d ranks, %d shards, local_size %d, accumulate %" PRIu64 ": %s", c->nranks,
+                    c->nshards, c->local_size, c->accumulate, why);
 }
 
 /* The configuration with its defaults filled in. */
@@ -220,9 +220,9 @@ static en_status loop(eni_sim *sim)
     if (sim->status != EN_OK && sim->status != EN_ETIMEOUT) return sim->status;
     if (sim->status == EN_OK && is_over(sim)) return EN_OK;
     name_the_stuck(sim);
-    eni_error("sim", "%s: after %" PRIu64 " events %d of %d ranks cannot finish: %s",
-              sim->config->strategy->name, *events, sim->result->nstuck, sim->nranks, sim->result->stuck);
-    return EN_ETIMEOUT;
+    return eni_fail(EN_ETIMEOUT, "sim", "%s: after %" PRIu64 " events %d of %d ranks cannot finish: %s",
+                    sim->config->strategy->name, *events, sim->result->nstuck, sim->nranks,
+                    sim->result->stuck);
 }
 
 /* ---- the result ---------------------------------------------------------------------------------------- */

@@ -28,27 +28,24 @@ static en_status check(const eni_tensor_entry *tensors, uint32_t n, uint64_t cou
 {
     uint64_t end = 0;
     uint32_t weights = 0;
-    if (cap_bytes < ENI_LINE) {
-        eni_error("buckets", "a bucket of %" PRIu64 " bytes is too small: at least %u", cap_bytes, ENI_LINE);
-        return EN_EINVAL;
-    }
+    if (cap_bytes < ENI_LINE)
+        return eni_fail(EN_EINVAL, "buckets", "a bucket of %" PRIu64 " bytes is too small: at least %u",
+                        cap_bytes, ENI_LINE);
     for (uint32_t t = 0; t < n; t++) {
         const eni_tensor_entry *e = &tensors[t];
         if (e->offset < end || e->offset % ENI_LINE_FLOATS || e->count == 0 || e->count > count ||
-            e->offset > count - e->count || (t == 0 && e->offset != 0)) {
-            eni_error("buckets",
-                      "tensor %s lies at %" PRIu64 " with %" PRIu64 " elements in a vector of %" PRIu64
-                      "; tensors start at 0, ascend from %" PRIu64 " on multiples of %u and are not empty",
-                      e->name, e->offset, e->count, count, end, ENI_LINE_FLOATS);
-            return EN_EINVAL;
-        }
+            e->offset > count - e->count || (t == 0 && e->offset != 0))
+            return eni_fail(EN_EINVAL, "buckets",
+                            "tensor %s lies at %" PRIu64 " with %" PRIu64 " elements in a vector of %" PRIu64
+                            "; tensors start at 0, ascend from %" PRIu64
+                            " on multiples of %u and are not empty",
+                            e->name, e->offset, e->count, count, end, ENI_LINE_FLOATS);
         end = e->offset + e->count;
         weights += e->kind == ENI_TENSOR_WEIGHT;
     }
-    if (weights == 0) {
-        eni_error("buckets", "the model has %" PRIu32 " tensors and none of them is a weight", n);
-        return EN_EINVAL;
-    }
+    if (weights == 0)
+        return eni_fail(EN_EINVAL, "buckets",
+                        "the model has %" PRIu32 " tensors and none of them is a weight", n);
     return EN_OK;
 }
 

@@ -30,11 +30,10 @@ enum {
 en_status eni_plugin_split(const char *spec, char word_out[ENI_STRATEGY_WORD_MAX], const char **options_out)
 {
     const size_t length = eni_spec_head(spec);
-    if (length == 0 || length >= ENI_STRATEGY_WORD_MAX) {
-        eni_error("plugin",
-                  "'%.80s' names no strategy: write a name such as ring, or a path such as ./mine.so", spec);
-        return EN_EINVAL;
-    }
+    if (length == 0 || length >= ENI_STRATEGY_WORD_MAX)
+        return eni_fail(EN_EINVAL, "plugin",
+                        "'%.80s' names no strategy: write a name such as ring, or a path such as ./mine.so",
+                        spec);
     memcpy(word_out, spec, length);
     word_out[length] = 0;
     *options_out = spec[length] == ':' ? spec + length + 1 : spec + length;
@@ -81,43 +80,36 @@ static en_status check_option(const char *path, const en_strategy *s, const en_o
     else if (eni_option_find(s->options, o->key, strlen(o->key)) != o)
         why = "is declared twice";
     if (!why) return EN_OK;
-    eni_error("plugin", "%s: option %s of strategy %s %s; correct its entry in the table of options", path,
-              o->size >= OPTION_LEAST && o->key ? o->key : "(first bytes)", s->name, why);
-    return EN_EINVAL;
+    return eni_fail(EN_EINVAL, "plugin",
+                    "%s: option %s of strategy %s %s; correct its entry in the table of options", path,
+                    o->size >= OPTION_LEAST && o->key ? o->key : "(first bytes)", s->name, why);
 }
 
 /* Nothing beyond abi and size is read before both are found good. */
 static en_status check_table(const char *path, const en_strategy *s)
 {
-    if (s->abi != EN_STRATEGY_ABI) {
-        eni_error("plugin",
-                  "%s has strategy ABI %u, this host %u; build it again with this host's include folder",
-                  path, s->abi, EN_STRATEGY_ABI);
-        return EN_EVERSION;
-    }
-    if (s->size < TABLE_LEAST) {
-        eni_error(
-            "plugin",
+    if (s->abi != EN_STRATEGY_ABI)
+        return eni_fail(
+            EN_EVERSION, "plugin",
+            "%s has strategy ABI %u, this host %u; build it again with this host's include folder", path,
+            s->abi, EN_STRATEGY_ABI);
+    if (s->size < TABLE_LEAST)
+        return eni_fail(
+            EN_EVERSION, "plugin",
             "%s has a table of %u bytes, which end before its submit hook; set .size = sizeof(en_strategy) "
             "and build it again with this host's include folder",
             path, s->size);
-        return EN_EVERSION;
-    }
-    if (!is_name(s->name)) {
-        eni_error("plugin", "%s calls a strategy '%.40s'; a name is 1 to %d characters of a-z, 0-9 and '-'",
-                  path, s->name ? s->name : "", ENI_STRATEGY_NAME_MAX - 1);
-        return EN_EINVAL;
-    }
-    if (!s->submit) {
-        eni_error("plugin", "%s: strategy %s has no submit hook, the only one without a default", path,
-                  s->name);
-        return EN_EINVAL;
-    }
-    if (s->flags & ~(uint32_t)KNOWN_FLAGS) {
-        eni_error("plugin", "%s: strategy %s sets flags 0x%x, of which this host does not know 0x%x", path,
-                  s->name, s->flags, s->flags & ~(uint32_t)KNOWN_FLAGS);
-        return EN_EVERSION;
-    }
+    if (!is_name(s->name))
+        return eni_fail(EN_EINVAL, "plugin",
+                        "%s calls a strategy '%.40s'; a name is 1 to %d characters of a-z, 0-9 and '-'", path,
+                        s->name ? s->name : "", ENI_STRATEGY_NAME_MAX - 1);
+    if (!s->submit)
+        return eni_fail(EN_EINVAL, "plugin",
+                        "%s: strategy %s has no submit hook, the only one without a default", path, s->name);
+    if (s->flags & ~(uint32_t)KNOWN_FLAGS)
+        return eni_fail(EN_EVERSION, "plugin",
+                        "%s: strategy %s sets flags 0x%x, of which this host does not know 0x%x", path,
+                        s->name, s->flags, s->flags & ~(uint32_t)KNOWN_FLAGS);
     for (const en_option *o = s->options; o && o->size; o = eni_option_next(o))
         EN_TRY(check_option(path, s, o));
     return EN_OK;
@@ -127,16 +119,13 @@ static en_status check_chain(const char *path, const en_strategy *first)
 {
     int n = 0;
     for (const en_strategy *s = first; s; s = s->next) {
-        if (++n > TABLES_MAX) {
-            eni_error("plugin", "%s chains more than %d strategies: does `next` form a loop?", path,
-                      TABLES_MAX);
-            return EN_EINVAL;
-        }
+        if (++n > TABLES_MAX)
+            return eni_fail(EN_EINVAL, "plugin",
+                            "%s chains more than %d strategies: does `next` form a loop?", path, TABLES_MAX);
         EN_TRY(check_table(path, s));
         for (const en_strategy *t = first; t != s; t = t->next) {
             if (strcmp(t->name, s->name) != 0) continue;
-            eni_error("plugin", "%s has two strategies called %s", path, s->name);
-            return EN_EINVAL;
+            return eni_fail(EN_EINVAL, "plugin", "%s has two strategies called %s", path, s->name);
         }
     }
     return EN_OK;
@@ -212,29 +201,25 @@ en_status eni_plugin_load(const char *path, const en_strategy **first_out)
     snprintf(full, sizeof full, "%s%s", strchr(path, '/') ? "" : "./", path);
     EN_TRY(eni_elf_check(full, &words));
     void *file = dlopen(full, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!file) {
-        eni_error("plugin", "cannot load strategy %s: %s; link what it needs into it, or build it again",
-                  full, dlerror());
-        return EN_EFORMAT;
-    }
+    if (!file)
+        return eni_fail(EN_EFORMAT, "plugin",
+                        "cannot load strategy %s: %s; link what it needs into it, or build it again", full,
+                        dlerror());
     en_strategy_entry_fn entry;
     void *symbol = dlsym(file, EN_STRATEGY_ENTRY);
-    if (!symbol) {
-        eni_error("plugin",
-                  "%s has no symbol %s; end it with: EN_EXPORT const en_strategy *%s(uint32_t host_abi)",
-                  full, EN_STRATEGY_ENTRY, EN_STRATEGY_ENTRY);
-        return EN_EFORMAT;
-    }
+    if (!symbol)
+        return eni_fail(
+            EN_EFORMAT, "plugin",
+            "%s has no symbol %s; end it with: EN_EXPORT const en_strategy *%s(uint32_t host_abi)", full,
+            EN_STRATEGY_ENTRY, EN_STRATEGY_ENTRY);
     memcpy(&entry, &symbol, sizeof entry); /* ISO C has no conversion from an object to a function pointer */
     const en_strategy *first = entry(EN_STRATEGY_ABI);
     for (uint32_t abi = EN_STRATEGY_ABI; first == NULL && abi > 1;)
         first = entry(--abi); /* only to say which version it is of */
-    if (first == NULL) {
-        eni_error("plugin",
-                  "%s does not serve strategy ABI %u; build it again with this host's include folder", full,
-                  EN_STRATEGY_ABI);
-        return EN_EVERSION;
-    }
+    if (first == NULL)
+        return eni_fail(EN_EVERSION, "plugin",
+                        "%s does not serve strategy ABI %u; build it again with this host's include folder",
+                        full, EN_STRATEGY_ABI);
     EN_TRY(check_chain(full, first));
     return complete_chain(first, first_out);
 }
@@ -308,11 +293,10 @@ en_status eni_plugin_find(const char *folder, const char *word, const en_strateg
         snprintf(path, sizeof path, "%s", folder);
         EN_TRY(eni_plugin_list(folder, consider_builtin, &found));
     }
-    if (!found.found) {
-        eni_error("plugin", "there is no strategy %s in %s; the nearest is %s: %s", found.name, path,
-                  found.nearest->name, found.nearest->help ? found.nearest->help : "");
-        return EN_ENOENT;
-    }
+    if (!found.found)
+        return eni_fail(EN_ENOENT, "plugin", "there is no strategy %s in %s; the nearest is %s: %s",
+                        found.name, path, found.nearest->name,
+                        found.nearest->help ? found.nearest->help : "");
     *strategy_out = found.found;
     return EN_OK;
 }

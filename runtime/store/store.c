@@ -22,21 +22,15 @@
 
 static en_status check_config(const eni_store_config *config)
 {
-    if (!config->strategy || !config->optimizer) {
-        eni_error("store", "a store needs a strategy and an optimizer");
-        return EN_EINVAL;
-    }
-    if (config->world < 1 || config->nshards < 1 || config->shard < 0 || config->shard >= config->nshards) {
-        eni_error("store", "shard %d of %d for %d clients makes no sense", config->shard, config->nshards,
-                  config->world);
-        return EN_EINVAL;
-    }
+    if (!config->strategy || !config->optimizer)
+        return eni_fail(EN_EINVAL, "store", "a store needs a strategy and an optimizer");
+    if (config->world < 1 || config->nshards < 1 || config->shard < 0 || config->shard >= config->nshards)
+        return eni_fail(EN_EINVAL, "store", "shard %d of %d for %d clients makes no sense", config->shard,
+                        config->nshards, config->world);
     const int slots = config->optimizer->slots(&config->hyper);
-    if (slots < 0 || slots > ENI_MAX_SLOTS) {
-        eni_error("store", "optimizer %s asks for %d slots, at most %d are possible", config->optimizer->name,
-                  slots, ENI_MAX_SLOTS);
-        return EN_EINVAL;
-    }
+    if (slots < 0 || slots > ENI_MAX_SLOTS)
+        return eni_fail(EN_EINVAL, "store", "optimizer %s asks for %d slots, at most %d are possible",
+                        config->optimizer->name, slots, ENI_MAX_SLOTS);
     return EN_OK;
 }
 

@@ -115,19 +115,16 @@ en_status eni_store_log_event(const eni_store_log *log, const eni_store_event *e
 
 static en_status refuse(const char *why)
 {
-    eni_error("store_log", "not a whole event log: %s", why);
-    return EN_EFORMAT;
+    return eni_fail(EN_EFORMAT, "store_log", "not a whole event log: %s", why);
 }
 
 en_status eni_store_reader_open(const void *bytes, size_t length, eni_store_reader *reader_out)
 {
     const uint8_t *at = bytes;
     if (length < HEADER || memcmp(at, magic, sizeof magic) != 0) return refuse("it does not begin as one");
-    if (get(at + 8, 4) != ENI_LOG_VERSION) {
-        eni_error("store_log", "this event log has version %u, this build reads %d", (unsigned)get(at + 8, 4),
-                  ENI_LOG_VERSION);
-        return EN_EVERSION;
-    }
+    if (get(at + 8, 4) != ENI_LOG_VERSION)
+        return eni_fail(EN_EVERSION, "store_log", "this event log has version %u, this build reads %d",
+                        (unsigned)get(at + 8, 4), ENI_LOG_VERSION);
     const size_t text_bytes = (size_t)get(at + 12, 4);
     if (text_bytes > length - HEADER || text_bytes > TEXT_MAX) return refuse("its header is cut off");
     *reader_out = (eni_store_reader){

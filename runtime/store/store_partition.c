@@ -29,10 +29,7 @@ en_status eni_store_grow(void **array, uint32_t *room, uint32_t wanted, size_t s
     while (more < wanted)
         more *= 2;
     void *grown = realloc(*array, more * size);
-    if (!grown) {
-        eni_error("store", "out of memory for %u entries of %zu bytes", more, size);
-        return EN_ENOMEM;
-    }
+    if (!grown) return eni_fail(EN_ENOMEM, "store", "out of memory for %u entries of %zu bytes", more, size);
     *array = grown;
     *room = more;
     return EN_OK;
@@ -281,11 +278,9 @@ static int comes_before(const eni_call *a, const eni_call *b)
 
 en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *call, double weight)
 {
-    if (!call->msg.data) {
-        eni_error("store", "strategy %s: absorb() of a pull, which carries nothing",
-                  store->config.strategy->name);
-        return EN_EBUG;
-    }
+    if (!call->msg.data)
+        return eni_fail(EN_EBUG, "store", "strategy %s: absorb() of a pull, which carries nothing",
+                        store->config.strategy->name);
     EN_TRY(
         eni_store_grow((void **)&part->staged, &part->staged_room, part->nstaged + 1, sizeof *part->staged));
     uint32_t at = part->nstaged++;

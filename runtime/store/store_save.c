@@ -43,9 +43,8 @@ static void expect(stream *s, bool is_right, const char *why)
 static en_status verdict(const stream *s)
 {
     if (s->why == NULL) return s->status;
-    eni_error("store", "the saved state cannot be used: %s (at byte %lld)", s->why,
-              (long long)(s->at - s->begin));
-    return EN_EFORMAT;
+    return eni_fail(EN_EFORMAT, "store", "the saved state cannot be used: %s (at byte %lld)", s->why,
+                    (long long)(s->at - s->begin));
 }
 
 static void flush(stream *s)
@@ -144,8 +143,8 @@ static en_status compare_text(const char *saved, size_t saved_bytes, const char 
         if (own[i] == '\n') line = i + 1;
     copy_line(saved + line, saved + saved_bytes, theirs, sizeof theirs);
     copy_line(own + line, own + own_bytes, mine, sizeof mine);
-    eni_error("store", "the saved state is of another run: it has '%s', this one '%s'", theirs, mine);
-    return EN_EMISMATCH;
+    return eni_fail(EN_EMISMATCH, "store", "the saved state is of another run: it has '%s', this one '%s'",
+                    theirs, mine);
 }
 
 static en_status header(stream *s, char *own, size_t own_bytes)
@@ -158,10 +157,9 @@ static en_status header(stream *s, char *own, size_t own_bytes)
         return verdict(s);
     }
     FIELD(s, version, 4);
-    if (version != ENI_STATE_VERSION && s->why == NULL) {
-        eni_error("store", "the saved state has version %u, this build reads %d", version, ENI_STATE_VERSION);
-        return EN_EVERSION;
-    }
+    if (version != ENI_STATE_VERSION && s->why == NULL)
+        return eni_fail(EN_EVERSION, "store", "the saved state has version %u, this build reads %d", version,
+                        ENI_STATE_VERSION);
     FIELD(s, bytes, 4);
     if (!is_loading(s)) {
         put(s, own, own_bytes);
@@ -463,11 +461,10 @@ en_status eni_store_save(const eni_store *store, eni_log_write write, void *user
 
 en_status eni_store_load(eni_store *store, const void *bytes, size_t length, int64_t now_ns)
 {
-    if (store->nevents > 0) {
-        eni_error("store", "a saved state belongs into a new store, this one has seen %llu events",
-                  (unsigned long long)store->nevents);
-        return EN_EBUG;
-    }
+    if (store->nevents > 0)
+        return eni_fail(EN_EBUG, "store",
+                        "a saved state belongs into a new store, this one has seen %llu events",
+                        (unsigned long long)store->nevents);
     stream *s = eni_alloc(sizeof *s);
     if (s == NULL) return EN_ENOMEM;
     s->at = s->begin = bytes;

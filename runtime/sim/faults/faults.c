@@ -131,11 +131,10 @@ static en_status check(eni_sim *sim)
         }
         if (!sim->fault_state->plan->steps_at_once || (behind == fault->behind && counted == fault->counted))
             continue;
-        eni_error("storm",
-                  "store %d counted staleness %" PRIu64 " over %" PRIu64 " pushes, seen from outside %" PRIu64
-                  " over %" PRIu64,
-                  k, behind, counted, fault->behind, fault->counted);
-        return EN_EBUG;
+        return eni_fail(EN_EBUG, "storm",
+                        "store %d counted staleness %" PRIu64 " over %" PRIu64
+                        " pushes, seen from outside %" PRIu64 " over %" PRIu64,
+                        k, behind, counted, fault->behind, fault->counted);
     }
     return EN_OK;
 }
