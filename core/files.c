@@ -22,9 +22,9 @@ en_status eni_files_need(size_t needed, const char *who)
         files.rlim_cur = needed;
         if (setrlimit(RLIMIT_NOFILE, &files) == 0) return EN_OK;
     }
-    eni_error("files", "%s needs %zu open files, and this process may have %llu: raise it with ulimit -n %zu",
-              who, needed, (unsigned long long)files.rlim_cur, needed);
-    return EN_EUNSUPPORTED;
+    return eni_fail(EN_EUNSUPPORTED, "files",
+                    "%s needs %zu open files, and this process may have %llu: raise it with ulimit -n %zu",
+                    who, needed, (unsigned long long)files.rlim_cur, needed);
 }
 
 /* ---- a file is replaced -------------------------------------------------------------------------------- */
@@ -68,7 +68,7 @@ int eni_file_put(const eni_file_plan *plan, struct iovec *parts, size_t n, const
     if (fd < 0) return -1;
     *doing_out = "write";
     bool is_put = plan->lock_out == NULL || flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-    is_put = is_put && take_room(fd, parts, n) && write_parts(fd, parts, n);
+    is_put = is_put && (!plan->takes_room || take_room(fd, parts, n)) && write_parts(fd, parts, n);
     if (is_put && !plan->is_volatile) {
         *doing_out = "bring to the disk";
         is_put = fsync(fd) == 0;
@@ -125,7 +125,7 @@ static en_status put_at(const char *path, eni_file_plan *plan, struct iovec *par
 
 en_status eni_file_replace(const char *path, struct iovec *parts, size_t n, char *why_out, size_t why_bytes)
 {
-    eni_file_plan plan = {.mode = 0666};
+    eni_file_plan plan = {.mode = 0666, .takes_room = true};
     return put_at(path, &plan, parts, n, why_out, why_bytes);
 }
 
@@ -142,7 +142,8 @@ en_status eni_file_replace_text(const char *who, const char *path, const char *t
     char why[WHY];
     snprintf(why, sizeof why, "cannot write %s: out of memory", path);
     struct iovec part = {(void *)(uintptr_t)text, text == NULL ? 0 : strlen(text)};
-    const en_status st = text == NULL ? EN_ENOMEM : eni_file_replace(path, &part, 1, why, sizeof why);
+    eni_file_plan plan = {.mode = 0666};
+    const en_status st = text == NULL ? EN_ENOMEM : put_at(path, &plan, &part, 1, why, sizeof why);
     if (st != EN_OK) eni_error(who, "%s", why);
     return st;
 }

@@ -24,15 +24,17 @@ typedef struct eni_file_plan {
         *temporary; /* in it: what is renamed, and what it is until then; a killed process leaves that */
     mode_t mode;
     bool is_volatile; /* need not outlive the machine: nothing is synchronised */
-    int *lock_out;    /* not NULL: the descriptor, locked (flock) before the file has its name, stays open */
+    bool takes_room; /* for all of it at first: a disk too full for a large file is found before it is written
+                      */
+    int *lock_out;   /* not NULL: the descriptor, locked (flock) before the file has its name, stays open */
 } eni_file_plan;
 
 /* Writes the parts, which it changes: to the temporary file, which is synchronised and renamed, and then the
- * folder is synchronised. Room for all of it is taken first, so that a full disk is found before anything is
- * written. 0; or -1 with errno and what it was doing ("write"): then the file is as it was. */
+ * folder is synchronised. 0; or -1 with errno and what it was doing ("write"): then the file is as it was. */
 int eni_file_put(const eni_file_plan *plan, struct iovec *parts, size_t n, const char **doing_out);
 
-/* The same by path, with a temporary PATH.*.tmp. Not EN_OK: why_out has one sentence, nothing is logged. */
+/* The same by path, with a temporary PATH.*.tmp, and room is taken first. Not EN_OK: why_out has one
+ * sentence, nothing is logged. */
 en_status eni_file_replace(const char *path, struct iovec *parts, size_t n, char *why_out, size_t why_bytes);
 
 /* The same for a file that nobody else may read and that is held: `lock_out` of the plan. */
