@@ -51,8 +51,8 @@ void eni_log_every(eni_log_limit *limit, int level, const char *subsystem, const
 #define eni_error(subsystem, ...) eni_log(ENI_LOG_ERROR, subsystem, __VA_ARGS__)
 /* The end of a function that has failed: `return eni_fail(EN_EINVAL, "plan", ..);` */
 #define eni_fail(status, subsystem, ...) (eni_error(subsystem, __VA_ARGS__), (status))
-#define eni_warn(subsystem, ...)  eni_log(ENI_LOG_WARN, subsystem, __VA_ARGS__)
-#define eni_info(subsystem, ...)  eni_log(ENI_LOG_INFO, subsystem, __VA_ARGS__)
-#define eni_debug(subsystem, ...) eni_log(ENI_LOG_DEBUG, subsystem, __VA_ARGS__)
+#define eni_warn(subsystem, ...)         eni_log(ENI_LOG_WARN, subsystem, __VA_ARGS__)
+#define eni_info(subsystem, ...)         eni_log(ENI_LOG_INFO, subsystem, __VA_ARGS__)
+#define eni_debug(subsystem, ...)        eni_log(ENI_LOG_DEBUG, subsystem, __VA_ARGS__)
 
 #endif

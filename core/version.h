@@ -1,7 +1,7 @@
 /* version.h - which program this is. Ranks of one run must be of one version.
  *
- * Only the programs' main files include it: the build writes the definition (cmake/version.cmake) and links it
- * to them alone, so that a commit does not link every library and test again. */
+ * Only the programs' main files include it: the build writes the definition (cmake/version.cmake) and links
+ * it to them alone, so that a commit does not link every library and test again. */
 #ifndef CORE_VERSION_H
 #define CORE_VERSION_H
 

@@ -1,5 +1,5 @@
-/* plot_style.c - one colour and one shape per strategy, the same on every figure; text that gnuplot cannot take for
- * anything else. */
+/* plot_style.c - one colour and one shape per strategy, the same on every figure; text that gnuplot cannot
+ * take for anything else. */
 #include <math.h>
 #include <stdarg.h>
 

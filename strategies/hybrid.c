@@ -231,9 +231,10 @@ static en_status decide(en_host *host, hybrid *self)
         else
             take_cheaper(self);
     } else if (number_of(self, BY_SERVER) == 0) {
-        host->log(host, 0,
-                  "ps=%s is the largest tensor of no bucket (there %s %u): name one, as in --strategy=hybrid:ps=%s",
-                  host->text(host, "ps"), self->nbuckets == 1 ? "is" : "are", self->nbuckets, self->bucket[0].name);
+        host->log(
+            host, 0,
+            "ps=%s is the largest tensor of no bucket (there %s %u): name one, as in --strategy=hybrid:ps=%s",
+            host->text(host, "ps"), self->nbuckets == 1 ? "is" : "are", self->nbuckets, self->bucket[0].name);
         return EN_EINVAL;
     }
     self->is_decided = 1;
@@ -268,7 +269,8 @@ static en_status hybrid_open(en_host *host, void *state)
     hybrid *self = state;
     self->has_rule = host->text(host, "ps")[0] != 0;
     if (!self->has_rule || host->num(host, "auto") == 0) return EN_OK;
-    host->log(host, 0, "ps=%s is a rule and auto is none: give one of them, as in --strategy=hybrid:auto", host->text(host, "ps"));
+    host->log(host, 0, "ps=%s is a rule and auto is none: give one of them, as in --strategy=hybrid:auto",
+              host->text(host, "ps"));
     return EN_EINVAL;
 }
 

@@ -213,8 +213,8 @@ typedef struct en_device {
     uint32_t flags;
     uint32_t align; /* of tensors and buckets, bytes: 64, on a GPU 256 */
 
-    /* May be slow; logs the cause when it fails. Before close, memory and plans, and what gpu.h has, are freed by
-     * those who have them. */
+    /* May be slow; logs the cause when it fails. Before close, memory and plans, and what gpu.h has, are
+     * freed by those who have them. */
     en_status (*open)(const en_device_config *, en_ctx **ctx_out);
     void (*close)(en_ctx *);
     /* One line for people: library, version, instruction set, threads. Valid until close. */
@@ -224,10 +224,10 @@ typedef struct en_device {
      * until nothing uses the memory. */
     en_status (*alloc)(en_ctx *, uint64_t bytes, void **memory_out);
     void (*free)(en_ctx *, void *memory);
-    /* Enqueued like an operation; the areas never overlap. On a GPU, host memory that is registered (gpu.h) is
-     * read or written when the copy's turn comes: leave it alone until an event behind it is reached. Other
-     * host memory is read during the call, and with EN_COPY_OUT holds the data after sync; not while work is
-     * captured. */
+    /* Enqueued like an operation; the areas never overlap. On a GPU, host memory that is registered (gpu.h)
+     * is read or written when the copy's turn comes: leave it alone until an event behind it is reached.
+     * Other host memory is read during the call, and with EN_COPY_OUT holds the data after sync; not while
+     * work is captured. */
     en_status (*copy)(en_ctx *, void *dst, const void *src, uint64_t bytes, int direction);
     en_status (*zero)(en_ctx *, void *dst, uint64_t bytes);
     /* Blocks until all that was enqueued is done, in every stream and without a deadline: not for where a

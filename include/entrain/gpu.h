@@ -12,8 +12,8 @@
  *                        collectives, steps; first when both could run
  *
  * The only order between streams is an event: event_record(e, COMPUTE), then wait_event(EXCHANGE, e): what is
- * put into EXCHANGE from now on begins when all that was in COMPUTE before the event is done. The host looks with
- * poll(): nothing in this table blocks, but for what says so. Who waits owns the deadline.
+ * put into EXCHANGE from now on begins when all that was in COMPUTE before the event is done. The host looks
+ * with poll(): nothing in this table blocks, but for what says so. Who waits owns the deadline.
  *
  * Host memory. copy() takes host memory that is registered, and nothing else: other memory would make it
  * block, or read it later than the caller thinks. It is read or written until an event behind the copy is
@@ -126,9 +126,9 @@ typedef struct en_gpu {
      * driver does not tell (nothing is logged). */
     en_status (*users)(int32_t index, en_gpu_user *users_out, int max, int *n_out);
 
-    /* Streams and events. event_record(): may be done again with the same event; it then stands for the later point.
-     * poll: EN_OK once it is reached (an event that was never set is), EN_ETIMEOUT before. wait_event() for
-     * one of another context: EN_EINVAL. */
+    /* Streams and events. event_record(): may be done again with the same event; it then stands for the later
+     * point. poll: EN_OK once it is reached (an event that was never set is), EN_ETIMEOUT before.
+     * wait_event() for one of another context: EN_EINVAL. */
     en_status (*event_new)(struct en_ctx *, en_event **event_out);
     void (*event_free)(en_event *); /* NULL is fine */
     en_status (*event_record)(en_event *, int stream);
@@ -158,8 +158,8 @@ typedef struct en_gpu {
      * An event that is set inside stands for the latest launch: poll() answers for that one, and wait_event()
      * outside orders behind the whole launch. (Until the first launch it is as if never set.) poll() may be
      * late, by the rest of the launch, for an event that was never polled before it was captured. Inside,
-     * wait_event() takes events that were set inside. An event may be set in several graphs, and outside of them
-     * in between.
+     * wait_event() takes events that were set inside. An event may be set in several graphs, and outside of
+     * them in between.
      *
      * Meanwhile no plan is made, no memory taken, freed, registered, unregistered, exported or opened, and
      * nothing polled or waited for; and numbers of a call (lin's a and b, a count) are captured as they are.

@@ -22,9 +22,9 @@
  *
  * Errors. A hook returns EN_OK, or why the run ends: the host names hook, rank, step and bucket. A call that
  * breaks the contract is logged, does nothing, and its hook fails with EN_EBUG; one that asks for what this
- * host does not serve (a group, a word): the same with EN_EINVAL. EN_EPEER (a peer died) and EN_EINTR (the run
- * was asked to end) come from the host, are no errors of the strategy, and are passed up unchanged. Deadlines
- * are the host's too (--peer-timeout).
+ * host does not serve (a group, a word): the same with EN_EINVAL. EN_EPEER (a peer died) and EN_EINTR (the
+ * run was asked to end) come from the host, are no errors of the strategy, and are passed up unchanged.
+ * Deadlines are the host's too (--peer-timeout).
  *
  * Growth: `abi` is the major version, `size` the minor. Signatures stay; tables and structs grow at their end
  * only, and nobody reads beyond the size that the writer stated: there a hook is NULL, a field 0. What

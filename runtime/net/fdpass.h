@@ -41,16 +41,16 @@ en_status eni_fdpass_send(int fd, const int *fds, size_t nfds, const void *blob,
 en_status eni_fdpass_recv(int fd, int fds_out[ENI_FDPASS_MAX], size_t *nfds_out, void *blob_out,
                           size_t capacity, size_t *bytes_out, int64_t deadline_ns, int abort_fd);
 
-/* A name that all processes of a host know, and one of them has until it closes *fd_out or ends, however it ends.
- * *fd_out is -1 where another one has it, of whatever user. EN_EIO, logged. */
+/* A name that all processes of a host know, and one of them has until it closes *fd_out or ends, however it
+ * ends. *fd_out is -1 where another one has it, of whatever user. EN_EIO, logged. */
 en_status eni_fdpass_claim(const char *name, int *fd_out);
 
 /* Gives `fd` to every process of our user that asks at the claimed name, until stop_fd is readable. */
 void eni_fdpass_serve(int listen_fd, int fd, int stop_fd);
 
-/* Asks the process that has the name, and waits until it serves. *fd_out is the caller's to close. Not logged:
- * EN_ENOENT and EN_EPEER when nobody has it (any more), EN_EDENIED (a warning) when another user has, EN_ETIMEOUT,
- * then with the number of that process in *pid_out (0: not known). */
+/* Asks the process that has the name, and waits until it serves. *fd_out is the caller's to close. Not
+ * logged: EN_ENOENT and EN_EPEER when nobody has it (any more), EN_EDENIED (a warning) when another user has,
+ * EN_ETIMEOUT, then with the number of that process in *pid_out (0: not known). */
 en_status eni_fdpass_ask(const char *name, int64_t deadline_ns, int abort_fd, int *fd_out, int64_t *pid_out);
 
 #endif

@@ -45,7 +45,8 @@ en_status eni_private_folder(const char *folder, char why_out[ENI_PRIVATE_WHY]);
 en_status eni_token_write(const eni_token *token, const char *path);
 
 /* The same, and keeps a lock on the file, which the kernel lets go when this process ends, however it ends:
- * close *lock_out after the file is removed. So a file that a killed leader left is told from a live one's. */
+ * close *lock_out after the file is removed. So a file that a killed leader left is told from a live one's.
+ */
 en_status eni_token_write_held(const eni_token *token, const char *path, int *lock_out);
 
 /* A file of ours that nobody holds: its leader was killed. False when there is none. Only for files that

@@ -69,12 +69,12 @@ typedef struct eni_header {
     uint64_t version;      /* REPLY: version of what is sent */
     uint64_t
         stable; /* REPLY: all calls of this client to this partition up to this seq survive psd's death */
-    uint64_t nsamples;  /* the weight in a mean */
-    uint64_t covered;   /* CALL with a payload: samples that the client has computed since the last one of this
-                           bucket */
-    uint64_t count;     /* elements of the partition */
-    uint64_t bytes;     /* payload bytes, apart from count: a codec changes one of them */
-    uint64_t step;      /* the client's step: for messages to people */
+    uint64_t nsamples; /* the weight in a mean */
+    uint64_t covered;  /* CALL with a payload: samples that the client has computed since the last one of this
+                          bucket */
+    uint64_t count;    /* elements of the partition */
+    uint64_t bytes;    /* payload bytes, apart from count: a codec changes one of them */
+    uint64_t step;     /* the client's step: for messages to people */
     int64_t deliver_ns; /* --net emulation: not before this time on the monotonic clock; 0: at once */
     uint32_t crc;
     uint32_t slot; /* ENI_FLAG_SHM: the arena slot that holds the payload of a CALL or INIT, or of a REPLY */
@@ -90,12 +90,13 @@ typedef struct eni_arena_hello {
     int32_t rank;
     uint32_t epoch;
     uint64_t incarnation;
-    uint64_t count; /* elements of the flat vector */
+    uint64_t count;         /* elements of the flat vector */
     uint32_t shards, slots; /* shape of the ring; slots 0: none */
 } eni_arena_hello;
 
-/* With has_weights the first descriptor that comes along is psd's weights, one flat vector from its first byte
- * on, which nobody but psd can write. The others are eventfds: those of shards first_shard, first_shard + 1, .. */
+/* With has_weights the first descriptor that comes along is psd's weights, one flat vector from its first
+ * byte on, which nobody but psd can write. The others are eventfds: those of shards first_shard, first_shard
+ * + 1, .. */
 typedef struct eni_arena_answer {
     int32_t status; /* en_status */
     uint32_t has_weights;

@@ -1,9 +1,9 @@
 /* store.h - the parameter server as a pure function: step(state, event) -> actions.
  *
- * A store holds the partitions of one shard: part k of K of every bucket. It has no socket, no clock, no thread:
- * whatever it may know comes with the event, whatever it wants done goes out as an action. So the same code
- * serves behind a socket (server/shard.c), in virtual time (runtime/sim) and in a replay of a recorded run
- * (store_log.h), and the same events always give the same actions and the same bytes.
+ * A store holds the partitions of one shard: part k of K of every bucket. It has no socket, no clock, no
+ * thread: whatever it may know comes with the event, whatever it wants done goes out as an action. So the
+ * same code serves behind a socket (server/shard.c), in virtual time (runtime/sim) and in a replay of a
+ * recorded run (store_log.h), and the same events always give the same actions and the same bytes.
  *
  *     CALL, INIT, SNAPSHOT  ->  +----------------------------+  ->  REPLY    weights or the edited payload
  *     MEMBER, TIMER         ->  | partitions, dedupe,        |  ->  REFUSE   with a status and a sentence
@@ -13,8 +13,8 @@
  * It hosts the store half of a strategy: on_push, on_pull, on_timer and on_member of strategy.h run inside
  * eni_store_step and see the world through the en_store table only.
  *
- * Partitions. The partition of bucket b on shard k is the range [eni_slice_lo(count, k, K), eni_slice_lo(count, k + 1,
- * K)) of the bucket. It may be empty; then it exists, but gets no messages.
+ * Partitions. The partition of bucket b on shard k is the range [eni_slice_lo(count, k, K),
+ * eni_slice_lo(count, k + 1, K)) of the bucket. It may be empty; then it exists, but gets no messages.
  *
  * Identity. A call is (client, incarnation, seq, partition). seq counts 1, 2, .. per client and partition.
  *
@@ -82,7 +82,7 @@ typedef struct eni_store_config {
                         0x10000 + rank for a store inside a worker */
     float *weights;  /* NULL: memory of the store's own. Else zeroed memory that others may read, laid out as
                         the flat vector: bucket b from element weight_offsets[b] on */
-    const uint64_t *weight_offsets; /* (nbuckets) with `weights` */
+    const uint64_t *weight_offsets;          /* (nbuckets) with `weights` */
     uint64_t (*old_ticket)(uint64_t ticket); /* what becomes of a held call's ticket when a state is loaded;
                                                 NULL: it stays as it is */
 } eni_store_config;
@@ -119,10 +119,10 @@ typedef enum eni_store_event_type {
  * between. */
 enum { ENI_VECTOR_WEIGHTS = 0, ENI_VECTOR_SLOT = 1, ENI_VECTOR_FREEZE = 128 };
 
-/* `kind` of MEMBER JOINED: the clock that a client begins with: the least of the others, partition by partition, or
- * `seq`. Several clients that join a run in progress need the latter, the same on all stores: partitions and
- * stores that choose for themselves may put A before B here and B before A there, and then, each held by the
- * other, both wait for ever under a small bound. */
+/* `kind` of MEMBER JOINED: the clock that a client begins with: the least of the others, partition by
+ * partition, or `seq`. Several clients that join a run in progress need the latter, the same on all stores:
+ * partitions and stores that choose for themselves may put A before B here and B before A there, and then,
+ * each held by the other, both wait for ever under a small bound. */
 enum { ENI_JOIN_AT_LEAST = 0, ENI_JOIN_AT_CLOCK = 1 };
 
 typedef struct eni_store_event {
@@ -139,11 +139,11 @@ typedef struct eni_store_event {
     uint32_t kind, what;  /* kind of MEMBER JOINED: ENI_JOIN_* */
     uint64_t base_version;
     uint64_t nsamples;
-    uint64_t covered;    /* CALL with a payload: samples that the client has computed since its last one of this
-                            bucket: what is booked as applied or dropped */
+    uint64_t covered; /* CALL with a payload: samples that the client has computed since its last one of this
+                         bucket: what is booked as applied or dropped */
     eni_payload payload; /* CALL, INIT. The store owns it from here on, also when it refuses */
-    int is_replay; /* CALL: base_version was given by an earlier incarnation of this store, which may have known
-                      more (store_save.h): the lower of it and the partition's version counts */
+    int is_replay; /* CALL: base_version was given by an earlier incarnation of this store, which may have
+                      known more (store_save.h): the lower of it and the partition's version counts */
 } eni_store_event;
 
 /* ---- actions ------------------------------------------------------------------------------------------ */
@@ -240,10 +240,10 @@ uint32_t eni_store_nused(const eni_store *store);
  * partition. version_out may be NULL. */
 const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t *version_out);
 
-/* Acquires the buffer of a partition's live weights (those of eni_store_weights): their bytes stay as they are,
- * beyond the next steps and the end of the store, until it is released, once for each call. NULL: there is none
- * (config->weights; an empty partition). What would write weights in use works on a copy instead; nothing of
- * the store's life depends on a release. */
+/* Acquires the buffer of a partition's live weights (those of eni_store_weights): their bytes stay as they
+ * are, beyond the next steps and the end of the store, until it is released, once for each call. NULL: there
+ * is none (config->weights; an empty partition). What would write weights in use works on a copy instead;
+ * nothing of the store's life depends on a release. */
 eni_version_buffer *eni_store_acquire(eni_store *store, uint32_t bucket);
 
 /* Any thread. `weights` is not looked at: this is an eni_release. */

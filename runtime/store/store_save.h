@@ -2,13 +2,14 @@
  *
  * A store that is saved after event n and loaded into a new store of the same configuration goes on as if
  * nothing had happened: the same events from n + 1 on give the same actions and the same bytes. So psd can be
- * killed: what it had saved comes from here, what came later its clients send again (retained pushes), and the
- * dedupe entries that lie in the same state as their effect tell which of these are new.
+ * killed: what it had saved comes from here, what came later its clients send again (retained pushes), and
+ * the dedupe entries that lie in the same state as their effect tell which of these are new.
  *
- * Saved: partitions (weights, initial weights of peer vectors, optimizer slots, versions, steps, samples, strategy
- * state, timers), dedupe entries and peer vectors, staged and held calls with their payloads and tickets, clients,
- * statistics, the index of the strategy's random numbers. Not saved: what follows from these (counts, least
- * clocks), idle buffers, and stats.detached's future: a loaded payload is the store's own memory.
+ * Saved: partitions (weights, initial weights of peer vectors, optimizer slots, versions, steps, samples,
+ * strategy state, timers), dedupe entries and peer vectors, staged and held calls with their payloads and
+ * tickets, clients, statistics, the index of the strategy's random numbers. Not saved: what follows from
+ * these (counts, least clocks), idle buffers, and stats.detached's future: a loaded payload is the store's
+ * own memory.
  *
  *     [header] [text] [store] [client] x world [partition] x buckets "END\n"       all numbers little-endian
  *
@@ -25,13 +26,13 @@
  *     TIMER    the first due time is eni_store_timer(): nothing was said yet that is not in the state
  *     MEMBER   JOINED with its incarnation for every client that is here again (known ones change nothing),
  *              LEFT for those that are not
- *     CALL     from the last stable one on, with is_replay (store.h), each after the answer to the one before.
- *              The stable one itself is a repeat and needs no payload, but its answer must be waited for: the
+ *     CALL     from the last stable one on, with is_replay (store.h), each after the answer to the one
+ * before. The stable one itself is a repeat and needs no payload, but its answer must be waited for: the
  *              store may have it staged or held in a round that it has yet to make up, and a call that comes
- *              before would get into that round (ps-sync then sums two pushes of one rank; found by the fault test).
- *              New calls come after the last replay is answered, and keep is_replay while their base_version
- *              is from an earlier incarnation.
- *     Held calls keep their tickets, or what old_ticket makes of them; a repeat brings the new one. */
+ *              before would get into that round (ps-sync then sums two pushes of one rank; found by the fault
+ * test). New calls come after the last replay is answered, and keep is_replay while their base_version is
+ * from an earlier incarnation. Held calls keep their tickets, or what old_ticket makes of them; a repeat
+ * brings the new one. */
 #ifndef STORE_STORE_SAVE_H
 #define STORE_STORE_SAVE_H
 
@@ -57,8 +58,9 @@ en_status eni_store_save(const eni_store *store, eni_log_write write, void *user
  * store is not new. All logged with the reason. On failure the store is good for eni_store_free only. */
 en_status eni_store_load(eni_store *store, const void *bytes, size_t length, int64_t now_ns);
 
-/* The seq of the last call of this client on this partition that was taken in; 0: none, or no such partition or client.
- * Those of a saved state are what `stable` on the wire promises once that state is safe on disk. */
+/* The seq of the last call of this client on this partition that was taken in; 0: none, or no such partition
+ * or client. Those of a saved state are what `stable` on the wire promises once that state is safe on disk.
+ */
 uint64_t eni_store_seq(const eni_store *store, int32_t client, uint32_t bucket);
 
 /* The incarnation that a client joined with last; 0: it never has. */

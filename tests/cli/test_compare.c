@@ -166,9 +166,12 @@ static void test_runs_are_interleaved(void **state)
 {
     (void)state;
     static const struct expected expected[] = {
-        {"even", "ring", 11},    {"even", "ps-sync", 11}, /* seed 11 in both settings; who goes first rotates */
-        {"slow", "ps-sync", 11}, {"slow", "ring", 11},    /* */
-        {"even", "ps-sync", 12}, {"even", "ring", 12},    /* slow@1: seed 12 in one */
+        {"even", "ring", 11},
+        {"even", "ps-sync", 11}, /* seed 11 in both settings; who goes first rotates */
+        {"slow", "ps-sync", 11},
+        {"slow", "ring", 11}, /* */
+        {"even", "ps-sync", 12},
+        {"even", "ring", 12}, /* slow@1: seed 12 in one */
     };
     assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ps-sync", "--seeds=11,12",
                                               "--settings=even,slow@1", "--straggler=1:1.5", NULL}),
@@ -213,7 +216,8 @@ static void test_a_regression_has_no_accuracy(void **state)
 {
     (void)state;
     assert_int_equal(compare((const char *[]){"--arm=ring", NULL}), EN_OK);
-    json_t *result = load("runs/even-ring-s1/result.json"), *point = load_first_line("runs/even-ring-s1/eval.jsonl");
+    json_t *result = load("runs/even-ring-s1/result.json"),
+           *point = load_first_line("runs/even-ring-s1/eval.jsonl");
     assert_true(json_is_real(json_object_get(result, "test_loss")));
     assert_true(json_is_null(json_object_get(result, "test_accuracy")));
     assert_true(json_is_real(json_object_get(point, "holdout_loss")));
@@ -233,9 +237,10 @@ static void test_data_that_no_run_could_have_is_refused(void **state)
 static void test_the_plan_is_recorded(void **state)
 {
     (void)state;
-    assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ps-sync", "--arm=ring:lr=0.02",
-                                              "--seeds=1", "--settings=even,slow", "--primary=slow:3:2", NULL}),
-                     EN_OK);
+    assert_int_equal(
+        compare((const char *[]){"--arm=ring", "--arm=ps-sync", "--arm=ring:lr=0.02", "--seeds=1",
+                                 "--settings=even,slow", "--primary=slow:3:2", NULL}),
+        EN_OK);
     json_t *index = load("compare.json"), *claims = json_object_get(index, "claims");
     const json_t *primary = json_object_get(claims, "primary"), *arms = json_object_get(primary, "arms");
     assert_true(json_number_value(json_object_get(claims, "alpha")) == 0.05);

@@ -91,7 +91,9 @@ static const struct {
     {ENI_RUN, "--straggler=1:0.5", {"--straggler:", "\"1:0.5\"", "a factor of 1 to 1000"}},
     {ENI_RUN, "--straggler=1:nan", {"--straggler:", "\"1:nan\"", "a factor of 1 to 1000"}},
     {ENI_RUN, "--straggler=2:3", {"--straggler:", "\"2:3\" names a rank", "from 0 to 1"}},
-    {ENI_RUN, "--straggler=1:2,1:3", {"--straggler:", "\"1:3\" names rank 1 a second time", "each rank once"}},
+    {ENI_RUN,
+     "--straggler=1:2,1:3",
+     {"--straggler:", "\"1:3\" names rank 1 a second time", "each rank once"}},
     {ENI_COMPARE, "--arm=ring --seeds=1,2,01", {"--seeds:", "\"01\" is there twice", "each seed once"}},
     {ENI_ADVISE, "--straggler=1:3", {"--straggler=1:3", "is no flag of entrain advise", "entrain run"}},
     {ENI_ADVISE, "--allreduce=naive", {"--allreduce=naive", "is no flag of entrain advise", "entrain scale"}},
@@ -297,8 +299,9 @@ static void help_shows_the_keys_of_its_program(void **state)
         eni_config_help((eni_program)p, stream);
         fclose(stream);
         assert_non_null(strstr(text, eni_program_name((eni_program)p)));
-        assert_true((strstr(text, "--lr=REAL") != NULL) ==
-                    (p == ENI_RUN || p == ENI_COMPARE || p == ENI_WORKER || p == ENI_ADVISE || p == ENI_SCALE));
+        assert_true(
+            (strstr(text, "--lr=REAL") != NULL) ==
+            (p == ENI_RUN || p == ENI_COMPARE || p == ENI_WORKER || p == ENI_ADVISE || p == ENI_SCALE));
         assert_null(strstr(text, "token-fd"));
         for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"))
             assert_true(strlen(line) <= 100);
@@ -326,9 +329,9 @@ static void help_needs_no_complete_line(void **state)
 static void only_these_are_an_arms_own(void **state)
 {
     (void)state;
-    static const char own[] =
-        " strategy optimizer lr momentum nesterov weight-decay lr-schedule lr-warmup lr-step lr-gamma lr-scale assign "
-        "backend allreduce sum-order bucket-cap-mb overlap shards servers ";
+    static const char own[] = " strategy optimizer lr momentum nesterov weight-decay lr-schedule lr-warmup "
+                              "lr-step lr-gamma lr-scale assign "
+                              "backend allreduce sum-order bucket-cap-mb overlap shards servers ";
     for (int k = 0; k < eni_key_count; k++) {
         const uint32_t flags = eni_keys[k].flags;
         char name[64];
@@ -336,7 +339,8 @@ static void only_these_are_an_arms_own(void **state)
         assert_false((flags & ENI_KEY_OWN) != 0 && (flags & ENI_KEY_ASIDE) != 0);
         if (((flags & ENI_KEY_OWN) != 0) != (strstr(own, name) != NULL)) fail_msg("%s", eni_keys[k].name);
         static const char condition[] =
-            " net straggler threads precision device transport workers batch-size epochs steps max-samples holdout "
+            " net straggler threads precision device transport workers batch-size epochs steps max-samples "
+            "holdout "
             "limit-train-samples limit-test-samples eval-every server-timeout peer-timeout join-timeout ";
         if (strstr(condition, name) != NULL && (flags & ENI_KEY_ASIDE) != 0) fail_msg("%s", eni_keys[k].name);
     }
@@ -345,9 +349,10 @@ static void only_these_are_an_arms_own(void **state)
 /* A value that is no key's default. */
 static const char *another_value(const eni_key *key)
 {
-    static const char *const texts[][2] = {{"model", "mlp"},     {"data", "mnist"},  {"data-dir", "/d"},
-                                           {"init", "/w.st"},    {"device", "cpu"},  {"net", "rate:1MB,delay:1ms"},
-                                           {"straggler", "0:12"}, {"momentum", "0.25"},
+    static const char *const texts[][2] = {{"model", "mlp"},          {"data", "mnist"},
+                                           {"data-dir", "/d"},        {"init", "/w.st"},
+                                           {"device", "cpu"},         {"net", "rate:1MB,delay:1ms"},
+                                           {"straggler", "0:12"},     {"momentum", "0.25"},
                                            {"lr-schedule", "cosine"}, {"optimizer", "other"}};
     static char word[32];
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
@@ -385,11 +390,13 @@ static int tell_all(eni_program program)
         heard h;
         eni_config config, run;
         const uint32_t others = ENI_KEY_ASIDE | ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY;
-        if (!eni_key_applies(key, program) || !eni_key_applies(key, ENI_RUN) || (key->flags & others) != 0) continue;
+        if (!eni_key_applies(key, program) || !eni_key_applies(key, ENI_RUN) || (key->flags & others) != 0)
+            continue;
         snprintf(flag, sizeof flag, "--%s=%s", key->name, another_value(key));
         assert_int_equal(parse(program, flag, &config, &h), EN_OK);
         assert_int_equal(eni_config_arm(&config, "ring", &run), EN_OK);
-        const bool is_the_launchers = strcmp(key->name, "workers") == 0 || strcmp(key->name, "server-restarts") == 0;
+        const bool is_the_launchers =
+            strcmp(key->name, "workers") == 0 || strcmp(key->name, "server-restarts") == 0;
         const bool is_there = eni_key_applies(key, ENI_WORKER) ? is_told(&run, ENI_WORKER, flag)
                               : eni_key_applies(key, ENI_PSD)  ? is_told(&run, ENI_PSD, flag)
                               : is_the_launchers ? run.workers == 12 || run.server_restarts == 12
@@ -434,8 +441,9 @@ static void keys_of_a_kind_are_told_with_their_texts(void **state)
     heard h;
     eni_config config;
     char text[512] = "";
-    assert_int_equal(parse(ENI_RUN, "--straggler=0:2,1:3 --lr=0.5 --threads=0 --no-overlap --log-every=3", &config, &h),
-                     EN_OK);
+    assert_int_equal(
+        parse(ENI_RUN, "--straggler=0:2,1:3 --lr=0.5 --threads=0 --no-overlap --log-every=3", &config, &h),
+        EN_OK);
     config.eval_every = 7; /* chosen, not given */
     assert_int_equal(eni_config_of_kind(&config, ENI_KIND_CONDITION, note_key, text), EN_OK);
     assert_string_equal(text, "epochs=1;threads=0;straggler=0:2,1:3;eval-every=7;");

@@ -345,16 +345,14 @@ static void who_reads_something_else_does_not_share(void **state)
 static eni_dataset *hold_out(const char *name, uint64_t holdout, uint64_t limit, eni_data_want want)
 {
     eni_dataset *set;
-    const eni_data_options options = {.name = name,
-                                      .holdout = holdout,
-                                      .limit_train = limit,
-                                      .want = want};
+    const eni_data_options options = {.name = name, .holdout = holdout, .limit_train = limit, .want = want};
     assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
     return set;
 }
 
 /* Sample `a` of a split of one set is sample `b` of a split of another. */
-static void expect_same(const eni_dataset *x, int split_x, uint64_t a, const eni_dataset *y, int split_y, uint64_t b)
+static void expect_same(const eni_dataset *x, int split_x, uint64_t a, const eni_dataset *y, int split_y,
+                        uint64_t b)
 {
     static float pixels[2][784];
     float targets[2][8] = {{0}};
@@ -401,8 +399,8 @@ static void the_last_training_samples_are_held_out(void **state)
 {
     (void)state;
     const eni_data_want image = {8, 8, 1, 10, 0}, line = {1, 1, 10, 0, 5};
-    char images[16 + 3 * 200] = "\0\0\x08\3\0\0\0\xc8\0\0\0\1\0\0\0\3", labels[8 + 200] = "\0\0\x08\1\0\0\0\xc8",
-         folder[] = "/tmp/entrain-set-XXXXXX";
+    char images[16 + 3 * 200] = "\0\0\x08\3\0\0\0\xc8\0\0\0\1\0\0\0\3",
+                         labels[8 + 200] = "\0\0\x08\1\0\0\0\xc8", folder[] = "/tmp/entrain-set-XXXXXX";
     for (int i = 0; i < 200; i++) {
         images[16 + 3 * i] = (char)i;
         labels[8 + i] = (char)(i % 10);

@@ -261,7 +261,7 @@ static int same_bits(const struct conv *v, int target, int algo)
     for (int i = 0; i < 10; i++) {
         for (int what = X; what <= B; what++)
             fill(v, what, 0);
-        cudaStreamSynchronize(rig.stream); /* the same memory is filled again */
+        cudaStreamSynchronize(rig.stream);      /* the same memory is filled again */
         for (int what = X; what <= Y; what++) { /* numbers whose sums are rounded */
             uint32_t seed = 99u + (uint32_t)what;
             for (int64_t e = 0; e < MOST / 4; e++) {

@@ -198,8 +198,7 @@ static void expect_refusal(const char *what, en_status st, en_status wanted, con
 {
     char begin[128];
     snprintf(begin, sizeof begin, "%s of bad (rank 2%s, bucket 1)", hook, place);
-    if (st != wanted || errors < 1 || strncmp(said, begin, strlen(begin)) != 0 ||
-        strstr(said, words) == NULL)
+    if (st != wanted || errors < 1 || strncmp(said, begin, strlen(begin)) != 0 || strstr(said, words) == NULL)
         fail_msg("%s: status %d, %d errors; \"%s ..%s\" expected in \"%s\"", what, st, errors, begin, words,
                  said);
 }

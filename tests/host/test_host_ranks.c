@@ -145,7 +145,8 @@ static int trains(int rank, int n, cluster_board *board, void *user)
         CLUSTER_CHECK(eni_host_finish(me.host) == EN_OK);
         eni_host_count(me.host, &count);
         CLUSTER_CHECK(count.version == (uint64_t)t + 1 && count.base_version == (uint64_t)t);
-        CLUSTER_CHECK(count.send_ns >= 0 && count.wait_ns >= 0 && count.update_ns > 0 && count.hidden_ns >= 0);
+        CLUSTER_CHECK(count.send_ns >= 0 && count.wait_ns >= 0 && count.update_ns > 0 &&
+                      count.hidden_ns >= 0);
     }
     reference(&me.config, expected);
     CLUSTER_CHECK(memcmp(param, expected, sizeof expected) == 0); /* byte for byte */

@@ -116,8 +116,8 @@ static rig *open_rig_with(const eni_state *state)
                                      .incarnation = 1,
                                      .token = r->token,
                                      .arenas = r->arenas,
-                                    .state = state,
-                                    .state_every = 1000,
+                                     .state = state,
+                                     .state_every = 1000,
                                      .on_failure = never};
     assert_int_equal(eni_shard_start(&config, &r->shard, &r->address), EN_OK);
     for (int c = 0; c < WORLD; c++) {

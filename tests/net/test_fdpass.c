@@ -220,7 +220,8 @@ static void who_dies_leaves_the_name(void **state)
     assert_int_equal(pipe2(end, O_CLOEXEC), 0);
     const pid_t pid = claim_elsewhere(name, end[0], getuid());
     assert_int_equal(kill(pid, SIGKILL), 0);
-    const en_status st = eni_fdpass_ask(name, soon(), -1, &got, &asked); /* before or after its end: both tell */
+    const en_status st =
+        eni_fdpass_ask(name, soon(), -1, &got, &asked); /* before or after its end: both tell */
     assert_true(st == EN_EPEER || st == EN_ENOENT);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(eni_fdpass_claim(name, &got), EN_OK);

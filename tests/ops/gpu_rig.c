@@ -153,7 +153,8 @@ float *gpu_put(gpu_rig *rig, const float *values, uint64_t count)
 
 void gpu_get(gpu_rig *rig, float *values, const float *memory, uint64_t count)
 {
-    GPU_OK(rig->ops->sync(rig->ctx)); /* the copy is in COMPUTE, and what it reads may come from another stream */
+    GPU_OK(rig->ops->sync(
+        rig->ctx)); /* the copy is in COMPUTE, and what it reads may come from another stream */
     GPU_OK(rig->ops->copy(rig->ctx, values, memory, count * sizeof *values, EN_COPY_OUT));
     GPU_OK(rig->ops->sync(rig->ctx));
 }

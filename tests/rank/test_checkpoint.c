@@ -122,7 +122,8 @@ static void it_comes_back_as_it_was(void **state)
                             schema.count * sizeof(float));
     assert_memory_equal(a.ranks[1].state, b.ranks[1].state, 5);
     assert_true(b.ranks[0].scale.scale == 0 && b.ranks[1].scale.scale == 32768);
-    assert_true(b.ranks[1].scale.good == 1999 && b.ranks[1].scale.overflows == 4 && b.ranks[1].scale.samples == 61);
+    assert_true(b.ranks[1].scale.good == 1999 && b.ranks[1].scale.overflows == 4 &&
+                b.ranks[1].scale.samples == 61);
     assert_true(b.ranks[1].last_loss == 1.1 && b.stretches[1].samples == 12801);
     assert_string_equal(b.history[0], "/a \"b\"/c");
     free(facts_a);

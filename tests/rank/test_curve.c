@@ -424,7 +424,8 @@ static void test_a_fresh_run_begins_empty(void **state)
     expect_lines("100");
 }
 
-/* The user does not wait for the evaluation: the lines that are there are written, and what was kept stays. */
+/* The user does not wait for the evaluation: the lines that are there are written, and what was kept stays.
+ */
 static void test_called_off_in_the_middle(void **state)
 {
     (void)state;

@@ -181,14 +181,13 @@ static json_t *roles_of(const made_run *run)
         char name[16], core[4];
         snprintf(name, sizeof name, "rank %d", rank);
         snprintf(core, sizeof core, "%d", rank);
-        json_array_append_new(roles,
-                              json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "role", name,
-                                        "cores", core, "cpu_seconds", steps * (ms[0] + ms[1] + ms[4]) / 1e3,
-                                        "data_ns", ms[0] * steps * 1e6, "compute_ns", ms[1] * steps * 1e6,
-                                        "send_ns", ms[2] * steps * 1e6, "wait_ns", ms[3] * steps * 1e6,
-                                        "update_ns", ms[4] * steps * 1e6, "steps", steps,
-                                        "straggler_slept_ns", fmax(0, ms[1] - 7.4) * steps * 1e6, "hidden_ns",
-                                        2.1 * steps * 1e6));
+        json_array_append_new(
+            roles, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "role", name, "cores",
+                             core, "cpu_seconds", steps * (ms[0] + ms[1] + ms[4]) / 1e3, "data_ns",
+                             ms[0] * steps * 1e6, "compute_ns", ms[1] * steps * 1e6, "send_ns",
+                             ms[2] * steps * 1e6, "wait_ns", ms[3] * steps * 1e6, "update_ns",
+                             ms[4] * steps * 1e6, "steps", steps, "straggler_slept_ns",
+                             fmax(0, ms[1] - 7.4) * steps * 1e6, "hidden_ns", 2.1 * steps * 1e6));
     }
     if (run->arm->has_server) {
         double all = 1e9 * SAMPLES / run->speed;
@@ -399,6 +398,7 @@ void fixture_write(const char *dir, const fixture *spec)
             "s:f}}",
             "schema", 1, "argv", "entrain", "compare", "-n", "2", "--strategies=ring,ps-sync,ps-async",
             "--data=fashion-mnist", "--seeds=1,2,3", "--out=demo", "target", 0.75, "lr_scale", "linear",
-            "cells", settings, "arms", arms, "seeds", seeds, "runs", runs, "environment", "cpu", "AMD EPYC 7B13",
-            "cores", 2, "kernel", "6.1.0-18-amd64", "version", "0.1.0", "commit", "fc617c6", "load", 0.08));
+            "cells", settings, "arms", arms, "seeds", seeds, "runs", runs, "environment", "cpu",
+            "AMD EPYC 7B13", "cores", 2, "kernel", "6.1.0-18-amd64", "version", "0.1.0", "commit", "fc617c6",
+            "load", 0.08));
 }

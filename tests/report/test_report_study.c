@@ -1,5 +1,5 @@
-/* test_report_study.c - when the target counts as reached: the first of three points of the grid in a row, and the
- * two snapshots that enclose the moment. */
+/* test_report_study.c - when the target counts as reached: the first of three points of the grid in a row,
+ * and the two snapshots that enclose the moment. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,8 +12,8 @@
 
 enum { MOST = 32 };
 
-/* A run whose grid has these accuracies in percent, a point a second and 1,000 samples, behind initial weights of
- * 10 %. */
+/* A run whose grid has these accuracies in percent, a point a second and 1,000 samples, behind initial
+ * weights of 10 %. */
 static eni_run run_of(eni_eval evals[MOST], const double *percent, size_t n)
 {
     evals[0] = (eni_eval){.accuracy = 0.1};
@@ -80,14 +80,16 @@ static void a_crossing_before_the_first_point(void **state)
     run.evals++; /* a folder that has none: any time before its first point */
     run.nevals--;
     eni_study_find_target(&run, 0.75);
-    assert_true(run.reach_t == 1 && run.reach_low == 0 && run.reach_high == 1 && eni_study_bracket_is_wide(&run));
+    assert_true(run.reach_t == 1 && run.reach_low == 0 && run.reach_high == 1 &&
+                eni_study_bracket_is_wide(&run));
 }
 
-/* Of the snapshots in between the first at or above it counts, and the one before that; they are not of the grid. */
+/* Of the snapshots in between the first at or above it counts, and the one before that; they are not of the
+ * grid. */
 static void the_bracket_is_that_of_the_snapshots(void **state)
 {
     (void)state;
-    eni_eval evals[] = {{0, 0, 1, 0.1, false},    {1000, 1, 1, 0.7, false},    {1250, 1.25, 1, 0.72, true},
+    eni_eval evals[] = {{0, 0, 1, 0.1, false},      {1000, 1, 1, 0.7, false},    {1250, 1.25, 1, 0.72, true},
                         {1500, 1.5, 1, 0.78, true}, {1750, 1.75, 1, 0.74, true}, {2000, 2, 1, 0.8, false},
                         {3000, 3, 1, 0.8, false}};
     eni_run run = {.is_complete = true, .evals = evals, .nevals = 7};
@@ -173,9 +175,10 @@ static void another_target_has_the_bracket_of_the_grid(void **state)
 static void waiting_counts_workers_only(void **state)
 {
     (void)state;
-    eni_role roles[] = {{.rank = 0, .ns = {1, 5, 0, 1, 2, 1}}, /* data, compute, sleep, exchange, wait, update */
-                        {.rank = 1, .ns = {0, 3, 1, 0, 6, 0}},
-                        {.rank = -1, .ns = {0, 0, 0, 0, 1000, 0}}};
+    eni_role roles[] = {
+        {.rank = 0, .ns = {1, 5, 0, 1, 2, 1}}, /* data, compute, sleep, exchange, wait, update */
+        {.rank = 1, .ns = {0, 3, 1, 0, 6, 0}},
+        {.rank = -1, .ns = {0, 0, 0, 0, 1000, 0}}};
     eni_run run = {.roles = roles, .nroles = 3};
     assert_true(fabs(eni_metric_wait(&run) - 8.0 / 20) < 1e-12);
 }

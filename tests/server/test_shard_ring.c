@@ -176,7 +176,8 @@ static void a_ring_that_lies_is_not_polled_again(void **state)
     hello(r, 0);
     hello(r, 1);
     say_init(r, 0);
-    uint8_t *memory = mmap(NULL, 2 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, eni_shm_ring_fd(liar->ring), 0);
+    uint8_t *memory =
+        mmap(NULL, 2 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, eni_shm_ring_fd(liar->ring), 0);
     assert_true(memory != MAP_FAILED);
     ring_push(liar, 0, 0);
     ring_push(other, 0, 0);

@@ -1,5 +1,5 @@
-/* test_store_return.c - clients that leave, come back and replay: what the fault test (tests/sim/test_storm.c)
- * found. */
+/* test_store_return.c - clients that leave, come back and replay: what the fault test
+ * (tests/sim/test_storm.c) found. */
 #include "runtime/store/store_save.h"
 #include "tests/store/store_rig.h"
 

@@ -1,5 +1,5 @@
-/* test_store_version.c - acquired weights keep their bytes whatever the store does, and the store computes the
- * same.
+/* test_store_version.c - acquired weights keep their bytes whatever the store does, and the store computes
+ * the same.
  */
 #include "tests/store/store_rig.h"
 

@@ -6,9 +6,8 @@
 static const char *const everyone[] = {"solo",          "ring",           "ps-sync",
                                        "ps-async",      "ssp:bound=2",    RIG_PLUGINS "/localsgd.so:period=4",
                                        RIG_ZOO "zero1", RIG_ZOO "gossip", RIG_ZOO "visit",
-                                       RIG_ZOO "hier",  RIG_ZOO "late",
-                                       "hybrid:ps=a",   "hybrid:auto",
-                                       "hierarchical",  "hierarchical:bound=1"};
+                                       RIG_ZOO "hier",  RIG_ZOO "late",   "hybrid:ps=a",
+                                       "hybrid:auto",   "hierarchical",   "hierarchical:bound=1"};
 enum { EVERYONE = sizeof everyone / sizeof *everyone };
 
 static void same_run_twice_same_hash(void **state)
@@ -65,9 +64,8 @@ static void ring_is_ps_sync_is_solo(void **state)
         const char *spec;
         int nshards;
         double slow;
-    } arms[] = {{"ring", 1, 1},    {"ring", 1, 4},     {"ps-sync", 1, 1},
-                {"ps-sync", 3, 4}, {"ps-sync", 40, 1}, {RIG_ZOO "zero1", 1, 4},
-                {"hybrid:ps=c", 3, 4}};
+    } arms[] = {{"ring", 1, 1},     {"ring", 1, 4},          {"ps-sync", 1, 1},    {"ps-sync", 3, 4},
+                {"ps-sync", 40, 1}, {RIG_ZOO "zero1", 1, 4}, {"hybrid:ps=c", 3, 4}};
     char solo[ENI_DIGEST_HEX], other[ENI_DIGEST_HEX];
     for (int world = 2; world <= 4; world++) {
         weights_of("solo", 1, 1, (uint64_t)world, 1, solo);

@@ -5,18 +5,7 @@
 
 #include "entrain/strategy.h"
 
-enum {
-    UNKNOWN_REQUEST = 1,
-    EVAL_99,
-    FOREIGN_VECTOR,
-    STOP,
-    GROUP,
-    WORD,
-    NO_BUCKET,
-    NO_KEY,
-    TWICE,
-    FAIL
-};
+enum { UNKNOWN_REQUEST = 1, EVAL_99, FOREIGN_VECTOR, STOP, GROUP, WORD, NO_BUCKET, NO_KEY, TWICE, FAIL };
 enum { PEER = 1, ABSORB_TWICE, STEP_NOWHERE, ANSWER_WORD, ANSWER_COPY, SAY_STOP, WRONG_ANSWER };
 enum { EXIT = 20, LEAVE, ALL_LEAVE }; /* in both halves: exit(0), _exit(0), and that on all ranks */
 

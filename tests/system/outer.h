@@ -17,8 +17,8 @@ const char *outer_tool(const char *name);
 /* Skips the test program when it is not installed; `package` is what to install. */
 const char *outer_need(const char *name, const char *package);
 
-/* Whether torchrun, which is installed, starts programs at all: that of Debian 12 (PyTorch 1.13 on Python 3.11)
- * fails by itself before it does. */
+/* Whether torchrun, which is installed, starts programs at all: that of Debian 12 (PyTorch 1.13 on
+ * Python 3.11) fails by itself before it does. */
 int outer_torchrun_works(void);
 
 /* A port that is free, and the next one too; see free_port(). */

@@ -25,8 +25,9 @@ static void check(const char *flags)
     double call, allreduce;
     process p;
     process_start(&p, "entrain", NULL,
-                  "run -n 3 --strategy=" EN_BUILD_DIR "/test/plugins/asks.so " JOB " %s --overwrite --out=%s/asks", flags,
-                  system_folder());
+                  "run -n 3 --strategy=" EN_BUILD_DIR "/test/plugins/asks.so " JOB
+                  " %s --overwrite --out=%s/asks",
+                  flags, system_folder());
     assert_int_equal(process_wait(&p, 60), 0);
     figures_of(process_err(&p), 0, first);
     if (sscanf(first, "%lf all-reduce %lf", &call, &allreduce) != 2) fail_msg("\"%s\"", first);

@@ -1,5 +1,5 @@
-/* test_curve.c - the curve of whole runs: which points are evaluated, what a kill leaves of it, and the clock that
- * runs on while it is made.
+/* test_curve.c - the curve of whole runs: which points are evaluated, what a kill leaves of it, and the clock
+ * that runs on while it is made.
  *
  * Which points have to be there is worked out here from a run of the same seed that evaluates all. */
 #include <math.h>
@@ -15,7 +15,8 @@ enum { POINTS = 48, GRID_STEP = 4, HELD = 400, BUDGET = 1920 };
 
 /* Learns slowly enough to cross a target in the middle. */
 #define JOB                                                                                                  \
-    "-n 2 --strategy=ring --device=ref --model=mlp --data=synthetic --limit-test-samples=100 --batch-size=8 " \
+    "-n 2 --strategy=ring --device=ref --model=mlp --data=synthetic --limit-test-samples=100 "               \
+    "--batch-size=8 "                                                                                        \
     "--max-samples=1920 --lr=0.002 --limit-train-samples=960 --holdout=400 --eval-points=48 "
 
 typedef struct point {
@@ -53,13 +54,14 @@ static void expect_equal(const curve *found, const curve *expected)
         if (a->samples == b->samples && a->loss == b->loss && a->accuracy == b->accuracy &&
             a->is_bracket == b->is_bracket)
             continue;
-        fail_msg("point %d: %g samples, %g, %g, bracket %d, not %g, %g, %g, %d", i, a->samples, a->loss, a->accuracy,
-                 a->is_bracket, b->samples, b->loss, b->accuracy, b->is_bracket);
+        fail_msg("point %d: %g samples, %g, %g, bracket %d, not %g, %g, %g, %d", i, a->samples, a->loss,
+                 a->accuracy, a->is_bracket, b->samples, b->loss, b->accuracy, b->is_bracket);
     }
     assert_int_equal(found->n, expected->n);
 }
 
-/* All points, and what a run with that target has to evaluate of them. `all` begins with the initial weights. */
+/* All points, and what a run with that target has to evaluate of them. `all` begins with the initial weights.
+ */
 static curve choose(const curve *all, double target)
 {
     curve chosen = {.n = 0};
@@ -79,7 +81,8 @@ static curve choose(const curve *all, double target)
     return chosen;
 }
 
-/* With a target of a thousandth nothing is left to choose, but its bracket; all others come from a run without. */
+/* With a target of a thousandth nothing is left to choose, but its bracket; all others come from a run
+ * without. */
 static curve all_points(char params[72])
 {
     json_t *r = train(60, JOB);
@@ -179,11 +182,12 @@ static void expect_clock(const json_t *r)
     assert_true(fabs(seconds - number_at(r, "train_seconds")) < 2e-6);
 }
 
-/* Every step of a rank is before the end, none lies in or across a span that the clock leaves out, and all of them
- * together are no longer than the rank had. How many there are. */
+/* Every step of a rank is before the end, none lies in or across a span that the clock leaves out, and all of
+ * them together are no longer than the rank had. How many there are. */
 static int expect_on_clock(const json_t *r, int rank)
 {
-    const double seconds = number_at(r, "train_seconds"), zero = zero_of(r, rank), slack = 2e-6; /* of six digits */
+    const double seconds = number_at(r, "train_seconds"), zero = zero_of(r, rank),
+                 slack = 2e-6; /* of six digits */
     const json_t *paused = json_object_get(json_object_get(r, "clock"), "paused"), *span;
     double sum = 0, previous = zero;
     char path[200];
@@ -195,12 +199,12 @@ static int expect_on_clock(const json_t *r, int rank)
     {
         const double to = number_at(line, "t") + zero, took = 1e-9 * number_at(line, "step_ns");
         if (to > seconds + slack || to - took < previous - slack)
-            fail_msg("rank %d has a step from %.6f to %.6f s, behind one until %.6f, of a run of %.6f s", rank,
-                     to - took, to, previous, seconds);
-        json_array_foreach(paused, k, span)
-            if (to > json_number_value(json_array_get(span, 0)) + slack &&
-                to - took < json_number_value(json_array_get(span, 1)) - slack)
-                fail_msg("rank %d has a step at %.6f s, while the clock stood still", rank, to);
+            fail_msg("rank %d has a step from %.6f to %.6f s, behind one until %.6f, of a run of %.6f s",
+                     rank, to - took, to, previous, seconds);
+        json_array_foreach(paused, k,
+                           span) if (to > json_number_value(json_array_get(span, 0)) + slack &&
+                                     to - took < json_number_value(json_array_get(span, 1)) - slack)
+            fail_msg("rank %d has a step at %.6f s, while the clock stood still", rank, to);
         sum += took;
         previous = to;
     }
@@ -233,8 +237,8 @@ static void test_the_clock_goes_on(void **state)
         snprintf(path, sizeof path, "%s/eval.jsonl", train_out());
         json_t *points = read_lines(path);
         assert_in_range(json_array_size(points), runs[i].least, runs[i].most);
-        promise("ps-async, %s: %d steps, %zu points, all within the %.3f s of the clock", runs[i].flags, steps,
-                json_array_size(points), number_at(r, "train_seconds"));
+        promise("ps-async, %s: %d steps, %zu points, all within the %.3f s of the clock", runs[i].flags,
+                steps, json_array_size(points), number_at(r, "train_seconds"));
         json_decref(points);
         json_decref(r);
     }
@@ -251,7 +255,8 @@ static void expect_time_to_rise(const char *out, const char *name)
     json_array_foreach(lines, i, line)
     {
         if (number_at(line, "t") < t)
-            fail_msg("%s: %g samples at %.6f s, behind %.6f s", name, number_at(line, "samples"), number_at(line, "t"), t);
+            fail_msg("%s: %g samples at %.6f s, behind %.6f s", name, number_at(line, "samples"),
+                     number_at(line, "t"), t);
         t = number_at(line, "t");
     }
     assert_true(json_array_size(lines) > 4);
@@ -261,15 +266,17 @@ static void expect_time_to_rise(const char *out, const char *name)
 /* Rank 0 claims, and is slow: what it does after a checkpoint was claimed before much that is in it. */
 static void test_claimed_steps_behind_a_checkpoint_go(void **state)
 {
-    static const char flags[] = "-n 2 --strategy=ps-async --device=ref --model=mlp --data=synthetic "
-                                "--limit-test-samples=100 --batch-size=8 --limit-train-samples=1600 --eval-points=48 "
-                                "--straggler=0:10 --checkpoint-every=700 --resume=auto ";
+    static const char flags[] =
+        "-n 2 --strategy=ps-async --device=ref --model=mlp --data=synthetic "
+        "--limit-test-samples=100 --batch-size=8 --limit-train-samples=1600 --eval-points=48 "
+        "--straggler=0:10 --checkpoint-every=700 --resume=auto ";
     (void)state;
     char out[160];
     process p;
     folder_for(out, "claimed");
     for (int epochs = 1; epochs <= 2; epochs++) {
-        process_start(&p, "entrain", NULL, "run --quiet --threads=1 --out=%s --epochs=%d %s", out, epochs, flags);
+        process_start(&p, "entrain", NULL, "run --quiet --threads=1 --out=%s --epochs=%d %s", out, epochs,
+                      flags);
         if (process_wait(&p, 60) != 0) fail_msg("%s", process_err(&p));
     }
     expect_time_to_rise(out, "eval.jsonl");
@@ -302,18 +309,23 @@ static void test_samples_of_a_claimed_point(void **state)
     json_t *line;
     double worst = 0;
     (void)state;
-    json_t *r = train(60, "-n 2 --strategy=ps-async --device=ref --model=mlp --data=synthetic --limit-test-samples=100 "
-                          "--batch-size=%d --limit-train-samples=1600 --eval-every=160 --straggler=0:10", BATCH);
+    json_t *r =
+        train(60,
+              "-n 2 --strategy=ps-async --device=ref --model=mlp --data=synthetic --limit-test-samples=100 "
+              "--batch-size=%d --limit-train-samples=1600 --eval-every=160 --straggler=0:10",
+              BATCH);
     json_decref(r);
     snprintf(path, sizeof path, "%s/eval.jsonl", train_out());
     json_t *lines = read_lines(path);
     assert_true(json_array_size(lines) >= 5);
-    json_array_foreach(lines, i, line) {
+    json_array_foreach(lines, i, line)
+    {
         const double off = fabs(number_at(line, "samples") - computed_by(number_at(line, "t")));
         if (off > worst) worst = off;
     }
     json_decref(lines);
-    promise("ps-async, rank 0 ten times slower: a point's samples are within %g of what had been computed", worst);
+    promise("ps-async, rank 0 ten times slower: a point's samples are within %g of what had been computed",
+            worst);
     assert_true(worst <= 4 * BATCH);
 }
 

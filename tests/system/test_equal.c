@@ -47,10 +47,11 @@ static const char *expect_same(int w, const char *order, const arm *arms, size_t
 
 static void test_rank_order(void **state)
 {
-    static const arm arms[] = {{"ring direct", "--strategy=ring --allreduce=direct"},
-                               {"naive", "--strategy=ring --allreduce=naive"},
-                               {"ps-sync", "--strategy=ps-sync --shards=3"},
-                               {"hybrid", "--strategy=hybrid:ps=fc1.*+conv1.* --shards=3 --bucket-cap-mb=0.3"}};
+    static const arm arms[] = {
+        {"ring direct", "--strategy=ring --allreduce=direct"},
+        {"naive", "--strategy=ring --allreduce=naive"},
+        {"ps-sync", "--strategy=ps-sync --shards=3"},
+        {"hybrid", "--strategy=hybrid:ps=fc1.*+conv1.* --shards=3 --bucket-cap-mb=0.3"}};
     (void)state;
     for (int w = 2; w <= 4; w++) {
         const char *hash = expect_same(w, "rank", arms, sizeof arms / sizeof *arms);
@@ -64,10 +65,11 @@ static void test_rank_order(void **state)
  * rotation changes nothing, with three it must, or the flag would do nothing. */
 static void test_ring_order(void **state)
 {
-    static const arm arms[] = {{"ring over tcp", "--strategy=ring --allreduce=ring --transport=tcp"},
-                               {"ring direct", "--strategy=ring --allreduce=direct"},
-                               {"ps-sync", "--strategy=ps-sync --shards=3"},
-                               {"hybrid", "--strategy=hybrid:ps=fc1.weight --allreduce=ring --transport=tcp"}};
+    static const arm arms[] = {
+        {"ring over tcp", "--strategy=ring --allreduce=ring --transport=tcp"},
+        {"ring direct", "--strategy=ring --allreduce=direct"},
+        {"ps-sync", "--strategy=ps-sync --shards=3"},
+        {"hybrid", "--strategy=hybrid:ps=fc1.weight --allreduce=ring --transport=tcp"}};
     (void)state;
     int first = strcmp(device, "ref") == 0 ? 3 : 2, last = strcmp(device, "ref") == 0 ? 3 : 4;
     for (int w = first; w <= last; w++) {

@@ -8,7 +8,7 @@
 #include "tests/system/gpu.h"
 
 #define HALF                                                                                                 \
-    "--device=cuda --deterministic --precision=fp16 --model=mlp --data=synthetic --limit-train-samples=50 " \
+    "--device=cuda --deterministic --precision=fp16 --model=mlp --data=synthetic --limit-train-samples=50 "  \
     "--limit-test-samples=32 --batch-size=1 --epochs=2 --lr=0.05 --momentum=0.9 "
 
 /* What was computed was applied, or left out and counted. */

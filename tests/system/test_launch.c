@@ -106,17 +106,19 @@ static void test_one_reading(void **state)
     process run, ranks[4];
     (void)state;
     const char *expected = train_hash(60, "-n 4 --strategy=ring " JOB), *out = out_folder();
-    process_start(&run, "entrain", NULL, "run -n 4 --strategy=ring --log-level=debug --out=%s " ALONE " " JOB, out);
+    process_start(&run, "entrain", NULL, "run -n 4 --strategy=ring --log-level=debug --out=%s " ALONE " " JOB,
+                  out);
     expect_end(&run, 0);
     expect_one_reading(&run, 1, 4);
     expect_hash(out, expected);
     const int port = free_port();
     out = out_folder();
     for (int r = 3; r >= 0; r--)
-        process_start(&ranks[r], "worker", NULL,
-                      "--strategy=ring --rendezvous=tcp://127.0.0.1:%d --rank=%d --world-size=4 --log-level=debug "
-                      "--out=%s " ALONE " " JOB,
-                      port, r, out);
+        process_start(
+            &ranks[r], "worker", NULL,
+            "--strategy=ring --rendezvous=tcp://127.0.0.1:%d --rank=%d --world-size=4 --log-level=debug "
+            "--out=%s " ALONE " " JOB,
+            port, r, out);
     for (int r = 0; r < 4; r++)
         expect_end(&ranks[r], 0);
     expect_one_reading(ranks, 4, 4);
@@ -258,9 +260,9 @@ static void test_config_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pasted_line), cmocka_unit_test(test_workers_by_hand),
-        cmocka_unit_test(test_one_reading), cmocka_unit_test(test_torchrun), cmocka_unit_test(test_check),
-        cmocka_unit_test(test_lists),       cmocka_unit_test(test_save_and_init),
-        cmocka_unit_test(test_config_file)};
+        cmocka_unit_test(test_pasted_line),   cmocka_unit_test(test_workers_by_hand),
+        cmocka_unit_test(test_one_reading),   cmocka_unit_test(test_torchrun),
+        cmocka_unit_test(test_check),         cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_save_and_init), cmocka_unit_test(test_config_file)};
     return system_main(tests);
 }

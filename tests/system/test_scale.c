@@ -35,7 +35,8 @@ static void test_advise(void **state)
         NULL};
     process p;
     (void)state;
-    process_start(&p, "entrain", NULL, "advise -n 16 --net=rate:1gbit,delay:50us --servers=2 --steps=4 --repeats=1 " JOB);
+    process_start(&p, "entrain", NULL,
+                  "advise -n 16 --net=rate:1gbit,delay:50us --servers=2 --steps=4 --repeats=1 " JOB);
     if (process_wait(&p, 120) != 0) fail_msg("%s", process_err(&p));
     expect_all(process_out(&p), words);
     process_start(&p, "entrain", NULL, "advise -n 3 --no-validate --transport=tcp " JOB);

@@ -170,8 +170,8 @@ typedef struct trial {
     int ngpus, has_group, cannot_map; /* rank; -1: all can */
     const char *spec;
     uint32_t flags;
-    int vectors, way;  /* that must be chosen */
-    const char *says;  /* why */
+    int vectors, way; /* that must be chosen */
+    const char *says; /* why */
 } trial;
 
 static int meets(int rank, int n, cluster_board *board, void *user)

@@ -33,7 +33,8 @@ static void nobody_waits_for_a_stopped_reader(void **state)
     assert_true(WIFSTOPPED(status));
     const int64_t begin = eni_now_ns();
     assert_int_equal(eni_share_open(&second, &options), EN_EPEER);
-    assert_true(eni_now_ns() - begin < 30 * ENI_SECOND); /* twice that would be the wait for one that is only slow */
+    assert_true(eni_now_ns() - begin <
+                30 * ENI_SECOND); /* twice that would be the wait for one that is only slow */
     assert_null(second.dataset);
     kill(pid, SIGKILL);
     assert_int_equal(waitpid(pid, &status, 0), pid);

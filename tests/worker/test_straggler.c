@@ -154,8 +154,9 @@ static void compute(eni_straggler *s, int64_t cpu_ns)
     eni_straggler_ends(s, begin);
 }
 
-/* Two steps are taken awake, the second is the sample, and they are slept for in the third; a piece that then takes
- * twice as long, as one with cold caches may, still ends as one that is awake. A shorter one counts as it is. */
+/* Two steps are taken awake, the second is the sample, and they are slept for in the third; a piece that then
+ * takes twice as long, as one with cold caches may, still ends as one that is awake. A shorter one counts as
+ * it is. */
 static void test_a_piece_counts_as_it_is_awake(void **state)
 {
     (void)state;
