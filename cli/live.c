@@ -1,4 +1,4 @@
-/* live.c - see live.h. */
+/* live.c - an arm a line: redrawn in place on a terminal, one line per finished run elsewhere. */
 #include "cli/live.h"
 
 #include <stdio.h>

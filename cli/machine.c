@@ -1,4 +1,4 @@
-/* machine.c - see machine.h. */
+/* machine.c - the processor time of the whole machine less that of our children, and the load average. */
 #include "cli/machine.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* relay.c - see relay.h. */
+/* relay.c - reads log lines from the ranks' pipe, drops what was said, holds the control plane's back. */
 #include "cli/relay.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* folders.c - see folders.h. */
+/* folders.c - the folder of this program, what lies beside it, and folders that are to be written. */
 #include "config/folders.h"
 
 #include <errno.h>

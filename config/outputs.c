@@ -1,4 +1,4 @@
-/* outputs.c - see outputs.h. */
+/* outputs.c - the folder of --out: its lock, the list of what may lie in it, and what --overwrite removes. */
 #include "config/outputs.h"
 
 #include <dirent.h>

@@ -1,4 +1,4 @@
-/* units.c - see units.h. */
+/* units.c - a number and its unit, one parser for all; the tables of units stand first. */
 #include "config/units.h"
 
 #include <errno.h>

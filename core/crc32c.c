@@ -1,4 +1,4 @@
-/* crc32c.c - see crc32c.h. */
+/* crc32c.c - CRC-32C by folding or by the processor's instruction where it has them, else by tables. */
 #include "core/crc32c.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* digest.c - see digest.h. */
+/* digest.c - SHA-256 by libsodium, piece by piece or at once; random bytes. */
 #include "core/digest.h"
 
 #include <sodium.h>

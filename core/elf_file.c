@@ -1,4 +1,4 @@
-/* elf_file.c - see elf_file.h. */
+/* elf_file.c - checks header, segments and the dynamic section of a plugin against the size of its file. */
 #include "core/elf_file.h"
 
 #include <elf.h>

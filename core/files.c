@@ -1,4 +1,4 @@
-/* files.c - see files.h. */
+/* files.c - the limit of descriptors; a temporary file, brought to the disk, renamed; then its folder. */
 #include "core/files.h"
 
 #include <errno.h>

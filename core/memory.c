@@ -1,4 +1,4 @@
-/* memory.c - see memory.h. */
+/* memory.c - zeroed, aligned blocks of a checked size; texts. */
 #include "core/memory.h"
 
 #include <stdarg.h>

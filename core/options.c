@@ -1,4 +1,4 @@
-/* options.c - see options.h. */
+/* options.c - parses KEY=VALUE,.. against a strategy's table; look-ups and the canonical text follow. */
 #include "core/options.h"
 
 #include <errno.h>

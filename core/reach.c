@@ -1,4 +1,4 @@
-/* reach.c - see reach.h. */
+/* reach.c - three points in a row at or above the target; the moment is interpolated. */
 #include "core/reach.h"
 
 #include <math.h>

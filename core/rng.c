@@ -1,4 +1,4 @@
-/* rng.c - see rng.h. */
+/* rng.c - ten rounds of Philox on (seed, purpose, rank, step, index), and what is made of its words. */
 #include "core/rng.h"
 
 __extension__ typedef unsigned __int128 wide; /* gcc and clang, not ISO C */

@@ -1,4 +1,4 @@
-/* signals.c - see signals.h. */
+/* signals.c - signals as a descriptor, exit codes, and the watch for an exit that was not due. */
 #include "core/signals.h"
 
 #include <signal.h>

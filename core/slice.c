@@ -1,3 +1,4 @@
+/* slice.c - sets this thread's slice by sched_setattr(2), where the kernel has that. */
 #include "core/slice.h"
 
 #include <sched.h>

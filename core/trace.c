@@ -1,4 +1,4 @@
-/* trace.c - see trace.h. */
+/* trace.c - spans in a fixed buffer, one atomic increment each; written as JSON at the end. */
 #include "core/trace.h"
 
 #include <errno.h>

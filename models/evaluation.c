@@ -1,4 +1,4 @@
-/* evaluation.c - see evaluation.h. */
+/* evaluation.c - batches through a forward context, counted in order; on a GPU two buffers take turns. */
 #include "models/evaluation.h"
 
 #include <string.h>

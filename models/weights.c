@@ -1,4 +1,4 @@
-/* weights.c - see weights.h. */
+/* weights.c - the tensors of a schema to and from the entries of a file, and their digest. */
 #include "models/weights.h"
 
 #include <stdio.h>

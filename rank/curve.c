@@ -1,4 +1,4 @@
-/* curve.c - see curve.h. */
+/* curve.c - snapshots into memory or a file at step boundaries; at the end some are evaluated. */
 #include "rank/curve.h"
 
 #include <errno.h>

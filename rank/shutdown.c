@@ -1,4 +1,4 @@
-/* shutdown.c - see shutdown.h. */
+/* shutdown.c - one thread on signals and the member: notes why the run ends, and ends it when time is up. */
 #include "rank/shutdown.h"
 
 #include <poll.h>

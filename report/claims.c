@@ -1,4 +1,4 @@
-/* claims.c - see claims.h. */
+/* claims.c - exact signed ranks, Holm's correction over all claims, and how many seeds they need. */
 #include "report/claims.h"
 
 #include <math.h>

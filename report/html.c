@@ -1,4 +1,4 @@
-/* html.c - see html.h. */
+/* html.c - text and attributes escaped, tables, data URIs. */
 #include "report/html.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* report_json.c - see report_json.h. */
+/* report_json.c - jansson, with the place in the file for every value that is missing or of another type. */
 #include "report/report_json.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* report_verdict.c - see report_verdict.h. */
+/* report_verdict.c - times to the target of each arm, their claims, their order, and the sentences. */
 #include "report/report_verdict.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* stats.c - see stats.h. */
+/* stats.c - median, quantiles, spread and the interval of a few numbers. */
 #include "report/stats.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* table.c - see table.h. */
+/* table.c - collects the cells of a table, then prints columns as wide as their widest cell. */
 #include "report/table.h"
 
 #include <math.h>

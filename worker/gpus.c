@@ -1,4 +1,4 @@
-/* gpus.c - see gpus.h. */
+/* gpus.c - who has which GPU: gathered, printed, judged; CUDA IPC is tried between all pairs. */
 #include "worker/gpus.h"
 
 #include <stdio.h>

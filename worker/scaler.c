@@ -1,4 +1,4 @@
-/* scaler.c - see scaler.h. */
+/* scaler.c - halves the scale after an overflow, doubles it after 2,000 good steps. */
 #include "worker/scaler.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* straggler.c - see straggler.h. */
+/* straggler.c - measures what a piece of compute takes awake, and sleeps for the rest of its factor. */
 #include "worker/straggler.h"
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* shm_ring.c - see shm_ring.h. */
+/* shm_ring.c - a slot and a counter each way, an eventfd for a sleeping shard, a flag for the client. */
 #include "runtime/client/shm_ring.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* arena.c - makes, seals, hands out and maps the memfd of one rank. */
 #include "runtime/collective/arena.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* gpu_choose.c - see gpu_choose.h. */
+/* gpu_choose.c - first what forbids NCCL and CUDA IPC, each with its reason, then the choice. */
 #include "runtime/collective/gpu_choose.h"
 
 #include <stdio.h>

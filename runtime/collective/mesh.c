@@ -1,4 +1,4 @@
-/* mesh.c - see mesh.h. */
+/* mesh.c - listen, tell, connect to all lower ranks; or hand arenas over and map those of the others. */
 #include "runtime/collective/mesh.h"
 
 #include <string.h>

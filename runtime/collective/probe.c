@@ -1,3 +1,4 @@
+/* probe.c - all-reduces and barriers in rounds that all ranks agree on; copies and sums of one core. */
 #include "runtime/collective/probe.h"
 
 #include <math.h>

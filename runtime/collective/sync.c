@@ -1,3 +1,4 @@
+/* sync.c - spins for a while, then sleeps on a futex; looks now and then whether it is to end. */
 #include "runtime/collective/sync.h"
 
 #include <limits.h>

@@ -1,4 +1,4 @@
-/* file_rendezvous.c - see file_rendezvous.h. */
+/* file_rendezvous.c - the file's text, its writing under a lock, and the wait for one that is alive. */
 #include "runtime/control/file_rendezvous.h"
 
 #include <errno.h>

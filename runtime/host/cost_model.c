@@ -1,3 +1,4 @@
+/* cost_model.c - one function a formula: ring, naive, direct, the server; then a step with overlap. */
 #include "runtime/host/cost_model.h"
 
 static double max(double a, double b)

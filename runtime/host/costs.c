@@ -1,3 +1,4 @@
+/* costs.c - measures buckets of a few sizes before step 0, and interpolates between them. */
 #include "runtime/host/costs.h"
 
 #include <math.h>

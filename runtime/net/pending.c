@@ -1,4 +1,4 @@
-/* pending.c - see pending.h. */
+/* pending.c - an array of silent connections; the one that has been silent for longest makes room. */
 #include "runtime/net/pending.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* process.c - see process.h. */
+/* process.c - reads state and time of birth from /proc/PID/stat. */
 #include "runtime/net/process.h"
 
 #include <inttypes.h>

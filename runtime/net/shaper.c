@@ -1,4 +1,4 @@
-/* shaper.c - see shaper.h. */
+/* shaper.c - two time stamps, one each way: when the emulated wire is free again. */
 #include "runtime/net/shaper.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* token.c - see token.h. */
+/* token.c - makes the job token, puts it into a file of its owner, reads and compares it. */
 #include "runtime/net/token.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* buckets.c - from the end of the table to its start, cut at the cap. */
 #include "runtime/spec/buckets.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* run_spec.c - see run_spec.h. */
+/* run_spec.c - appends the run's key-values to a JOIN, a kind of value a function. */
 #include "runtime/spec/run_spec.h"
 
 #include <inttypes.h>

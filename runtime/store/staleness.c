@@ -1,3 +1,4 @@
+/* staleness.c - a histogram that grows with its largest value; count, sum and maximum beside it. */
 #include "runtime/store/staleness.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* store_log.c - a header of text, then records of bytes; the reader checks all that it reads. */
 #include "runtime/store/store_log.h"
 
 #include <inttypes.h>
