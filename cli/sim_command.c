@@ -1,5 +1,4 @@
-/* sim_command.c - `entrain sim`: a strategy on the virtual host, without faults or with (--storm)
- * (sim_command.h). */
+/* sim_command.c - `entrain sim`: a strategy on the virtual host, without faults or with (--storm). */
 #include "cli/commands.h"
 
 #include <inttypes.h>

@@ -15,7 +15,8 @@
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(ENI_NO_MULTIVERSION)
 #define ENI_MULTIVERSION __attribute__((target_clones("default", "avx2", "avx512f")))
 #define ENI_MULTIVERSION_SHORT                                                                               \
-    __attribute__((target_clones("default", "avx2"))) /* inner loops of a few channels                       \
+    __attribute__((                                                                                          \
+        target_clones("default", "avx2"))) /* inner loops of a few channels                       \
                                                        */
 #else
 #define ENI_MULTIVERSION

@@ -2,11 +2,13 @@
  * records and saves. It knows no model, no data set and no device: what computes is its trainer (trainer.h).
  *
  *     rank.c        alive, until when, since when
- *     join.c        token, leader, control connection: who takes part; and how it leaves, in good order or
- * not exchange.c    arena, collectives, store client, the strategy's host: how vectors travel step.c one
- * training step: read this first save.h        checkpoints, and how a run goes on from one result.c      what
- * is reported at the end records.c     what is recorded on the way: opens record.h and curve.h shutdown.h how
- * the user, or a death, ends it
+ *     step.c        one training step: read this first
+ *     join.c        token, leader, control connection: who takes part; and how it leaves, in good order or not
+ *     exchange.c    arena, collectives, store client, the strategy's host: how vectors travel
+ *     save.h        checkpoints, and how a run goes on from one
+ *     records.c     what is recorded on the way: opens record.h and curve.h
+ *     result.c      what is reported at the end
+ *     shutdown.h    how the user, or a death, ends it
  *
  * Opened in stages, since what computes is opened in between:
  *

@@ -1,8 +1,7 @@
 /* trainer.h - what gives a rank its gradients, and says what weights are worth.
  *
  *     rank     who takes part, the strategy, buckets, the exchange, records, checkpoints. It knows no model
- *     trainer  in: weights and a batch. Out: the gradient, bucket by bucket while backward runs; loss and
- * hits
+ *     trainer  in: weights and a batch. Out: the gradient, bucket by bucket while backward runs; loss, hits
  *
  * Between them lies the arena (collective/arena.h): flat weights in slot PARAM, the flat gradient in slot
  * GRAD, each cut into buckets. A trainer that computes elsewhere (a GPU, other threads, another program)

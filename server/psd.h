@@ -4,9 +4,8 @@
  *     psd.c         the run: its shards, token, leader or member, end; how psd comes back
  *     setup.c       what rank 0's JOIN says about the run, and whether psd's own command says the same
  *     shard.c       one shard: a thread around the store (runtime/store/store.h)
- *     serve.c       what a shard does with a message
+ *     serve.c       what a shard does with a message, what it answers, and by which way
  *     shard_save.c  what a shard keeps on disk, and may promise because of it
- *     answer.c      what a shard answers, and by which way
  *     arenas.c      memory shared with the workers of this host
  *     state.c       the folder of --state: the run, the claims, two generations of each shard
  *     psd_report.c  what psd measured */

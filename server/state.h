@@ -9,10 +9,9 @@
  * of that has succeeded, g - 1 is untouched. So a process that is killed anywhere leaves a sound generation,
  * and what a write has returned EN_OK for survives a loss of power too, on a disk that keeps its promises.
  *
- *     [64-byte header: magic, version, kind, shard, shards, run, generation, length] [bytes] [SHA-256, in
- * hex]
+ *     [64-byte header: magic, version, kind, shard, shards, run, generation, length] [bytes] [SHA-256]
  *
- * The hash is over header and bytes. What is read may be torn, rotten or somebody else's: it is checked as
+ * The hash is hexadecimal, over header and bytes. What is read may be torn, rotten or somebody else's: it is checked as
  * input from a socket is. An error of write or fsync concerns that one file, which is dropped: pages that
  * failed are marked clean (Rebello'20, "Can applications recover from fsync failures?"), so the next attempt
  * begins with a new file.

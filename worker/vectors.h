@@ -1,14 +1,13 @@
 /* vectors.h - where a rank's weights and gradients are, and how they get to where they are needed.
  *
- *     on the host   the device computes in the arena itself: w->gpu.vectors is NULL, nothing here does
- * anything
+ *     on the host   the device computes in the arena itself: w->gpu.vectors is NULL, nothing is done
  *
  *     staged        the model has weights and gradient on the GPU, the strategy in the arena, registered: a
  *                   finished bucket's gradient is copied out while backward runs; its new weights are
  *                   copied in, and the next forward begins behind them
  *
  *     on the GPU    the strategy's mean_step works there (collective/gpu_steps.h); the arena sees the weights
- * when somebody asks: a snapshot, a checkpoint, the end
+ *                   when somebody asks: a snapshot, a checkpoint, the end
  *
  * Which of the three: collective/gpu_choose.h. Staged, the host waits for each gradient before it submits it,
  * because who reads it cannot wait for an event of this GPU; on the GPU that is the business of the steps:

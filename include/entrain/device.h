@@ -50,7 +50,13 @@ typedef struct en_plan en_plan; /* one operation for fixed extents */
 
 /* ---- operations -------------------------------------------------------------------------------------- */
 
-/* Kinds. x is the input, y the output; (N, H, W, C) unless said otherwise. Append, never renumber. */
+/* Kinds. x is the input, y the output; (N, H, W, C) unless said otherwise. Append, never renumber.
+ *
+ * A new one needs: its number here, and its extent in en_op_output; loops that define it in ops/ref/KIND.c, and
+ * their line in the table of ops/ref/host_device.c (the cpu device falls back on them; ops/cpu/device.c says
+ * where it does better); a kernel in ops/cuda/KIND.cu and its line in ops/cuda/op_plan.c; a trial in
+ * tests/ops/trial.c, from which all devices are tested, and its definition in tests/ops/test_gradients.c. A
+ * layer of a model that uses it: entrain/model.h and models/schema.c. */
 enum {
     EN_OP_CONV2D = 1,  /* cross-correlation; weights (O, I, KH, KW), O = op.channels */
     EN_OP_LINEAR = 2,  /* y = x w^T + b; x (N, C), weights (O, C), O = op.channels */

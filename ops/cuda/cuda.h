@@ -12,8 +12,7 @@
  *     conv.c linear.c  what libraries compute (layer_weights.c, layer_weights.cu: around them; conv.cu: a
  *                      convolution without cuDNN; product.cu: a product without cuBLASLt)
  *     relu.cu (cast too) pool.cu flatten.cu softmax.cu loss.cu   what kernels of our own compute
- *     flat.cu          mean, step, lin, finite: the bits of ops/mean.c and ops/optimizer.c; the tick of
- * events
+ *     flat.cu          mean, step, lin, finite: the bits of ops/mean.c and ops/optimizer.c; ticks
  *
  * Every call enqueues and returns. C files include cuda_runtime_api.h; kernels are started through element.h,
  * so that they can also be compiled for the CPU (tests/fake_gpu). */

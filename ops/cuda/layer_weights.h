@@ -5,7 +5,7 @@
  *
  *     w, b    --- as they are, or by a kernel -->  saved (if backward_data reads them too) or workspace
  *     dw      <-- as they are, or by a kernel ---  dw, or workspace
- *     db      <-- dy summed over the rows (columns.cu), in one part or several
+ *     db      <-- dy summed over the rows (layer_weights.cu), in one part or several
  *
  * Workspace: [ weights | dw | parts of db | the library's own ]. */
 #ifndef OPS_CUDA_LAYER_H

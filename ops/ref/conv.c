@@ -1,7 +1,6 @@
 /* conv.c - convolution as it is defined, in double.
  *
- *     y[n,p,q,o] = b[o] + sum over r,s,i of x[n, p*stride_h + r - pad_h, q*stride_w + s - pad_w, i] *
- * w[o,i,r,s]
+ *     y[n,p,q,o] = b[o] + sum over r,s,i of x[n, p*stride_h + r - pad_h, q*stride_w + s - pad_w, i] * w[o,i,r,s]
  *
  * The one liberty: the innermost loop runs over channels that lie side by side, so weights (and their
  * gradient) are kept in another order in the workspace. That order changes no sum. */

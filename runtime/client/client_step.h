@@ -4,11 +4,11 @@
  * out as an action. So the same code runs on sockets and shared memory (client.c) and in virtual time with
  * messages that are lost, doubled and delayed and with stores that die (runtime/sim/faults).
  *
- *     CALL, FINISH        ->  +--------------------------------+  ->  SEND       this message to that shard
- *     ANSWER              ->  | partition:  seq, version, durable,  |  ->  COMPLETE   this call has its
- * answer RETURNED            ->  |        retransmit queue        |  ->  REFUSED    by a shard, with a reason
- *     OVERDUE, ASK        ->  | shard: epoch, replays, goodbye |  ->  RECOVERED  nothing is left to replay
- *                             +--------------------------------+
+ *     CALL, FINISH     ->  +-----------------------------------+  ->  SEND       this message to that shard
+ *     ANSWER           ->  | partition: seq, version, durable, |  ->  COMPLETE   this call has its answer
+ *     RETURNED         ->  |            retransmit queue       |  ->  REFUSED    by a shard, with a reason
+ *     OVERDUE, ASK     ->  | shard: epoch, replays, goodbye    |  ->  RECOVERED  nothing is left to replay
+ *                          +-----------------------------------+
  *
  * A partition (bucket x shard) has at most one call in flight. The n-th CALL on it has seq n; an answer is
  * that of the call in flight if its epoch and seq say so, and nothing otherwise: late and doubled answers are

@@ -24,7 +24,7 @@ enum {
 /* One rank's GPU, as it told the others. */
 typedef struct eni_gpu_seat {
     char uuid[48];     /* empty: none; "MIG-..": a slice of a GPU */
-    char host_id[128]; /* as in net/place.h: who may share memory */
+    char host_id[128]; /* as in net/host_info.h: who may share memory */
     char host[64];     /* for people */
     int32_t index;     /* cuda:INDEX there */
     uint8_t can_share; /* CUDA IPC works between this process and the others on its GPU */

@@ -8,8 +8,8 @@
  *     GROUP   one GPU per rank: NCCL adds the gradients in place, each rank steps its own weights
  *     SHARED  all ranks on one GPU, which NCCL refuses: each rank maps the others' gradients (CUDA IPC) and
  *             rank 0's weights, and steps its slice of them. Who is ready, and who is done, travels through
- *             the flags of the direct engine (collective/direct.c: ENI_COLL_MEAN_STEP, whose `take` starts
- * the kernel)
+ *             the flags of the direct engine (collective/direct.c: ENI_COLL_MEAN_STEP, whose `take`
+ *             starts the kernel)
  *
  *     ALONE, GROUP   COMPUTE   rates | forward, backward b0 . b1 .            | forward ..
  *                    EXCHANGE                             '-> mean b0, step '-> mean b1, step -'

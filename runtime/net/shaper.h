@@ -5,9 +5,8 @@
  * arrival (eni_header.deliver_ns), the receiver holds the message until then. The bucket has zero depth: no
  * burst is ever free.
  *
- *     send:     egress_free  = max(now, egress_free) + bytes / rate;          deliver = egress_free + delay
- *     receive:  ingress_free = max(ingress_free, deliver - bytes / rate) + bytes / rate;   ready =
- * ingress_free
+ *     send:     egress_free  = max(now, egress_free) + bytes / rate;   deliver = egress_free + delay
+ *     receive:  ingress_free = max(ingress_free, deliver - bytes / rate) + bytes / rate;   ready at ingress_free
  *
  * So a lone message is ready at `deliver`: its bytes come in while they go out, and are not paid for twice.
  * When k senders hit one receiver at once (in-cast) its own rate serialises them. Messages are charged in the

@@ -1,7 +1,6 @@
 /* delivery.c - carries calls to the stores and answers back, in virtual time.
  *
- *     call -> message -> [network] -> store core: step(event) -> actions -> message -> [network] -> request
- * done
+ *     call -> message -> [network] -> store core: step(event) -> actions -> message -> [network] -> done
  *
  * The store is the one that runs in psd: dedupe, clocks, holds, staleness, sums and steps are its own. */
 #include <inttypes.h>

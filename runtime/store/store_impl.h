@@ -1,6 +1,6 @@
 /* store_impl.h - what the files of the store share; nobody else includes it. Each calls those below it only.
  *
- *     store_save.c, store_load.c  all of it as bytes, and back
+ *     store_save.c       all of it as bytes, and back
  *     store.c            life, events, questions
  *     store_partition.c  one partition: its calls, its numbers, its hooks */
 #ifndef STORE_STORE_IMPL_H

@@ -1,12 +1,13 @@
 /* store_partition.c - one partition of a store, from a call to the new weights:
  *
- *     calls     taken when an event brings one, held until it is answered; it may stay staged after that, and
- * is given back at once or (retired) when the next event begins, because an action may point into its
- *               payload. A payload that must outlive its event is copied into a pooled buffer
+ *     calls     taken when an event brings one, held until it is answered; one may stay staged after that, and
+ *               is given back at once or (retired) when the next event begins, because an action may point
+ *               into its payload. A payload that must outlive its event is copied into a pooled buffer
  *     numbers   contributions are staged in the order of their sum, averaged, stepped and booked, on a
- * version buffer that nobody reads; the counts that depend on who is active hooks     the strategy's store
- * half is called, is answered what it asks (the en_store table), and is held to the contract: what a hook may
- * not do fails it in one line with its place. What it may not write is const (entrain/strategy.h)
+ *               version buffer that nobody reads; the counts that depend on who is active
+ *     hooks     the strategy's store half is called, is answered what it asks (the en_store table), and is
+ *               held to the contract: what a hook may not do fails it in one line with its place. What it may
+ *               not write is const (entrain/strategy.h)
  *
  * It calls no other file of the store. */
 #include <math.h>
@@ -181,8 +182,8 @@ en_status eni_store_refuse(eni_store *store, int32_t client, uint64_t ticket, ui
  * copy.
  *
  *     acquire  ->  the buffer of version 7 has a reader: a message being sent
- *     step     ->  7 is in use: the step works on a copy, which is the partition's buffer now; 7 waits behind
- * it release  ->  7 is free for the next step that finds its buffer in use
+ *     step     ->  7 is in use: the step works on a copy, the partition's buffer now; 7 waits behind it
+ *     release  ->  7 is free for the next step that finds its buffer in use
  *
  * Where clients have received before they push again, as in rounds, a step finds nothing in use. */
 

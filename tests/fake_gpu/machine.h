@@ -4,8 +4,8 @@
  * Work is a graph of nodes; a stream is only its newest node:
  *
  *     stream 0   copy ---> kernel ---> mark
- *                                        \            a stream that waits for an event gets a node behind
- * both stream 1   memset ----------------> wait ---> kernel <- tail
+ *                                        \      a stream that waits for an event gets a node behind both
+ *     stream 1   memset ----------------> wait ---> kernel <- tail
  *
  * A node may run when all before it are done; which of those runs is drawn by lot. Nobody but a host thread
  * that waits or asks runs any (machine.cc), and a pacemaker thread when the host has not called for a while,

@@ -4,7 +4,7 @@
  *     - work is done late: when somebody synchronises, or polls an event for the second time;
  *     - device memory can be touched in work and nowhere else: a host access faults;
  *     - copies from or to host memory that is not registered, operations on host memory, and memory, plans,
- * waiting or polling while work is captured end the test;
+ *       waiting or polling while work is captured end the test;
  *     - captured work is done as often as it is launched, and not when it is captured. */
 #ifndef TESTS_MODELS_FAR_H
 #define TESTS_MODELS_FAR_H
