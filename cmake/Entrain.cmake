@@ -6,7 +6,6 @@ pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
-pkg_search_module(MSGPACK REQUIRED IMPORTED_TARGET msgpack-c msgpack) # Debian 13 renamed it
 
 # oneDNN: Debian's dnnl-config.cmake insists on OpenCL headers that libdnnl-dev does not bring, so look by hand.
 if(NOT EN_ONEDNN STREQUAL OFF)

@@ -31,7 +31,7 @@ vendor() { # header -> the folders that may include it
     case $1 in
     oneapi/*|dnnl*) echo "ops/cpu" ;;
     cuda*|cublas*|cudnn*|nccl*) echo "ops/cuda" ;;
-    zmq.h|msgpack*) echo "runtime/net" ;;
+    zmq.h) echo "runtime/net" ;;
     sodium*) echo "core" ;;
     zlib.h) echo "data" ;;
     yaml.h) echo "config" ;;

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
-#include <msgpack.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -239,7 +238,6 @@ void eni_host_info_facts(const char *version, eni_host_info_tell tell, void *use
     zmq_version(&major, &minor, &patch);
     snprintf(text, sizeof text, "%d.%d.%d", major, minor, patch);
     tell(user, "libraries", "ZeroMQ", text);
-    tell(user, "libraries", "msgpack", msgpack_version());
     tell(user, "libraries", "libsodium", eni_digest_library());
 }
 

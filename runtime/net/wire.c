@@ -1,11 +1,10 @@
 /* wire.c - values as bytes (pack.h) and the header of a message as one msgpack array (wire.h).
  *
- * The writer hands every value to msgpack-c, which writes into the buffer; the reader walks over format bytes
+ * The writer puts every value in its shortest format, the reader walks over format bytes
  * (https://github.com/msgpack/msgpack/blob/master/spec.md); a table of fields does both. The header is magic,
  * version, and the fields of its table, in their order. */
 #include "runtime/net/wire.h"
 
-#include <msgpack.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,41 +49,55 @@ void eni_pack_drop(eni_pack *pack, size_t bytes)
     pack->bytes -= bytes;
 }
 
-static int write_raw(void *pack, const char *data, size_t bytes)
+/* A format byte, then the lower `n` bytes of the value, big endian. */
+static void put(eni_pack *pack, unsigned format, uint64_t value, size_t n)
 {
-    eni_pack_raw(pack, data, bytes);
-    return 0;
+    uint8_t bytes[1 + sizeof value] = {(uint8_t)format};
+    for (size_t i = 1; i <= n; i++)
+        bytes[i] = (uint8_t)(value >> 8 * (n - i));
+    eni_pack_raw(pack, bytes, 1 + n);
 }
 
-static msgpack_packer packer(eni_pack *pack)
+/* Below `room` in the format byte `fixed` itself, else in the fewest of 1, 2, 4 or 8 bytes, whose formats
+ * follow each other from `format`. */
+static void put_shortest(eni_pack *pack, unsigned fixed, uint64_t room, unsigned format, uint64_t value)
 {
-    return (msgpack_packer){pack, write_raw};
+    const unsigned width = (value > UINT8_MAX) + (value > UINT16_MAX) + (value > UINT32_MAX);
+    if (value < room)
+        put(pack, fixed | (unsigned)value, 0, 0);
+    else
+        put(pack, format + width, value, (size_t)1 << width);
 }
 
 void eni_pack_array(eni_pack *pack, uint32_t n)
 {
-    msgpack_packer p = packer(pack);
-    msgpack_pack_array(&p, n);
+    if (n >= 16 && n <= UINT8_MAX)
+        put(pack, 0xdc, n, 2); /* no array has a length of one byte */
+    else
+        put_shortest(pack, 0x90, 16, 0xdb, n);
 }
 
 void eni_pack_uint(eni_pack *pack, uint64_t value)
 {
-    msgpack_packer p = packer(pack);
-    msgpack_pack_uint64(&p, value);
+    put_shortest(pack, 0, 128, 0xcc, value);
 }
 
 void eni_pack_int(eni_pack *pack, int64_t value)
 {
-    msgpack_packer p = packer(pack);
-    msgpack_pack_int64(&p, value);
+    const unsigned width = (value < INT8_MIN) + (value < INT16_MIN) + (value < INT32_MIN);
+    if (value >= 0)
+        eni_pack_uint(pack, (uint64_t)value);
+    else if (value >= -32)
+        put(pack, (unsigned)value, 0, 0);
+    else
+        put(pack, 0xd0 + width, (uint64_t)value, (size_t)1 << width);
 }
 
 void eni_pack_str(eni_pack *pack, const char *text)
 {
-    msgpack_packer p = packer(pack);
-    size_t bytes = strlen(text);
-    msgpack_pack_str(&p, bytes);
-    msgpack_pack_str_body(&p, text, bytes);
+    const size_t bytes = strlen(text);
+    put_shortest(pack, 0xa0, 32, 0xd9, bytes);
+    eni_pack_raw(pack, text, bytes);
 }
 
 void eni_pack_text(eni_pack *pack, const char *text)
@@ -99,9 +112,8 @@ void eni_pack_text(eni_pack *pack, const char *text)
 
 void eni_pack_bin(eni_pack *pack, const void *data, size_t bytes)
 {
-    msgpack_packer p = packer(pack);
-    msgpack_pack_bin(&p, bytes);
-    msgpack_pack_bin_body(&p, data, bytes);
+    put_shortest(pack, 0, 0, 0xc4, bytes);
+    eni_pack_raw(pack, data, bytes);
 }
 
 /* ---- reader ---- */

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <msgpack.h>
 
+#include "runtime/net/pack.h"
 #include "runtime/net/wire.h"
 
 static eni_header example(void)
@@ -205,14 +206,56 @@ static void msgpack_c_reads_the_same(void **state)
     msgpack_unpacked_destroy(&result);
 }
 
+/* What we write, msgpack-c writes: at both sides of every place where the format changes. */
+static void msgpack_c_writes_the_same(void **state)
+{
+    (void)state;
+    static const uint64_t edges[] = {0,        1u << 5,  1u << 7,    1u << 8,    1u << 15,
+                                     1u << 16, 1u << 31, 1ull << 32, 1ull << 63, UINT64_MAX};
+    static char text[(1u << 16) + 2];
+    eni_pack ours = {0};
+    msgpack_sbuffer theirs;
+    msgpack_packer packer;
+    msgpack_sbuffer_init(&theirs);
+    msgpack_packer_init(&packer, &theirs, msgpack_sbuffer_write);
+    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++)
+        for (int by = -1; by <= 1; by++) {
+            const uint64_t value = edges[i] + (uint64_t)(int64_t)by;
+            eni_pack_uint(&ours, value);
+            msgpack_pack_uint64(&packer, value);
+            eni_pack_int(&ours, (int64_t)value);
+            msgpack_pack_int64(&packer, (int64_t)value);
+            eni_pack_int(&ours, (int64_t)-value);
+            msgpack_pack_int64(&packer, (int64_t)-value);
+            if (value <= UINT32_MAX) eni_pack_array(&ours, (uint32_t)value);
+            if (value <= UINT32_MAX) msgpack_pack_array(&packer, value);
+            if (value >= sizeof text) continue;
+            memset(text, 'x', value);
+            text[value] = '\0';
+            eni_pack_str(&ours, text);
+            msgpack_pack_str(&packer, value);
+            msgpack_pack_str_body(&packer, text, value);
+            eni_pack_bin(&ours, text, value);
+            msgpack_pack_bin(&packer, value);
+            msgpack_pack_bin_body(&packer, text, value);
+        }
+    for (uint32_t n = 14; n <= 17; n++) {
+        eni_pack_array(&ours, n);
+        msgpack_pack_array(&packer, n);
+    }
+    assert_false(ours.is_failed);
+    assert_int_equal(ours.bytes, theirs.size);
+    assert_memory_equal(ours.data, theirs.data, theirs.size);
+    msgpack_sbuffer_destroy(&theirs);
+    eni_pack_fini(&ours);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_header_comes_back),
-                                       cmocka_unit_test(every_truncation_is_refused),
-                                       cmocka_unit_test(every_field_has_its_range),
-                                       cmocka_unit_test(another_version_is_told_as_such),
-                                       cmocka_unit_test(bombs_cost_nothing),
-                                       cmocka_unit_test(msgpack_c_reads_the_same),
-                                       cmocka_unit_test(damaged_headers_are_refused_or_whole)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_header_comes_back),       cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(every_field_has_its_range), cmocka_unit_test(another_version_is_told_as_such),
+        cmocka_unit_test(bombs_cost_nothing),        cmocka_unit_test(msgpack_c_reads_the_same),
+        cmocka_unit_test(msgpack_c_writes_the_same), cmocka_unit_test(damaged_headers_are_refused_or_whole)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
