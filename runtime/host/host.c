@@ -1,91 +1,12 @@
-/* host.c - a host: the transport of sockets and shared memory, the strategy's hooks, each called and then
- * held to the contract, a host's life, one step, and what checkpoints ask of it (host.h). */
+/* host.c - a host: the strategy's hooks, each called and then held to the contract, a host's life, one step,
+ * and what checkpoints ask of it (host.h). */
 #include <math.h>
 #include <string.h>
 
-#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "runtime/host/host_state.h"
-
-/* ---- the transport of sockets and shared memory (host.h) ---- */
-
-/* Collectives by a group of ranks, calls by the store client, costs by measuring both. */
-
-static eni_coll *group_of(const eni_host *host, const eni_operation *op)
-{
-    return op->group == EN_LOCAL ? host->config.local : host->config.coll;
-}
-
-static en_status start(void *user, eni_operation *op)
-{
-    eni_host *host = user;
-    eni_client *client = host->config.client;
-    if (op->kind == ENI_OPERATION_COLL) return eni_coll_submit(group_of(host, op), &op->coll, &op->ticket);
-    op->version = eni_client_version(client, op->bucket);
-    return eni_client_push(client, op->bucket, op->call_kind, op->what, op->out, op->in, op->nsamples,
-                           op->covered, op->step);
-}
-
-static bool test(void *user, const eni_operation *op)
-{
-    const eni_host *host = user;
-    return op->kind == ENI_OPERATION_COLL && eni_coll_test(group_of(host, op), op->ticket);
-}
-
-static en_status wait_coll(eni_coll *group, eni_operation *op)
-{
-    eni_coll_counters before, after;
-    eni_coll_count(group, &before);
-    EN_TRY(eni_coll_wait(group, op->ticket));
-    eni_coll_count(group, &after);
-    op->waited_ns = (int64_t)(after.wait_ns - before.wait_ns);
-    op->samples = eni_coll_samples(group, op->ticket);
-    return EN_OK;
-}
-
-static en_status wait_call(eni_client *client, eni_operation *op)
-{
-    const int64_t before_ns = eni_client_waited(client);
-    EN_TRY(eni_client_wait(client, op->bucket));
-    op->waited_ns = eni_client_waited(client) - before_ns;
-    op->version = eni_client_version(client, op->bucket);
-    op->staleness = eni_client_staleness(client, op->bucket);
-    return EN_OK;
-}
-
-static en_status wait(void *user, eni_operation *op)
-{
-    eni_host *host = user;
-    return op->kind == ENI_OPERATION_COLL ? wait_coll(group_of(host, op), op)
-                                          : wait_call(host->config.client, op);
-}
-
-/* Measured when it is first asked for, which is before step 0. */
-static double cost(void *user, int op, uint64_t bytes)
-{
-    eni_host *host = user;
-    if (!host->measured.is_done && host->is_planning && host->config.measure != NULL) {
-        host->measured.is_done = true;
-        host->measured.status = host->config.measure(host->config.measure_user, &host->measured.costs);
-    }
-    if (!host->measured.is_done || host->measured.status != EN_OK) return NAN; /* a rule must not guess */
-    return eni_costs_of(&host->measured.costs, op, host->config.world.nranks, bytes);
-}
-
-static eni_transport sockets_of(eni_host *host)
-{
-    const eni_host_config *c = &host->config;
-    return (eni_transport){.user = host,
-                           .has_world = c->coll != NULL,
-                           .has_local = c->local != NULL,
-                           .is_client = c->client != NULL,
-                           .start = start,
-                           .test = test,
-                           .wait = wait,
-                           .cost = cost};
-}
 
 /* ---- hooks ---- */
 
@@ -269,7 +190,10 @@ en_status eni_host_open(const eni_host_config *config, eni_host **host_out)
     host->slots.n = ENI_SLOT_FREE;
     host->now.lr = eni_schedule_lr(&config->schedule, 0);
     host->requests.next = host->requests.base = 1;
-    host->transport = config->transport != NULL ? *config->transport : sockets_of(host);
+    host->transport = config->transport != NULL ? *config->transport
+                                                : (eni_transport){.has_world = config->coll != NULL,
+                                                                  .has_local = config->local != NULL,
+                                                                  .is_client = config->client != NULL};
     en_status st = EN_OK;
     EN_TRY_GOTO(eni_host_gpu_check(host), close_host);
     st = EN_ENOMEM;

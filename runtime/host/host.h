@@ -36,10 +36,10 @@ typedef struct eni_host eni_host;
 
 /* ---- the transport: what carries exchanges ---- */
 
-/* The one table that sockets with shared memory (host.c) and virtual time (runtime/sim/sim_rank.c) fill.
- * Everything else of a host is the same code on both. An operation is started and then waited for, once;
- * `test` is for who has something else to do meanwhile. One thread (in virtual time: one fiber) calls a
- * table. */
+/* Sockets with shared memory carry operations by direct calls (host_state.c), virtual time by this table
+ * (runtime/sim/sim_rank.c). Everything else of a host is the same code on both. An operation is started and
+ * then waited for, once; `test` is for who has something else to do meanwhile. One thread (in virtual time:
+ * one fiber) calls a table. */
 enum { ENI_OPERATION_COLL = 1, ENI_OPERATION_CALL = 2 };
 
 typedef struct eni_operation {
@@ -71,7 +71,7 @@ typedef struct eni_transport {
     en_status (*start)(void *user, eni_operation *operation);
     bool (*test)(void *user, const eni_operation *operation); /* true: wait would not block. Makes progress */
     en_status (*wait)(void *user, eni_operation *operation);
-    int64_t (*now_ns)(void *user); /* NULL: the clock of this machine */
+    int64_t (*now_ns)(void *user);
     /* Seconds of an operation (0: call, else EN_ALLREDUCE ..) on `bytes` bytes, as en_host.cost has it. */
     double (*cost)(void *user, int op, uint64_t bytes);
 } eni_transport;

@@ -74,7 +74,7 @@ static en_status offer(eni_host *host, eni_request *r)
     r->op.coll.on_reduced_user = r;
     r->is_offered = true;
     const int64_t begin = eni_host_now(host), updated = host->counters.update_ns;
-    const en_status st = host->transport.start(host->transport.user, &r->op);
+    const en_status st = eni_operation_start(host, &r->op);
     host->counters.send_ns += eni_host_now(host) - begin - (host->counters.update_ns - updated);
     return st;
 }
@@ -105,7 +105,7 @@ static en_status wait_shared(eni_host *host, eni_request *r)
     offer_until(host, r->id);
     EN_TRY(r->failed);
     eni_host_wait_begins(host, r);
-    const en_status st = host->transport.wait(host->transport.user, &r->op);
+    const en_status st = eni_operation_wait(host, &r->op);
     eni_host_wait_ends(host);
     EN_TRY(eni_gpu_steps_status(host->config.gpu)); /* the cause, where a kernel has failed */
     EN_TRY(st);

@@ -123,11 +123,19 @@ static double host_coll_bytes(en_host *table, int op, int group)
     return eni_coll_bytes(algorithm, op, is_local && c->world.nlocal > 0 ? c->world.nlocal : c->world.nranks);
 }
 
+/* Measured when it is first asked for, which is before step 0. */
 static double host_cost(en_host *table, int op, const en_bucket *bucket)
 {
     eni_host *host = host_of(table);
+    const eni_transport *t = &host->transport;
     if (!eni_host_knows(host, "cost", bucket)) return NAN;
-    return host->transport.cost(host->transport.user, op, bucket->count * sizeof(float));
+    if (t->cost != NULL) return t->cost(t->user, op, bucket->count * sizeof(float));
+    if (!host->measured.is_done && host->is_planning && host->config.measure != NULL) {
+        host->measured.is_done = true;
+        host->measured.status = host->config.measure(host->config.measure_user, &host->measured.costs);
+    }
+    if (!host->measured.is_done || host->measured.status != EN_OK) return NAN; /* a rule must not guess */
+    return eni_costs_of(&host->measured.costs, op, host->config.world.nranks, bucket->count * sizeof(float));
 }
 
 /* ---- arithmetic ---- */
@@ -249,7 +257,7 @@ static en_status complete(eni_host *host, eni_request *r)
 {
     if (r->is_complete || r->failed != EN_OK) return r->failed;
     r->is_complete = true;
-    r->failed = host->transport.wait(host->transport.user, &r->op);
+    r->failed = eni_operation_wait(host, &r->op);
     host->counters.wait_ns += r->op.waited_ns;
     return r->failed;
 }
@@ -328,7 +336,7 @@ static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, const
     r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
     if (then_step && host->has_shared_params) fuse(host, r);
     const int64_t begin = eni_host_now(host), updated = host->counters.update_ns;
-    r->failed = host->transport.start(host->transport.user, &r->op);
+    r->failed = eni_operation_start(host, &r->op);
     const int64_t end = eni_host_now(host);
     host->counters.send_ns += end - begin - (host->counters.update_ns - updated);
     eni_host_has_left(host, end);
@@ -447,7 +455,7 @@ static void send_call(eni_host *host, eni_request *r)
     r->op.step = host->now.step;
     r->is_unsent = false;
     const int64_t begin = eni_host_now(host);
-    r->failed = host->transport.start(host->transport.user, &r->op);
+    r->failed = eni_operation_start(host, &r->op);
     const int64_t end = eni_host_now(host);
     if (bucket->id == 0) host->counters.base_version = r->op.version;
     host->counters.send_ns += end - begin;
@@ -458,7 +466,7 @@ static void send_call(eni_host *host, eni_request *r)
 
 static bool is_done(eni_host *host, const eni_request *r)
 {
-    return r->is_complete || r->failed != EN_OK || host->transport.test(host->transport.user, &r->op);
+    return r->is_complete || r->failed != EN_OK || eni_operation_test(host, &r->op);
 }
 
 /* The collective under way on the vector that the call sends, or NULL. */

@@ -1,6 +1,6 @@
 /* host_state.c - what all files of a host need of its state: how a misuse of the contract is reported, which
  * buckets are the host's own, the slots of named vectors, the rates of a step, and how a wait is shown to
- * others. It calls no other file of the host. */
+ * others; and how an operation is carried. It calls no other file of the host. */
 #include "runtime/host/host_state.h"
 
 #include <stdarg.h>
@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/try.h"
 
 /* ---- misuse ---- */
 
@@ -116,6 +117,56 @@ void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper)
     host->of.steps_taken[bucket]++;
     host->counters.lr = hyper->lr;
     if (bucket == 0) host->counters.steps++;
+}
+
+/* ---- operations: collectives by a group of ranks, calls by the store client ---- */
+
+static eni_coll *group_of(const eni_host *host, const eni_operation *op)
+{
+    return op->group == EN_LOCAL ? host->config.local : host->config.coll;
+}
+
+en_status eni_operation_start(eni_host *host, eni_operation *op)
+{
+    const eni_transport *t = &host->transport;
+    eni_client *client = host->config.client;
+    if (t->start != NULL) return t->start(t->user, op);
+    if (op->kind == ENI_OPERATION_COLL) return eni_coll_submit(group_of(host, op), &op->coll, &op->ticket);
+    op->version = eni_client_version(client, op->bucket);
+    return eni_client_push(client, op->bucket, op->call_kind, op->what, op->out, op->in, op->nsamples,
+                           op->covered, op->step);
+}
+
+bool eni_operation_test(eni_host *host, const eni_operation *op)
+{
+    const eni_transport *t = &host->transport;
+    if (t->test != NULL) return t->test(t->user, op);
+    return op->kind == ENI_OPERATION_COLL && eni_coll_test(group_of(host, op), op->ticket);
+}
+
+static en_status wait_coll(eni_coll *group, eni_operation *op)
+{
+    eni_coll_counters before, after;
+    eni_coll_count(group, &before);
+    EN_TRY(eni_coll_wait(group, op->ticket));
+    eni_coll_count(group, &after);
+    op->waited_ns = (int64_t)(after.wait_ns - before.wait_ns);
+    op->samples = eni_coll_samples(group, op->ticket);
+    return EN_OK;
+}
+
+en_status eni_operation_wait(eni_host *host, eni_operation *op)
+{
+    const eni_transport *t = &host->transport;
+    eni_client *client = host->config.client;
+    if (t->wait != NULL) return t->wait(t->user, op);
+    if (op->kind == ENI_OPERATION_COLL) return wait_coll(group_of(host, op), op);
+    const int64_t before_ns = eni_client_waited(client);
+    EN_TRY(eni_client_wait(client, op->bucket));
+    op->waited_ns = eni_client_waited(client) - before_ns;
+    op->version = eni_client_version(client, op->bucket);
+    op->staleness = eni_client_staleness(client, op->bucket);
+    return EN_OK;
 }
 
 /* ---- requests and waits ---- */

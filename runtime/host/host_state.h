@@ -3,7 +3,7 @@
  *     host.c        life, one step: calls the strategy's hooks
  *     host_ops.c    what the strategy may call
  *     host_gpu.c    the same where vectors lie on a GPU
- *     host_state.c  misuse, slots of vectors, rates, waits: what all of them need
+ *     host_state.c  misuse, slots of vectors, rates, operations, waits: what all of them need
  *
  * Handles. A vector is (slot of the arena, bucket): en_vec = slot << 16 | bucket, plus 1, so that 0 is none.
  * A slot holds one named vector of all buckets; the arena makes it visible to other processes of the host.
@@ -192,6 +192,12 @@ void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper);
 /* Blocked first, work afterwards: the order is nearly always so, the two lengths are exact. */
 void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
                          int64_t waited, int64_t end);
+
+/* The operations of a transport (host.h): in virtual time the table's, else by the groups of ranks and the
+ * store client. */
+en_status eni_operation_start(eni_host *host, eni_operation *op);
+bool eni_operation_test(eni_host *host, const eni_operation *op);
+en_status eni_operation_wait(eni_host *host, eni_operation *op);
 
 /* From here on this rank waits for others in request r; then no more. */
 void eni_host_wait_begins(const eni_host *host, const eni_request *r);
