@@ -14,10 +14,8 @@
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&                 \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(ENI_NO_MULTIVERSION)
 #define ENI_MULTIVERSION __attribute__((target_clones("default", "avx2", "avx512f")))
-#define ENI_MULTIVERSION_SHORT                                                                               \
-    __attribute__((                                                                                          \
-        target_clones("default", "avx2"))) /* inner loops of a few channels                       \
-                                                       */
+/* For inner loops of a few channels. */
+#define ENI_MULTIVERSION_SHORT __attribute__((target_clones("default", "avx2")))
 #else
 #define ENI_MULTIVERSION
 #define ENI_MULTIVERSION_SHORT
