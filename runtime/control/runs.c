@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,12 +138,16 @@ en_status eni_run_status_read(const uint8_t *bytes, size_t length, eni_run_statu
 
 /* ---- the leader's side ---- */
 
+/* A disk may take seconds for a rename, and the leader has heartbeats to send: a thread writes. */
 struct eni_run_writer {
     char path[PATH_BYTES], temporary[PATH_BYTES];
     uint64_t pid_namespace;
-    int64_t written_ns;
-    eni_pack last; /* what was written, without the time */
-    bool has_warned;
+    int64_t put_ns;
+    eni_pack last; /* what was put last, without the time: under the lock */
+    bool is_new, is_closing, has_thread;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
 };
 
 static uint64_t pid_namespace(void)
@@ -164,12 +169,12 @@ static bool write_all(int fd, const void *data, size_t bytes)
 }
 
 /* Not synchronised: after a crash of the machine there is no run. */
-static bool write_temporary(eni_run_writer *w, int64_t now_ns)
+static bool write_temporary(const eni_run_writer *w, const void *status, size_t bytes, int64_t now_ns)
 {
     unlink(w->temporary);
     const int fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     bool is_done = fd >= 0 && write_all(fd, magic, sizeof magic) && write_all(fd, &now_ns, sizeof now_ns) &&
-                   write_all(fd, w->last.data, w->last.bytes);
+                   write_all(fd, status, bytes);
     if (fd >= 0 && close(fd) != 0) is_done = false;
     return is_done;
 }
@@ -185,7 +190,7 @@ static bool make_file(eni_run_writer *w, const char *folder)
             snprintf(w->temporary, sizeof w->temporary, "%s/.%s%d%s", folder, prefix, (int)getpid(), suffix);
         errno = ENAMETOOLONG;
         if (n >= (int)sizeof w->path || m >= (int)sizeof w->temporary) return false;
-        if (!write_temporary(w, w->written_ns)) return false;
+        if (!write_temporary(w, w->last.data, w->last.bytes, w->put_ns)) return false;
         const bool is_ours = link(w->temporary, w->path) == 0;
         const int error = errno;
         unlink(w->temporary);
@@ -193,6 +198,36 @@ static bool make_file(eni_run_writer *w, const char *folder)
         if (is_ours || error != EEXIST) return is_ours;
     }
     return false;
+}
+
+static void *write_what_is_put(void *argument)
+{
+    eni_run_writer *w = argument;
+    sigset_t all;
+    bool has_warned = false;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for main */
+    pthread_mutex_lock(&w->lock);
+    while (!w->is_closing) {
+        const size_t bytes = w->last.bytes;
+        const int64_t put_ns = w->put_ns;
+        void *status = w->is_new ? eni_alloc(bytes) : NULL;
+        if (status != NULL) memcpy(status, w->last.data, bytes);
+        w->is_new = false;
+        if (status == NULL) {
+            pthread_cond_wait(&w->changed, &w->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&w->lock);
+        const bool is_written =
+            write_temporary(w, status, bytes, put_ns) && rename(w->temporary, w->path) == 0;
+        if (!is_written && !has_warned) eni_warn("leader", "cannot write %s: %s", w->path, strerror(errno));
+        has_warned = has_warned || !is_written;
+        eni_free(status);
+        pthread_mutex_lock(&w->lock);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
 }
 
 eni_run_writer *eni_run_writer_open(const char *folder, const eni_run_status *run)
@@ -205,14 +240,19 @@ eni_run_writer *eni_run_writer_open(const char *folder, const eni_run_status *ru
     eni_run_status with = *run;
     with.pid_namespace = w->pid_namespace = pid_namespace();
     put_status(&w->last, &with);
-    w->written_ns = eni_now_ns();
+    w->put_ns = eni_now_ns();
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->changed, NULL);
     const bool is_safe = eni_private_folder(folder, why) == EN_OK;
     if (is_safe && eni_runs_list(folder, &runs, &n) == EN_OK)
         eni_runs_free(runs, n); /* what killed ones left */
-    if (is_safe && !w->last.is_failed && make_file(w, folder)) return w;
+    const bool is_made = is_safe && !w->last.is_failed && make_file(w, folder);
+    if (is_made) errno = pthread_create(&w->thread, NULL, write_what_is_put, w);
+    w->has_thread = is_made && errno == 0;
+    if (w->has_thread) return w;
     eni_warn("leader", "`entrain ps` will not see this run: %s", is_safe ? strerror(errno) : why);
-    eni_pack_fini(&w->last);
-    eni_free(w);
+    if (is_made) unlink(w->path);
+    eni_run_writer_close(w);
     return NULL;
 }
 
@@ -223,24 +263,34 @@ void eni_run_writer_put(eni_run_writer *w, const eni_run_status *run)
     eni_run_status with = *run;
     with.pid_namespace = w->pid_namespace;
     put_status(&now, &with);
+    pthread_mutex_lock(&w->lock);
     const bool is_same = now.bytes == w->last.bytes && memcmp(now.data, w->last.data, now.bytes) == 0;
-    if (now.is_failed || (is_same && now_ns - w->written_ns < refresh_ns)) {
-        eni_pack_fini(&now);
-        return;
+    const bool is_due = !now.is_failed && (!is_same || now_ns - w->put_ns >= refresh_ns);
+    eni_pack before = w->last;
+    if (is_due) {
+        w->last = now;
+        w->put_ns = now_ns;
+        w->is_new = true;
+        pthread_cond_signal(&w->changed);
     }
-    eni_pack_fini(&w->last);
-    w->last = now;
-    w->written_ns = now_ns;
-    if (write_temporary(w, now_ns) && rename(w->temporary, w->path) == 0) return;
-    if (!w->has_warned) eni_warn("leader", "cannot write %s: %s", w->path, strerror(errno));
-    w->has_warned = true;
+    pthread_mutex_unlock(&w->lock);
+    eni_pack_fini(is_due ? &before : &now);
 }
 
 void eni_run_writer_close(eni_run_writer *w)
 {
     if (w == NULL) return;
-    unlink(w->path);
-    unlink(w->temporary);
+    if (w->has_thread) {
+        pthread_mutex_lock(&w->lock);
+        w->is_closing = true;
+        pthread_cond_signal(&w->changed);
+        pthread_mutex_unlock(&w->lock);
+        pthread_join(w->thread, NULL);
+        unlink(w->path);
+        unlink(w->temporary);
+    }
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
     eni_pack_fini(&w->last);
     eni_free(w);
 }

@@ -72,10 +72,11 @@ typedef struct eni_run_writer eni_run_writer;
  * with mode 0700 if it is not there; one of another owner is refused. */
 eni_run_writer *eni_run_writer_open(const char *folder, const eni_run_status *run);
 
-/* Writes it anew where it differs from what was written last, or that is a second old. */
+/* Has it written anew where it differs from what was put last, or that is a second old. Does not wait for the
+ * disk. */
 void eni_run_writer_put(eni_run_writer *writer, const eni_run_status *run);
 
-/* Removes the file. NULL is fine. */
+/* Removes the file, after a write that is under way. NULL is fine. */
 void eni_run_writer_close(eni_run_writer *writer);
 
 /* For tests: the bytes of a status, and what untrusted bytes say (attributes and rank are new; EN_EPROTO). */

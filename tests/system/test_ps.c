@@ -193,9 +193,25 @@ static void test_cannot_go_on(void **state)
     }
 }
 
+/* The file that `entrain ps` reads is not written by the thread that sends the leader's heartbeats. */
+static void test_slow_disk(void **state)
+{
+    process p;
+    (void)state;
+    process_start(&p, "/usr/bin/strace", NULL,
+                  "-f -qq --seccomp-bpf -o /dev/null -e trace=rename -e "
+                  "inject=rename:delay_enter=3000000:when=2 " EN_BUILD_DIR
+                  "/entrain run -n 2 --strategy=ring --peer-timeout=1s --quiet --steps=40000 " TOY);
+    const int code = process_wait(&p, GUARD);
+    if (code == 127 || process_says(&p, "ptrace", "") > 0) system_skip("strace cannot trace here");
+    if (code != 0) fail_msg("it ended with %d:\n%s", code, process_err(&p));
+    promise("a disk that takes 3 s for a rename: no heartbeat is late, the run goes on");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {JOB_TEST(test_run), JOB_TEST(test_by_hand), JOB_TEST(test_unknown),
-                                       JOB_TEST(test_goes_on), JOB_TEST(test_cannot_go_on)};
+    const struct CMUnitTest tests[] = {JOB_TEST(test_run),          JOB_TEST(test_by_hand),
+                                       JOB_TEST(test_unknown),      JOB_TEST(test_goes_on),
+                                       JOB_TEST(test_cannot_go_on), JOB_TEST(test_slow_disk)};
     return system_main(tests);
 }
