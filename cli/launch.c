@@ -50,9 +50,7 @@ static en_status start_all(eni_launcher *l)
                         (long long)c->workers, ENI_CHILDREN_MAX - 2);
     EN_TRY(eni_plugin_split(c->strategy, word, &options));
     EN_TRY(eni_plugin_find(l->launch->plugin_dir, word, &strategy));
-    eni_options *checked; /* said once, not by every worker */
-    EN_TRY(eni_options_new(strategy, options, &checked));
-    eni_options_free(checked);
+    EN_TRY(eni_options_check(strategy, options)); /* said once, not by every worker */
     EN_TRY(eni_servers_check(c, strategy));
     if (!l->launch->has_gpus) EN_TRY(eni_gpu_here(c->device, l->launch->plugin_dir, l->launch->signal_fd));
     EN_TRY(eni_servers_open(l));

@@ -32,7 +32,7 @@ static const struct {
     unsigned kinds;
 } known_files[] = {{"@(result.json|config.yaml|eval.jsonl|metrics-+([0-9]).jsonl)", OURS | OF_RUN},
                    {"@(compare|scale).json", OURS | OF_STUDY},
-                   {"@(result|compare|scale).json?(.*).tmp", OURS},
+                   {"@(report.html|@(result|compare|scale).json)?(.*).tmp", OURS},
                    {"trace.json?(.rank+([0-9])|.psd*([0-9]))", OURS},
                    {"@(snapshots|report.html|report.html.part|events.out.tfevents.*)", OURS},
                    {"@(scale|table|claims|runs).csv", OURS},

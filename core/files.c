@@ -67,27 +67,35 @@ int eni_file_put(const eni_file_plan *plan, struct iovec *parts, size_t n, const
     *doing_out = "create";
     if (fd < 0) return -1;
     *doing_out = "write";
-    bool is_put = plan->lock_out == NULL || flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    bool is_put = plan->lock_out == NULL || flock(fd, LOCK_EX | LOCK_NB) == 0 ||
+                  (!plan->is_volatile && errno != EWOULDBLOCK); /* a shared folder may know no locks */
     is_put = is_put && (!plan->takes_room || take_room(fd, parts, n)) && write_parts(fd, parts, n);
     if (is_put && !plan->is_volatile) {
         *doing_out = "bring to the disk";
         is_put = fsync(fd) == 0;
     }
+    int error = errno;
+    bool is_open = is_put && plan->lock_out != NULL;
+    if (!is_open && close(fd) != 0 && is_put) { /* a network file system may find only now that it is full */
+        is_put = false;
+        error = errno;
+    }
+    errno = error;
     if (is_put) {
         *doing_out = "put in place";
         is_put = renameat(plan->folder, plan->temporary, plan->folder, plan->name) == 0;
     }
-    if (is_put && !plan->is_volatile) { /* makes the rename itself durable */
+    if (is_put && !plan->is_volatile && !is_open) { /* makes the rename itself durable */
         *doing_out = "bring to the disk the folder of";
         is_put = fsync(plan->folder) == 0;
     }
-    const int cause = errno;
-    if (is_put && plan->lock_out != NULL)
+    error = errno;
+    if (is_open && is_put)
         *plan->lock_out = fd;
-    else
+    else if (is_open)
         close(fd);
     if (!is_put) unlinkat(plan->folder, plan->temporary, 0);
-    errno = cause;
+    errno = error;
     return is_put ? 0 : -1;
 }
 
@@ -110,7 +118,8 @@ static en_status put_at(const char *path, eni_file_plan *plan, struct iovec *par
                  : slash == path ? 1
                                  : (int)(slash - path),
                  path);
-        plan->folder = open(folder[0] != 0 ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        plan->folder = open(folder[0] != 0 ? folder : ".",
+                            (plan->lock_out != NULL ? O_PATH : O_RDONLY) | O_DIRECTORY | O_CLOEXEC);
         if (plan->folder < 0 || eni_file_put(plan, parts, n, &doing) != 0) {
             const int cause = errno;
             snprintf(why_out, why_bytes, "cannot %s %s: %s", doing, path, strerror(cause));

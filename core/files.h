@@ -30,7 +30,9 @@ typedef struct eni_file_plan {
 } eni_file_plan;
 
 /* Writes the parts, which it changes: to the temporary file, which is synchronised and renamed, and then the
- * folder is synchronised. 0; or -1 with errno and what it was doing ("write"): then the file is as it was. */
+ * folder is synchronised, but not for a held file, which is of no use to a later process. 0; or -1 with errno
+ * and what it was doing ("write"): then the file is as it was, or new if only its folder could not be
+ * synchronised. */
 int eni_file_put(const eni_file_plan *plan, struct iovec *parts, size_t n, const char **doing_out);
 
 /* The same by path, with a temporary PATH.*.tmp, and room is taken first. Not EN_OK: why_out has one
@@ -41,7 +43,7 @@ en_status eni_file_replace(const char *path, struct iovec *parts, size_t n, char
 en_status eni_file_hold(const char *path, const char *text, size_t bytes, bool is_volatile, int *lock_out,
                         char *why_out, size_t why_bytes);
 
-/* The same for a text (NULL: there was no memory for it); what is wrong is logged for `who` ("result"). */
+/* The same for a text, without taking room (NULL: there was no memory for it); what is wrong is logged for `who` ("result"). */
 en_status eni_file_replace_text(const char *who, const char *path, const char *text);
 
 #endif

@@ -1,6 +1,7 @@
 /* log.c - see log.h. Its state is the tree's only mutable global. */
 #include "core/log.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -94,17 +95,18 @@ int eni_log_last_error(char *text_out, size_t bytes)
 void eni_log(int level, const char *subsystem, const char *fmt, ...)
 {
     if (level > log_state.level && level != ENI_LOG_ERROR) return;
+    const int cause = errno; /* the caller's: `return eni_fail(errno == ENOENT ? ..)` */
     char text[1200];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     if (level == ENI_LOG_ERROR) keep_error(text);
-    if (level > log_state.level) return;
-    if (log_state.sink != NULL)
+    if (level <= log_state.level && log_state.sink != NULL)
         log_state.sink(log_state.user, level, subsystem, text);
-    else
+    else if (level <= log_state.level)
         write_line(level, subsystem, text);
+    errno = cause;
 }
 
 /* Whether the line that comes now may be written. *held_out: how many were kept back before it. */

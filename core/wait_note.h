@@ -27,6 +27,7 @@ static inline void eni_wait_note_move(eni_wait_note *note)
 static inline void eni_wait_note_begin(eni_wait_note *note, const char *what, const char *name,
                                        uint64_t bytes, uint32_t number)
 {
+    atomic_thread_fence(memory_order_release); /* what follows is not seen before the last end */
     atomic_store_explicit(&note->what, what, memory_order_relaxed);
     atomic_store_explicit(&note->name, name == NULL ? "" : name, memory_order_relaxed);
     atomic_store_explicit(&note->bytes, bytes, memory_order_relaxed);

@@ -35,9 +35,9 @@ struct eni_shutdown {
 
 static void get_over(eni_shutdown *e)
 {
+    const int was_over = atomic_exchange(&e->is_over, 1);
     if (e->config.ended != NULL) atomic_store(e->config.ended, EN_EINTR);
-    if (atomic_exchange(&e->is_over, 1)) return;
-    eventfd_write(e->over_fd, 1);
+    if (!was_over) eventfd_write(e->over_fd, 1);
 }
 
 static void ask(eni_shutdown *e, int signal_number)

@@ -186,7 +186,9 @@ static void load_arms(eni_json *reader, eni_study *study)
         arm->strategy = eni_json_need_text(reader, entry, "strategy");
         arm->lr = eni_json_number(reader, entry, "lr");
         arm->options = json_object_get(entry, "options");
-        arm->is_alone = json_is_true(json_object_get(entry, "alone"));
+        const json_t *alone = json_object_get(entry, "alone"); /* older studies have only the name */
+        arm->is_alone = alone != NULL ? json_is_true(alone)
+                                      : reader->status == EN_OK && strcmp(arm->strategy, "solo") == 0;
         for (size_t j = 0; j < i && reader->status == EN_OK; j++) {
             if (strcmp(arm->name, study->arms[j].name) == 0)
                 eni_json_fail(reader, "%s repeats the name %s", reader->where, arm->name);

@@ -304,8 +304,8 @@ static en_status run(eni_worker *w)
         EN_TRY(eni_train(&w->rank));
         EN_TRY(eni_result(&w->rank));
     }
-    EN_TRY(eni_trainer_do(trainer, trainer->ops->leave));
     EN_TRY(eni_records_close(&w->rank));
+    EN_TRY(eni_trainer_do(trainer, trainer->ops->leave));
     return eni_rank_bye(&w->rank);
 }
 

@@ -187,9 +187,9 @@ en_status eni_file_rendezvous_check_free(const char *path, const char *host_id)
 en_status eni_file_rendezvous_write(const eni_file_rendezvous *rendezvous, const char *path, int *lock_out)
 {
     char text[FILE_BYTES], why[PATH_BYTES + 256];
-    if (eni_file_hold(path, text, format(rendezvous, text), false, lock_out, why, sizeof why) == EN_OK)
-        return EN_OK;
-    return eni_fail(EN_EIO, "rendezvous", "%s", why);
+    const size_t bytes = format(rendezvous, text);
+    const en_status st = eni_file_hold(path, text, bytes, false, lock_out, why, sizeof why);
+    return st == EN_OK ? st : eni_fail(st, "rendezvous", "%s", why);
 }
 
 void eni_file_rendezvous_remove(const char *path)

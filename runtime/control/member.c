@@ -181,8 +181,8 @@ void eni_member_finish(eni_member *member, en_status status, const char *reason,
     }
     eni_error("member", "the run is broken: %s", reason);
     int before = EN_OK, verdict = status == EN_OK ? EN_EPEER : status;
-    if (member->config.ended != NULL) atomic_compare_exchange_strong(member->config.ended, &before, verdict);
     atomic_store_explicit(&member->end.status, verdict, memory_order_release);
+    if (member->config.ended != NULL) atomic_compare_exchange_strong(member->config.ended, &before, verdict);
     eventfd_write(member->event_fd, 1);
     pthread_cond_broadcast(&member->changed);
 }

@@ -103,7 +103,8 @@ void eni_member_note_samples(eni_member *member, uint64_t samples);
 void eni_member_wait_begin(eni_member *member, const char *what, const char *name, uint64_t bytes,
                            uint32_t number);
 void eni_member_wait_end(eni_member *member);
-/* Where those two are written, for who waits often: eni_wait_note_begin and _end do the same. */
+/* Where those two are written, for who waits often: eni_wait_note_begin and _end do the same, but
+ * for a wait that _device began. */
 eni_wait_note *eni_member_wait_note(eni_member *member);
 /* The same for a device, whose work goes on while its process waits, as long as it takes: it is explained,
  * but nothing is concluded from it. */

@@ -287,6 +287,7 @@ static bool look_at_wait(const eni_member *member, wait_now *wait)
     wait->what = atomic_load_explicit(&member->place.wait.what, memory_order_relaxed);
     wait->name = atomic_load_explicit(&member->place.wait.name, memory_order_relaxed);
     wait->bytes = atomic_load_explicit(&member->place.wait.bytes, memory_order_relaxed);
+    atomic_thread_fence(memory_order_acquire);
     return atomic_load(&member->place.wait.begin_ns) == wait->begin_ns;
 }
 

@@ -107,12 +107,12 @@ en_status eni_token_write(const eni_token *token, const char *path)
 /* Locked before it has its name: who finds it there finds it locked. */
 en_status eni_token_write_held(const eni_token *token, const char *path, int *lock_out)
 {
-    char line[ENI_TOKEN_HEX + 1], why[ENI_PRIVATE_WHY];
+    char line[ENI_TOKEN_HEX + 1], why[ENI_PRIVATE_WHY + 256];
     EN_TRY(safe_directory(path));
     eni_token_hex(token, line);
     line[ENI_TOKEN_HEX - 1] = '\n';
-    if (eni_file_hold(path, line, ENI_TOKEN_HEX, true, lock_out, why, sizeof why) == EN_OK) return EN_OK;
-    return eni_fail(EN_EIO, "token", "%s", why);
+    const en_status st = eni_file_hold(path, line, ENI_TOKEN_HEX, true, lock_out, why, sizeof why);
+    return st == EN_OK ? st : eni_fail(st, "token", "%s", why);
 }
 
 bool eni_token_is_stale(const char *path)

@@ -277,7 +277,7 @@ static uint8_t call_fields(stream *s, eni_call *call)
     for (int i = 0; i < FLAGS; i++)
         flags |= (uint8_t)(*flag[i] << i);
     FIELD(s, flags, 1);
-    for (int i = 0; i < FLAGS; i++)
+    for (int i = 0; i < FLAGS && is_loading(s); i++)
         *flag[i] = flags >> i & 1;
     FIELD_TO(s, call->pending_error, 4, EN_EBUG, "a status is none");
     FIELD(s, call->msg.src, 4);

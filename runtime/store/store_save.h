@@ -26,13 +26,13 @@
  *     TIMER    the first due time is eni_store_timer(): nothing was said yet that is not in the state
  *     MEMBER   JOINED with its incarnation for every client that is here again (known ones change nothing),
  *              LEFT for those that are not
- *     CALL     from the last stable one on, with is_replay (store.h), each after the answer to the one
- * before. The stable one itself is a repeat and needs no payload, but its answer must be waited for: the
+ *     CALL     from the last stable one on, with is_replay (store.h), each after the answer to the one before.
+ *              The stable one itself is a repeat and needs no payload, but its answer must be waited for: the
  *              store may have it staged or held in a round that it has yet to make up, and a call that comes
  *              before would get into that round (ps-sync then sums two pushes of one rank; found by the fault
- * test). New calls come after the last replay is answered, and keep is_replay while their base_version is
- * from an earlier incarnation. Held calls keep their tickets, or what old_ticket makes of them; a repeat
- * brings the new one. */
+ *              test). New calls come after the last replay is answered, and keep is_replay while their
+ *              base_version is from an earlier incarnation.
+ *     Held calls keep their tickets, or what old_ticket makes of them; a repeat brings the new one. */
 #ifndef STORE_STORE_SAVE_H
 #define STORE_STORE_SAVE_H
 

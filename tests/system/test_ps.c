@@ -80,7 +80,10 @@ static void test_by_hand(void **state)
     ps_line(j.psd.pid, line);
     expect_words(line, (const char *[]){"ps-sync", "toy", " 2 ", NULL});
     process_kill(&j.psd, SIGSTOP);
-    ps_line(j.psd.pid, line);
+    stopwatch watch = stopwatch_start(); /* the signal may take a moment */
+    do
+        ps_line(j.psd.pid, line);
+    while (strstr(line, " stopped ") == NULL && stopwatch_read(&watch) < GUARD);
     expect_words(line, (const char *[]){"ps-sync", " stopped ", NULL});
     process_kill(&j.psd, SIGCONT);
     stop(j.psd.pid, 0);
