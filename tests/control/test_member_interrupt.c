@@ -62,7 +62,10 @@ static void a_gather_ends_when_the_user_says_so(void **state)
     assert_int_equal(eni_member_verdict(member, never()), EN_EINTR);
     assert_int_equal(eni_member_status(member), EN_OK); /* the run is whole: we can still speak */
     eni_member_abort(member, "interrupted by the user");
-    assert_int_equal(eni_member_gather(c.hand[1].member, "trained", NULL, 0, NULL, never()), EN_EPEER);
+    en_status st = eni_member_gather(c.hand[1].member, "trained", NULL, 0, NULL, never());
+    if (st == EN_OK) /* the leader read it before the abort, and had the other one's */
+        st = eni_member_gather(c.hand[1].member, "trained again", NULL, 0, NULL, never());
+    assert_int_equal(st, EN_EPEER);
     assert_int_equal(eni_member_death(c.hand[1].member, &death), EN_ENOENT);
     assert_true(crew_logged("gave up: interrupted by the user"));
     is_prompt(begin);
