@@ -113,7 +113,7 @@ typedef struct eni_records {
     eni_trace *trace;
     eni_recorder *recorder;
     eni_tensorboard *tensorboard; /* rank 0, with --tensorboard */
-    eni_progress progress;
+    eni_bar bar;
     eni_curve *curve;
     int out_fd;        /* rank 0: the folder of --out, which is this run's alone (config/outputs.h); -1 */
     int has_result;    /* result.json is written */

@@ -124,16 +124,10 @@ en_status eni_recorder_close(eni_recorder *recorder)
 
 enum { BAR_WIDTH = 20 }; /* the line fits into 80 columns: a longer one would not be overwritten */
 
-void eni_progress_init(eni_progress *progress, int fd, int quiet, uint64_t total, uint64_t per_epoch,
-                       uint64_t log_every)
+void eni_bar_begin(eni_bar *bar)
 {
-    *progress = (eni_progress){.fd = fd,
-                               .quiet = quiet,
-                               .tty = isatty(STDERR_FILENO),
-                               .total = total,
-                               .per_epoch = per_epoch,
-                               .log_every = log_every,
-                               .begin_ns = eni_now_ns()};
+    bar->tty = isatty(STDERR_FILENO);
+    bar->begin_ns = eni_now_ns();
 }
 
 /* "12.3 s", "4:05 min" */
@@ -145,52 +139,52 @@ static void format_left(double seconds, char text[32])
         snprintf(text, 32, "%d:%02d min", (int)(seconds / 60), (int)seconds % 60);
 }
 
-static void draw_bar(const eni_progress *progress, uint64_t samples, float loss, double rate)
+static void draw_bar(const eni_bar *bar, uint64_t samples, float loss, double rate)
 {
-    char bar[BAR_WIDTH * 3 + 1] = "", left[32];
-    double done = progress->total > 0 ? (double)samples / (double)progress->total : 1;
+    char drawn[BAR_WIDTH * 3 + 1] = "", left[32];
+    double done = bar->total > 0 ? (double)samples / (double)bar->total : 1;
     if (done > 1) done = 1;
     for (int i = 0; i < BAR_WIDTH; i++)
-        strcat(bar, i < (int)(done * BAR_WIDTH) ? "█" : "░");
-    format_left(rate > 0 ? (1 - done) * (double)progress->total / rate : 0, left);
-    fprintf(stderr, "\r%s %3.0f %%  %8.0f samples/s  loss %.4f  %s left \033[K", bar, done * 100, rate,
+        strcat(drawn, i < (int)(done * BAR_WIDTH) ? "█" : "░");
+    format_left(rate > 0 ? (1 - done) * (double)bar->total / rate : 0, left);
+    fprintf(stderr, "\r%s %3.0f %%  %8.0f samples/s  loss %.4f  %s left \033[K", drawn, done * 100, rate,
             (double)loss, left);
 }
 
-static void print_line(const eni_progress *progress, uint64_t samples, float loss)
+static void print_line(const eni_bar *bar, uint64_t samples, float loss)
 {
-    uint64_t per_epoch = progress->per_epoch > 0 ? progress->per_epoch : 1;
+    uint64_t per_epoch = bar->per_epoch > 0 ? bar->per_epoch : 1;
     uint64_t epoch = samples > 0 ? (samples - 1) / per_epoch : 0, in_epoch = samples - epoch * per_epoch;
     fprintf(stderr, "Train Epoch: %" PRIu64 " [%" PRIu64 "/%" PRIu64 " (%.0f%%)]  Loss: %.6f\n", epoch + 1,
             in_epoch, per_epoch, 100.0 * (double)in_epoch / (double)per_epoch, (double)loss);
 }
 
 /* Not dprintf: glibc's leaks its buffer when the launcher has gone. */
-static void tell_launcher(const eni_progress *progress, uint64_t samples, double rate, float loss)
+static void tell_launcher(const eni_bar *bar, uint64_t samples, double rate, float loss)
 {
     char line[160];
-    int n = snprintf(line, sizeof line, "progress %" PRIu64 " %" PRIu64 " %.1f %.6g\n", samples,
-                     progress->total, rate, (double)loss);
-    ssize_t ignored = write(progress->fd, line, (size_t)n);
+    int n = snprintf(line, sizeof line, "progress %" PRIu64 " %" PRIu64 " %.1f %.6g\n", samples, bar->total,
+                     rate, (double)loss);
+    ssize_t ignored = write(bar->fd, line, (size_t)n);
     (void)ignored;
 }
 
-void eni_progress_step(eni_progress *progress, uint64_t step, uint64_t samples, float loss)
+void eni_bar_step(eni_bar *bar, uint64_t step, uint64_t samples, float loss)
 {
     int64_t now = eni_now_ns();
-    int due = now - progress->last_ns >= ENI_SECOND / 10 || samples >= progress->total;
-    double seconds = (double)(now - progress->begin_ns) * 1e-9;
+    int due = now - bar->last_ns >= ENI_SECOND / 10 || samples >= bar->total;
+    double seconds = (double)(now - bar->begin_ns) * 1e-9;
     double rate = seconds > 0 ? (double)samples / seconds : 0;
-    if (due && progress->fd >= 0) tell_launcher(progress, samples, rate, loss);
-    if (!progress->quiet && !progress->tty && progress->log_every > 0 && step % progress->log_every == 0)
-        print_line(progress, samples, loss);
-    if (due && !progress->quiet && progress->tty) draw_bar(progress, samples, loss, rate);
-    if (due) progress->last_ns = now;
+    if (due && bar->fd >= 0) tell_launcher(bar, samples, rate, loss);
+    if (!bar->quiet && !bar->tty && bar->log_every > 0 && step % bar->log_every == 0)
+        print_line(bar, samples, loss);
+    if (due && !bar->quiet && bar->tty) draw_bar(bar, samples, loss, rate);
+    if (due) bar->last_ns = now;
 }
 
-void eni_progress_done(eni_progress *progress)
+void eni_bar_done(eni_bar *bar)
 {
-    if (!progress->quiet && progress->tty) fputc('\n', stderr);
+    if (!bar->quiet && bar->tty) fputc('\n', stderr);
 }
 
 static const int64_t flush_ns = 2 * ENI_SECOND;
@@ -234,18 +228,13 @@ static void put_bytes(proto *p, unsigned field, const void *bytes, size_t n)
     p->n += n;
 }
 
-static void put_double(proto *p, unsigned field, double value)
+/* Little endian, as everywhere in Entrain. */
+static void put_fixed(proto *p, unsigned field, unsigned type, const void *value)
 {
-    put_key(p, field, FIXED64);
-    memcpy(p->byte + p->n, &value, sizeof value); /* little endian, as everywhere in Entrain */
-    p->n += sizeof value;
-}
-
-static void put_float(proto *p, unsigned field, float value)
-{
-    put_key(p, field, FIXED32);
-    memcpy(p->byte + p->n, &value, sizeof value);
-    p->n += sizeof value;
+    const size_t bytes = type == FIXED64 ? 8 : 4;
+    put_key(p, field, type);
+    memcpy(p->byte + p->n, value, bytes);
+    p->n += bytes;
 }
 
 /* Fields of event.proto and summary.proto. */
@@ -255,7 +244,7 @@ enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, SESSION_STATUS = 1, S
 static void begin_event(proto *event, double wall_time, uint64_t step)
 {
     event->n = 0;
-    put_double(event, EVENT_WALL_TIME, wall_time);
+    put_fixed(event, EVENT_WALL_TIME, FIXED64, &wall_time);
     put_key(event, EVENT_STEP, VARINT);
     put_varint(event, step);
 }
@@ -263,8 +252,9 @@ static void begin_event(proto *event, double wall_time, uint64_t step)
 static void put_scalar(proto *summary, const char *tag, double value)
 {
     proto scalar = {.n = 0};
+    const float simple = (float)value;
     put_bytes(&scalar, VALUE_TAG, tag, strlen(tag));
-    put_float(&scalar, VALUE_SIMPLE, (float)value);
+    put_fixed(&scalar, VALUE_SIMPLE, FIXED32, &simple);
     put_bytes(summary, SUMMARY_VALUE, scalar.byte, scalar.n);
 }
 

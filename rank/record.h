@@ -75,25 +75,23 @@ en_status eni_recorder_close(eni_recorder *recorder);
 /* ---- what a person sees: a bar on a terminal, plain lines elsewhere; for a launcher a line per update ----
  */
 
-typedef struct eni_progress {
+typedef struct eni_bar {
     int fd;         /* >= 0: machine-readable lines for a launcher go here */
     int quiet;      /* nothing for people */
-    int tty;        /* stderr is a terminal */
     uint64_t total; /* global samples of the run */
     uint64_t per_epoch;
     uint64_t log_every; /* steps between two plain lines; 0: never */
+    int tty;            /* stderr is a terminal: this and the rest by eni_bar_begin */
     int64_t begin_ns, last_ns;
-} eni_progress;
+} eni_bar;
 
-/* `fd` < 0: no launcher. */
-void eni_progress_init(eni_progress *progress, int fd, int quiet, uint64_t total, uint64_t per_epoch,
-                       uint64_t log_every);
+void eni_bar_begin(eni_bar *bar);
 
 /* After each step of rank 0: at most ten redraws a second. */
-void eni_progress_step(eni_progress *progress, uint64_t step, uint64_t samples, float loss);
+void eni_bar_step(eni_bar *bar, uint64_t step, uint64_t samples, float loss);
 
 /* Ends the bar's line. */
-void eni_progress_done(eni_progress *progress);
+void eni_bar_done(eni_bar *bar);
 
 /* ---- TensorBoard: the curves of one run, one folder per run ---- */
 

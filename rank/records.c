@@ -122,8 +122,12 @@ en_status eni_records_open(eni_rank *self)
     if (is_first) EN_TRY(eni_records_open_metrics(self));
     if (is_first && asked->tensorboard != NULL)
         EN_TRY(eni_tensorboard_open(asked->tensorboard, resumed_samples(self), &self->records.tensorboard));
-    eni_progress_init(&self->records.progress, self->asked.launcher_fd, asked->is_quiet || !is_first,
-                      plan->samples, plan->epoch_samples, asked->log_every);
+    self->records.bar = (eni_bar){.fd = self->asked.launcher_fd,
+                                  .quiet = asked->is_quiet || !is_first,
+                                  .total = plan->samples,
+                                  .per_epoch = plan->epoch_samples,
+                                  .log_every = asked->log_every};
+    eni_bar_begin(&self->records.bar);
     if (is_first && plan->dropped_per_epoch + plan->dropped_at_end > 0)
         eni_info("worker", "%llu of %llu samples dropped per epoch, %llu at the end (--drop-last)",
                  (unsigned long long)plan->dropped_per_epoch, (unsigned long long)plan->train_samples,

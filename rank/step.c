@@ -230,7 +230,7 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
         t->last_samples += s->nsamples;
     }
     eni_member_note_samples(self->member, t->samples);
-    if (self->world.rank == 0) eni_progress_step(&self->records.progress, s->step, s->samples, s->loss);
+    if (self->world.rank == 0) eni_bar_step(&self->records.bar, s->step, s->samples, s->loss);
     return EN_OK;
 }
 

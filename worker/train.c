@@ -57,7 +57,7 @@ en_status eni_train(eni_rank *rank)
     if (st == EN_ESTOP) EN_TRY(eni_step_settle(rank, true));
     if (st != EN_ESTOP)
         (void)!eni_step_settle(rank, false); /* what has come by now is recorded, nothing is waited for */
-    eni_progress_done(&rank->records.progress);
+    eni_bar_done(&rank->records.bar);
     if (st != EN_ESTOP) return st;
     EN_TRY(stop_clock(rank));
     return eni_save_finish(rank);

@@ -55,11 +55,11 @@ static void pipe_close(int fds[2])
 /* Ten steps of 64 samples over two epochs, as rank 0 drives them. */
 static void train(int fd, int quiet, uint64_t log_every)
 {
-    eni_progress progress;
-    eni_progress_init(&progress, fd, quiet, 640, 320, log_every);
+    eni_bar bar = {.fd = fd, .quiet = quiet, .total = 640, .per_epoch = 320, .log_every = log_every};
+    eni_bar_begin(&bar);
     for (uint64_t step = 0; step < 10; step++)
-        eni_progress_step(&progress, step, (step + 1) * 64, 1.5f);
-    eni_progress_done(&progress);
+        eni_bar_step(&bar, step, (step + 1) * 64, 1.5f);
+    eni_bar_done(&bar);
 }
 
 static void test_plain_lines(void **state)
