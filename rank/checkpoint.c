@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,30 +161,35 @@ char *eni_checkpoint_facts(const eni_checkpoint *c)
 /* ---- the facts, back: everything is checked, whoever wrote it -------------------------------------------
  */
 
-static en_status bad(char why_out[ENI_ST_WHY], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static en_status bad(char why_out[ENI_ST_WHY], const char *fmt, ...)
+/* Says what is wrong with the file, and returns `st`. */
+static en_status wrong(char why_out[ENI_ST_WHY], en_status st, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static en_status wrong(char why_out[ENI_ST_WHY], en_status st, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
     vsnprintf(why_out, ENI_ST_WHY, fmt, args);
     va_end(args);
-    return EN_EFORMAT;
+    return st;
+}
+
+static bool take_whole(const json_t *value, uint64_t *value_out)
+{
+    *value_out = (uint64_t)json_integer_value(value);
+    return json_is_integer(value) && json_integer_value(value) >= 0;
 }
 
 static en_status whole(const json_t *o, const char *key, uint64_t *value_out, char *why_out)
 {
-    const json_t *value = json_object_get(o, key);
-    if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return bad(why_out, "its fact \"%s\" is no whole number", key);
-    *value_out = (uint64_t)json_integer_value(value);
-    return EN_OK;
+    if (take_whole(json_object_get(o, key), value_out)) return EN_OK;
+    return wrong(why_out, EN_EFORMAT, "its fact \"%s\" is no whole number", key);
 }
 
 static en_status text(const json_t *o, const char *key, char *value_out, size_t bytes, char *why_out)
 {
     const char *value = json_string_value(json_object_get(o, key));
     if (value == NULL || strlen(value) >= bytes)
-        return bad(why_out, "its fact \"%s\" is no text of at most %zu bytes", key, bytes - 1);
+        return wrong(why_out, EN_EFORMAT, "its fact \"%s\" is no text of at most %zu bytes", key, bytes - 1);
     memcpy(value_out, value, strlen(value) + 1);
     return EN_OK;
 }
@@ -208,7 +214,7 @@ static en_status list(const json_t *o, const char *key, size_t max, size_t size,
 {
     const json_t *found = json_object_get(o, key);
     if (!json_is_array(found) || json_array_size(found) > max)
-        return bad(why_out, "its fact \"%s\" is no list of at most %zu", key, max);
+        return wrong(why_out, EN_EFORMAT, "its fact \"%s\" is no list of at most %zu", key, max);
     *items_out = eni_alloc_array(json_array_size(found), size);
     if (*items_out == NULL) return EN_ENOMEM;
     *list_out = found;
@@ -220,11 +226,13 @@ static en_status take_same(const json_t *o, eni_checkpoint *c, char *why_out)
     json_t *same = json_object_get(o, "same"), *value;
     const char *key;
     if (!json_is_object(same) || json_object_size(same) > ENI_CHECKPOINT_FACTS)
-        return bad(why_out, "its fact \"same\" is no object of at most %d", ENI_CHECKPOINT_FACTS);
+        return wrong(why_out, EN_EFORMAT, "its fact \"same\" is no object of at most %d",
+                     ENI_CHECKPOINT_FACTS);
     json_object_foreach(same, key, value)
     {
         eni_fact *fact = &c->facts[c->nfacts];
-        if (strlen(key) >= sizeof fact->key) return bad(why_out, "it has a fact of an unknown name");
+        if (strlen(key) >= sizeof fact->key)
+            return wrong(why_out, EN_EFORMAT, "it has a fact of an unknown name");
         memcpy(fact->key, key, strlen(key) + 1);
         EN_TRY(text(same, key, fact->value, sizeof fact->value, why_out));
         c->nfacts++;
@@ -240,7 +248,7 @@ static en_status take_history(const json_t *o, eni_checkpoint *c, char *why_out)
     EN_TRY(list(o, "history", HISTORY_MAX, sizeof *c->history, (void **)&c->history, &found, why_out));
     json_array_foreach(found, i, item)
     {
-        if (!json_is_string(item)) return bad(why_out, "its history is no list of texts");
+        if (!json_is_string(item)) return wrong(why_out, EN_EFORMAT, "its history is no list of texts");
         if ((c->history[c->nhistory++] = eni_strdup(json_string_value(item))) == NULL) return EN_ENOMEM;
     }
     return EN_OK;
@@ -255,18 +263,15 @@ static en_status take_stretches(const json_t *o, const en_schema *schema, eni_ch
     for (size_t i = 0; i < json_array_size(found); i++) {
         uint64_t v[5];
         item = json_array_get(found, i);
-        if (json_array_size(item) != 5) return bad(why_out, "stretch %zu is no list of five numbers", i);
-        for (size_t k = 0; k < 5; k++) {
-            const json_t *number = json_array_get(item, k);
-            if (!json_is_integer(number) || json_integer_value(number) < 0)
-                return bad(why_out, "stretch %zu is no list of five numbers", i);
-            v[k] = (uint64_t)json_integer_value(number);
-        }
+        bool is_read = json_array_size(item) == 5;
+        for (size_t k = 0; k < 5; k++)
+            is_read = take_whole(json_array_get(item, k), &v[k]) && is_read;
+        if (!is_read) return wrong(why_out, EN_EFORMAT, "stretch %zu is no list of five numbers", i);
         if (v[0] < end || v[1] <= v[0] || v[1] > schema->count)
-            return bad(why_out,
-                       "stretch %zu, elements %llu to %llu, is out of order or beyond the %llu of the model",
-                       i, (unsigned long long)v[0], (unsigned long long)v[1],
-                       (unsigned long long)schema->count);
+            return wrong(
+                why_out, EN_EFORMAT,
+                "stretch %zu, elements %llu to %llu, is out of order or beyond the %llu of the model", i,
+                (unsigned long long)v[0], (unsigned long long)v[1], (unsigned long long)schema->count);
         end = v[1];
         c->stretches[c->nstretches++] = (eni_stretch){v[0], v[1], v[2], v[3], v[4]};
     }
@@ -276,18 +281,15 @@ static en_status take_stretches(const json_t *o, const en_schema *schema, eni_ch
 /* A rank without fp16 has none. */
 static en_status take_scale(const json_t *found, eni_scale_facts *scale, char *why_out)
 {
-    json_int_t good = 0, overflows = 0, samples = 0;
     int exponent;
     if (found == NULL) return EN_OK;
-    const int is_read = json_unpack((json_t *)(uintptr_t)found, "[F, I, I, I]", &scale->scale, &good,
-                                    &overflows, &samples) == 0;
-    if (!is_read || !(scale->scale >= 1 && scale->scale <= 0x1p127) ||
-        frexp(scale->scale, &exponent) != 0.5 || good < 0 || overflows < 0 || samples < 0)
-        return bad(why_out, "a rank's loss scale is none");
-    scale->good = (uint64_t)good;
-    scale->overflows = (uint64_t)overflows;
-    scale->samples = (uint64_t)samples;
-    return EN_OK;
+    scale->scale = json_number_value(json_array_get(found, 0));
+    const bool is_read = take_whole(json_array_get(found, 1), &scale->good) &&
+                         take_whole(json_array_get(found, 2), &scale->overflows) &&
+                         take_whole(json_array_get(found, 3), &scale->samples);
+    if (is_read && scale->scale >= 1 && scale->scale <= 0x1p127 && frexp(scale->scale, &exponent) == 0.5)
+        return EN_OK;
+    return wrong(why_out, EN_EFORMAT, "a rank's loss scale is none");
 }
 
 static en_status take_rank(const json_t *o, eni_rank_facts *rank, char *why_out)
@@ -295,7 +297,8 @@ static en_status take_rank(const json_t *o, eni_rank_facts *rank, char *why_out)
     const json_t *loss = json_object_get(o, "last_loss");
     EN_TRY(read_fields(o, rank, rank_fields, RANK_FIELDS, why_out));
     EN_TRY(take_scale(json_object_get(o, "loss_scale"), &rank->scale, why_out));
-    if (rank->state_bytes > STATE_MAX) return bad(why_out, "a rank's state has %zu bytes", rank->state_bytes);
+    if (rank->state_bytes > STATE_MAX)
+        return wrong(why_out, EN_EFORMAT, "a rank's state has %zu bytes", rank->state_bytes);
     rank->last_loss = json_is_number(loss) ? json_number_value(loss) : NAN;
     return EN_OK;
 }
@@ -320,10 +323,10 @@ static en_status take_vectors(const json_t *o, eni_checkpoint *c, char *why_out)
     {
         const char *name = json_string_value(item);
         if (name == NULL || strlen(name) >= ENI_CHECKPOINT_NAME || (i == 0) != (name[0] == 0))
-            return bad(why_out, "vector %zu has no name that a vector may have", i);
+            return wrong(why_out, EN_EFORMAT, "vector %zu has no name that a vector may have", i);
         memcpy(c->images[c->nimages++].name, name, strlen(name) + 1);
     }
-    return c->nimages > 0 ? EN_OK : bad(why_out, "it has no weights");
+    return c->nimages > 0 ? EN_OK : wrong(why_out, EN_EFORMAT, "it has no weights");
 }
 
 /* Said before its sizes are looked at, which would be told as damage. */
@@ -332,9 +335,8 @@ static en_status check_model(const eni_checkpoint *c, const en_schema *schema, c
     for (uint32_t i = 0; i < c->nfacts; i++) {
         if (strcmp(c->facts[i].key, "model") != 0 || strcmp(c->facts[i].value, schema->network->name) == 0)
             continue;
-        snprintf(why_out, ENI_ST_WHY, "it is of --model=%s, and this run has %s", c->facts[i].value,
-                 schema->network->name);
-        return EN_EMISMATCH;
+        return wrong(why_out, EN_EMISMATCH, "it is of --model=%s, and this run has %s", c->facts[i].value,
+                     schema->network->name);
     }
     return EN_OK;
 }
@@ -343,11 +345,9 @@ static en_status take_all(const json_t *o, const en_schema *schema, eni_checkpoi
 {
     uint64_t format = 0;
     EN_TRY(whole(o, "format", &format, why_out));
-    if (format != ENI_CHECKPOINT_FORMAT) {
-        bad(why_out, "it has format %llu, and this build reads %d", (unsigned long long)format,
-            ENI_CHECKPOINT_FORMAT);
-        return EN_EVERSION;
-    }
+    if (format != ENI_CHECKPOINT_FORMAT)
+        return wrong(why_out, EN_EVERSION, "it has format %llu, and this build reads %d",
+                     (unsigned long long)format, ENI_CHECKPOINT_FORMAT);
     EN_TRY(read_fields(o, c, checkpoint_fields, CHECKPOINT_FIELDS, why_out));
     EN_TRY(take_same(o, c, why_out));
     EN_TRY(check_model(c, schema, why_out));
@@ -365,7 +365,7 @@ en_status eni_checkpoint_take_facts(const char *facts, const en_schema *schema,
     json_t *o = json_loads(facts, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(o)) {
         json_decref(o);
-        return bad(why_out, "its facts are no JSON object: %s", error.text);
+        return wrong(why_out, EN_EFORMAT, "its facts are no JSON object: %s", error.text);
     }
     snprintf(why_out, ENI_ST_WHY, "out of memory");
     en_status st = take_all(o, schema, &c, why_out);
@@ -403,10 +403,9 @@ static en_status add_image(table *t, const en_schema *schema, const eni_image *i
         const en_model_tensor *from = &schema->tensors[i];
         eni_st_tensor *to = &t->tensors[t->n];
         tensor_name(image, from, t->names[t->n]);
-        if (!eni_all_finite(image->flat + from->offset, from->count)) {
-            snprintf(why_out, ENI_ST_WHY, "tensor %s holds values that are not finite", t->names[t->n]);
-            return EN_ENONFINITE;
-        }
+        if (!eni_all_finite(image->flat + from->offset, from->count))
+            return wrong(why_out, EN_ENONFINITE, "tensor %s holds values that are not finite",
+                         t->names[t->n]);
         *to = (eni_st_tensor){.name = t->names[t->n],
                               .ndim = from->ndim,
                               .count = from->count,
@@ -477,11 +476,9 @@ static en_status read_image(const eni_st_file *file, const en_schema *schema, en
         tensor_name(image, want, name);
         const eni_st_tensor *found = eni_st_find(file, name);
         if (found == NULL || found->dtype != ENI_ST_F32 || found->ndim != want->ndim ||
-            memcmp(found->shape, want->shape, want->ndim * sizeof want->shape[0]) != 0) {
-            snprintf(why_out, ENI_ST_WHY, "it has no tensor %s %s, which %s has", name,
-                     eni_st_shape_text(want->shape, want->ndim, shape), schema->network->name);
-            return EN_EMISMATCH;
-        }
+            memcmp(found->shape, want->shape, want->ndim * sizeof want->shape[0]) != 0)
+            return wrong(why_out, EN_EMISMATCH, "it has no tensor %s %s, which %s has", name,
+                         eni_st_shape_text(want->shape, want->ndim, shape), schema->network->name);
         memcpy(image->flat + want->offset, found->data, want->count * sizeof(float));
     }
     return EN_OK;
@@ -493,10 +490,8 @@ static en_status read_state(const eni_st_file *file, uint32_t r, eni_rank_facts 
     if (rank->state_bytes == 0) return EN_OK;
     state_name(r, name);
     const eni_st_tensor *found = eni_st_find(file, name);
-    if (found == NULL || found->dtype != ENI_ST_U8 || found->count != rank->state_bytes) {
-        snprintf(why_out, ENI_ST_WHY, "the state of rank %u is not there as its facts say", r);
-        return EN_EFORMAT;
-    }
+    if (found == NULL || found->dtype != ENI_ST_U8 || found->count != rank->state_bytes)
+        return wrong(why_out, EN_EFORMAT, "the state of rank %u is not there as its facts say", r);
     rank->state = eni_alloc(rank->state_bytes);
     if (rank->state == NULL) return EN_ENOMEM;
     memcpy(rank->state, found->data, rank->state_bytes);
@@ -507,20 +502,18 @@ static en_status take_file(const eni_st_file *file, const en_schema *schema, eni
 {
     const char *facts = eni_st_find_meta(file, "entrain");
     uint64_t tensors = 0;
-    if (facts == NULL) {
-        snprintf(why_out, ENI_ST_WHY, "it has no facts of a run");
-        return EN_EFORMAT;
-    }
+    if (facts == NULL) return wrong(why_out, EN_EFORMAT, "it has no facts of a run");
     EN_TRY(eni_checkpoint_take_facts(facts, schema, c, why_out));
     snprintf(why_out, ENI_ST_WHY, "out of memory");
     for (uint32_t i = 0; i < c->nimages; i++, tensors += schema->ntensors)
         EN_TRY(read_image(file, schema, &c->images[i], why_out));
-    for (uint32_t r = 0; r<c->nranks; r++, tensors += c->ranks[r - 1].state_bytes> 0)
+    for (uint32_t r = 0; r < c->nranks; r++) {
+        tensors += c->ranks[r].state_bytes > 0;
         EN_TRY(read_state(file, r, &c->ranks[r], why_out));
+    }
     if (tensors == file->ntensors) return EN_OK;
-    snprintf(why_out, ENI_ST_WHY, "it has %u tensors, where %s would have %llu", file->ntensors,
-             schema->network->name, (unsigned long long)tensors);
-    return EN_EMISMATCH;
+    return wrong(why_out, EN_EMISMATCH, "it has %u tensors, where %s would have %llu", file->ntensors,
+                 schema->network->name, (unsigned long long)tensors);
 }
 
 en_status eni_checkpoint_parse(const char *name, const void *data, size_t bytes, const en_schema *schema,
