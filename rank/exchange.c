@@ -130,19 +130,6 @@ static en_status open_local(eni_rank *self, int64_t deadline)
     return EN_OK;
 }
 
-en_status eni_local_group_samples(const eni_rank *self, uint64_t step, uint64_t *samples_out)
-{
-    const eni_rank_group *g = &self->exchange.local;
-    eni_micro micro;
-    *samples_out = 0;
-    for (int i = 0; i < g->info.nranks; i++) {
-        EN_TRY(eni_plan_micro(&self->job.plan, step * self->job.plan.world + (uint64_t)g->peers[i].rank,
-                              &micro));
-        *samples_out += micro.count;
-    }
-    return EN_OK;
-}
-
 static en_status open_shaper(eni_rank *self)
 {
     const eni_exchange_options *asked = &self->exchange.asked;

@@ -129,6 +129,8 @@ typedef struct eni_saving {
     int is_resumed;
     uint64_t first_step, first_micro; /* where this process begins */
     uint64_t carried;                 /* samples of the past that no rank's stats have */
+    uint64_t nwritten, nfailed;       /* rank 0: checkpoints of this process */
+    char last_path[1100];             /* of the last one that was written; "" */
 } eni_saving;
 
 struct eni_rank {
@@ -226,9 +228,6 @@ en_status eni_rank_connect(eni_rank *self);
  * shared. */
 en_status eni_rank_start(eni_rank *self);
 void eni_exchange_close(eni_rank *self);
-
-/* How many samples a step has on this host (fixed assignment). */
-en_status eni_local_group_samples(const eni_rank *self, uint64_t step, uint64_t *samples_out);
 
 /* What the exchange of a bucket takes (host/costs.h); all ranks together, before the first step or with
  * gradients that are all zero. `rank` is the eni_rank. */

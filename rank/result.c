@@ -18,40 +18,22 @@
 #include "core/try.h"
 #include "models/weights.h"
 #include "rank/rank.h"
-#include "rank/save.h"
 #include "runtime/net/tcp.h"
 
 /* ---- what this rank reports of itself ---- */
-
-static double cpu_seconds(void)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
-           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
-}
-
-static uint64_t max_rss_bytes(void)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (uint64_t)usage.ru_maxrss * 1024;
-}
 
 /* "0-1": the cores this process may run on. */
 static void format_cores(char *text, size_t bytes)
 {
     cpu_set_t set;
-    size_t used = 0;
     text[0] = 0;
     if (sched_getaffinity(0, sizeof set, &set) != 0) return;
-    for (int c = 0; c < CPU_SETSIZE && used + 16 < bytes; c++) {
+    for (int c = 0; c < CPU_SETSIZE && strlen(text) + 16 < bytes; c++) {
         if (!CPU_ISSET(c, &set)) continue;
         int last = c;
         while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set))
             last++;
-        used += (size_t)snprintf(text + used, bytes - used, last > c ? "%s%d-%d" : "%s%d", used ? "," : "", c,
-                                 last);
+        eni_text_add(text, bytes, last > c ? "%s%d-%d" : "%s%d", text[0] != 0 ? "," : "", c, last);
         c = last;
     }
 }
@@ -75,6 +57,8 @@ static char *report_of_this_rank(const eni_rank *self)
     const eni_stats *t = &self->records.stats;
     eni_host_counters host;
     char role[32], cores[128];
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
     snprintf(role, sizeof role, "rank %d", self->world.rank);
     format_cores(cores, sizeof cores);
     eni_host_count(self->exchange.host, &host);
@@ -82,17 +66,19 @@ static char *report_of_this_rank(const eni_rank *self)
     eni_json_set_text(o, "role", role);
     eni_json_set_text(o, "host", self->host);
     eni_json_set_text(o, "cores", cores);
-    ENI_JSON_SET_INTS(o, {"rank", (uint64_t)self->world.rank}, {"pid", (uint64_t)getpid()},
-                      {"steps", t->steps - t->begin_steps}, {"all_steps", t->steps},
-                      {"samples_computed", t->samples}, {"data_ns", (uint64_t)t->data_ns},
-                      {"compute_ns", (uint64_t)t->compute_ns}, {"send_ns", (uint64_t)t->send_ns},
-                      {"wait_ns", (uint64_t)t->wait_ns}, {"update_ns", (uint64_t)t->update_ns},
-                      {"hidden_ns", (uint64_t)t->hidden_ns}, {"step_ns", (uint64_t)t->step_ns},
-                      {"clock_begin_ns", (uint64_t)t->clock_begin_ns}, {"last_samples", t->last_samples},
-                      {"last_correct", t->last_correct}, {"own_steps", host.steps},
-                      {"max_rss", max_rss_bytes()}, {"data_bytes", self->trainer.about.data_bytes});
+    ENI_JSON_SET_INTS(
+        o, {"rank", (uint64_t)self->world.rank}, {"pid", (uint64_t)getpid()},
+        {"steps", t->steps - t->begin_steps}, {"all_steps", t->steps}, {"samples_computed", t->samples},
+        {"data_ns", (uint64_t)t->data_ns}, {"compute_ns", (uint64_t)t->compute_ns},
+        {"send_ns", (uint64_t)t->send_ns}, {"wait_ns", (uint64_t)t->wait_ns},
+        {"update_ns", (uint64_t)t->update_ns}, {"hidden_ns", (uint64_t)t->hidden_ns},
+        {"step_ns", (uint64_t)t->step_ns}, {"clock_begin_ns", (uint64_t)t->clock_begin_ns},
+        {"last_samples", t->last_samples}, {"last_correct", t->last_correct}, {"own_steps", host.steps},
+        {"max_rss", (uint64_t)usage.ru_maxrss * 1024}, {"data_bytes", self->trainer.about.data_bytes});
     eni_json_set_number(o, "last_loss", t->last_loss);
-    eni_json_set_number(o, "cpu_seconds", cpu_seconds());
+    eni_json_set_number(o, "cpu_seconds",
+                        (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                            (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6);
     eni_json_set_number(o, "startup_seconds", (double)t->startup_ns * 1e-9);
     add_transport(self, o);
     if (self->trainer.ops->report_rank != NULL) self->trainer.ops->report_rank(self->trainer.self, o);
@@ -306,28 +292,19 @@ static void print_not_applied(const json_t *result)
                computed, applied, dropped, computed - applied - dropped);
 }
 
-static json_t *zero_staleness(uint64_t steps)
-{
-    return json_pack("{s:f, s:i, s:i, s:i, s:i, s:[[i, I]]}", "mean", 0.0, "p50", 0, "p95", 0, "p99", 0,
-                     "max", 0, "histogram", 0, (json_int_t)steps);
-}
-
+/* As the store counted it; there is none without one. */
 static void add_staleness(const eni_rank *self, const json_t *reports, json_t *result)
 {
+    static const char *const keys[] = {"staleness", "staleness_steady", "holds", "max_clocks_ahead"};
     const json_t *psd = store_report(self, reports);
-    json_t *staleness = json_object_get(psd, "staleness");
-    if (staleness != NULL) {
-        json_object_set(result, "staleness", staleness);
-        if (json_object_get(psd, "staleness_steady") != NULL)
-            json_object_set(result, "staleness_steady", json_object_get(psd, "staleness_steady"));
-        static const char *const keys[] = {"holds", "max_clocks_ahead"};
-        for (size_t i = 0; i < 2; i++)
-            if (json_object_get(psd, keys[i]) != NULL)
-                json_object_set(result, keys[i], json_object_get(psd, keys[i]));
-        return;
-    }
-    json_object_set_new(result, "staleness",
-                        zero_staleness(self->records.stats.steps * (uint64_t)self->world.nranks));
+    const json_int_t steps = (json_int_t)(self->records.stats.steps * (uint64_t)self->world.nranks);
+    if (json_object_get(psd, "staleness") == NULL)
+        json_object_set_new(result, "staleness",
+                            json_pack("{s:f, s:i, s:i, s:i, s:i, s:[[i, I]]}", "mean", 0.0, "p50", 0, "p95",
+                                      0, "p99", 0, "max", 0, "histogram", 0, steps));
+    else
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) /* what it does not say is left out */
+            json_object_set(result, keys[i], json_object_get(psd, keys[i]));
 }
 
 static void add_bytes(eni_rank *self, const json_t *reports, json_t *result)
@@ -441,16 +418,14 @@ static void add_identity(const eni_rank *self, json_t *result)
 
 static void add_checkpoints(const eni_rank *self, json_t *result)
 {
-    uint64_t written, failed;
-    const char *last;
+    const eni_saving *saving = &self->saving;
     json_t *from = json_array();
-    eni_save_count(self, &written, &failed, &last);
     json_object_set_new(result, "checkpoints",
-                        json_pack("{s:I, s:I, s:s}", "written", (json_int_t)written, "failed",
-                                  (json_int_t)failed, "last", last));
-    for (uint32_t i = 0; i < self->saving.past.nhistory; i++)
-        json_array_append_new(from, json_string(self->saving.past.history[i]));
-    if (self->saving.is_resumed) json_array_append_new(from, json_string(self->saving.past_path));
+                        json_pack("{s:I, s:I, s:s}", "written", (json_int_t)saving->nwritten, "failed",
+                                  (json_int_t)saving->nfailed, "last", saving->last_path));
+    for (uint32_t i = 0; i < saving->past.nhistory; i++)
+        json_array_append_new(from, json_string(saving->past.history[i]));
+    if (saving->is_resumed) json_array_append_new(from, json_string(saving->past_path));
     json_object_set_new(result, "resumed_from", from);
 }
 

@@ -184,16 +184,13 @@ static void batches_that_fit(const eni_rank *self, uint64_t rest, char *text, si
 {
     enum { SHOWN = 3 };
     const uint64_t ours = self->job.plan.batch, world = self->job.plan.world, most = rest / world;
-    size_t at = 0;
     int shown = 0;
     text[0] = 0;
     if (rest % world != 0) return;
     for (uint64_t b = ours < most ? ours : most; b > 0 && shown < SHOWN; b--)
-        if (most % b == 0 && ++shown)
-            at += (size_t)snprintf(text + at, bytes - at, "%s%" PRIu64, at > 0 ? ", " : "", b);
+        if (most % b == 0) eni_text_add(text, bytes, "%s%" PRIu64, shown++ > 0 ? ", " : "", b);
     for (uint64_t b = ours + 1; b <= most && shown < 2 * SHOWN; b++)
-        if (most % b == 0 && ++shown)
-            at += (size_t)snprintf(text + at, bytes - at, "%s%" PRIu64, at > 0 ? ", " : "", b);
+        if (most % b == 0) eni_text_add(text, bytes, "%s%" PRIu64, shown++ > 0 ? ", " : "", b);
 }
 
 static en_status find_position(eni_rank *self)

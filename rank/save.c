@@ -30,9 +30,6 @@ struct eni_saver {
     const en_schema *schema;
     en_status status;
     uint64_t next_try; /* for the message of a failure */
-
-    uint64_t written, failed;
-    char path[1100]; /* of the last one that was written */
 };
 
 /* ---- whether it can be ---- */
@@ -143,29 +140,31 @@ static void *write_main(void *user)
 }
 
 /* Waits for the write under way, and books it. */
-static void end_write(eni_saver *s)
+static void end_write(eni_saving *saving)
 {
+    eni_saver *s = saving->saver;
     if (!s->is_writing) return;
     pthread_join(s->thread, NULL);
     s->is_writing = 0;
     if (s->status == EN_OK) {
-        s->written++;
-        eni_checkpoint_path(s->dir, s->job.samples, s->path, sizeof s->path);
+        saving->nwritten++;
+        eni_checkpoint_path(s->dir, s->job.samples, saving->last_path, sizeof saving->last_path);
     } else {
-        s->failed++;
+        saving->nfailed++;
     }
     eni_checkpoint_fini(&s->job);
 }
 
-static void begin_write(eni_saver *s)
+static void begin_write(eni_saving *saving)
 {
+    eni_saver *s = saving->saver;
     s->next_try = s->next;
     int code = pthread_create(&s->thread, NULL, write_main, s);
     s->is_writing = code == 0;
     if (code == 0) return;
     eni_warn("save", "no checkpoint at sample %llu: no thread to write it: %s",
              (unsigned long long)s->job.samples, strerror(code));
-    s->failed++;
+    saving->nfailed++;
     eni_checkpoint_fini(&s->job);
 }
 
@@ -181,33 +180,26 @@ static void begin_write(eni_saver *s)
 
 /* ---- what the store holds, partition by partition of one moment ---- */
 
-/* What is behind each partition. */
+/* What is behind each partition; once that is noted, EN_EMISMATCH where it is another moment's by now: a store
+ * that was restarted in between has forgotten what it kept aside. */
 static en_status note_partitions(eni_rank *self, eni_checkpoint *c)
 {
     const int shards = eni_client_shards(self->exchange.client);
-    c->stretches = eni_alloc_array((size_t)self->job.buckets->n * (size_t)shards, sizeof *c->stretches);
+    const size_t room = (size_t)self->job.buckets->n * (size_t)shards;
+    uint32_t i = 0;
+    if (c->stretches == NULL) c->stretches = eni_alloc_array(room, sizeof *c->stretches);
     if (c->stretches == NULL) return EN_ENOMEM;
     for (uint32_t b = 0; b < self->job.buckets->n; b++)
         for (int s = 0; s < shards; s++) {
             eni_partition_past past;
             eni_client_past(self->exchange.client, b, s, &past);
             if (past.count == 0) continue;
-            c->stretches[c->nstretches++] =
-                (eni_stretch){past.lo, past.lo + past.count, past.version, past.steps, past.samples};
+            eni_stretch *stretch = &c->stretches[i++];
+            if (i <= c->nstretches && stretch->version != past.version) return EN_EMISMATCH;
+            if (i <= c->nstretches) continue;
+            *stretch = (eni_stretch){past.lo, past.lo + past.count, past.version, past.steps, past.samples};
         }
-    return EN_OK;
-}
-
-/* A store that was restarted in between has forgotten what it kept aside. */
-static en_status check_same_moment(eni_rank *self, const eni_checkpoint *c)
-{
-    uint32_t i = 0;
-    for (uint32_t b = 0; b < self->job.buckets->n; b++)
-        for (int s = 0; s < eni_client_shards(self->exchange.client); s++) {
-            eni_partition_past past;
-            eni_client_past(self->exchange.client, b, s, &past);
-            if (past.count > 0 && c->stretches[i++].version != past.version) return EN_EMISMATCH;
-        }
+    c->nstretches = i;
     return EN_OK;
 }
 
@@ -230,7 +222,7 @@ static en_status look_once(eni_rank *self, eni_checkpoint *c)
         eni_save_slot_name(self, i, name);
         EN_TRY(eni_rank_call_store(self, ENI_MSG_SNAPSHOT, ENI_VECTOR_SLOT + (uint32_t)i, ENI_SLOT_NONE,
                                    ENI_SLOT_EVAL));
-        EN_TRY(check_same_moment(self, c));
+        EN_TRY(note_partitions(self, c));
         EN_TRY(keep(self, c, name, eval));
     }
     return EN_OK;
@@ -706,7 +698,7 @@ static en_status save_at(eni_rank *self, uint64_t samples)
     EN_TRY(eni_step_settle(self, true));
     EN_TRY(eni_trainer_bring(&self->trainer, true));
     keep_records(self);
-    if (self->world.rank == 0) end_write(s);
+    if (self->world.rank == 0) end_write(&self->saving);
     s->last = samples;
     if (self->world.rank != 0 && is_alone) return EN_OK;
     int64_t begin = eni_now_ns();
@@ -714,7 +706,7 @@ static en_status save_at(eni_rank *self, uint64_t samples)
     if (self->world.rank != 0) return EN_OK;
     eni_debug("save", "sample %llu copied in %.1f ms", (unsigned long long)s->job.samples,
               (double)(eni_now_ns() - begin) * 1e-6);
-    begin_write(s);
+    begin_write(&self->saving);
     return EN_OK;
 }
 
@@ -740,23 +732,15 @@ en_status eni_save_finish(eni_rank *self)
     int is_early = self->job.is_claiming ? eni_shutdown_is_asked(self->shutdown)
                                          : samples < self->job.plan.samples && samples > s->last;
     if (is_early) EN_TRY(save_at(self, samples));
-    if (self->world.rank == 0) end_write(s);
+    if (self->world.rank == 0) end_write(&self->saving);
     return EN_OK;
-}
-
-void eni_save_count(const eni_rank *self, uint64_t *written_out, uint64_t *failed_out, const char **last_out)
-{
-    const eni_saver *s = self->saving.saver;
-    *written_out = s == NULL ? 0 : s->written;
-    *failed_out = s == NULL ? 0 : s->failed;
-    *last_out = s == NULL ? "" : s->path;
 }
 
 void eni_save_close(eni_rank *self)
 {
     eni_saver *s = self->saving.saver;
     if (s != NULL) {
-        end_write(s);
+        end_write(&self->saving);
         if (s->folder >= 0) close(s->folder);
     }
     eni_free(s);

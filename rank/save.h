@@ -37,9 +37,6 @@ en_status eni_save_step(eni_rank *self, uint64_t samples);
  * write under way. */
 en_status eni_save_finish(eni_rank *self);
 
-/* For result.json: how many were written, how many not; the last one's path, or "". */
-void eni_save_count(const eni_rank *self, uint64_t *written_out, uint64_t *failed_out, const char **last_out);
-
 void eni_save_close(eni_rank *self); /* waits for the write under way */
 
 /* The image of an optimizer's slot: "optimizer.momentum_buffer". */

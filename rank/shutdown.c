@@ -27,7 +27,7 @@ struct eni_shutdown {
     eni_member *member;
     int wake_fd, over_fd;
     bool has_signal; /* the thread's: another one would be the user in a hurry */
-    atomic_int is_asked, is_over, has_heard, signal_number, is_stopping;
+    atomic_int is_over, has_heard, signal_number, is_stopping;
     _Atomic int64_t asked_ns, lost_ns; /* INT64_MAX: not yet */
 };
 
@@ -43,9 +43,8 @@ static void get_over(eni_shutdown *e)
 static void ask(eni_shutdown *e, int signal_number)
 {
     if (e->asked_ns != INT64_MAX) return;
+    atomic_store(&e->signal_number, signal_number); /* who sees that it was asked sees by what */
     e->asked_ns = eni_now_ns();
-    atomic_store(&e->signal_number, signal_number);
-    atomic_store(&e->is_asked, 1);
 }
 
 static void heed_signal(eni_shutdown *e)
@@ -180,7 +179,7 @@ en_status eni_shutdown_status(const eni_shutdown *e)
 bool eni_shutdown_is_asked(eni_shutdown *e)
 {
     char why[ENI_REASON_MAX];
-    if (atomic_load(&e->is_asked)) return true;
+    if (e->asked_ns != INT64_MAX) return true;
     pthread_mutex_lock(&e->lock);
     const bool is_stopping = e->member != NULL && eni_member_is_stopping(e->member, why);
     pthread_mutex_unlock(&e->lock);

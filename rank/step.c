@@ -89,6 +89,20 @@ void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns)
                    0);
 }
 
+/* How many samples a step has on this host (fixed assignment). */
+static en_status local_samples(const eni_rank *self, uint64_t step, uint64_t *samples_out)
+{
+    const eni_rank_group *g = &self->exchange.local;
+    eni_micro micro;
+    *samples_out = 0;
+    for (int i = 0; i < g->info.nranks; i++) {
+        EN_TRY(eni_plan_micro(&self->job.plan, step * self->job.plan.world + (uint64_t)g->peers[i].rank,
+                              &micro));
+        *samples_out += micro.count;
+    }
+    return EN_OK;
+}
+
 /* Who pushes for others pushes with their samples; all are assigned, so nobody needs to ask. Steps that run
  * where the trainer has its vectors take the mean over all samples; where some may turn out not to count
  * nobody knows whose. */
@@ -100,7 +114,7 @@ static en_status note_samples(const eni_step_run *run, const uint64_t *samples, 
     if (has_steps && is_one) eni_host_note_micros(self->exchange.host, samples, n);
     if (self->exchange.local.coll == NULL && (!has_steps || is_one)) return EN_OK;
     world = self->trainer.may_drop ? 0 : eni_plan_step_samples(&self->job.plan, run->step);
-    if (self->exchange.local.coll != NULL) EN_TRY(eni_local_group_samples(self, run->step, &local));
+    if (self->exchange.local.coll != NULL) EN_TRY(local_samples(self, run->step, &local));
     eni_host_note_samples(self->exchange.host, local, world);
     return EN_OK;
 }
