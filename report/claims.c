@@ -2,9 +2,8 @@
 #include "report/claims.h"
 
 #include <math.h>
-#include <stdint.h>
-#include <stdio.h>
 
+#include "core/memory.h"
 #include "report/stats.h"
 
 /* ---- the test ------------------------------------------------------------------------------------------ */
@@ -156,46 +155,42 @@ size_t eni_claims_need(const eni_claim *claims, size_t n)
 }
 
 /* "3 comparisons need 7 seeds" */
-static size_t write_need(const eni_claim *claims, size_t n, char *text_out, size_t size)
+static void write_need(const eni_claim *claims, size_t n, char *text, size_t size)
 {
     const size_t m = eni_claims_among(claims, n), alone = eni_claims_seeds(1);
-    char first[64] = "";
     bool has_primary = false;
     for (size_t i = 0; i < n; i++)
         has_primary = has_primary || claims[i].is_primary;
-    if (m == 0 && !has_primary) return (size_t)snprintf(text_out, size, "Too few seeds to claim anything");
-    if (m == 0) return (size_t)snprintf(text_out, size, "The primary comparison needs %zu seeds", alone);
-    if (has_primary) snprintf(first, sizeof first, "The primary comparison needs %zu seeds, then ", alone);
-    return (size_t)snprintf(text_out, size, "%s%zu %scomparison%s need%s %zu seeds", first, m,
-                            has_primary ? "other " : "", m > 1 ? "s" : "", m > 1 ? "" : "s",
-                            eni_claims_seeds(m));
+    if (m == 0 && !has_primary) eni_text_add(text, size, "Too few seeds to claim anything");
+    if (has_primary) eni_text_add(text, size, "The primary comparison needs %zu seeds", alone);
+    if (m > 0)
+        eni_text_add(text, size, "%s%zu %scomparison%s need%s %zu seeds", has_primary ? ", then " : "", m,
+                     has_primary ? "other " : "", m > 1 ? "s" : "", m > 1 ? "" : "s", eni_claims_seeds(m));
 }
 
 /* "even has 7", or "slow has 3 of 7 (descriptive)": the setting of the first of n claims. */
-static size_t write_setting(const eni_claim *claims, size_t n, const char *name, char *text_out, size_t size)
+static void write_setting(const eni_claim *claims, size_t n, const char *name, char *text, size_t size)
 {
     size_t own = 0, among = eni_claims_among(claims, n);
     for (size_t i = 0; i < n; i++)
         own += !claims[i].is_primary;
-    if (among > 0 || own == 0) return (size_t)snprintf(text_out, size, "%s has %zu", name, claims->seeds);
-    return (size_t)snprintf(text_out, size, "%s has %zu of %zu (descriptive)", name, claims->seeds,
-                            eni_claims_seeds(own));
+    eni_text_add(text, size, "%s has %zu", name, claims->seeds);
+    if (among == 0 && own > 0) eni_text_add(text, size, " of %zu (descriptive)", eni_claims_seeds(own));
 }
 
 void eni_claims_text(const eni_claim *claims, size_t n, const char *const *settings, char *text_out,
                      size_t size)
 {
-    if (size > 0) text_out[0] = 0;
-    size_t used = n == 0 ? size : write_need(claims, n, text_out, size);
-    for (size_t i = 0, end; i < n && used < size; i = end) {
+    text_out[0] = 0;
+    if (n == 0) return;
+    write_need(claims, n, text_out, size);
+    for (size_t i = 0, end; i < n; i = end) {
         for (end = i; end < n && claims[end].setting == claims[i].setting;)
             end++;
-        used += (size_t)snprintf(text_out + used, size - used, i == 0 ? ": " : ", ");
-        if (used < size)
-            used +=
-                write_setting(&claims[i], end - i, settings[claims[i].setting], text_out + used, size - used);
+        eni_text_add(text_out, size, i == 0 ? ": " : ", ");
+        write_setting(&claims[i], end - i, settings[claims[i].setting], text_out, size);
     }
-    if (used < size) snprintf(text_out + used, size - used, ".");
+    eni_text_add(text_out, size, ".");
 }
 
 /* ---- the judgement ------------------------------------------------------------------------------------- */

@@ -1,12 +1,14 @@
 /* html.c - text and attributes escaped, tables, data URIs. */
 #include "report/html.h"
 
+#include <limits.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
-void eni_html_text(FILE *page, const char *text)
+static void put_text(FILE *page, const char *text, int most)
 {
-    for (const unsigned char *at = (const unsigned char *)text; *at != 0; at++) {
+    for (const unsigned char *at = (const unsigned char *)text; most-- > 0 && *at != 0; at++) {
         switch (*at) {
         case '&': fputs("&amp;", page); break;
         case '<': fputs("&lt;", page); break;
@@ -22,14 +24,35 @@ void eni_html_text(FILE *page, const char *text)
     }
 }
 
-void eni_html_printf(FILE *page, const char *fmt, ...)
+void eni_html_text(FILE *page, const char *text)
 {
-    char text[4096];
+    put_text(page, text, INT_MAX);
+}
+
+void eni_html_put(FILE *page, const char *markup, ...)
+{
     va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    va_start(args, markup);
+    while (*markup != 0) {
+        char how[16]; /* "%.1f" */
+        const size_t plain = strcspn(markup, "%");
+        fwrite(markup, 1, plain, page);
+        if (markup[plain] == 0) break;
+        const size_t bytes = 1 + strcspn(markup + plain + 1, "sdugf%") + 1;
+        snprintf(how, sizeof how, "%.*s", (int)bytes, markup + plain);
+        markup += plain + bytes;
+        const int star = strchr(how, '*') != NULL ? va_arg(args, int)
+                         : how[1] == '.'          ? atoi(how + 2)
+                                                  : INT_MAX;
+        switch (markup[-1]) {
+        case 's': put_text(page, va_arg(args, const char *), star); break;
+        case 'd': fprintf(page, how, va_arg(args, int)); break;
+        case 'u': fprintf(page, how, va_arg(args, size_t)); break;
+        case '%': fputc('%', page); break;
+        default: fprintf(page, how, va_arg(args, double));
+        }
+    }
     va_end(args);
-    eni_html_text(page, text);
 }
 
 void eni_html_table(FILE *page, const char *class_name, const char *heads)

@@ -9,8 +9,9 @@
  * element content and in quoted attributes. */
 void eni_html_text(FILE *page, const char *text);
 
-/* printf, with the result written by eni_html_text (at most 4095 bytes of it). */
-void eni_html_printf(FILE *page, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* printf of markup, which is written as it stands, its texts by eni_html_text: "<td>%s</td>", with what a page
+ * has use for: %s, %.8s, %.*s, %d, %zu, doubles. */
+void eni_html_put(FILE *page, const char *markup, ...) __attribute__((format(printf, 2, 3)));
 
 /* Begins a table: its frame, and the heads of its columns, "setting|=strategy<small>sum</small>|updates": '|'
  * between them, markup as it stands, '=' before those that are names. `class_name` may be NULL. Ends it. */

@@ -19,6 +19,7 @@
 #include "config/units.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
 #include "report/html.h"
 
@@ -148,9 +149,7 @@ void eni_plot_embed(FILE *page, const char *svg, const char *prefix, const char 
     static const char *const references[] = {"id='", "id=\"", "url(#", "href='#", "href=\"#"};
     const char *at = strstr(svg, "<svg");
     if (at == NULL) return;
-    fputs("<svg role=\"img\" aria-label=\"", page);
-    eni_html_text(page, label);
-    fputc('"', page);
+    eni_html_put(page, "<svg role=\"img\" aria-label=\"%s\"", label);
     at += strlen("<svg");
     while (*at != 0) {
         const char *end = skip_element(at, "<title>", "</title>");
@@ -321,11 +320,10 @@ en_status eni_plot_close(eni_plot *plot)
         if (canvas->nfailed++ == 0)
             eni_warn("plot", "%s: %s; the page has the data instead", plot->name, reason);
         if (strstr(reason, "gave no picture") == NULL) canvas->gnuplot = NULL; /* wait for it once only */
-        fputs("<p class=\"absent\">No picture here: ", canvas->page);
-        eni_html_printf(canvas->page, "%s. The data is in the CSV below.", reason);
-        fputs("</p>\n", canvas->page);
+        eni_html_put(canvas->page,
+                     "<p class=\"absent\">No picture here: %s. The data is in the CSV below.</p>\n", reason);
     }
-    free(svg.data);
+    eni_free(svg.data);
 drop:
     free(plot->text);
     *plot = (eni_plot){0};

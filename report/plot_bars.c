@@ -135,8 +135,7 @@ static en_status draw_steps(eni_canvas *canvas, size_t setting, double longest)
     for (int p = 0; p < ENI_PHASES; p++)
         fprintf(plot.script,
                 "$d using (($2+$3)/2):($4==%d?$1:NaN):2:3:($1-0.36):($1+0.36) with boxxyerror lw 0.6 fs %s "
-                "border "
-                "lc rgb '#5b6875' fc rgb '%s', ",
+                "border lc rgb '#5b6875' fc rgb '%s', ",
                 p, eni_plot_phases[p].fill, eni_plot_phases[p].colour);
     fprintf(
         plot.script,
@@ -150,9 +149,9 @@ static void write_legend(const eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     bool shown[ENI_PHASES] = {false}, with_hidden = false;
-    for (size_t r = 0; r < study->nruns; r++)
-        for (size_t i = 0; i < study->runs[r].nroles; i++) {
-            const eni_role *role = &study->runs[r].roles[i];
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
+        for (size_t i = 0; i < run->nroles; i++) {
+            const eni_role *role = &run->roles[i];
             for (int p = 0; p < ENI_PHASES; p++)
                 shown[p] = shown[p] || role->ns[p] > 0;
             with_hidden = with_hidden || role->hidden_ns > 0;
@@ -172,8 +171,7 @@ en_status eni_plot_steps(eni_canvas *canvas)
                         ",role,cores,cpu_seconds,data_ns,compute_ns,sleep_ns,exposed_exchange_ns,"
                         "wait_ns,update_ns,hidden_exchange_ns,global_batches,step_ms_p50,step_ms_p95,"
                         "step_ms_p99"));
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
         for (size_t i = 0; i < run->nroles; i++) {
             const eni_role *role = &run->roles[i];
             eni_csv_run(&csv, study, run);
@@ -188,7 +186,6 @@ en_status eni_plot_steps(eni_canvas *canvas)
             ENI_CSV_PUT(&csv, batches_of(run, role), run->step_ms[0], run->step_ms[1], run->step_ms[2]);
             fputc('\n', csv.file);
         }
-    }
     return eni_csv_close(&csv, canvas->dir, "steps", canvas->page);
 }
 
@@ -258,9 +255,8 @@ en_status eni_plot_bytes(eni_canvas *canvas)
     const eni_study *study = canvas->study;
     double most = 0;
     eni_csv csv;
-    for (size_t r = 0; r < study->nruns; r++)
-        for (int k = 0; k < KINDS; k++)
-            most = fmax(most, kinds[k].metric(&study->runs[r]));
+    for (int k = 0; k < KINDS; k++)
+        most = fmax(most, eni_study_summary(study, ENI_ANY, ENI_ANY, kinds[k].metric).max);
     EN_TRY(draw_panels(canvas, most, "The runs moved no byte, or do not say.", draw_bytes));
     if (most > 0) say_of_arms(canvas, "No byte crossed a socket: ", true);
     if (most > 0)
@@ -268,8 +264,7 @@ en_status eni_plot_bytes(eni_canvas *canvas)
                     "Payload as the algorithm has it; what went over the wire cannot be seen: ", false);
     EN_TRY(
         eni_csv_open(&csv, ENI_CSV_RUN ",theory_bytes,payload_bytes,wire_bytes,shm_bytes,payload_to_theory"));
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         eni_csv_run(&csv, study, run);
         ENI_CSV_PUT(&csv, run->theory_bytes, run->payload_bytes, run->wire_bytes, run->shm_bytes,
                     eni_metric_payload_ratio(run));
@@ -346,15 +341,15 @@ en_status eni_plot_shares(eni_canvas *canvas)
     const eni_study *study = canvas->study;
     double most = 0;
     eni_csv csv;
-    for (size_t r = 0; r < study->nruns; r++)
-        for (size_t i = 0; i < study->runs[r].nshares; i++)
-            most = fmax(most, fmax(study->runs[r].shares[i].applied, study->runs[r].shares[i].computed));
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
+        for (size_t i = 0; i < run->nshares; i++)
+            most = fmax(most, fmax(run->shares[i].applied, run->shares[i].computed));
     EN_TRY(draw_panels(canvas, most, "The runs do not say what each worker did.", draw_shares));
     EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",rank,samples_computed,samples_applied,steps"));
-    for (size_t r = 0; r < study->nruns; r++)
-        for (size_t i = 0; i < study->runs[r].nshares; i++) {
-            const eni_rank_share *share = &study->runs[r].shares[i];
-            eni_csv_run(&csv, study, &study->runs[r]);
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
+        for (size_t i = 0; i < run->nshares; i++) {
+            const eni_rank_share *share = &run->shares[i];
+            eni_csv_run(&csv, study, run);
             ENI_CSV_PUT(&csv, share->rank, share->computed, share->applied, share->steps);
             fputc('\n', csv.file);
         }

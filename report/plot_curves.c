@@ -20,9 +20,9 @@ static bool has_points(const eni_run *run)
 }
 
 /* Numbers of the data block of one run ($r<index>) and of one arm's median ($m<arm>). */
-static void print_run(eni_plot *plot, size_t index, const eni_run *run, int over)
+static void print_run(eni_plot *plot, const eni_run *run, int over)
 {
-    fprintf(plot->script, "$r%zu << EOD\n", index);
+    fprintf(plot->script, "$r%td << EOD\n", run - plot->canvas->study->runs);
     for (size_t i = 0; i < run->nevals; i++) {
         const eni_eval *eval = &run->evals[i];
         if (isnan(eval->accuracy)) continue;
@@ -69,8 +69,7 @@ static size_t print_median(eni_plot *plot, const eni_study *study, size_t settin
 static double floor_of(const eni_study *study)
 {
     double least = 100 * study->target;
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         double all = run->nevals > 0 ? run->evals[run->nevals - 1].samples : 0;
         for (size_t i = 0; i < run->nevals; i++)
             if (run->evals[i].samples >= 0.1 * all && 100 * run->evals[i].accuracy < least)
@@ -83,12 +82,11 @@ static void print_curves(eni_plot *plot, const eni_study *study, size_t setting,
 {
     bool is_real = eni_study_is_real(study, setting);
     fputs("plot ", plot->script);
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
-        if (run->setting != setting || !has_points(run)) continue;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, ENI_ANY, run)) != NULL;) {
         const eni_arm *arm = &study->arms[run->arm];
-        fprintf(plot->script, "$r%zu using 1:2 with lines lw 0.8 dt %s lc rgb '#99%s', ", r,
-                eni_plot_dash(arm), eni_plot_colour(arm) + 1);
+        if (has_points(run))
+            fprintf(plot->script, "$r%td using 1:2 with lines lw 0.8 dt %s lc rgb '#99%s', ",
+                    run - study->runs, eni_plot_dash(arm), eni_plot_colour(arm) + 1);
     }
     for (size_t a = 0; a < study->narms; a++) {
         const eni_arm *arm = &study->arms[a];
@@ -119,9 +117,8 @@ static en_status draw_panel(eni_canvas *canvas, size_t setting, int over, double
     eni_plot_set_axis(&plot, 0, 1.02 * most_x);
     if (floor_of(study) > 0) eni_plot_cut_axis(&plot, false);
     size_t medians[ENI_MAX_ARMS];
-    for (size_t r = 0; r < study->nruns; r++)
-        if (study->runs[r].setting == setting && has_points(&study->runs[r]))
-            print_run(&plot, r, &study->runs[r], over);
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, ENI_ANY, run)) != NULL;)
+        if (has_points(run)) print_run(&plot, run, over);
     for (size_t a = 0; a < study->narms; a++)
         medians[a] = print_median(&plot, study, setting, a, over);
     print_curves(&plot, study, setting, medians);
@@ -132,23 +129,19 @@ static en_status draw_setting(eni_canvas *canvas, size_t setting)
 {
     const eni_study *study = canvas->study;
     double most_t = 0, most_samples = 0;
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
-        if (run->setting != setting || !has_points(run)) continue;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, ENI_ANY, run)) != NULL;) {
+        if (!has_points(run)) continue;
         most_t = fmax(most_t, run->evals[run->nevals - 1].t);
         most_samples = fmax(most_samples, run->evals[run->nevals - 1].samples / 1000);
     }
     if (!(most_t > 0)) {
-        eni_html_printf(canvas->page, "%s: no accuracy was measured.", study->settings[setting].name);
+        eni_html_put(canvas->page, "%s: no accuracy was measured.", study->settings[setting].name);
         return EN_OK;
     }
     char kind[256];
     eni_study_kind(study, setting, kind, sizeof kind);
-    fputs("<h3>", canvas->page);
-    eni_html_text(canvas->page, study->settings[setting].name);
-    fprintf(canvas->page, " <span class=\"kind\">");
-    eni_html_text(canvas->page, kind);
-    fputs("</span></h3>\n<div class=\"panels\">\n", canvas->page);
+    eni_html_put(canvas->page, "<h3>%s <span class=\"kind\">%s</span></h3>\n<div class=\"panels\">\n",
+                 study->settings[setting].name, kind);
     EN_TRY(draw_panel(canvas, setting, OVER_TIME, most_t));
     EN_TRY(draw_panel(canvas, setting, OVER_SAMPLES, most_samples));
     fputs("</div>\n", canvas->page);
@@ -162,8 +155,7 @@ en_status eni_plot_curves(eni_canvas *canvas)
         EN_TRY(draw_setting(canvas, c));
     eni_csv csv;
     EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",samples,seconds,set,loss,accuracy,bracket"));
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
         for (size_t i = 0; i < run->nevals; i++) {
             const eni_eval *eval = &run->evals[i];
             eni_csv_run(&csv, study, run);
@@ -172,6 +164,5 @@ en_status eni_plot_curves(eni_canvas *canvas)
             ENI_CSV_PUT(&csv, eval->loss, eval->accuracy, eval->is_bracket);
             fputc('\n', csv.file);
         }
-    }
     return eni_csv_close(&csv, canvas->dir, "accuracy", canvas->page);
 }

@@ -16,9 +16,9 @@ typedef struct panel {
 static void find_range(const eni_study *study, const panel *what, double *low_out, double *high_out)
 {
     double low = INFINITY, high = -INFINITY;
-    for (size_t r = 0; r < study->nruns; r++) {
-        double value = what->metric(&study->runs[r]);
-        if (isinf(value)) value = study->runs[r].last_t;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+        double value = what->metric(run);
+        if (isinf(value)) value = run->last_t;
         if (value < low) low = value;
         if (value > high) high = value;
     }
@@ -47,8 +47,7 @@ static void print_points(eni_plot *plot, const eni_study *study, const panel *wh
             if (all.n > 1 && isfinite(all.median))
                 fprintf(plot->script,
                         "set arrow from first %.9g, first %zu-0.36 to first %.9g, first %zu+0.36 nohead "
-                        "front lw 2.2 "
-                        "lc rgb '%s'\n",
+                        "front lw 2.2 lc rgb '%s'\n",
                         all.median, row, all.median, row, eni_plot_colour(&study->arms[a]));
         }
 }
@@ -76,9 +75,8 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
             row++;
             const eni_arm *arm = &study->arms[a];
             fprintf(plot.script,
-                    "$p%zu using 1:2 with points pt %d ps 0.95 lw 1.5 lc rgb '%s', "
-                    "$c%zu using 1:2:(%.6g):(0) with vectors filled head size screen 0.018,22 lw 1.5 lc rgb "
-                    "'%s', ",
+                    "$p%zu using 1:2 with points pt %d ps 0.95 lw 1.5 lc rgb '%s', $c%zu using "
+                    "1:2:(%.6g):(0) with vectors filled head size screen 0.018,22 lw 1.5 lc rgb '%s', ",
                     row, eni_plot_marker(arm, eni_study_is_real(study, c)), eni_plot_colour(arm), row,
                     0.06 * (high - low), eni_plot_colour(arm));
         }
@@ -97,19 +95,16 @@ en_status eni_plot_settings(eni_canvas *canvas)
                             {"speed", "samples/s, thousands", eni_metric_thousand_per_s, true}};
     fputs("<div class=\"panels three\">\n", canvas->page);
     for (size_t i = 0; i < sizeof panels / sizeof panels[0]; i++) {
-        bool is_known = false;
-        for (size_t r = 0; r < study->nruns; r++)
-            is_known = is_known || isfinite(panels[i].metric(&study->runs[r]));
-        if (is_known) EN_TRY(draw_panel(canvas, &panels[i]));
+        const double least = eni_study_summary(study, ENI_ANY, ENI_ANY, panels[i].metric).min;
+        if (isfinite(least)) EN_TRY(draw_panel(canvas, &panels[i]));
     }
     fputs("</div>\n", canvas->page);
     eni_csv csv;
     EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",seconds_to_target,samples_to_target,test_accuracy,samples_per_s,"
                                           "last_evaluation_s"));
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         eni_csv_run(&csv, study, run);
-        ENI_CSV_PUT(&csv, run->reach_t, run->reach_samples, run->test_accuracy, eni_metric_samples_per_s(run),
+        ENI_CSV_PUT(&csv, run->reach.t, run->reach.samples, run->test_accuracy, eni_metric_samples_per_s(run),
                     run->last_t);
         fputc('\n', csv.file);
     }

@@ -115,10 +115,10 @@ en_status eni_plot_staleness(eni_canvas *canvas)
         for (size_t a = 0; a < study->narms; a++) {
             histogram h = collect(study, c, a);
             if (h.nbins != 1) continue;
-            eni_html_printf(canvas->page, is_first ? "" : ", ");
-            if (is_first) fputs("<p class=\"note\">No stale gradient at all in ", canvas->page);
-            if (is_first) eni_html_printf(canvas->page, "%s: ", study->settings[c].name);
-            eni_html_text(canvas->page, study->arms[a].name);
+            if (is_first)
+                eni_html_put(canvas->page,
+                             "<p class=\"note\">No stale gradient at all in %s: ", study->settings[c].name);
+            eni_html_put(canvas->page, is_first ? "%s" : ", %s", study->arms[a].name);
             is_first = false;
         }
         if (!is_first) fputs(" (every update used gradients of the newest weights).</p>\n", canvas->page);
@@ -127,8 +127,7 @@ en_status eni_plot_staleness(eni_canvas *canvas)
         fputs("<p class=\"absent\">The runs give no histogram of staleness.</p>\n", canvas->page);
     eni_csv csv;
     EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",rank,staleness,pushes"));
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         csv_lines(&csv, study, run, &run->staleness);
         for (size_t w = 0; w < run->nworkers_stale; w++)
             csv_lines(&csv, study, run, &run->worker_stale[w]);

@@ -66,8 +66,7 @@ void eni_plot_arm_legend(const eni_canvas *canvas, const bool shown[])
         if (shown != NULL && !shown[a]) continue;
         fputs("<li>", canvas->page);
         eni_plot_swatch(canvas->page, &canvas->study->arms[a], true);
-        eni_html_text(canvas->page, canvas->study->arms[a].name);
-        fputs("</li>", canvas->page);
+        eni_html_put(canvas->page, "%s</li>", canvas->study->arms[a].name);
     }
     fputs("</ul>\n", canvas->page);
 }

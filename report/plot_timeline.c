@@ -16,7 +16,8 @@
 
 enum { MAX_STEPS = 1 << 20, MAX_PROCESSES = 64, MAX_PARTS = 4096 };
 
-int eni_trace_phase(const char *name)
+/* The phase that a span's name belongs to, or -1. */
+static int phase_of(const char *name)
 {
     static const struct {
         const char *word;
@@ -199,8 +200,7 @@ static en_status cut(const trace *t, const window *w, eni_trace_step *step)
             size_t lane = lane_of(t, step, s);
             if (pass == 0 || lane == ENI_TRACE_LANES) continue;
             eni_trace_part *part = &step->parts[step->nparts++];
-            *part =
-                (eni_trace_part){lane, s->begin - w->begin, s->end - w->begin, eni_trace_phase(s->name), ""};
+            *part = (eni_trace_part){lane, s->begin - w->begin, s->end - w->begin, phase_of(s->name), ""};
             snprintf(part->name, sizeof part->name, "%s", s->name);
         }
         if (pass == 0) qsort(step->lanes, step->nlanes, sizeof *step->lanes, by_lane);
@@ -259,8 +259,7 @@ static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_st
         const eni_trace_part *part = &step->parts[i];
         fprintf(plot.script,
                 "set object %zu rectangle from first %.6g, first %.6g to first %.6g, first %.6g fs %s "
-                "border lc "
-                "rgb '#5b6875' fc rgb '%s' lw 0.6\n",
+                "border lc rgb '#5b6875' fc rgb '%s' lw 0.6\n",
                 i + 1, fmax(part->begin, 0), (double)part->lane + 1 - 0.34, fmin(part->end, step->ms),
                 (double)part->lane + 1 + 0.34,
                 part->phase < 0 ? "solid 1.0" : eni_plot_phases[part->phase].fill,

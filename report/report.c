@@ -95,15 +95,14 @@ static en_status write_runs(const eni_study *study)
                         "test_accuracy,test_loss,lr,global_batch_size,payload_bytes,wire_bytes,"
                         "shm_bytes,theory_bytes,max_rss,staleness_mean,staleness_max,step_ms_p50,"
                         "step_ms_p95,step_ms_p99"));
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         eni_csv_run(&csv, study, run);
         fprintf(csv.file, ",%d,%d", run->order, run->exit);
         csv.is_blank = !run->is_complete;
         ENI_CSV_PUT(&csv, run->workers, run->updates, run->steps, run->samples_computed, run->samples_applied,
-                    run->samples_dropped, run->samples_per_s, run->train_seconds, run->reach_t,
-                    run->reach_low, run->reach_high, isinf(run->reach_t) ? run->last_t : NAN,
-                    run->reach_samples, run->test_accuracy, run->test_loss, run->lr, run->global_batch_size,
+                    run->samples_dropped, run->samples_per_s, run->train_seconds, run->reach.t,
+                    run->reach.low, run->reach.high, isinf(run->reach.t) ? run->last_t : NAN,
+                    run->reach.samples, run->test_accuracy, run->test_loss, run->lr, run->global_batch_size,
                     run->payload_bytes, run->wire_bytes, run->shm_bytes, run->theory_bytes, run->max_rss,
                     run->staleness.mean, run->staleness.max, run->step_ms[0], run->step_ms[1],
                     run->step_ms[2]);

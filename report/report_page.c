@@ -33,10 +33,8 @@ static const figure figures[] = {
      ARM_LEGEND, eni_plot_curves},
     {"steps", "Where a step’s time goes",
      "Milliseconds that each role spends for one global batch, the same unit in every bar. Exposed exchange "
-     "is "
-     "the part that backward does not hide; the strip at the foot of compute is the time in which an "
-     "exchange was "
-     "under way behind it. Medians over seeds, one axis for all settings.",
+     "is the part that backward does not hide; the strip at the foot of compute is the time in which an "
+     "exchange was under way behind it. Medians over seeds, one axis for all settings.",
      NO_LEGEND, eni_plot_steps},
     {"cells", "Even beside slow",
      "Every marker is one run: a full one is real, an open one emulated. The bar stands at the median; an "
@@ -48,14 +46,11 @@ static const figure figures[] = {
      NO_LEGEND, eni_plot_staleness},
     {"bytes", "Bytes: what the formula says, and what moved",
      "Theory is the strategy’s formula, payload the vectors as its algorithm hands them on. What moved "
-     "stands "
-     "below: through sockets, with all headers, and in shared memory, what one process read from or wrote to "
-     "another’s. The two differ in shared memory: nobody copies what it can read in place, and what is "
-     "written "
-     "by one and read by another counts twice. All of it is the training steps’: what carried weights at the "
-     "start, to evaluation and into checkpoints is payload_beside_steps of each role in result.json. Medians "
-     "over "
-     "seeds.",
+     "stands below: through sockets, with all headers, and in shared memory, what one process read from or "
+     "wrote to another’s. The two differ in shared memory: nobody copies what it can read in place, and "
+     "what is written by one and read by another counts twice. All of it is the training steps’: what "
+     "carried weights at the start, to evaluation and into checkpoints is payload_beside_steps of each role "
+     "in result.json. Medians over seeds.",
      ARM_LEGEND, eni_plot_bytes},
     {"timeline", "One step on the clock",
      "The step of median length, as the trace of one run shows it. White spans belong to no phase.",
@@ -163,12 +158,6 @@ static const char *const style[] = {
     "@media print{main{max-width:none;padding:0}.panel,.box{break-inside:avoid}}\n",
 };
 
-static void write_style(FILE *page)
-{
-    for (size_t i = 0; i < sizeof style / sizeof style[0]; i++)
-        fputs(style[i], page);
-}
-
 /* ---- the page ---- */
 
 static void write_head(const eni_canvas *canvas)
@@ -178,12 +167,11 @@ static void write_head(const eni_canvas *canvas)
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Entrain report: ",
           page);
-    for (size_t a = 0; a < study->narms; a++) {
-        if (a > 0) fputs(", ", page);
-        eni_html_text(page, study->arms[a].name);
-    }
+    for (size_t a = 0; a < study->narms; a++)
+        eni_html_put(page, a > 0 ? ", %s" : "%s", study->arms[a].name);
     fputs("</title>\n<style>\n", page);
-    write_style(page);
+    for (size_t i = 0; i < sizeof style / sizeof style[0]; i++)
+        fputs(style[i], page);
     fputs("</style>\n</head>\n<body>\n<main>\n", page);
 }
 
@@ -192,20 +180,19 @@ static void write_head(const eni_canvas *canvas)
 static void write_task(const eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
-    const eni_run *run = NULL;
-    for (size_t i = 0; i < study->nruns && run == NULL; i++)
-        if (study->runs[i].is_complete) run = &study->runs[i];
+    const eni_run *run = eni_study_example(study, ENI_ANY, ENI_ANY);
     fputs("<p class=\"eyebrow\">Entrain", canvas->page);
     if (run != NULL)
-        eni_html_printf(canvas->page, " · %s on %s · %g workers · global batch %g",
-                        run->model ? run->model : "?", run->data ? run->data : "?", run->workers,
-                        run->global_batch_size);
-    eni_html_printf(canvas->page, " · %zu run%s", study->nruns, study->nruns == 1 ? "" : "s");
-    fputs("</p>\n<h1>", canvas->page);
-    for (size_t a = 0; a < study->narms; a++) {
-        fputs(a == 0 ? "" : a + 1 == study->narms ? " and " : ", ", canvas->page);
-        eni_html_text(canvas->page, study->arms[a].name);
-    }
+        eni_html_put(canvas->page, " · %s on %s · %g workers · global batch %g",
+                     run->model ? run->model : "?", run->data ? run->data : "?", run->workers,
+                     run->global_batch_size);
+    eni_html_put(canvas->page, " · %zu run%s</p>\n<h1>", study->nruns, study->nruns == 1 ? "" : "s");
+    for (size_t a = 0; a < study->narms; a++)
+        eni_html_put(canvas->page, "%s%s",
+                     a == 0                  ? ""
+                     : a + 1 == study->narms ? " and "
+                                             : ", ",
+                     study->arms[a].name);
     fputs(study->narms > 1 ? ", compared</h1>\n" : "</h1>\n", canvas->page);
 }
 
@@ -249,11 +236,8 @@ static void write_verdict(const eni_canvas *canvas, const eni_fairness *fairness
         char text[ENI_VERDICT_TEXT], kind[256];
         eni_verdict_sentence(verdict, c, text, sizeof text);
         eni_study_kind(study, c, kind, sizeof kind);
-        fputs("<div><dt>", page);
-        eni_html_text(page, study->settings[c].name);
-        fputs("<span class=\"kind\">", page);
-        eni_html_text(page, kind);
-        fputs("</span></dt><dd>", page);
+        eni_html_put(page, "<div><dt>%s<span class=\"kind\">%s</span></dt><dd>", study->settings[c].name,
+                     kind);
         eni_report_html_ranking(verdict, c, page);
         write_sentence(page, study, text);
         fputs("</dd></div>\n", page);
@@ -261,12 +245,9 @@ static void write_verdict(const eni_canvas *canvas, const eni_fairness *fairness
     fputs("</dl>\n", page);
     char caveat[ENI_VERDICT_TEXT];
     eni_verdict_caveat(verdict, fairness, caveat, sizeof caveat);
-    if (caveat[0] != 0 || fairness->same_bytes[0] != 0) {
-        fputs("<p class=\"note\">", page);
-        if (fairness->same_bytes[0] != 0) eni_html_printf(page, "%s. ", fairness->same_bytes);
-        eni_html_text(page, caveat);
-        fputs("</p>\n", page);
-    }
+    if (caveat[0] != 0 || fairness->same_bytes[0] != 0)
+        eni_html_put(page, "<p class=\"note\">%s%s%s</p>\n", fairness->same_bytes,
+                     fairness->same_bytes[0] != 0 ? ". " : "", caveat);
     fputs("</header>\n", page);
 }
 
@@ -285,41 +266,42 @@ static void write_fairness(const eni_canvas *canvas, const eni_fairness *fairnes
     fputs("</h2>\n<ul class=\"rules\">\n", page);
     for (size_t i = 0; i < fairness->nrules; i++) {
         const eni_rule *rule = &fairness->rules[i];
-        fprintf(page, "<li><b class=\"mark %s\">%s</b><span class=\"rule\">%s</span><span class=\"found\">",
-                classes[rule->mark], eni_fair_mark(rule->mark), rule->name);
-        eni_html_text(page, rule->text);
-        fputs("</span></li>\n", page);
+        eni_html_put(page,
+                     "<li><b class=\"mark %s\">%s</b><span class=\"rule\">%s</span><span class=\"found\">%s"
+                     "</span></li>\n",
+                     classes[rule->mark], eni_fair_mark(rule->mark), rule->name, rule->text);
     }
     fputs("</ul>\n</section>\n", page);
 }
 
 /* ---- pairs ------------------------------------------------------------------------------------------- */
 
+/* A cell of a table; "-" where there is no number. */
+static void write_number(FILE *page, const char *format, double value)
+{
+    fputs("<td>", page);
+    if (isfinite(value))
+        fprintf(page, format, value);
+    else
+        fputs("-", page);
+    fputs("</td>", page);
+}
+
 static void write_pair(const eni_canvas *canvas, const eni_verdict *verdict, const eni_claim *claim)
 {
     const eni_study *study = canvas->study;
     FILE *page = canvas->page;
-    double least = eni_verdict_least(verdict, claim);
-    fputs("<tr><th scope=\"row\">", page);
-    eni_html_text(page, study->settings[claim->setting].name);
-    fputs("</th><td class=\"name\">", page);
+    eni_html_put(page, "<tr><th scope=\"row\">%s</th><td class=\"name\">",
+                 study->settings[claim->setting].name);
     eni_plot_swatch(page, &study->arms[claim->a], true);
-    eni_html_printf(page, "%s against ", study->arms[claim->a].name);
+    eni_html_put(page, "%s against ", study->arms[claim->a].name);
     eni_plot_swatch(page, &study->arms[claim->b], true);
-    eni_html_text(page, study->arms[claim->b].name);
-    fprintf(page, "</td><td>%zu</td><td>%zu</td><td>%zu</td><td>%.4f</td>", claim->n, claim->sooner,
-            claim->later, claim->p);
-    if (claim->is_primary)
-        fputs("<td>primary</td>", page);
-    else if (isnan(claim->adjusted))
-        fputs("<td>-</td>", page);
-    else
-        fprintf(page, "<td>%.4f</td>", claim->adjusted);
-    if (isnan(least))
-        fputs("<td>-</td>", page);
-    else
-        fprintf(page, "<td>%.2fx</td>", ceil(100 * least) / 100);
-    fprintf(page, "<td>%s</td></tr>\n", eni_verdict_found(claim));
+    eni_html_put(page, "%s</td><td>%zu</td><td>%zu</td><td>%zu</td>", study->arms[claim->b].name, claim->n,
+                 claim->sooner, claim->later);
+    write_number(page, "%.4f", claim->p);
+    write_number(page, claim->is_primary ? "primary" : "%.4f", claim->adjusted);
+    write_number(page, "%.2fx", ceil(100 * eni_verdict_least(verdict, claim)) / 100);
+    eni_html_put(page, "<td>%s</td></tr>\n", eni_verdict_found(claim));
 }
 
 static void write_pairs(const eni_canvas *canvas, const eni_verdict *verdict)
@@ -329,12 +311,9 @@ static void write_pairs(const eni_canvas *canvas, const eni_verdict *verdict)
         is_any = is_any || verdict->claims[i].n > 0;
     if (!is_any) return;
     fputs("<details><summary>Every pair of arms, paired by seed</summary>\n<p class=\"lede\">Time to the "
-          "target: "
-          "the exact two-sided signed-rank test of the logarithms; a miss is the largest rank, two misses "
-          "are a "
-          "tie. Holm’s p is over all comparisons that may claim, and 0.05 is the limit. The least effect is "
-          "the "
-          "ratio of times that the scatter of these pairs could have hidden.</p>\n",
+          "target: the exact two-sided signed-rank test of the logarithms; a miss is the largest rank, two "
+          "misses are a tie. Holm’s p is over all comparisons that may claim, and 0.05 is the limit. The "
+          "least effect is the ratio of times that the scatter of these pairs could have hidden.</p>\n",
           canvas->page);
     eni_html_table(canvas->page, NULL,
                    "setting|=arms|pairs|first sooner|later|p|p (Holm)|least effect|claim");
@@ -356,16 +335,9 @@ static void write_word(FILE *page, const char *word)
         return;
     }
     eni_html_text(page, "'");
-    for (char letter[2] = {0}; *word != 0; word++) {
-        letter[0] = *word;
-        if (*word == '\'')
-            eni_html_text(page, "'\\''");
-        else if ((*word & 0x80) != 0)
-            fputc(*word, page);
-        else
-            eni_html_text(page, letter);
-    }
-    eni_html_text(page, "'");
+    for (const char *quote; (quote = strchr(word, '\'')) != NULL; word = quote + 1)
+        eni_html_put(page, "%.*s%s", (int)(quote - word), word, "'\\''");
+    eni_html_put(page, "%s%s", word, "'");
 }
 
 /* The length of "--out=" or 0; "-o" and "--out" alone have their folder in the next word: then *is_next is
@@ -411,7 +383,7 @@ static void write_value(FILE *page, const json_t *value)
     if (json_is_object(value)) { /* libraries and such: "oneDNN 2.6, ZeroMQ 4.3.4" */
         json_object_foreach((json_t *)value, key, part)
         {
-            eni_html_printf(page, "%s%s ", is_first ? "" : ", ", key);
+            eni_html_put(page, "%s%s ", is_first ? "" : ", ", key);
             write_value(page, part);
             is_first = false;
         }
@@ -431,9 +403,7 @@ static void write_environment(const eni_canvas *canvas)
     fputs("<h3>Environment</h3>\n<dl class=\"facts\">\n", canvas->page);
     json_object_foreach(environment, key, value)
     {
-        fputs("<dt>", canvas->page);
-        eni_html_text(canvas->page, key);
-        fputs("</dt><dd>", canvas->page);
+        eni_html_put(canvas->page, "<dt>%s</dt><dd>", key);
         write_value(canvas->page, value);
         fputs("</dd>\n", canvas->page);
     }
@@ -457,31 +427,12 @@ static en_status write_configs(const eni_canvas *canvas)
         size_t n = fread(text, 1, sizeof text - 1, file);
         fclose(file);
         text[n] = 0;
-        fputs("<details><summary>Configuration of ", canvas->page);
-        eni_html_printf(canvas->page, "%s (%s/config.yaml)", study->arms[a].name, run->dir);
-        fputs("</summary><pre>", canvas->page);
-        eni_html_text(canvas->page, text);
-        if (n == sizeof text - 1) fputs("\n… (cut here)", canvas->page);
-        fputs("</pre></details>\n", canvas->page);
+        eni_html_put(
+            canvas->page,
+            "<details><summary>Configuration of %s (%s/config.yaml)</summary><pre>%s%s</pre></details>\n",
+            study->arms[a].name, run->dir, text, n == sizeof text - 1 ? "\n… (cut here)" : "");
     }
     return EN_OK;
-}
-
-static void write_hash(FILE *page, const char *hash)
-{
-    fputs("<td><code>", page);
-    eni_html_printf(page, "%.8s", hash == NULL ? "-" : hash);
-    fputs("</code></td>", page);
-}
-
-static void write_number(FILE *page, const char *format, double value)
-{
-    fputs("<td>", page);
-    if (isfinite(value))
-        fprintf(page, format, value);
-    else
-        fputs("-", page);
-    fputs("</td>", page);
 }
 
 /* Threads per worker, the most memory that the roles had together, and what other processes took. */
@@ -498,6 +449,11 @@ static void write_machine(FILE *page, const eni_run *run)
     write_number(page, "%.1f", 100 * run->outside);
 }
 
+static const char *text_or_dash(const char *text)
+{
+    return text == NULL ? "-" : text;
+}
+
 static void write_runs(const eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
@@ -509,20 +465,17 @@ static void write_runs(const eni_canvas *canvas)
         page, NULL,
         "run|=folder|started|seed|exit|threads|memory<small>MB, all roles</small>|others<small>% of cores"
         "</small>|initial|order|weights|kind");
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
-        fprintf(page, "<tr><th scope=\"row\">%zu</th><td class=\"name\">", r + 1);
-        eni_html_text(page, run->dir);
-        fputs("</td><td>", page);
-        eni_html_text(page, run->started == NULL ? "-" : run->started);
-        fprintf(page, "</td><td>%" PRId64 "</td><td>%d</td>", run->seed, run->exit);
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+        eni_html_put(page, "<tr><th scope=\"row\">%zu</th><td class=\"name\">%s</td><td>%s</td>",
+                     (size_t)(run - study->runs) + 1, run->dir, text_or_dash(run->started));
+        fprintf(page, "<td>%" PRId64 "</td><td>%d</td>", run->seed, run->exit);
         write_machine(page, run);
-        write_hash(page, run->init_sha256);
-        write_hash(page, run->order_sha256);
-        write_hash(page, run->params_sha256);
-        fputs("<td>", page);
-        eni_html_text(page, run->emulated == NULL ? run->is_complete ? "real" : "failed" : run->emulated);
-        fputs("</td></tr>\n", page);
+        eni_html_put(page,
+                     "<td><code>%.8s</code></td><td><code>%.8s</code></td><td><code>%.8s</code></td><td>%s</"
+                     "td></tr>\n",
+                     text_or_dash(run->init_sha256), text_or_dash(run->order_sha256),
+                     text_or_dash(run->params_sha256),
+                     run->emulated == NULL ? run->is_complete ? "real" : "failed" : run->emulated);
     }
     eni_html_table_end(page);
     fputs("</details>\n", page);
@@ -560,13 +513,12 @@ static en_status write_figure(eni_canvas *canvas, const figure *f)
 static void write_other_target(const eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
-    for (size_t i = 0; i < study->nruns; i++) {
-        if (!eni_study_bracket_is_of_grid(&study->runs[i], study->target)) continue;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+        if (!eni_study_bracket_is_of_grid(run, study->target)) continue;
         fprintf(canvas->page,
                 "<p class=\"lede\">These runs were evaluated for a target of %g %%: around %g %% only the "
-                "grid is "
-                "known, so the two that enclose a time are points of the grid.</p>\n",
-                100 * study->runs[i].evaluated_for, 100 * study->target);
+                "grid is known, so the two that enclose a time are points of the grid.</p>\n",
+                100 * run->evaluated_for, 100 * study->target);
         return;
     }
 }
@@ -578,8 +530,7 @@ en_status eni_page_write(eni_canvas *canvas, const eni_fairness *fairness, const
     write_fairness(canvas, fairness);
     fputs("<section id=\"table\">\n<h2>The numbers</h2>\n<p class=\"lede\">Medians over seeds, the range "
           "below. The target counts as reached at the first of three evaluations in a row at or above it; "
-          "the time "
-          "is interpolated between the two snapshots that enclose it.</p>\n",
+          "the time is interpolated between the two snapshots that enclose it.</p>\n",
           canvas->page);
     write_other_target(canvas);
     eni_report_html_table(canvas->study, canvas->page);

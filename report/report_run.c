@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,19 +19,23 @@ typedef struct growing {
     size_t n, room, size; /* size: bytes of one */
 } growing;
 
-/* Room for one more; NULL when out of memory. */
-static void *add_one(growing *list)
+/* Copies one more to its end, unless something was wrong with the line. */
+static void add(eni_json *reader, growing *list, const void *item)
 {
+    if (reader->status != EN_OK) return;
     if (list->n == list->room) {
         size_t wanted = list->room == 0 ? 64 : 2 * list->room;
         void *grown = eni_alloc_array(wanted, list->size);
-        if (grown == NULL) return NULL;
+        if (grown == NULL) {
+            reader->status = EN_ENOMEM;
+            return;
+        }
         if (list->n > 0) memcpy(grown, list->at, list->n * list->size);
         eni_free(list->at);
         list->at = grown;
         list->room = wanted;
     }
-    return (char *)list->at + list->n++ * list->size;
+    memcpy((char *)list->at + list->n++ * list->size, item, list->size);
 }
 
 /* Calls `take` for each line of a .jsonl file. EN_ENOENT, not logged, when there is no such file. */
@@ -81,12 +84,7 @@ static void take_eval(eni_json *reader, const json_t *object, growing *list)
                       eval.accuracy);
     if (last != NULL && (eval.samples < last->samples || eval.t < last->t))
         eni_json_fail(reader, "%s goes back: samples and t should never fall", reader->where);
-    if (reader->status != EN_OK) return;
-    eni_eval *room = add_one(list);
-    if (room == NULL)
-        reader->status = EN_ENOMEM;
-    else
-        *room = eval;
+    add(reader, list, &eval);
 }
 
 static en_status load_evals(const char *folder, eni_run *run)
@@ -105,13 +103,8 @@ static en_status load_evals(const char *folder, eni_run *run)
 
 static void take_step(eni_json *reader, const json_t *object, growing *list)
 {
-    double ns = eni_json_number(reader, object, "step_ns");
-    if (isnan(ns) || reader->status != EN_OK) return;
-    double *room = add_one(list);
-    if (room == NULL)
-        reader->status = EN_ENOMEM;
-    else
-        *room = ns / 1e6;
+    const double ms = eni_json_number(reader, object, "step_ns") / 1e6;
+    if (!isnan(ms)) add(reader, list, &ms);
 }
 
 static en_status load_steps(const char *folder, eni_run *run)
@@ -133,16 +126,24 @@ static en_status load_steps(const char *folder, eni_run *run)
 
 /* ---- result.json --------------------------------------------------------------------------------------- */
 
-/* The list `key` of an object, and zeroed room for what its entries become, `size` bytes each:
- * eni_study_drop_run has it freed. */
-static en_status take_list(eni_json *reader, const json_t *object, const char *key, size_t size,
-                           json_t **list_out, void *room_out)
+/* The list `key` of an object, and what its entries become: `size` bytes each, zeroed before `take` fills
+ * them, in memory that eni_study_drop_run has freed. `place` is the list's name in messages. */
+static en_status load_list(eni_json *reader, const json_t *object, const char *key, const char *place,
+                           size_t size, void (*take)(eni_json *, const json_t *, void *), void *room_out,
+                           size_t *n_out)
 {
-    *list_out = eni_json_array(reader, object, key);
+    json_t *list = eni_json_array(reader, object, key);
     EN_TRY(reader->status);
-    void *room = eni_alloc_array(json_array_size(*list_out), size);
+    char outer[sizeof reader->where], *room = eni_alloc_array(json_array_size(list), size);
+    if (room == NULL) return EN_ENOMEM;
     memcpy(room_out, &room, sizeof room);
-    return room == NULL ? EN_ENOMEM : EN_OK;
+    memcpy(outer, reader->where, sizeof outer);
+    for (size_t i = 0; i < json_array_size(list); i++, *n_out = i) {
+        eni_json_at(reader, "%s[%zu]", place, i);
+        take(reader, json_array_get(list, i), room + i * size);
+    }
+    memcpy(reader->where, outer, sizeof outer);
+    return reader->status;
 }
 
 static double at_least_0(double value)
@@ -150,172 +151,153 @@ static double at_least_0(double value)
     return value > 0 ? value : 0;
 }
 
-static en_status load_roles(eni_json *reader, eni_run *run)
+static void take_role(eni_json *reader, const json_t *entry, void *into)
 {
     static const char *const keys[ENI_PHASES] = {"data_ns", "compute_ns", "straggler_slept_ns",
                                                  "send_ns", "wait_ns",    "update_ns"};
-    json_t *list, *entry;
-    size_t i;
-    EN_TRY(take_list(reader, run->result, "roles", sizeof *run->roles, &list, &run->roles));
-    const size_t n = json_array_size(list);
-    if (n > ENI_MAX_ROLES) eni_json_fail(reader, "roles has %zu entries, more than %d", n, ENI_MAX_ROLES);
-    EN_TRY(reader->status);
-    json_array_foreach(list, i, entry)
-    {
-        eni_role *role = &run->roles[i];
-        eni_json_at(reader, "roles[%zu]", i);
-        *role = (eni_role){.name = eni_json_need_text(reader, entry, "role"),
-                           .cores = eni_json_text(reader, entry, "cores"),
-                           .cpu_seconds = eni_json_number(reader, entry, "cpu_seconds"),
-                           .steps = eni_json_number(reader, entry, "steps"),
-                           .hidden_ns = at_least_0(eni_json_number(reader, entry, "hidden_ns")),
-                           .rank = -1};
-        for (int p = 0; p < ENI_PHASES; p++)
-            role->ns[p] = at_least_0(eni_json_number(reader, entry, keys[p]));
-        role->ns[ENI_PHASE_COMPUTE] = fmax(role->ns[ENI_PHASE_COMPUTE] - role->ns[ENI_PHASE_SLEEP], 0);
-        if (role->name != NULL && strncmp(role->name, "rank ", 5) == 0) role->rank = atoi(role->name + 5);
-    }
-    run->nroles = n;
-    return reader->status;
+    eni_role *role = into;
+    role->rank = -1;
+    role->name = eni_json_need_text(reader, entry, "role");
+    role->cores = eni_json_text(reader, entry, "cores");
+    role->cpu_seconds = eni_json_number(reader, entry, "cpu_seconds");
+    role->steps = eni_json_number(reader, entry, "steps");
+    role->hidden_ns = at_least_0(eni_json_number(reader, entry, "hidden_ns"));
+    for (int p = 0; p < ENI_PHASES; p++)
+        role->ns[p] = at_least_0(eni_json_number(reader, entry, keys[p]));
+    role->ns[ENI_PHASE_COMPUTE] = fmax(role->ns[ENI_PHASE_COMPUTE] - role->ns[ENI_PHASE_SLEEP], 0);
+    if (role->name != NULL && strncmp(role->name, "rank ", 5) == 0) role->rank = atoi(role->name + 5);
 }
 
-static en_status load_stragglers(eni_json *reader, eni_run *run)
+static void take_straggler(eni_json *reader, const json_t *entry, void *into)
 {
-    json_t *list, *entry;
-    size_t i;
-    EN_TRY(take_list(reader, run->result, "stragglers", sizeof *run->slow, &list, &run->slow));
-    json_array_foreach(list, i, entry)
-    {
-        eni_json_at(reader, "stragglers[%zu]", i);
-        run->slow[run->nslow++] = (eni_slow){.rank = (int)eni_json_need_integer(reader, entry, "rank"),
-                                             .asked = eni_json_number(reader, entry, "factor"),
-                                             .measured = eni_json_number(reader, entry, "factor_measured")};
-    }
-    return reader->status;
+    eni_slow *slow = into;
+    slow->rank = (int)eni_json_need_integer(reader, entry, "rank");
+    slow->asked = eni_json_number(reader, entry, "factor");
+    slow->measured = eni_json_number(reader, entry, "factor_measured");
+}
+
+static void take_share(eni_json *reader, const json_t *entry, void *into)
+{
+    eni_rank_share *share = into;
+    share->rank = (int)eni_json_need_integer(reader, entry, "rank");
+    share->computed = eni_json_number(reader, entry, "samples_computed");
+    share->applied = eni_json_number(reader, entry, "samples_applied");
+    share->steps = eni_json_number(reader, entry, "steps");
+}
+
+static en_status load_lists(eni_json *reader, eni_run *run)
+{
+    const size_t n = json_array_size(json_object_get(run->result, "roles"));
+    if (n > ENI_MAX_ROLES) eni_json_fail(reader, "roles has %zu entries, more than %d", n, ENI_MAX_ROLES);
+    EN_TRY(load_list(reader, run->result, "roles", "roles", sizeof *run->roles, take_role, &run->roles,
+                     &run->nroles));
+    EN_TRY(load_list(reader, run->result, "stragglers", "stragglers", sizeof *run->slow, take_straggler,
+                     &run->slow, &run->nslow));
+    return load_list(reader, run->result, "per_worker", "per_worker", sizeof *run->shares, take_share,
+                     &run->shares, &run->nshares);
+}
+
+static void take_bin(eni_json *reader, const json_t *pair, void *into)
+{
+    const json_t *value = json_array_get(pair, 0), *count = json_array_get(pair, 1);
+    *(eni_bin *)into = (eni_bin){json_number_value(value), json_number_value(count)};
+    if (!json_is_number(value) || !json_is_number(count) || json_number_value(value) < 0 ||
+        json_number_value(count) < 0)
+        eni_json_fail(reader, "%s should be [staleness, pushes]", reader->where);
 }
 
 static en_status load_histogram(eni_json *reader, const json_t *object, eni_staleness *into)
 {
-    json_t *list, *pair;
-    size_t i;
+    char place[sizeof reader->where + 16];
+    snprintf(place, sizeof place, "%s.histogram", reader->where);
     into->mean = eni_json_number(reader, object, "mean");
     into->p50 = eni_json_number(reader, object, "p50");
     into->p95 = eni_json_number(reader, object, "p95");
     into->p99 = eni_json_number(reader, object, "p99");
     into->max = eni_json_number(reader, object, "max");
-    EN_TRY(take_list(reader, object, "histogram", sizeof *into->bins, &list, &into->bins));
-    json_array_foreach(list, i, pair)
-    {
-        const json_t *value = json_array_get(pair, 0), *count = json_array_get(pair, 1);
-        if (json_is_number(value) && json_is_number(count) && json_number_value(value) >= 0 &&
-            json_number_value(count) >= 0)
-            into->bins[into->nbins++] = (eni_bin){json_number_value(value), json_number_value(count)};
-        else
-            eni_json_fail(reader, "%s.histogram[%zu] should be [staleness, pushes]", reader->where, i);
-    }
-    return reader->status;
+    return load_list(reader, object, "histogram", place, sizeof *into->bins, take_bin, &into->bins,
+                     &into->nbins);
 }
 
-/* A list of {"rank", and in it or in its "staleness" the histogram}. */
-static en_status load_worker_stale(eni_json *reader, const json_t *object, const char *place, eni_run *run)
+/* {"rank", and in it or in its "staleness" the histogram}. */
+static void take_worker_stale(eni_json *reader, const json_t *entry, void *into)
 {
-    json_t *list, *entry;
-    size_t i;
-    EN_TRY(take_list(reader, object, "per_worker", sizeof *run->worker_stale, &list, &run->worker_stale));
-    json_array_foreach(list, i, entry)
-    {
-        const json_t *inner = json_object_get(entry, "staleness");
-        eni_staleness *worker = &run->worker_stale[run->nworkers_stale++];
-        eni_json_at(reader, "%s[%zu]", place, i);
-        worker->rank = (int)eni_json_need_integer(reader, entry, "rank");
-        EN_TRY(load_histogram(reader, json_is_object(inner) ? inner : entry, worker));
-    }
-    return reader->status;
+    const json_t *inner = json_object_get(entry, "staleness");
+    eni_staleness *worker = into;
+    worker->rank = (int)eni_json_need_integer(reader, entry, "rank");
+    const en_status st = load_histogram(reader, json_is_object(inner) ? inner : entry, worker);
+    if (reader->status == EN_OK) reader->status = st;
 }
 
 /* Per worker: in the run's staleness, or in the report of the role psd, which measures it. */
 static en_status load_staleness(eni_json *reader, eni_run *run)
 {
-    json_t *roles = json_object_get(run->result, "roles"), *role;
-    const json_t *object = json_object_get(run->result, "staleness");
+    const json_t *object = json_object_get(run->result, "staleness"), *from = object;
+    const json_t *roles = json_object_get(run->result, "roles");
+    const char *place = "staleness.per_worker";
+    json_t *role;
     size_t i;
     run->staleness = (eni_staleness){-1, NAN, NAN, NAN, NAN, NAN, 0, NULL};
     if (!json_is_object(object)) return EN_OK; /* a run without pushes may say null */
     eni_json_at(reader, "staleness");
     EN_TRY(load_histogram(reader, object, &run->staleness));
-    if (eni_json_array(reader, object, "per_worker") != NULL)
-        return load_worker_stale(reader, object, "staleness.per_worker", run);
+    if (eni_json_array(reader, object, "per_worker") != NULL) roles = NULL;
     json_array_foreach(roles, i, role)
     {
         const char *name = json_string_value(json_object_get(role, "role"));
-        if (name != NULL && strcmp(name, "psd") == 0 && json_is_array(json_object_get(role, "per_worker")))
-            return load_worker_stale(reader, role, "per_worker of psd", run);
+        if (from != object || name == NULL || strcmp(name, "psd") != 0 ||
+            !json_is_array(json_object_get(role, "per_worker")))
+            continue;
+        from = role;
+        place = "per_worker of psd";
     }
-    return reader->status;
+    return load_list(reader, from, "per_worker", place, sizeof *run->worker_stale, take_worker_stale,
+                     &run->worker_stale, &run->nworkers_stale);
 }
 
-static en_status load_shares(eni_json *reader, eni_run *run)
-{
-    json_t *list, *entry;
-    size_t i;
-    EN_TRY(take_list(reader, run->result, "per_worker", sizeof *run->shares, &list, &run->shares));
-    json_array_foreach(list, i, entry)
-    {
-        eni_json_at(reader, "per_worker[%zu]", i);
-        run->shares[run->nshares++] =
-            (eni_rank_share){.rank = (int)eni_json_need_integer(reader, entry, "rank"),
-                             .computed = eni_json_number(reader, entry, "samples_computed"),
-                             .applied = eni_json_number(reader, entry, "samples_applied"),
-                             .steps = eni_json_number(reader, entry, "steps")};
-    }
-    return reader->status;
-}
-
-#define FIELD(name)                                                                                          \
+/* Where a number or a text of result.json is kept; most keys have their member's name. */
+#define PLACE(name)                                                                                          \
     {                                                                                                        \
-#name, offsetof(eni_run, name)                                                                       \
-    } /* the key has the member's name */
+#name, &run->name                                                                                    \
+    }
 
 static void load_numbers(eni_json *reader, eni_run *run)
 {
-    static const struct {
+    const struct {
         const char *key;
-        size_t at;
-    } numbers[] = {FIELD(workers),
-                   FIELD(updates),
-                   FIELD(steps),
-                   FIELD(samples_computed),
-                   FIELD(samples_applied),
-                   FIELD(samples_dropped),
-                   FIELD(samples_per_s),
-                   FIELD(train_seconds),
-                   FIELD(test_accuracy),
-                   FIELD(test_loss),
-                   FIELD(lr),
-                   FIELD(global_batch_size),
-                   FIELD(payload_bytes),
-                   FIELD(wire_bytes),
-                   FIELD(shm_bytes),
-                   FIELD(theory_bytes),
-                   FIELD(max_rss),
-                   {"target", offsetof(eni_run, evaluated_for)}};
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        *(double *)(void *)((char *)run + numbers[i].at) =
-            run->result == NULL ? NAN : eni_json_number(reader, run->result, numbers[i].key);
+        double *at;
+    } numbers[] = {PLACE(workers),
+                   PLACE(updates),
+                   PLACE(steps),
+                   PLACE(samples_computed),
+                   PLACE(samples_applied),
+                   PLACE(samples_dropped),
+                   PLACE(samples_per_s),
+                   PLACE(train_seconds),
+                   PLACE(test_accuracy),
+                   PLACE(test_loss),
+                   PLACE(lr),
+                   PLACE(global_batch_size),
+                   PLACE(payload_bytes),
+                   PLACE(wire_bytes),
+                   PLACE(shm_bytes),
+                   PLACE(theory_bytes),
+                   PLACE(max_rss),
+                   {"target", &run->evaluated_for}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        *numbers[i].at = eni_json_number(reader, run->result, numbers[i].key);
     if (run->test_accuracy < 0 || run->test_accuracy > 1)
         eni_json_fail(reader, "test_accuracy %g should be a fraction from 0 to 1", run->test_accuracy);
 }
 
 static en_status load_texts(eni_json *reader, eni_run *run)
 {
-    static const struct {
-        const char *key;
-        size_t at;
-    } texts[] = {FIELD(model),   FIELD(data),        FIELD(device),       FIELD(transport),
-                 FIELD(version), FIELD(init_sha256), FIELD(order_sha256), FIELD(params_sha256)};
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        *(const char **)(void *)((char *)run + texts[i].at) =
-            eni_json_text(reader, run->result, texts[i].key);
+    const struct {
+        const char *key, **at;
+    } texts[] = {PLACE(model),   PLACE(data),        PLACE(device),       PLACE(transport),
+                 PLACE(version), PLACE(init_sha256), PLACE(order_sha256), PLACE(params_sha256)};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        *texts[i].at = eni_json_text(reader, run->result, texts[i].key);
 
     const json_t *collective = json_object_get(run->result, "collective");
     eni_json_at(reader, "collective");
@@ -350,23 +332,19 @@ static en_status load_emulated(eni_json *reader, eni_run *run)
 
 void eni_study_find_target(eni_run *run, double target)
 {
-    eni_reach reach = eni_reach_find(run->evals, run->nevals, target);
     bool has_accuracy = false;
     for (size_t i = 0; i < run->nevals; i++)
         has_accuracy = has_accuracy || !isnan(run->evals[i].accuracy);
+    run->reach = eni_reach_find(run->evals, run->nevals, target);
     if (run->is_complete && !has_accuracy)
-        reach = (eni_reach){.t = NAN, .samples = NAN, .low = NAN, .high = NAN};
-    run->reach_t = reach.t;
-    run->reach_samples = reach.samples;
-    run->reach_low = reach.low;
-    run->reach_high = reach.high;
+        run->reach = (eni_reach){.t = NAN, .samples = NAN, .low = NAN, .high = NAN};
     run->last_t = run->nevals > 0 ? run->evals[run->nevals - 1].t : 0;
 }
 
 en_status eni_study_load_run(const char *dir, double target, eni_run *run)
 {
-    static en_status (*const parts[])(eni_json *, eni_run *) = {load_texts,     load_roles,  load_stragglers,
-                                                                load_staleness, load_shares, load_emulated};
+    static en_status (*const parts[])(eni_json *, eni_run *) = {load_texts, load_lists, load_staleness,
+                                                                load_emulated};
     char folder[PATH_MAX - 32], path[PATH_MAX];
     eni_json reader = {.path = path};
     snprintf(folder, sizeof folder, "%s/%s", dir, run->dir);

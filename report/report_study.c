@@ -18,19 +18,20 @@
 
 bool eni_study_bracket_is_wide(const eni_run *run)
 {
-    return isfinite(run->reach_t) && run->reach_high - run->reach_low > 0.1 * run->reach_t;
+    return isfinite(run->reach.t) && run->reach.high - run->reach.low > 0.1 * run->reach.t;
 }
 
 bool eni_study_bracket_is_of_grid(const eni_run *run, double target)
 {
-    return isfinite(run->reach_t) && isfinite(run->evaluated_for) && fabs(run->evaluated_for - target) > 1e-9;
+    return isfinite(run->reach.t) && isfinite(run->evaluated_for) && fabs(run->evaluated_for - target) > 1e-9;
 }
 
 const eni_run *eni_study_next(const eni_study *study, size_t setting, size_t arm, const eni_run *before)
 {
-    for (const eni_run *run = before == NULL ? study->runs : before + 1; run < study->runs + study->nruns;
-         run++)
-        if (run->setting == setting && run->arm == arm) return run;
+    const eni_run *run = before == NULL ? study->runs : before + 1;
+    for (; run < study->runs + study->nruns; run++)
+        if ((setting == ENI_ANY || run->setting == setting) && (arm == ENI_ANY || run->arm == arm))
+            return run;
     return NULL;
 }
 
@@ -135,8 +136,8 @@ size_t eni_study_missed(const eni_study *study, size_t setting, size_t arm, doub
 
 bool eni_study_has_holdout(const eni_study *study)
 {
-    for (size_t r = 0; r < study->nruns; r++)
-        if (json_integer_value(json_object_get(study->runs[r].result, "holdout")) > 0) return true;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
+        if (json_integer_value(json_object_get(run->result, "holdout")) > 0) return true;
     return false;
 }
 
@@ -186,7 +187,8 @@ static void load_arms(eni_json *reader, eni_study *study)
         arm->strategy = eni_json_need_text(reader, entry, "strategy");
         arm->lr = eni_json_number(reader, entry, "lr");
         arm->options = json_object_get(entry, "options");
-        const json_t *alone = json_object_get(entry, "alone"); /* older studies have only the name */
+        /* A folder of one run, and studies of before there was "alone", have nothing but the name. */
+        const json_t *alone = json_object_get(entry, "alone");
         arm->is_alone = alone != NULL ? json_is_true(alone)
                                       : reader->status == EN_OK && strcmp(arm->strategy, "solo") == 0;
         for (size_t j = 0; j < i && reader->status == EN_OK; j++) {
@@ -349,11 +351,8 @@ static void load_claims(eni_json *reader, eni_study *study)
  */
 static void find_emulation(eni_study *study)
 {
-    for (size_t c = 0; c < study->nsettings; c++) {
-        for (size_t r = 0; r < study->nruns; r++)
-            if (study->runs[r].setting == c && study->runs[r].emulated != NULL)
-                study->settings[c].emulated = study->runs[r].emulated;
-    }
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
+        if (run->emulated != NULL) study->settings[run->setting].emulated = run->emulated;
 }
 
 static en_status fill_study(eni_json *reader, double target, eni_study *study)

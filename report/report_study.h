@@ -94,9 +94,7 @@ typedef struct eni_run {
     eni_slow *slow;
 
     double step_ms[3];            /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
-    double reach_t;               /* seconds to the target; INFINITY: not reached; NAN: no accuracy */
-    double reach_samples;         /* samples to the target, likewise */
-    double reach_low, reach_high; /* the bracket: seconds of the snapshots that enclose reach_t */
+    eni_reach reach;      /* the target; t and samples: INFINITY: not reached; NAN: no accuracy */
     double last_t;                /* of the last evaluation: a censored run took longer than this */
     double evaluated_for; /* the target that the evaluated points were chosen for, a fraction; NAN: none */
     double outside;       /* share of all cores that other processes took while it ran; NAN: not known */
@@ -143,7 +141,7 @@ void eni_study_free(eni_study *study);
 en_status eni_study_load_run(const char *dir, double target, eni_run *run);
 void eni_study_drop_run(eni_run *run);
 
-/* Sets reach_* and last_t by the rule of core/reach.h. */
+/* Sets reach and last_t by the rule of core/reach.h. */
 void eni_study_find_target(eni_run *run, double target);
 
 /* Whether the bracket of a run that reached the target is more than 10 % of its time. */
@@ -152,6 +150,9 @@ bool eni_study_bracket_is_wide(const eni_run *run);
 /* Of another target than this one: the snapshots that would enclose it are gone, and its bracket is that of
  * the grid. False where nobody has said for which target the run was evaluated. */
 bool eni_study_bracket_is_of_grid(const eni_run *run, double target);
+
+/* Instead of a setting or an arm in what follows: whichever. */
+#define ENI_ANY SIZE_MAX
 
 /* The run of (setting, arm) behind `before` (NULL: the first), in the order of starts; NULL: no more.
  * Borrowed. */
@@ -171,7 +172,7 @@ double eni_metric_cpu_seconds(const eni_run *run);
 /* clang-format off */
 #define ENI_METRICS(METRIC)                                                   \
     METRIC(updates, run->updates)                                             \
-    METRIC(reach_t, run->is_complete ? run->reach_t : NAN)                    \
+    METRIC(reach_t, run->is_complete ? run->reach.t : NAN)                    \
     METRIC(accuracy, run->test_accuracy)                                      \
     METRIC(accuracy_percent, 100 * run->test_accuracy)                        \
     METRIC(thousand_per_s, eni_metric_samples_per_s(run) / 1000)              \

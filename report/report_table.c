@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/memory.h"
 #include "report/html.h"
 #include "report/table.h"
 
@@ -55,52 +56,60 @@ bool eni_row_next(const eni_study *study, size_t *next, eni_row *row)
     return false;
 }
 
-/* ---- as text ------------------------------------------------------------------------------------------- */
+/* ---- the cells of a row -------------------------------------------------------------------------------- */
 
-static const char *grouped(double value, char text[ENI_TABLE_TEXT])
-{
-    eni_table_grouped(value, ",", text, ENI_TABLE_TEXT);
-    return text;
-}
+#define THIN "\xe2\x80\xaf" /* U+202F: thousands stand apart without a comma that means a point elsewhere */
 
-static void put_staleness(const eni_row *row, char *text_out, size_t size)
-{
-    if (isnan(row->stale_mean)) {
-        snprintf(text_out, size, "-");
-        return;
-    }
-    int used = row->stale_mean > 0 ? snprintf(text_out, size, "%.1f", row->stale_mean)
-                                   : snprintf(text_out, size, "0");
-    snprintf(text_out + used, size - (size_t)used, "/%.0f/%.0f/%.0f", row->stale_p50, row->stale_p95,
-             row->stale_max);
-}
+/* What numbers are written with, in a terminal and in a page. */
+typedef struct letters {
+    const char *group, *dash, *percent;
+} letters;
 
-/* "80.6 [80.5-80.7]"; one run: "80.6". */
-static void put_accuracy(const eni_row *row, const char *dash, char *text_out, size_t size)
-{
-    if (row->accuracy.n == 0)
-        snprintf(text_out, size, "-");
-    else if (row->accuracy.n == 1)
-        snprintf(text_out, size, "%.1f", 100 * row->accuracy.median);
-    else
-        snprintf(text_out, size, "%.1f [%.1f%s%.1f]", 100 * row->accuracy.median, 100 * row->accuracy.min,
-                 dash, 100 * row->accuracy.max);
-}
+static const letters of_terminal = {",", "-", " %"}, of_page = {THIN, "–", THIN "%"};
 
-static void put(double value, const char *format, char *text_out, size_t size)
+enum { UPDATES, SPEED, TIME, ACCURACY, STALENESS, WAIT, RATIO, WIRE, CELLS };
+
+/* A number, and what stands below or behind it: mostly its range over the seeds; "": nothing. */
+typedef struct cell {
+    char text[ENI_TABLE_TEXT], small[ENI_TABLE_TEXT];
+} cell;
+
+static void put(double value, const char *format, char text_out[ENI_TABLE_TEXT])
 {
     if (isnan(value))
-        snprintf(text_out, size, "-");
+        snprintf(text_out, ENI_TABLE_TEXT, "-");
     else
-        snprintf(text_out, size, format, value);
+        snprintf(text_out, ENI_TABLE_TEXT, format, value);
+}
+
+static void put_count(const eni_summary *of, int digits, const letters *how, cell *c)
+{
+    char low[40], high[40];
+    eni_table_grouped(eni_table_significant(of->median, digits), how->group, c->text, sizeof c->text);
+    eni_table_grouped(eni_table_significant(of->min, digits), how->group, low, sizeof low);
+    eni_table_grouped(eni_table_significant(of->max, digits), how->group, high, sizeof high);
+    if (of->n > 1 && strcmp(low, high) != 0)
+        snprintf(c->small, sizeof c->small, "%s%s%s", low, how->dash, high);
+}
+
+static void put_time(const eni_study *study, const eni_row *row, const letters *how, cell *c)
+{
+    char low[40], high[40];
+    eni_verdict_time(study, row->setting, row->arm, c->text, sizeof c->text);
+    eni_verdict_seconds(row->reach.min, 0, low, sizeof low);
+    eni_verdict_seconds(row->reach.max, 0, high, sizeof high);
+    low[strcspn(low, " ")] = 0;
+    if (row->nmissed > 0 && row->nruns > 1)
+        snprintf(c->small, sizeof c->small, "missed in %zu of %zu", row->nmissed, row->nruns);
+    else if (row->reach.n > 1)
+        snprintf(c->small, sizeof c->small, "%s%s%s", low, how->dash, high);
 }
 
 enum { RANKS_SHOWN = 4 };
 
 /* Of each rank, "68/1 %"; of many the least and the most, "1-68 %"; of ranks that wait alike "9 %". A mean
  * would hide who waits for whom. */
-static void put_wait(const eni_study *study, const eni_row *row, const char *dash, const char *percent,
-                     char *text_out, size_t size)
+static void put_wait(const eni_study *study, const eni_row *row, const letters *how, cell *c)
 {
     char each[64] = "";
     double least = INFINITY, most = -INFINITY;
@@ -110,19 +119,40 @@ static void put_wait(const eni_study *study, const eni_row *row, const char *das
         if (isnan(share)) break;
         least = fmin(least, share);
         most = fmax(most, share);
-        const size_t used = strlen(each);
-        if (ranks < RANKS_SHOWN)
-            snprintf(each + used, sizeof each - used, "%s%.0f", ranks > 0 ? "/" : "", share);
+        if (ranks < RANKS_SHOWN) eni_text_add(each, sizeof each, "%s%.0f", ranks > 0 ? "/" : "", share);
     }
     if (ranks == 0)
-        snprintf(text_out, size, "-");
+        snprintf(c->text, sizeof c->text, "-");
     else if (!(most > least))
-        snprintf(text_out, size, "%.0f%s", most, percent);
+        snprintf(c->text, sizeof c->text, "%.0f%s", most, how->percent);
     else if (ranks <= RANKS_SHOWN)
-        snprintf(text_out, size, "%s%s", each, percent);
+        snprintf(c->text, sizeof c->text, "%s%s", each, how->percent);
     else
-        snprintf(text_out, size, "%.0f%s%.0f%s", least, dash, most, percent);
+        snprintf(c->text, sizeof c->text, "%.0f%s%.0f%s", least, how->dash, most, how->percent);
 }
+
+static void fill_cells(const eni_study *study, const eni_row *row, const letters *how, cell cells[CELLS])
+{
+    enum { ALL_DIGITS = 17 };
+    const eni_summary *accuracy = &row->accuracy;
+    memset(cells, 0, CELLS * sizeof *cells);
+    put_count(&row->updates, ALL_DIGITS, how, &cells[UPDATES]);
+    put_count(&row->speed, 3, how, &cells[SPEED]);
+    put_time(study, row, how, &cells[TIME]);
+    put(100 * accuracy->median, "%.1f", cells[ACCURACY].text);
+    if (accuracy->n > 1)
+        snprintf(cells[ACCURACY].small, ENI_TABLE_TEXT, "%.1f%s%.1f", 100 * accuracy->min, how->dash,
+                 100 * accuracy->max);
+    put(row->stale_mean, row->stale_mean > 0 ? "%.1f" : "%.0f", cells[STALENESS].text);
+    if (!isnan(row->stale_mean))
+        snprintf(cells[STALENESS].small, ENI_TABLE_TEXT, "%.0f/%.0f/%.0f", row->stale_p50, row->stale_p95,
+                 row->stale_max);
+    put_wait(study, row, how, &cells[WAIT]);
+    put(row->ratio.median, "%.2f", cells[RATIO].text);
+    put_count(&row->wire, ALL_DIGITS, how, &cells[WIRE]);
+}
+
+/* ---- as text ------------------------------------------------------------------------------------------- */
 
 static void put_name(eni_table *table, const char *name, int most)
 {
@@ -134,22 +164,16 @@ static void put_name(eni_table *table, const char *name, int most)
 
 static void put_row(const eni_study *study, const eni_row *row, eni_table *table)
 {
-    char text[ENI_TABLE_TEXT];
+    static const char *const with_small[CELLS] = {[ACCURACY] = "%s [%s]", [STALENESS] = "%s/%s"};
+    cell cells[CELLS];
+    fill_cells(study, row, &of_terminal, cells);
     put_name(table, study->settings[row->setting].name, 40);
     put_name(table, row->strategy, 80);
-    eni_table_put(table, "%s", grouped(row->updates.median, text));
-    eni_table_put(table, "%s", grouped(eni_table_significant(row->speed.median, 3), text));
-    eni_verdict_time(study, row->setting, row->arm, text, sizeof text);
-    eni_table_put(table, "%s", text);
-    put_accuracy(row, "-", text, sizeof text);
-    eni_table_put(table, "%s", text);
-    put_staleness(row, text, sizeof text);
-    eni_table_put(table, "%s", text);
-    put_wait(study, row, "-", " %", text, sizeof text);
-    eni_table_put(table, "%s", text);
-    put(row->ratio.median, "%.2f", text, sizeof text);
-    eni_table_put(table, "%s", text);
-    eni_table_put(table, "%s%s", grouped(row->wire.median, text), isnan(row->wire.median) ? "" : " MB");
+    for (int i = 0; i < CELLS; i++)
+        if (with_small[i] != NULL && cells[i].small[0] != 0)
+            eni_table_put(table, with_small[i], cells[i].text, cells[i].small);
+        else
+            eni_table_put(table, "%s%s", cells[i].text, i == WIRE && !isnan(row->wire.median) ? " MB" : "");
 }
 
 en_status eni_report_print_table(const eni_study *study, FILE *out)
@@ -168,12 +192,6 @@ en_status eni_report_print_table(const eni_study *study, FILE *out)
     return eni_table_print(&table, out);
 }
 
-/* "3.1 s [2.9 to 3.4]" */
-static void put_with_range(eni_table *table, const char *text, const char *range)
-{
-    eni_table_put(table, range[0] == 0 ? "%.40s" : "%.40s [%.46s]", text, range);
-}
-
 en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, FILE *out)
 {
     const eni_study *study = verdict->study;
@@ -190,9 +208,8 @@ en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, F
     eni_table_begin(&table, heads);
     for (size_t i = 0; i < n; i++) {
         put_name(&table, study->arms[rows[i].arm].name, 60);
-        put_with_range(&table, rows[i].time, rows[i].time_range);
-        put_with_range(&table, rows[i].accuracy, rows[i].accuracy_range);
-        put_with_range(&table, rows[i].speed, rows[i].speed_range);
+        for (const eni_rank_cell *c = rows[i].cells; c < rows[i].cells + ENI_RANK_COLUMNS; c++)
+            eni_table_put(&table, c->range[0] == 0 ? "%.40s" : "%.40s [%.46s]", c->text, c->range);
         eni_table_put(&table, "%s", rows[i].differs);
     }
     return eni_table_print(&table, out);
@@ -200,90 +217,33 @@ en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, F
 
 /* ---- as HTML ------------------------------------------------------------------------------------------- */
 
-#define THIN "\xe2\x80\xaf" /* U+202F: thousands stand apart without a comma that means a point elsewhere */
-
-static void cell_number(FILE *page, double median, double min, double max, size_t n,
-                        double (*round_to)(double))
-{
-    char text[64], low[64], high[64];
-    eni_table_grouped(round_to(median), THIN, text, sizeof text);
-    eni_table_grouped(round_to(min), THIN, low, sizeof low);
-    eni_table_grouped(round_to(max), THIN, high, sizeof high);
-    fprintf(page, "<td>%s", text);
-    if (n > 1 && strcmp(low, high) != 0) fprintf(page, "<small>%s–%s</small>", low, high);
-    fputs("</td>", page);
-}
-
-static double to_one(double value)
-{
-    return value;
-}
-
-static double to_three_digits(double value)
-{
-    return eni_table_significant(value, 3);
-}
-
-static void cell_time(const eni_study *study, const eni_row *row, FILE *page)
-{
-    char text[64], low[64], high[64];
-    eni_verdict_time(study, row->setting, row->arm, text, sizeof text);
-    fputs("<td>", page);
-    eni_html_text(page, text);
-    if (row->nmissed > 0 && row->nruns > 1) {
-        fprintf(page, "<small>missed in %zu of %zu</small>", row->nmissed, row->nruns);
-    } else if (row->reach.n > 1) {
-        eni_verdict_seconds(row->reach.min, 0, low, sizeof low);
-        eni_verdict_seconds(row->reach.max, 0, high, sizeof high);
-        low[strcspn(low, " ")] = 0;
-        fprintf(page, "<small>%s–%s</small>", low, high);
-    }
-    fputs("</td>", page);
-}
-
 /* Of which setting and arm a row is; behind the arm what stands in brackets, "ring [direct, shm]", below it.
  */
 static void begin_row(const eni_study *study, const eni_row *row, const char *strategy, FILE *page)
 {
-    fputs(row->is_first ? "<tr class=\"first\"><th scope=\"row\">" : "<tr><th scope=\"row\">", page);
-    eni_html_text(page, study->settings[row->setting].name);
-    if (strategy != NULL)
-        fprintf(page, "<small>%s</small>", eni_study_is_real(study, row->setting) ? "real" : "emulated");
+    const bool is_real = eni_study_is_real(study, row->setting);
+    eni_html_put(page,
+                 row->is_first ? "<tr class=\"first\"><th scope=\"row\">%s" : "<tr><th scope=\"row\">%s",
+                 study->settings[row->setting].name);
+    if (strategy != NULL) eni_html_put(page, "<small>%s</small>", is_real ? "real" : "emulated");
     fputs("</th><td class=\"name\">", page);
-    eni_plot_swatch(page, &study->arms[row->arm], eni_study_is_real(study, row->setting));
+    eni_plot_swatch(page, &study->arms[row->arm], is_real);
     if (strategy == NULL) strategy = study->arms[row->arm].name;
     const char *how = strategy == row->strategy ? strstr(strategy, " [") : NULL;
-    eni_html_printf(page, "%.*s", how == NULL ? (int)strlen(strategy) : (int)(how - strategy), strategy);
-    if (how != NULL) fputs("<small>", page);
-    if (how != NULL) eni_html_printf(page, "%.*s", (int)strcspn(how + 2, "]"), how + 2);
-    fputs(how != NULL ? "</small></td>" : "</td>", page);
+    eni_html_put(page, "%.*s", how == NULL ? (int)strlen(strategy) : (int)(how - strategy), strategy);
+    if (how != NULL) eni_html_put(page, "<small>%.*s</small>", (int)strcspn(how + 2, "]"), how + 2);
+    fputs("</td>", page);
 }
 
 static void html_row(const eni_study *study, const eni_row *row, FILE *page)
 {
-    char text[ENI_TABLE_TEXT];
+    cell cells[CELLS];
+    fill_cells(study, row, &of_page, cells);
     begin_row(study, row, row->strategy, page);
-    cell_number(page, row->updates.median, row->updates.min, row->updates.max, row->updates.n, to_one);
-    cell_number(page, row->speed.median, row->speed.min, row->speed.max, row->speed.n, to_three_digits);
-    cell_time(study, row, page);
-    fputs("<td>", page);
-    if (row->accuracy.n == 0) {
-        fputs("-", page);
-    } else {
-        fprintf(page, "%.1f", 100 * row->accuracy.median);
-        if (row->accuracy.n > 1)
-            fprintf(page, "<small>%.1f–%.1f</small>", 100 * row->accuracy.min, 100 * row->accuracy.max);
-    }
-    put_staleness(row, text, sizeof text);
-    char *rest = strchr(text, '/');
-    if (rest != NULL) *rest++ = 0;
-    fprintf(page, "</td><td>%s", text);
-    if (rest != NULL) fprintf(page, "<small>%s</small>", rest);
-    put_wait(study, row, "–", THIN "%", text, sizeof text);
-    fprintf(page, "</td><td>%s</td>", text);
-    put(row->ratio.median, "%.2f", text, sizeof text);
-    fprintf(page, "<td>%s</td>", text);
-    cell_number(page, row->wire.median, row->wire.min, row->wire.max, 1, to_one);
+    for (int i = 0; i < CELLS; i++)
+        eni_html_put(page,
+                     cells[i].small[0] == 0 || i == WIRE ? "<td>%s</td>" : "<td>%s<small>%s</small></td>",
+                     cells[i].text, cells[i].small);
     fputs("</tr>\n", page);
 }
 
@@ -304,18 +264,6 @@ void eni_report_html_table(const eni_study *study, FILE *page)
     fputc('\n', page);
 }
 
-static void ranked_cell(FILE *page, const char *text, const char *range)
-{
-    fputs("<td>", page);
-    eni_html_text(page, text);
-    if (range[0] != 0) {
-        fputs("<small>", page);
-        eni_html_text(page, range);
-        fputs("</small>", page);
-    }
-    fputs("</td>", page);
-}
-
 void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *page)
 {
     const eni_study *study = verdict->study;
@@ -330,13 +278,11 @@ void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *p
     for (size_t i = 0; i < n; i++) {
         fputs("<tr><th scope=\"row\">", page);
         eni_plot_swatch(page, &study->arms[rows[i].arm], eni_study_is_real(study, setting));
-        eni_html_text(page, study->arms[rows[i].arm].name);
-        fputs("</th>", page);
-        ranked_cell(page, rows[i].time, rows[i].time_range);
-        ranked_cell(page, rows[i].accuracy, rows[i].accuracy_range);
-        ranked_cell(page, rows[i].speed, rows[i].speed_range);
-        ranked_cell(page, rows[i].differs, "");
-        fputs("</tr>\n", page);
+        eni_html_put(page, "%s</th>", study->arms[rows[i].arm].name);
+        for (const eni_rank_cell *c = rows[i].cells; c < rows[i].cells + ENI_RANK_COLUMNS; c++)
+            eni_html_put(page, c->range[0] == 0 ? "<td>%s</td>" : "<td>%s<small>%s</small></td>", c->text,
+                         c->range);
+        eni_html_put(page, "<td>%s</td></tr>\n", rows[i].differs);
     }
     eni_html_table_end(page);
     fputc('\n', page);
@@ -355,9 +301,8 @@ void eni_report_html_steps(const eni_study *study, FILE *page)
     enum { COLUMNS = sizeof columns / sizeof columns[0] };
     bool is_known = false;
     eni_row row = {0};
-    for (size_t r = 0; r < study->nruns; r++)
-        for (size_t k = 0; k < COLUMNS; k++)
-            is_known = is_known || !isnan(columns[k].metric(&study->runs[r]));
+    for (size_t k = 0; k < COLUMNS; k++)
+        is_known = is_known || eni_study_summary(study, ENI_ANY, ENI_ANY, columns[k].metric).n > 0;
     if (!is_known) return;
     eni_html_table(
         page, "main",
@@ -366,9 +311,9 @@ void eni_report_html_steps(const eni_study *study, FILE *page)
     for (size_t next = 0; eni_row_next(study, &next, &row);) {
         begin_row(study, &row, NULL, page);
         for (size_t k = 0; k < COLUMNS; k++) {
-            char text[32];
+            char text[ENI_TABLE_TEXT];
             put(eni_study_summary(study, row.setting, row.arm, columns[k].metric).median, columns[k].format,
-                text, sizeof text);
+                text);
             fprintf(page, "<td>%s</td>", text);
         }
         fputs("</tr>\n", page);

@@ -2,7 +2,6 @@
 #include "report/report_verdict.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,13 +128,6 @@ void eni_verdict_seconds(double seconds, double last_t, char *text_out, size_t s
         snprintf(text_out, size, seconds < 0.995 ? "%.2f s" : seconds < 99.95 ? "%.1f s" : "%.0f s", seconds);
 }
 
-static double censored_at(const eni_study *study, size_t setting, size_t arm)
-{
-    double least_t;
-    eni_study_missed(study, setting, arm, &least_t);
-    return least_t;
-}
-
 static bool has_wide_bracket(const eni_study *study, size_t setting, size_t arm)
 {
     for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;)
@@ -143,25 +135,25 @@ static bool has_wide_bracket(const eni_study *study, size_t setting, size_t arm)
     return false;
 }
 
-static double median_time(const eni_study *study, size_t setting, size_t arm)
-{
-    return eni_study_summary(study, setting, arm, eni_metric_reach_t).median;
-}
-
 void eni_verdict_time(const eni_study *study, size_t setting, size_t arm, char *text_out, size_t size)
 {
-    double median = median_time(study, setting, arm);
-    bool is_about = isfinite(median) && has_wide_bracket(study, setting, arm);
-    int used = snprintf(text_out, size, "%s", is_about ? "≈ " : "");
-    if ((size_t)used < size)
-        eni_verdict_seconds(median, censored_at(study, setting, arm), text_out + used, size - (size_t)used);
+    const double median = eni_study_summary(study, setting, arm, eni_metric_reach_t).median;
+    const bool is_about = isfinite(median) && has_wide_bracket(study, setting, arm);
+    double censored_t;
+    char text[ENI_RANK_TEXT];
+    eni_study_missed(study, setting, arm, &censored_t);
+    eni_verdict_seconds(median, censored_t, text, sizeof text);
+    snprintf(text_out, size, "%s%s", is_about ? "≈ " : "", text);
 }
 
 /* ---- the ranking --------------------------------------------------------------------------------------- */
 
+/* How an arm of a setting stands. */
 typedef struct standing {
     size_t arm, misses;
-    double time, accuracy;
+    const char *name;
+    double time, accuracy; /* medians; the time INFINITY where it was missed .. */
+    double censored_t;     /* .. and then the least clock that all runs passed */
 } standing;
 
 /* NAN: nothing is known, so last. */
@@ -180,79 +172,73 @@ static int by_standing(const void *a, const void *b)
     return order != 0 ? order : (x->arm > y->arm) - (x->arm < y->arm);
 }
 
-static size_t rank_arms(const eni_study *study, size_t setting, size_t arms_out[ENI_MAX_ARMS])
+static size_t rank_arms(const eni_study *study, size_t setting, standing rank_out[ENI_MAX_ARMS])
 {
-    standing all[ENI_MAX_ARMS];
     size_t n = 0;
     for (size_t a = 0; a < study->narms; a++) {
         if (eni_study_count(study, setting, a) == 0) continue;
-        double least_t;
-        all[n++] = (standing){.arm = a,
-                              .misses = eni_study_missed(study, setting, a, &least_t),
-                              .time = median_time(study, setting, a),
-                              .accuracy = eni_study_summary(study, setting, a, eni_metric_accuracy).median};
+        standing *s = &rank_out[n++];
+        *s = (standing){.arm = a,
+                        .name = study->arms[a].name,
+                        .time = eni_study_summary(study, setting, a, eni_metric_reach_t).median,
+                        .accuracy = eni_study_summary(study, setting, a, eni_metric_accuracy).median};
+        s->misses = eni_study_missed(study, setting, a, &s->censored_t);
     }
-    qsort(all, n, sizeof *all, by_standing);
-    for (size_t i = 0; i < n; i++)
-        arms_out[i] = all[i].arm;
+    qsort(rank_out, n, sizeof *rank_out, by_standing);
     return n;
 }
 
-static void put_percent(double value, char *text_out)
+static void put_percent(double value, double unused, char *text_out, size_t size)
 {
-    snprintf(text_out, ENI_RANK_TEXT, "%.1f", 100 * value);
+    (void)unused;
+    snprintf(text_out, size, "%.1f", 100 * value);
 }
 
-static void put_speed(double value, char *text_out)
+static void put_speed(double value, double unused, char *text_out, size_t size)
 {
-    eni_table_grouped(eni_table_significant(value, 3), ",", text_out, ENI_RANK_TEXT);
+    (void)unused;
+    eni_table_grouped(eni_table_significant(value, 3), ",", text_out, size);
 }
 
-/* Median and exact interval of a metric, in the letters of `put`. */
-static void put_metric(const eni_study *study, size_t setting, size_t arm, eni_metric metric,
-                       void (*put)(double, char *), char *text_out, char *range_out)
+/* What a ranking has columns of. */
+static const struct {
+    eni_metric metric;
+    void (*put)(double value, double censored_t, char *text_out, size_t size);
+} columns[ENI_RANK_COLUMNS] = {{eni_metric_reach_t, eni_verdict_seconds},
+                               {eni_metric_accuracy, put_percent},
+                               {eni_metric_samples_per_s, put_speed}};
+
+/* Median and exact interval of a column. */
+static void put_cell(const eni_study *study, size_t setting, const standing *s, int column,
+                     eni_rank_cell *cell)
 {
     double values[ENI_MAX_RUNS];
     char low[ENI_RANK_TEXT], high[ENI_RANK_TEXT];
-    size_t n = eni_study_values(study, setting, arm, metric, values);
-    snprintf(text_out, ENI_RANK_TEXT, "-");
-    range_out[0] = 0;
-    if (n > 0) put(eni_stats_median(values, n), text_out);
-    if (n < 2) return;
-    eni_interval interval = eni_stats_interval(values, n);
-    put(interval.low, low);
-    put(interval.high, high);
-    snprintf(range_out, ENI_RANK_TEXT, "%.28s to %.28s", low, high);
-}
-
-static void put_time(const eni_study *study, size_t setting, eni_rank_row *row)
-{
-    double values[ENI_MAX_RUNS], last = censored_at(study, setting, row->arm);
-    char low[ENI_RANK_TEXT], high[ENI_RANK_TEXT];
-    size_t n = eni_study_values(study, setting, row->arm, eni_metric_reach_t, values);
-    eni_verdict_time(study, setting, row->arm, row->time, sizeof row->time);
-    if (n < 2) return;
-    eni_interval interval = eni_stats_interval(values, n);
-    eni_verdict_seconds(interval.low, last, low, sizeof low);
-    eni_verdict_seconds(interval.high, last, high, sizeof high);
-    if (isfinite(interval.low)) low[strcspn(low, " ")] = 0;
-    if (isfinite(interval.low)) snprintf(row->time_range, ENI_RANK_TEXT, "%.28s to %.28s", low, high);
+    const size_t n = eni_study_values(study, setting, s->arm, columns[column].metric, values);
+    const eni_interval interval = eni_stats_interval(values, n);
+    snprintf(cell->text, sizeof cell->text, "-");
+    cell->range[0] = 0;
+    if (n > 0) columns[column].put(eni_stats_median(values, n), s->censored_t, cell->text, sizeof cell->text);
+    if (n < 2 || !isfinite(interval.low)) return;
+    columns[column].put(interval.low, s->censored_t, low, sizeof low);
+    columns[column].put(interval.high, s->censored_t, high, sizeof high);
+    low[strcspn(low, " ")] = 0; /* the unit stands behind the second */
+    snprintf(cell->range, sizeof cell->range, "%.28s to %.28s", low, high);
 }
 
 size_t eni_verdict_rank(const eni_verdict *verdict, size_t setting, eni_rank_row rows_out[ENI_MAX_ARMS])
 {
     const eni_study *study = verdict->study;
-    size_t arms[ENI_MAX_ARMS], n = rank_arms(study, setting, arms);
+    standing rank[ENI_MAX_ARMS];
+    const size_t n = rank_arms(study, setting, rank);
     for (size_t i = 0; i < n; i++) {
         eni_rank_row *row = &rows_out[i];
-        const eni_claim *claim = claim_between(verdict, setting, arms[0], arms[i]);
-        *row = (eni_rank_row){.arm = arms[i],
-                              .differs = i == 0 || claim == NULL ? "-" : eni_verdict_found(claim)};
-        put_time(study, setting, row);
-        put_metric(study, setting, arms[i], eni_metric_accuracy, put_percent, row->accuracy,
-                   row->accuracy_range);
-        put_metric(study, setting, arms[i], eni_metric_samples_per_s, put_speed, row->speed,
-                   row->speed_range);
+        const eni_claim *claim = claim_between(verdict, setting, rank[0].arm, rank[i].arm);
+        row->arm = rank[i].arm;
+        row->differs = i == 0 || claim == NULL ? "-" : eni_verdict_found(claim);
+        for (int k = 0; k < ENI_RANK_COLUMNS; k++)
+            put_cell(study, setting, &rank[i], k, &row->cells[k]);
+        eni_verdict_time(study, setting, row->arm, row->cells[0].text, ENI_RANK_TEXT);
     }
     return n;
 }
@@ -261,32 +247,19 @@ size_t eni_verdict_rank(const eni_verdict *verdict, size_t setting, eni_rank_row
 
 typedef struct sentence {
     char *text;
-    size_t size, used;
+    size_t size;
     const eni_verdict *verdict;
-    const eni_study *study;
-    size_t setting, n, rank[ENI_MAX_ARMS]; /* arms of the setting, the first first */
+    size_t setting, n;
+    standing rank[ENI_MAX_ARMS]; /* arms of the setting, the first first */
 } sentence;
 
-static void say(sentence *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define say(s, ...) eni_text_add((s)->text, (s)->size, __VA_ARGS__)
 
-static void say(sentence *s, const char *fmt, ...)
+/* "ring reached 75 %" */
+static void say_of_target(sentence *s, const char *who, const char *verb)
 {
-    if (s->used >= s->size) return;
-    va_list args;
-    va_start(args, fmt);
-    int n = vsnprintf(s->text + s->used, s->size - s->used, fmt, args);
-    va_end(args);
-    if (n > 0) s->used += (size_t)n;
-}
-
-static const char *name_of(const sentence *s, size_t arm)
-{
-    return s->study->arms[arm].name;
-}
-
-static void say_percent(sentence *s, double fraction)
-{
-    say(s, "%.*f %%", fabs(fraction * 100 - round(fraction * 100)) < 1e-9 ? 0 : 1, fraction * 100);
+    const double percent = s->verdict->study->target * 100;
+    say(s, "%s %s %.*f %%", who, verb, fabs(percent - round(percent)) < 1e-9 ? 0 : 1, percent);
 }
 
 /* Two different times in as many letters as tell them apart. */
@@ -307,22 +280,27 @@ static void say_ratio(sentence *s, const char *less, const char *more)
     if (ratio >= 1.005) say(s, " (%.*fx)", ratio < 1.095 ? 2 : ratio < 9.95 ? 1 : 0, ratio);
 }
 
-static bool beats(const sentence *s, size_t arm, size_t other)
+static const eni_claim *claim_of(const sentence *s, const standing *a, const standing *b)
 {
-    const eni_claim *claim = claim_between(s->verdict, s->setting, arm, other);
-    return claim != NULL && claim->found == ENI_CLAIM_YES && (claim->sign > 0) == (claim->a == arm);
+    return claim_between(s->verdict, s->setting, a->arm, b->arm);
+}
+
+static bool beats(const sentence *s, const standing *one, const standing *other)
+{
+    const eni_claim *claim = claim_of(s, one, other);
+    return claim != NULL && claim->found == ENI_CLAIM_YES && (claim->sign > 0) == (claim->a == one->arm);
 }
 
 /* Whom the sentence is about, and against whom: the primary comparison if it is clear, else the best pair by
  * rank. */
-static bool find_claim(const sentence *s, size_t *winner_out, size_t *loser_out)
+static bool find_claim(const sentence *s, const standing **winner_out, const standing **loser_out)
 {
     bool has_found = false;
     for (size_t i = 0; i < s->n; i++)
         for (size_t j = 0; j < s->n; j++) {
-            size_t a = s->rank[i], b = s->rank[j];
-            if (a == b || !beats(s, a, b)) continue;
-            if (has_found && !claim_between(s->verdict, s->setting, a, b)->is_primary) continue;
+            const standing *a = &s->rank[i], *b = &s->rank[j];
+            if (i == j || !beats(s, a, b)) continue;
+            if (has_found && !claim_of(s, a, b)->is_primary) continue;
             *winner_out = a;
             *loser_out = b;
             has_found = true;
@@ -331,76 +309,72 @@ static bool find_claim(const sentence *s, size_t *winner_out, size_t *loser_out)
 }
 
 /* "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x)" */
-static void say_sooner(sentence *s, size_t winner, size_t loser)
+static void say_sooner(sentence *s, const standing *winner, const standing *loser)
 {
-    const eni_claim *claim = claim_between(s->verdict, s->setting, winner, loser);
-    double mine = median_time(s->study, s->setting, winner),
-           theirs = median_time(s->study, s->setting, loser);
+    const eni_claim *claim = claim_of(s, winner, loser);
     char a[32], b[32];
-    say(s, "%s reached ", name_of(s, winner));
-    say_percent(s, s->study->target);
-    if (isfinite(mine) && isinf(theirs)) {
-        eni_verdict_seconds(mine, 0, a, sizeof a);
-        eni_verdict_seconds(censored_at(s->study, s->setting, loser), 0, b, sizeof b);
-        say(s, " in %s, %s not within its %s", a, name_of(s, loser), b);
+    say_of_target(s, winner->name, "reached");
+    if (isfinite(winner->time) && isinf(loser->time)) {
+        eni_verdict_seconds(winner->time, 0, a, sizeof a);
+        eni_verdict_seconds(loser->censored_t, 0, b, sizeof b);
+        say(s, " in %s, %s not within its %s", a, loser->name, b);
         return;
     }
-    if (isfinite(theirs)) put_times(mine, theirs, a, b);
-    if (isfinite(theirs) && strtod(a, NULL) < strtod(b, NULL)) {
-        say(s, " in %s instead of %s for %s", a, b, name_of(s, loser));
+    if (isfinite(loser->time)) put_times(winner->time, loser->time, a, b);
+    if (isfinite(loser->time) && strtod(a, NULL) < strtod(b, NULL)) {
+        say(s, " in %s instead of %s for %s", a, b, loser->name);
         say_ratio(s, a, b);
         return;
     }
     /* The medians over seeds do not show what the pairs do. */
-    say(s, " sooner than %s in %zu of %zu seeds", name_of(s, loser),
-        claim->a == winner ? claim->sooner : claim->later, claim->n);
+    say(s, " sooner than %s in %zu of %zu seeds", loser->name,
+        claim->a == winner->arm ? claim->sooner : claim->later, claim->n);
 }
 
-static void say_claims(sentence *s, size_t winner, size_t loser)
+static void say_claims(sentence *s, const standing *winner, const standing *loser)
 {
-    size_t nsooner = 0, nopen = 0, sooner = 0, open = 0;
-    for (size_t i = 0; i < s->n; i++) {
-        size_t arm = s->rank[i];
-        if (arm == winner || arm == loser) continue;
-        if (beats(s, winner, arm)) {
-            sooner = arm;
+    size_t nsooner = 0, nopen = 0;
+    const standing *sooner = NULL, *open = NULL;
+    for (const standing *one = s->rank; one < s->rank + s->n; one++) {
+        if (one == winner || one == loser) continue;
+        if (beats(s, winner, one)) {
+            sooner = one;
             nsooner++;
-        } else if (!beats(s, arm, winner)) {
-            open = arm;
+        } else if (!beats(s, one, winner)) {
+            open = one;
             nopen++;
         }
     }
     say_sooner(s, winner, loser);
-    if (nsooner == 1) say(s, ", sooner than %s too", name_of(s, sooner));
+    if (nsooner == 1) say(s, ", sooner than %s too", sooner->name);
     if (nsooner > 1) say(s, ", sooner than %zu others too", nsooner);
-    if (nopen == 1) say(s, "; %s not shown to differ", name_of(s, open));
+    if (nopen == 1) say(s, "; %s not shown to differ", open->name);
     if (nopen > 1) say(s, "; %zu others not shown to differ", nopen);
 }
 
 /* "ring reached 75 % in 3.1 s, ps-async in 4.1 s" */
 static void say_times(sentence *s)
 {
+    const standing *first = &s->rank[0], *second = &s->rank[1];
     char text[32];
-    eni_verdict_seconds(median_time(s->study, s->setting, s->rank[0]), 0, text, sizeof text);
-    say(s, "%s reached ", name_of(s, s->rank[0]));
-    say_percent(s, s->study->target);
+    eni_verdict_seconds(first->time, 0, text, sizeof text);
+    say_of_target(s, first->name, "reached");
     say(s, " in %s", text);
     if (s->n < 2) return;
-    size_t second = s->rank[1];
-    double time = median_time(s->study, s->setting, second);
-    eni_verdict_seconds(isinf(time) ? censored_at(s->study, s->setting, second) : time, 0, text, sizeof text);
-    if (isnan(time))
-        say(s, ", %s %s", name_of(s, second),
-            eni_study_example(s->study, s->setting, second) == NULL ? "failed" : "has no accuracy");
+    eni_verdict_seconds(isinf(second->time) ? second->censored_t : second->time, 0, text, sizeof text);
+    if (isnan(second->time))
+        say(s, ", %s %s", second->name,
+            eni_study_example(s->verdict->study, s->setting, second->arm) == NULL ? "failed"
+                                                                                  : "has no accuracy");
     else
-        say(s, isinf(time) ? ", %s not within its %s" : ", %s in %s", name_of(s, second), text);
+        say(s, isinf(second->time) ? ", %s not within its %s" : ", %s in %s", second->name, text);
 }
 
 /* Why nothing is claimed of the first two. */
 static void say_why(sentence *s)
 {
-    const eni_claim *claim = claim_between(s->verdict, s->setting, s->rank[0], s->rank[1]);
-    size_t own = eni_claims_seeds(claim->is_primary ? 1 : eni_claims_count(1, s->study->narms));
+    const eni_claim *claim = claim_of(s, &s->rank[0], &s->rank[1]);
+    size_t own = eni_claims_seeds(claim->is_primary ? 1 : eni_claims_count(1, s->verdict->study->narms));
     size_t all = claim->is_primary ? 0 : eni_claims_need(s->verdict->claims, s->verdict->n);
     switch (claim->found) {
     case ENI_CLAIM_FEW:
@@ -420,57 +394,44 @@ static void say_why(sentence *s)
 
 static void say_alone(sentence *s)
 {
-    double time = median_time(s->study, s->setting, s->rank[0]);
+    const standing *one = &s->rank[0];
     char text[32];
-    if (isfinite(time)) {
+    if (isfinite(one->time)) {
         say_times(s);
-    } else if (isnan(time)) {
-        say(s, "%s ran without an accuracy", name_of(s, s->rank[0]));
+    } else if (isnan(one->time)) {
+        say(s, "%s ran without an accuracy", one->name);
     } else {
-        eni_verdict_seconds(censored_at(s->study, s->setting, s->rank[0]), 0, text, sizeof text);
-        say(s, "%s did not reach ", name_of(s, s->rank[0]));
-        say_percent(s, s->study->target);
+        eni_verdict_seconds(one->censored_t, 0, text, sizeof text);
+        say_of_target(s, one->name, "did not reach");
         say(s, " within its %s", text);
     }
     say(s, "; nothing to compare with");
 }
 
-static bool somebody_finished(const sentence *s)
-{
-    for (size_t i = 0; i < s->n; i++)
-        if (eni_study_example(s->study, s->setting, s->rank[i]) != NULL) return true;
-    return false;
-}
-
-/* No arm's median is a time. */
-static void say_nobody(sentence *s)
-{
-    bool has_some = false;
-    for (size_t i = 0; i < s->n; i++)
-        has_some =
-            has_some || isfinite(eni_study_summary(s->study, s->setting, s->rank[i], eni_metric_reach_t).min);
-    say(s, "no arm reached ");
-    say_percent(s, s->study->target);
-    say(s, has_some ? " in most of its runs" : " within its budget");
-}
-
 void eni_verdict_sentence(const eni_verdict *verdict, size_t setting, char *text_out, size_t size)
 {
-    sentence s = {
-        .text = text_out, .size = size, .verdict = verdict, .study = verdict->study, .setting = setting};
-    size_t winner = 0, loser = 0;
-    s.n = rank_arms(s.study, setting, s.rank);
+    sentence s = {.text = text_out, .size = size, .verdict = verdict, .setting = setting};
+    const standing *winner = NULL, *loser = NULL, *first = &s.rank[0];
+    bool has_finished = false, has_reached = false;
+    s.n = rank_arms(verdict->study, setting, s.rank);
     text_out[0] = 0;
-    if (!somebody_finished(&s)) {
+    for (size_t i = 0; i < s.n; i++) {
+        const size_t arm = s.rank[i].arm;
+        has_finished = has_finished || eni_study_example(verdict->study, setting, arm) != NULL;
+        has_reached =
+            has_reached || isfinite(eni_study_summary(verdict->study, setting, arm, eni_metric_reach_t).min);
+    }
+    if (!has_finished) {
         say(&s, "no run ended well: nothing to say");
     } else if (s.n == 1) {
         say_alone(&s);
     } else if (find_claim(&s, &winner, &loser)) {
         say_claims(&s, winner, loser);
-    } else if (isnan(median_time(s.study, setting, s.rank[0]))) {
+    } else if (isnan(first->time)) {
         say(&s, "no run has an accuracy, so no time to compare");
-    } else if (isinf(median_time(s.study, setting, s.rank[0]))) {
-        say_nobody(&s);
+    } else if (isinf(first->time)) {
+        say_of_target(&s, "no arm", "reached");
+        say(&s, has_reached ? " in most of its runs" : " within its budget");
     } else {
         say_times(&s);
         say_why(&s);
@@ -495,7 +456,7 @@ static double least_of_setting(const eni_verdict *verdict, size_t setting)
 void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness, char *text_out, size_t size)
 {
     const eni_study *study = verdict->study;
-    sentence s = {.text = text_out, .size = size, .verdict = verdict, .study = study};
+    sentence s = {.text = text_out, .size = size};
     const char *names[ENI_MAX_SETTINGS];
     bool is_first = true;
     text_out[0] = 0;
@@ -504,8 +465,8 @@ void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness
     if (study->narms < 2) return;
     for (size_t c = 0; c < study->nsettings; c++)
         names[c] = study->settings[c].name;
-    if (s.used < size) eni_claims_text(verdict->claims, verdict->n, names, text_out + s.used, size - s.used);
-    s.used = strlen(text_out);
+    const size_t used = strlen(text_out);
+    eni_claims_text(verdict->claims, verdict->n, names, text_out + used, size - used);
     for (size_t c = 0; c < study->nsettings; c++) {
         double least = least_of_setting(verdict, c);
         if (isnan(least)) continue;

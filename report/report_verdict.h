@@ -20,11 +20,15 @@ typedef struct eni_verdict {
 } eni_verdict;
 
 /* One arm in a ranking, as texts; "-" where there is no number, "" where there is no interval. */
+enum { ENI_RANK_COLUMNS = 3 }; /* time to the target, accuracy, samples/s */
+
+typedef struct eni_rank_cell {
+    char text[ENI_RANK_TEXT], range[ENI_RANK_TEXT]; /* "3.1 s", "2.9 to 3.4 s"; "> 5.2 s" */
+} eni_rank_cell;
+
 typedef struct eni_rank_row {
     size_t arm;
-    char time[ENI_RANK_TEXT], time_range[ENI_RANK_TEXT]; /* "3.1 s", "2.9 to 3.4"; "> 5.2 s" */
-    char accuracy[ENI_RANK_TEXT], accuracy_range[ENI_RANK_TEXT];
-    char speed[ENI_RANK_TEXT], speed_range[ENI_RANK_TEXT];
+    eni_rank_cell cells[ENI_RANK_COLUMNS];
     const char *differs; /* from the first: "yes", "not shown"; "-" for the first itself */
 } eni_rank_row;
 

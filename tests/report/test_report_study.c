@@ -36,8 +36,8 @@ static void the_first_of_three_in_a_row(void **state)
     eni_eval evals[MOST];
     eni_run run = RUN_OF(evals, 60, 70, 80, 74, 76, 70, 77, 78, 75, 76);
     eni_study_find_target(&run, 0.75);
-    assert_true(run.reach_low == 6 && run.reach_high == 7 && run.last_t == 10);
-    assert_true(is(run.reach_t, 6 + 5.0 / 7) && is(run.reach_samples, 6000 + 5000.0 / 7));
+    assert_true(run.reach.low == 6 && run.reach.high == 7 && run.last_t == 10);
+    assert_true(is(run.reach.t, 6 + 5.0 / 7) && is(run.reach.samples, 6000 + 5000.0 / 7));
 }
 
 /* It touched 80 % once and ended at 71 %: no win. */
@@ -47,7 +47,7 @@ static void one_good_moment_is_none(void **state)
     eni_eval evals[MOST];
     eni_run run = RUN_OF(evals, 60, 70, 74, 80, 80, 74, 73, 72, 71);
     eni_study_find_target(&run, 0.75);
-    assert_true(isinf(run.reach_t) && isinf(run.reach_samples) && run.last_t == 9);
+    assert_true(isinf(run.reach.t) && isinf(run.reach.samples) && run.last_t == 9);
     assert_false(eni_study_bracket_is_wide(&run));
 }
 
@@ -57,13 +57,13 @@ static void three_at_the_very_end_are_enough_and_two_are_not(void **state)
     eni_eval evals[MOST];
     eni_run run = RUN_OF(evals, 60, 70, 70, 80, 80, 80);
     eni_study_find_target(&run, 0.75);
-    assert_true(is(run.reach_t, 3.5));
+    assert_true(is(run.reach.t, 3.5));
     run = RUN_OF(evals, 60, 70, 70, 70, 80, 80);
     eni_study_find_target(&run, 0.75);
-    assert_true(isinf(run.reach_t));
+    assert_true(isinf(run.reach.t));
     run = RUN_OF(evals, 60, 70, 70, 75, 75, 75); /* at the target is reached */
     eni_study_find_target(&run, 0.75);
-    assert_true(is(run.reach_t, 4));
+    assert_true(is(run.reach.t, 4));
 }
 
 /* The initial weights are point 0. */
@@ -73,14 +73,14 @@ static void a_crossing_before_the_first_point(void **state)
     eni_eval evals[MOST];
     eni_run run = RUN_OF(evals, 80, 85, 90);
     eni_study_find_target(&run, 0.75);
-    assert_true(run.reach_low == 0 && run.reach_high == 1 && is(run.reach_t, 65.0 / 70));
+    assert_true(run.reach.low == 0 && run.reach.high == 1 && is(run.reach.t, 65.0 / 70));
     evals[0].accuracy = 0.9; /* trained before */
     eni_study_find_target(&run, 0.75);
-    assert_true(run.reach_t == 0 && run.reach_samples == 0 && run.reach_low == 0 && run.reach_high == 0);
+    assert_true(run.reach.t == 0 && run.reach.samples == 0 && run.reach.low == 0 && run.reach.high == 0);
     run.evals++; /* a folder that has none: any time before its first point */
     run.nevals--;
     eni_study_find_target(&run, 0.75);
-    assert_true(run.reach_t == 1 && run.reach_low == 0 && run.reach_high == 1 &&
+    assert_true(run.reach.t == 1 && run.reach.low == 0 && run.reach.high == 1 &&
                 eni_study_bracket_is_wide(&run));
 }
 
@@ -94,7 +94,7 @@ static void the_bracket_is_that_of_the_snapshots(void **state)
                         {3000, 3, 1, 0.8, false}};
     eni_run run = {.is_complete = true, .evals = evals, .nevals = 7};
     eni_study_find_target(&run, 0.75);
-    assert_true(isinf(run.reach_t)); /* with those of the bracket it would be three */
+    assert_true(isinf(run.reach.t)); /* with those of the bracket it would be three */
     evals[2].is_bracket = false;
     evals[2].accuracy = 0.7;
     eni_eval more[8];
@@ -103,8 +103,8 @@ static void the_bracket_is_that_of_the_snapshots(void **state)
     more[7] = (eni_eval){4000, 4, 1, 0.8, false};
     run = (eni_run){.is_complete = true, .evals = more, .nevals = 8};
     eni_study_find_target(&run, 0.75);
-    assert_true(run.reach_low == 1.25 && run.reach_high == 1.5);
-    assert_true(is(run.reach_t, 1.25 + 0.25 * 5 / 8) && is(run.reach_samples, 1250 + 250.0 * 5 / 8));
+    assert_true(run.reach.low == 1.25 && run.reach.high == 1.5);
+    assert_true(is(run.reach.t, 1.25 + 0.25 * 5 / 8) && is(run.reach.samples, 1250 + 250.0 * 5 / 8));
     assert_true(eni_study_bracket_is_wide(&run)); /* 0.25 of 1.41 s */
 }
 
@@ -114,10 +114,10 @@ static void a_wide_bracket(void **state)
     eni_eval evals[MOST];
     eni_run run = RUN_OF(evals, 60, 60, 60, 60, 60, 60, 60, 60, 60, 60, 90, 90, 90);
     eni_study_find_target(&run, 0.75);
-    assert_true(is(run.reach_t, 10.5) && !eni_study_bracket_is_wide(&run));
+    assert_true(is(run.reach.t, 10.5) && !eni_study_bracket_is_wide(&run));
     run = RUN_OF(evals, 60, 60, 60, 60, 60, 60, 60, 60, 74, 90, 90, 90);
     eni_study_find_target(&run, 0.75);
-    assert_true(run.reach_low == 9 && eni_study_bracket_is_wide(&run));
+    assert_true(run.reach.low == 9 && eni_study_bracket_is_wide(&run));
 }
 
 static void a_diverged_run_breaks_the_row(void **state)
@@ -126,10 +126,10 @@ static void a_diverged_run_breaks_the_row(void **state)
     eni_eval evals[MOST];
     eni_run run = RUN_OF(evals, 60, 80, 80, NAN, 80, 80);
     eni_study_find_target(&run, 0.75);
-    assert_true(isinf(run.reach_t));
+    assert_true(isinf(run.reach.t));
     run = RUN_OF(evals, 60, NAN, 80, 80, 80); /* nothing to interpolate with: the end of the bracket */
     eni_study_find_target(&run, 0.75);
-    assert_true(run.reach_t == 3 && run.reach_low == 2 && run.reach_high == 3);
+    assert_true(run.reach.t == 3 && run.reach.low == 2 && run.reach.high == 3);
 }
 
 static void a_miss_is_censored_at_the_last_evaluation(void **state)
@@ -138,7 +138,7 @@ static void a_miss_is_censored_at_the_last_evaluation(void **state)
     eni_eval evals[MOST];
     eni_run run = RUN_OF(evals, 60, 70, 71, 72);
     eni_study_find_target(&run, 0.9);
-    assert_true(isinf(run.reach_t) && isinf(run.reach_samples) && run.last_t == 4.0);
+    assert_true(isinf(run.reach.t) && isinf(run.reach.samples) && run.last_t == 4.0);
 }
 
 static void without_accuracy_there_is_no_time(void **state)
@@ -147,7 +147,7 @@ static void without_accuracy_there_is_no_time(void **state)
     eni_eval losses[] = {{10, 1, 0.3, NAN, false}};
     eni_run run = {.is_complete = true, .evals = losses, .nevals = 1};
     eni_study_find_target(&run, 0.75);
-    assert_true(isnan(run.reach_t));
+    assert_true(isnan(run.reach.t));
 }
 
 static void a_failed_run_has_missed_it(void **state)
@@ -155,7 +155,7 @@ static void a_failed_run_has_missed_it(void **state)
     (void)state;
     eni_run run = {.is_complete = false};
     eni_study_find_target(&run, 0.75);
-    assert_true(isinf(run.reach_t) && run.last_t == 0);
+    assert_true(isinf(run.reach.t) && run.last_t == 0);
 }
 
 static void another_target_has_the_bracket_of_the_grid(void **state)

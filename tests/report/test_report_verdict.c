@@ -54,7 +54,7 @@ static void init(size_t narms, size_t nseeds)
 static void set_times(size_t arm, double t)
 {
     for (size_t i = 0; i < s.study.nseeds; i++)
-        s.runs[arm * s.study.nseeds + i].reach_t = t * (1 + 0.002 * (double)i);
+        s.runs[arm * s.study.nseeds + i].reach.t = t * (1 + 0.002 * (double)i);
 }
 
 static void set_all_times(const double *t)
@@ -128,7 +128,7 @@ static void a_tie_claims_nothing(void **state)
     (void)state;
     init(2, 6);
     set_all_times((double[]){3.1, 3.2});
-    s.runs[2].reach_t = 3.3;
+    s.runs[2].reach.t = 3.3;
     sentence_is("ring reached 75 % in 3.1 s, ps-async in 3.2 s; no difference shown.");
     differs_is(1, 1, "not shown");
 }
@@ -153,9 +153,9 @@ static void a_miss_is_not_dropped(void **state)
     set_all_times((double[]){3.1, INFINITY});
     sentence_is("ring reached 75 % in 3.1 s, ps-async not within its 5.2 s.");
     set_times(1, 4.1);
-    s.runs[6].reach_t = INFINITY;
+    s.runs[6].reach.t = INFINITY;
     sentence_is("ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x).");
-    s.runs[0].reach_t = INFINITY; /* two misses are a tie: five pairs are not enough */
+    s.runs[0].reach.t = INFINITY; /* two misses are a tie: five pairs are not enough */
     sentence_is("ring reached 75 % in 3.1 s, ps-async in 4.1 s; no difference shown.");
     init(2, 3);
     set_all_times((double[]){3.1, INFINITY});
@@ -170,8 +170,8 @@ static void medians_do_not_contradict_the_pairs(void **state)
     const double ring[] = {1, 1, 1, 1, 5.0, 5.0, 9, 9, 9, 9};
     const double late[] = {2, 2, 2, 2, 4.9, 4.9, 12, 12, 12, 12};
     for (size_t i = 0; i < 10; i++) {
-        s.runs[i].reach_t = ring[i] * (1 + 0.0001 * (double)i);
-        s.runs[10 + i].reach_t = late[i];
+        s.runs[i].reach.t = ring[i] * (1 + 0.0001 * (double)i);
+        s.runs[10 + i].reach.t = late[i];
     }
     sentence_is("ring reached 75 % sooner than ps-async in 8 of 10 seeds.");
 }
@@ -181,7 +181,7 @@ static void several_arms_fit_in_one_sentence(void **state)
     (void)state;
     init(3, 7);
     set_all_times((double[]){3.1, 4.1, 3.2});
-    s.runs[2 * 7].reach_t = 3.0;
+    s.runs[2 * 7].reach.t = 3.0;
     sentence_is(
         "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x); ps-sync not shown to differ.");
     set_all_times((double[]){3.1, 4.1, 5});
@@ -189,8 +189,8 @@ static void several_arms_fit_in_one_sentence(void **state)
     init(6, 10);
     set_all_times((double[]){3.1, 4.1, 5, 6, 3.2, 3.3});
     for (size_t a = 4; a < 6; a++)
-        s.runs[a * 10].reach_t = s.runs[a * 10 + 1].reach_t = 3.0;
-    s.runs[4 * 10 + 2].reach_t = s.runs[5 * 10 + 2].reach_t = 2.9;
+        s.runs[a * 10].reach.t = s.runs[a * 10 + 1].reach.t = 3.0;
+    s.runs[4 * 10 + 2].reach.t = s.runs[5 * 10 + 2].reach.t = 2.9;
     sentence_is(
         "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x), sooner than 2 others too; 2 "
         "others not shown to differ.");
@@ -226,7 +226,7 @@ static void a_failed_arm_costs_the_others_nothing(void **state)
     set_all_times((double[]){3.1, 4.1, 5});
     for (size_t i = 14; i < 21; i++)
         s.runs[i] =
-            (eni_run){.arm = 2, .seed = s.runs[i].seed, .exit = 1, .reach_t = INFINITY, .test_accuracy = NAN};
+            (eni_run){.arm = 2, .seed = s.runs[i].seed, .exit = 1, .reach.t = INFINITY, .test_accuracy = NAN};
     sentence_is(
         "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x); ps-sync not shown to differ.");
     differs_is(2, 2, "not shown: runs failed");
@@ -255,8 +255,8 @@ static void the_primary_comparison_comes_first(void **state)
     set_all_times((double[]){3.1, 4.1, 3.0});
     s.study.has_primary = true;
     s.study.primary = (eni_primary){0, 1, 0};
-    s.runs[0].reach_t = s.runs[1].reach_t = 9;
-    s.runs[2 * 7].reach_t = s.runs[2 * 7 + 1].reach_t = 3;
+    s.runs[0].reach.t = s.runs[1].reach.t = 9;
+    s.runs[2 * 7].reach.t = s.runs[2 * 7 + 1].reach.t = 3;
     sentence_is(
         "ps-sync reached 75 % in 3.0 s, ring in 3.1 s; exploratory, as the primary comparison is not clear.");
     differs_is(2, 1, "exploratory");
@@ -283,7 +283,7 @@ static void ugly_studies_say_what_they_can(void **state)
     init(2, 2);
     set_all_times((double[]){INFINITY, INFINITY});
     sentence_is("no arm reached 75 % within its budget.");
-    s.runs[0].reach_t = 3;
+    s.runs[0].reach.t = 3;
     sentence_is("no arm reached 75 % in most of its runs.");
     set_all_times((double[]){NAN, NAN});
     sentence_is("no run has an accuracy, so no time to compare.");
@@ -307,28 +307,28 @@ static void rows_have_exact_intervals(void **state)
     init(2, 9);
     set_all_times((double[]){3.1, 4.1});
     for (size_t i = 0; i < 9; i++) {
-        s.runs[i].reach_t = 3 + 0.1 * (double)i;
+        s.runs[i].reach.t = 3 + 0.1 * (double)i;
         s.runs[i].test_accuracy = 0.8 + 0.001 * (double)i;
-        s.runs[i].reach_low = s.runs[i].reach_t - 0.1;
-        s.runs[i].reach_high = s.runs[i].reach_t;
+        s.runs[i].reach.low = s.runs[i].reach.t - 0.1;
+        s.runs[i].reach.high = s.runs[i].reach.t;
     }
     for (size_t i = 0; i < 4; i++)
-        s.runs[9 + i].reach_t = INFINITY;
+        s.runs[9 + i].reach.t = INFINITY;
     eni_verdict verdict;
     eni_rank_row rows[ENI_MAX_ARMS];
     judge(&verdict);
     assert_int_equal(eni_verdict_rank(&verdict, 0, rows), 2);
-    assert_string_equal(rows[0].time, "3.4 s");
-    assert_string_equal(rows[0].time_range, "3.1 to 3.7 s"); /* nine: the second and the last but one */
-    assert_string_equal(rows[0].accuracy, "80.4");
-    assert_string_equal(rows[0].accuracy_range, "80.1 to 80.7");
-    assert_string_equal(rows[0].speed, "14,900");
-    assert_string_equal(rows[1].time_range, "4.1 to > 5.2 s");
+    assert_string_equal(rows[0].cells[0].text, "3.4 s");
+    assert_string_equal(rows[0].cells[0].range, "3.1 to 3.7 s"); /* nine: the second and the last but one */
+    assert_string_equal(rows[0].cells[1].text, "80.4");
+    assert_string_equal(rows[0].cells[1].range, "80.1 to 80.7");
+    assert_string_equal(rows[0].cells[2].text, "14,900");
+    assert_string_equal(rows[1].cells[0].range, "4.1 to > 5.2 s");
     eni_verdict_free(&verdict);
-    s.runs[8].reach_low = s.runs[8].reach_t * 0.85; /* a snapshot too few */
+    s.runs[8].reach.low = s.runs[8].reach.t * 0.85; /* a snapshot too few */
     judge(&verdict);
     eni_verdict_rank(&verdict, 0, rows);
-    assert_string_equal(rows[0].time, "≈ 3.4 s");
+    assert_string_equal(rows[0].cells[0].text, "≈ 3.4 s");
     eni_verdict_free(&verdict);
 }
 
@@ -338,7 +338,7 @@ static void the_plan_and_the_least_effect_are_said(void **state)
     init(3, 7);
     set_all_times((double[]){3.1, 4.1, 5});
     for (size_t i = 0; i < 7; i++) {
-        s.runs[i].reach_t *= i % 2 == 0 ? 1.02 : 0.98;
+        s.runs[i].reach.t *= i % 2 == 0 ? 1.02 : 0.98;
         s.runs[14 + i].outside = 0.3;
     }
     char text[ENI_VERDICT_TEXT];
