@@ -17,22 +17,18 @@ const char *eni_fair_mark(int mark)
     return names[mark];
 }
 
-static void add_rule(eni_fairness *fairness, const char *name, int mark, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+/* What was found of the rule that is judged; one that a study gives no reason to look at says nothing. */
+static void found(eni_fairness *fairness, int mark, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
-static void add_rule(eni_fairness *fairness, const char *name, int mark, const char *fmt, ...)
+static void found(eni_fairness *fairness, int mark, const char *fmt, ...)
 {
-    if (fairness->nrules == ENI_MAX_RULES) return;
-    eni_rule *rule = &fairness->rules[fairness->nrules++];
-    rule->name = name;
+    eni_rule *rule = &fairness->rules[fairness->nrules];
     rule->mark = mark;
     va_list args;
     va_start(args, fmt);
     vsnprintf(rule->text, sizeof rule->text, fmt, args);
     va_end(args);
-    fairness->npass += mark == ENI_PASS;
-    fairness->nwarn += mark == ENI_WARN;
-    fairness->nfail += mark == ENI_FAIL;
 }
 
 enum { RUNS_NAMED = 3 }; /* of many that have the same trouble */
@@ -45,38 +41,46 @@ static const char *hash_of(const eni_run *run, bool is_of_order)
 }
 
 /* All complete runs of one seed, over arms and settings, carry the same hash. */
-static void rule_same_hash(const eni_study *study, const char *name, bool is_of_order, eni_fairness *fairness)
+static void same_hash(const eni_study *study, bool is_of_order, eni_fairness *fairness)
 {
     size_t unknown = 0, compared = 0;
     char list[ENI_RULE_TEXT] = "";
-    for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *run = &study->runs[i], *first = NULL;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+        const eni_run *first = NULL;
         if (!run->is_complete) continue;
         if (hash_of(run, is_of_order) == NULL) {
             unknown++;
             continue;
         }
-        for (size_t j = 0; j < i && first == NULL; j++) {
-            const eni_run *other = &study->runs[j];
+        for (const eni_run *other = study->runs; other < run && first == NULL; other++)
             if (other->is_complete && other->seed == run->seed && hash_of(other, is_of_order) != NULL)
                 first = other;
-        }
         compared++;
         if (first == NULL) {
             eni_text_add(list, ENI_RULE_TEXT, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed,
                          hash_of(run, is_of_order));
         } else if (strcmp(hash_of(first, is_of_order), hash_of(run, is_of_order)) != 0) {
-            add_rule(fairness, name, ENI_FAIL, "seed %" PRId64 ": %s in %s has %.8s, %s in %s has %.8s",
-                     run->seed, study->arms[first->arm].name, study->settings[first->setting].name,
-                     hash_of(first, is_of_order), study->arms[run->arm].name,
-                     study->settings[run->setting].name, hash_of(run, is_of_order));
+            found(fairness, ENI_FAIL, "seed %" PRId64 ": %s in %s has %.8s, %s in %s has %.8s", run->seed,
+                  study->arms[first->arm].name, study->settings[first->setting].name,
+                  hash_of(first, is_of_order), study->arms[run->arm].name, study->settings[run->setting].name,
+                  hash_of(run, is_of_order));
             return;
         }
     }
     if (unknown > 0)
-        add_rule(fairness, name, ENI_WARN, "no hash in %zu of %zu runs", unknown, unknown + compared);
+        found(fairness, ENI_WARN, "no hash in %zu of %zu runs", unknown, unknown + compared);
     else
-        add_rule(fairness, name, ENI_PASS, "one per seed over %zu runs (%s)", compared, list);
+        found(fairness, ENI_PASS, "one per seed over %zu runs (%s)", compared, list);
+}
+
+static void rule_start(const eni_study *study, eni_fairness *fairness)
+{
+    same_hash(study, false, fairness);
+}
+
+static void rule_samples(const eni_study *study, eni_fairness *fairness)
+{
+    same_hash(study, true, fairness);
 }
 
 /* ---- the learning rate --------------------------------------------------------------------------------- */
@@ -101,7 +105,7 @@ static bool rate_of(const eni_study *study, size_t arm, double *lr_out, double *
  * to their root. Judged by what the runs did, so that it also holds for a strategy of the user's own. */
 static void rule_rate(const eni_study *study, eni_fairness *fairness)
 {
-    const char *name = "learning rate", *scale = study->lr_scale == NULL ? "none" : study->lr_scale;
+    const char *scale = study->lr_scale == NULL ? "none" : study->lr_scale;
     double power = strcmp(scale, "sqrt") == 0 ? 0.5 : 1, reference = NAN;
     bool is_none = strcmp(scale, "none") == 0;
     char list[ENI_RULE_TEXT] = "", odd[ENI_RULE_TEXT] = "";
@@ -118,14 +122,14 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
                          odd[0] ? ", " : "", study->arms[a].name, level / reference);
     }
     if (isnan(reference)) {
-        add_rule(fairness, name, ENI_WARN, "the runs do not give lr and updates");
+        found(fairness, ENI_WARN, "the runs do not give lr and updates");
     } else if (odd[0] == 0) {
-        add_rule(fairness, name, ENI_PASS, "%s: %s",
-                 is_none ? "not scaled, but proportional to the samples of an update" : scale, list);
+        found(fairness, ENI_PASS, "%s: %s",
+              is_none ? "not scaled, but proportional to the samples of an update" : scale, list);
     } else if (is_none) {
-        add_rule(fairness, name, ENI_FAIL, "not scaled, times and accuracy not comparable: %s", list);
+        found(fairness, ENI_FAIL, "not scaled, times and accuracy not comparable: %s", list);
     } else {
-        add_rule(fairness, name, ENI_WARN, "a rate of its own against %s scaling: %s", scale, odd);
+        found(fairness, ENI_WARN, "a rate of its own against %s scaling: %s", scale, odd);
     }
 }
 
@@ -137,10 +141,8 @@ static void append_not_applied(const eni_study *study, char *text)
     bool is_first = true;
     for (size_t a = 0; a < study->narms; a++) {
         double applied = INFINITY, dropped = 0, computed = 0;
-        for (size_t i = 0; i < study->nruns; i++) {
-            const eni_run *run = &study->runs[i];
-            if (run->arm != a || !run->is_complete || !(run->samples_applied < run->samples_computed))
-                continue;
+        for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, a, run)) != NULL;) {
+            if (!run->is_complete || !(run->samples_applied < run->samples_computed)) continue;
             if (run->samples_applied / run->samples_computed >= applied / computed) continue;
             applied = run->samples_applied;
             dropped = run->samples_dropped;
@@ -160,8 +162,7 @@ static void rule_budget(const eni_study *study, eni_fairness *fairness)
 {
     double least = INFINITY, most = 0;
     const eni_run *low = NULL;
-    for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *run = &study->runs[i];
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         if (!run->is_complete || isnan(run->samples_computed)) continue;
         if (run->samples_computed < least) {
             least = run->samples_computed;
@@ -174,13 +175,13 @@ static void rule_budget(const eni_study *study, eni_fairness *fairness)
     eni_table_grouped(most, ",", many, sizeof many);
     append_not_applied(study, rest);
     if (low == NULL)
-        add_rule(fairness, "same budget", ENI_WARN, "the runs do not give samples_computed");
+        found(fairness, ENI_WARN, "the runs do not give samples_computed");
     else if (least == most)
-        add_rule(fairness, "same budget", ENI_PASS, "%s samples computed in every run%s", many, rest);
+        found(fairness, ENI_PASS, "%s samples computed in every run%s", many, rest);
     else
-        add_rule(fairness, "same budget", least >= 0.99 * most ? ENI_WARN : ENI_FAIL,
-                 "samples computed: from %s (%s in %s) to %s%s", few, study->arms[low->arm].name,
-                 study->settings[low->setting].name, many, rest);
+        found(fairness, least >= 0.99 * most ? ENI_WARN : ENI_FAIL,
+              "samples computed: from %s (%s in %s) to %s%s", few, study->arms[low->arm].name,
+              study->settings[low->setting].name, many, rest);
 }
 
 static bool same_text(const char *a, const char *b)
@@ -191,8 +192,7 @@ static bool same_text(const char *a, const char *b)
 static void rule_task(const eni_study *study, eni_fairness *fairness)
 {
     const eni_run *first = NULL;
-    for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *run = &study->runs[i];
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         if (!run->is_complete) continue;
         if (first == NULL || study->arms[first->arm].is_alone) first = run;
         bool is_same = same_text(first->model, run->model) && same_text(first->data, run->data) &&
@@ -200,16 +200,16 @@ static void rule_task(const eni_study *study, eni_fairness *fairness)
                        (study->arms[run->arm].is_alone || !(fabs(first->workers - run->workers) > 0)) &&
                        !(fabs(first->global_batch_size - run->global_batch_size) > 0);
         if (is_same) continue;
-        add_rule(fairness, "same task", ENI_FAIL,
-                 "%s and %s differ in model, data, device, version, workers or batch", first->dir, run->dir);
+        found(fairness, ENI_FAIL, "%s and %s differ in model, data, device, version, workers or batch",
+              first->dir, run->dir);
         return;
     }
     if (first == NULL)
-        add_rule(fairness, "same task", ENI_FAIL, "no run ended well");
+        found(fairness, ENI_FAIL, "no run ended well");
     else
-        add_rule(fairness, "same task", ENI_PASS, "%s on %s, %s, %g workers, global batch %g",
-                 first->model ? first->model : "model?", first->data ? first->data : "data?",
-                 first->device ? first->device : "device?", first->workers, first->global_batch_size);
+        found(fairness, ENI_PASS, "%s on %s, %s, %g workers, global batch %g",
+              first->model ? first->model : "model?", first->data ? first->data : "data?",
+              first->device ? first->device : "device?", first->workers, first->global_batch_size);
 }
 
 /* Of a key of the condition, by compare.json; "none" where it has no value. */
@@ -263,7 +263,7 @@ static void rule_conditions(const eni_study *study, eni_fairness *fairness)
         if (json_is_string(value))
             eni_text_add(list, ENI_RULE_TEXT, "%s%s %s", list[0] ? ", " : "", key, json_string_value(value));
     }
-    add_rule(fairness, "same conditions", odd[0] == 0 ? ENI_PASS : ENI_FAIL, "%s", odd[0] == 0 ? list : odd);
+    found(fairness, odd[0] == 0 ? ENI_PASS : ENI_FAIL, "%s", odd[0] == 0 ? list : odd);
 }
 
 /* How slow a rank was in one arm's runs of a setting, on average; NAN: not known. */
@@ -307,9 +307,10 @@ static slowness slowness_in(const eni_study *study, size_t setting, const eni_sl
 /* The first run of a setting that says who was slow; NULL: none does. */
 static const eni_run *find_slow(const eni_study *study, size_t setting)
 {
-    for (size_t i = 0; i < study->nruns; i++)
-        if (study->runs[i].setting == setting && study->runs[i].nslow > 0) return &study->runs[i];
-    return NULL;
+    const eni_run *run = NULL;
+    while ((run = eni_study_next(study, setting, ENI_ANY, run)) != NULL && run->nslow == 0) {
+    }
+    return run;
 }
 
 /* The condition "a rank is slow" is the same only if it is as slow in every arm. Told is the rank in which
@@ -338,25 +339,24 @@ static size_t find_widest(const eni_study *study, slowness *widest, bool *has_sl
 
 static void rule_slow_ranks(const eni_study *study, eni_fairness *fairness)
 {
-    const char *name = "slow ranks";
     slowness s;
     bool has_slow;
     const size_t nunknown = find_widest(study, &s, &has_slow);
     if (!has_slow) return;
     if (nunknown > 0 || !(s.high > 0)) {
-        add_rule(fairness, name, ENI_WARN, "how slow they were is not recorded for %zu arm%s", nunknown,
-                 nunknown == 1 ? "" : "s");
+        found(fairness, ENI_WARN, "how slow they were is not recorded for %zu arm%s", nunknown,
+              nunknown == 1 ? "" : "s");
         return;
     }
     const char *setting = study->settings[s.setting].name;
     const double apart = s.high / s.low - 1;
     if (apart <= 0.05)
-        add_rule(fairness, name, ENI_PASS, "%g asked in %s: %.2f to %.2f times as slow in every arm", s.asked,
-                 setting, s.low, s.high);
+        found(fairness, ENI_PASS, "%g asked in %s: %.2f to %.2f times as slow in every arm", s.asked, setting,
+              s.low, s.high);
     else
-        add_rule(fairness, name, apart > 0.10 ? ENI_FAIL : ENI_WARN,
-                 "%g asked in %s: %.2f times as slow in %s, %.2f in %s", s.asked, setting, s.low,
-                 study->arms[s.low_arm].name, s.high, study->arms[s.high_arm].name);
+        found(fairness, apart > 0.10 ? ENI_FAIL : ENI_WARN,
+              "%g asked in %s: %.2f times as slow in %s, %.2f in %s", s.asked, setting, s.low,
+              study->arms[s.low_arm].name, s.high, study->arms[s.high_arm].name);
 }
 
 /* ---- the machine ------------------------------------------------------------------------------------- */
@@ -421,12 +421,11 @@ static void rule_cores(const eni_study *study, eni_fairness *fairness)
             eni_text_add(shared, ENI_RULE_TEXT, "%s%s", shared[0] ? "; " : "", line);
     }
     if (shared[0] != 0)
-        add_rule(fairness, "cores per role", ENI_WARN, "%s", shared);
+        found(fairness, ENI_WARN, "%s", shared);
     else if (unknown > 0)
-        add_rule(fairness, "cores per role", ENI_WARN, "not recorded for %zu of %zu arms", unknown,
-                 study->narms);
+        found(fairness, ENI_WARN, "not recorded for %zu of %zu arms", unknown, study->narms);
     else
-        add_rule(fairness, "cores per role", ENI_PASS, "every worker and server has a core of its own");
+        found(fairness, ENI_PASS, "every worker and server has a core of its own");
 }
 
 static void rule_order(const eni_study *study, eni_fairness *fairness)
@@ -436,9 +435,7 @@ static void rule_order(const eni_study *study, eni_fairness *fairness)
     bool has_repeats = false;
     for (size_t c = 0; c < study->nsettings; c++) {
         size_t streak = 0, last = SIZE_MAX;
-        for (size_t i = 0; i < study->nruns; i++) {
-            const eni_run *run = &study->runs[i];
-            if (run->setting != c) continue;
+        for (const eni_run *run = NULL; (run = eni_study_next(study, c, ENI_ANY, run)) != NULL;) {
             streak = run->arm == last ? streak + 1 : 1;
             last = run->arm;
             has_repeats = has_repeats || eni_study_count(study, c, run->arm) > 1;
@@ -452,15 +449,13 @@ static void rule_order(const eni_study *study, eni_fairness *fairness)
     for (size_t i = 0; i < study->nruns && i < 6; i++)
         eni_text_add(head, ENI_RULE_TEXT, "%s%s", i > 0 ? ", " : "", study->arms[study->runs[i].arm].name);
     if (study->narms == 1)
-        add_rule(fairness, "order of runs", ENI_PASS, "one arm, nothing to interleave");
+        found(fairness, ENI_PASS, "one arm, nothing to interleave");
     else if (!has_repeats)
-        add_rule(fairness, "order of runs", ENI_PASS, "one run per arm and setting (%s)", head);
+        found(fairness, ENI_PASS, "one run per arm and setting (%s)", head);
     else if (longest <= 2) /* a b c, c b a puts two of an arm side by side */
-        add_rule(fairness, "order of runs", ENI_PASS, "interleaved (%s%s)", head,
-                 study->nruns > 6 ? ", …" : "");
+        found(fairness, ENI_PASS, "interleaved (%s%s)", head, study->nruns > 6 ? ", …" : "");
     else
-        add_rule(fairness, "order of runs", ENI_WARN, "not interleaved: %zu runs of %s in a row", longest,
-                 who);
+        found(fairness, ENI_WARN, "not interleaved: %zu runs of %s in a row", longest, who);
 }
 
 /* "load 0.1 to 2.3 before the runs": shown, and judged by nobody. */
@@ -482,8 +477,7 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
     size_t known = 0, unknown = 0, nbusy = 0;
     double most = 0;
     char list[ENI_RULE_TEXT] = "", text[ENI_RULE_TEXT] = "";
-    for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *run = &study->runs[i];
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         if (!run->is_complete) continue;
         if (isnan(run->outside)) {
             unknown++;
@@ -511,19 +505,16 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
     }
     if (known > 0 && unknown > 0) eni_text_add(text, ENI_RULE_TEXT, "; not known in %zu", unknown);
     append_load(study, text);
-    add_rule(fairness, "quiet machine", nbusy > 0 || known == 0 ? ENI_WARN : ENI_PASS, "%s", text);
+    found(fairness, nbusy > 0 || known == 0 ? ENI_WARN : ENI_PASS, "%s", text);
 }
 
 /* ---- nothing left out -------------------------------------------------------------------------------- */
-
-#define SEEDS_RULE "no seed dropped"
 
 static void rule_seeds(const eni_study *study, eni_fairness *fairness)
 {
     size_t failed = 0, missing = 0, widest = 0;
     char list[ENI_RULE_TEXT] = "";
-    for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *run = &study->runs[i];
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         if (run->is_complete) continue;
         if (++failed > RUNS_NAMED) continue;
         eni_text_add(list, ENI_RULE_TEXT, "%s%s (exit %d%s%s)", list[0] ? ", " : "", run->dir, run->exit,
@@ -544,19 +535,20 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
         }
     }
     if (failed > 0)
-        add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu of %zu runs failed: %s%s", failed, study->nruns, list,
-                 failed > RUNS_NAMED ? ", …" : "");
+        found(fairness, ENI_FAIL, "%zu of %zu runs failed: %s%s", failed, study->nruns, list,
+              failed > RUNS_NAMED ? ", …" : "");
     else if (missing > 0)
-        add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu runs that other arms have are missing", missing);
+        found(fairness, ENI_FAIL, "%zu runs that other arms have are missing", missing);
     else if (widest < study->nseeds)
-        add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu of %zu seeds were run", widest, study->nseeds);
+        found(fairness, ENI_FAIL, "%zu of %zu seeds were run", widest, study->nseeds);
     else
-        add_rule(fairness, SEEDS_RULE, ENI_PASS, "%zu runs asked for, %zu ended well", study->nruns,
-                 study->nruns);
+        found(fairness, ENI_PASS, "%zu runs asked for, %zu ended well", study->nruns, study->nruns);
 }
 
 /* ring, ps-sync and solo compute the same numbers when the sum is taken in rank order (docs/design.md);
- * a ring over TCP rotates the order and is let off. Options could change the arithmetic: none allowed. */
+ * a ring over TCP rotates the order and is let off. Options could change the arithmetic: none allowed. By
+ * their names: that a strategy's steps are those of one process is no flag of the contract, so that no file
+ * of a study has it, and a plugin that said it of itself would be judged by its own word. */
 static bool must_be_equal(const eni_study *study, size_t arm)
 {
     const eni_arm *spec = &study->arms[arm];
@@ -579,69 +571,64 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
         if (fabs(study->arms[a].lr - study->arms[first].lr) > 0) continue;
         eni_text_add(arms, ENI_RULE_TEXT, "%s%s", narms > 0 ? " = " : "", study->arms[a].name);
         narms++;
-        for (size_t i = 0; i < study->nruns; i++) {
-            const eni_run *run = &study->runs[i];
+        for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, a, run)) != NULL;) {
             const eni_run *other = eni_study_find(study, run->setting, first, run->seed);
-            if (run->arm != a || run->params_sha256 == NULL || other == NULL || other->params_sha256 == NULL)
-                continue;
+            if (run->params_sha256 == NULL || other == NULL || other->params_sha256 == NULL) continue;
             if (hash[0] == 0) snprintf(hash, sizeof hash, "%.8s", run->params_sha256);
             pairs += a != first;
             if (strcmp(run->params_sha256, other->params_sha256) == 0) continue;
             snprintf(fairness->same_bytes, ENI_RULE_TEXT,
                      "%s and %s should be equal byte for byte, and are not", study->arms[first].name,
                      study->arms[a].name);
-            add_rule(fairness, "same bytes", ENI_FAIL, "%s in %s, seed %" PRId64 ": %.8s against %.8s",
-                     study->arms[a].name, study->settings[run->setting].name, run->seed, run->params_sha256,
-                     other->params_sha256);
+            found(fairness, ENI_FAIL, "%s in %s, seed %" PRId64 ": %.8s against %.8s", study->arms[a].name,
+                  study->settings[run->setting].name, run->seed, run->params_sha256, other->params_sha256);
             return;
         }
     }
     if (narms < 2 || pairs == 0) return;
     snprintf(fairness->same_bytes, ENI_RULE_TEXT, "%.256s byte for byte (sha256 %s…)", arms, hash);
-    add_rule(fairness, "same bytes", ENI_PASS, "%.200s, final weights of all %zu pairs (sha256 %s…)", arms,
-             pairs, hash);
+    found(fairness, ENI_PASS, "%.200s, final weights of all %zu pairs (sha256 %s…)", arms, pairs, hash);
 }
 
 /* ---- the box ----------------------------------------------------------------------------------------- */
 
 void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
 {
-    memset(fairness_out, 0, sizeof *fairness_out);
-    rule_same_hash(study, "initial weights", false, fairness_out);
-    rule_same_hash(study, "data order", true, fairness_out);
-    rule_rate(study, fairness_out);
-    rule_budget(study, fairness_out);
-    rule_task(study, fairness_out);
-    rule_conditions(study, fairness_out);
-    rule_slow_ranks(study, fairness_out);
-    rule_cores(study, fairness_out);
-    rule_quiet(study, fairness_out);
-    rule_order(study, fairness_out);
-    rule_seeds(study, fairness_out);
-    rule_same_bytes(study, fairness_out);
-
-    /* A run that failed concerns the arms that it is missing from: report_verdict.c. */
-    fairness_out->is_time_comparable = true;
-    for (size_t i = 0; i < fairness_out->nrules; i++)
-        if (fairness_out->rules[i].mark == ENI_FAIL && strcmp(fairness_out->rules[i].name, SEEDS_RULE) != 0)
-            fairness_out->is_time_comparable = false;
+    static const struct {
+        const char *name;
+        void (*judge)(const eni_study *study, eni_fairness *fairness);
+    } rules[] = {{"initial weights", rule_start}, {"data order", rule_samples},
+                 {"learning rate", rule_rate},    {"same budget", rule_budget},
+                 {"same task", rule_task},        {"same conditions", rule_conditions},
+                 {"slow ranks", rule_slow_ranks}, {"cores per role", rule_cores},
+                 {"quiet machine", rule_quiet},   {"order of runs", rule_order},
+                 {"no seed dropped", rule_seeds}, {"same bytes", rule_same_bytes}};
+    *fairness_out = (eni_fairness){.is_time_comparable = true};
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        eni_rule *rule = &fairness_out->rules[fairness_out->nrules];
+        *rule = (eni_rule){.name = rules[i].name, .mark = -1};
+        rules[i].judge(study, fairness_out);
+        fairness_out->nrules += rule->mark >= 0;
+        fairness_out->nwarn += rule->mark == ENI_WARN;
+        fairness_out->nfail += rule->mark == ENI_FAIL;
+        /* A run that failed concerns the arms that it is missing from: report_verdict.c. */
+        if (rule->mark == ENI_FAIL && rules[i].judge != rule_seeds) fairness_out->is_time_comparable = false;
+    }
 }
 
 void eni_fair_line(const eni_fairness *fairness, char *text_out, size_t size)
 {
-    int worst = fairness->nfail > 0 ? ENI_FAIL : ENI_PASS;
-    size_t n = worst == ENI_FAIL ? fairness->nfail : fairness->nwarn;
-    size_t used = (size_t)snprintf(text_out, size, "%s", eni_fair_mark(worst));
-    if (n == 0 || used >= size) return;
-    used += (size_t)snprintf(text_out + used, size - used, ", %zu %s%s (", n,
-                             worst == ENI_FAIL ? "rule broken" : "warning",
-                             worst != ENI_FAIL && n > 1 ? "s" : "");
-    bool is_first = true;
-    for (size_t i = 0; i < fairness->nrules && used < size; i++) {
-        const eni_rule *rule = &fairness->rules[i];
-        if (rule->mark != (worst == ENI_FAIL ? ENI_FAIL : ENI_WARN)) continue;
-        used += (size_t)snprintf(text_out + used, size - used, "%s%s", is_first ? "" : "; ", rule->text);
-        is_first = false;
+    const bool has_failed = fairness->nfail > 0;
+    const size_t n = has_failed ? fairness->nfail : fairness->nwarn;
+    const char *before = "";
+    snprintf(text_out, size, "%s", eni_fair_mark(has_failed ? ENI_FAIL : ENI_PASS));
+    if (n == 0) return;
+    eni_text_add(text_out, size, ", %zu %s%s (", n, has_failed ? "rule broken" : "warning",
+                 !has_failed && n > 1 ? "s" : "");
+    for (size_t i = 0; i < fairness->nrules; i++) {
+        if (fairness->rules[i].mark != (has_failed ? ENI_FAIL : ENI_WARN)) continue;
+        eni_text_add(text_out, size, "%s%s", before, fairness->rules[i].text);
+        before = "; ";
     }
-    if (used < size) snprintf(text_out + used, size - used, ")");
+    eni_text_add(text_out, size, ")");
 }

@@ -18,7 +18,7 @@ typedef struct eni_rule {
 } eni_rule;
 
 typedef struct eni_fairness {
-    size_t nrules, npass, nwarn, nfail;
+    size_t nrules, nwarn, nfail;
     eni_rule rules[ENI_MAX_RULES];
     bool is_time_comparable; /* no FAIL bears on the time to the target: all do but a run that is missing */
     char same_bytes[ENI_RULE_TEXT]; /* "ring = ps-sync byte for byte (…)"; "": no arms that must be equal */
