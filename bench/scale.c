@@ -14,6 +14,7 @@
 #include "bench/figures.h"
 #include "cli/microbenchmark.h"
 #include "core/clock.h"
+#include "core/memory.h"
 #include "report/plot.h"
 #include "report/stats.h"
 #include "runtime/collective/coll.h"
@@ -228,7 +229,7 @@ static int draw(const scale *s)
     if (picture.data != NULL && file == NULL) perror(s->o.plot);
     const int bad = file == NULL || fwrite(picture.data, 1, picture.bytes, file) != picture.bytes;
     if (file != NULL && fclose(file) != 0) perror(s->o.plot);
-    free(picture.data);
+    eni_free(picture.data);
     free(text);
     return bad;
 }

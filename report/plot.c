@@ -3,7 +3,6 @@
 #include "report/plot.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <poll.h>
@@ -13,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,30 +29,21 @@ enum { PLOT_TIMEOUT_S = 20, PLOT_MAX_BYTES = 16 << 20 };
 
 /* ---- gnuplot ------------------------------------------------------------------------------------------- */
 
-/* A memory file with `bytes` of text, read position at the start; -1 on failure. It cannot fill a pipe. */
+/* A file in memory that holds `bytes` of text; -1 on failure. No writer of it ever waits for its reader. */
 static int file_of(const char *text, size_t bytes)
 {
-    int fd = memfd_create("gnuplot", MFD_CLOEXEC);
-    if (fd < 0) return -1;
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = write(fd, text + done, bytes - done);
-        if (n < 0) {
-            close(fd);
-            return -1;
-        }
-        done += (size_t)n;
-    }
-    lseek(fd, 0, SEEK_SET);
-    return fd;
+    const int fd = memfd_create("gnuplot", MFD_CLOEXEC);
+    if (fd < 0 || pwrite(fd, text, bytes, 0) == (ssize_t)bytes) return fd;
+    close(fd);
+    return -1;
 }
 
-static pid_t spawn(const char *program, int in, int out, int err)
+static pid_t spawn(const char *program, const int files[3])
 {
     posix_spawn_file_actions_t actions;
     if (posix_spawn_file_actions_init(&actions) != 0) return -1;
-    posix_spawn_file_actions_adddup2(&actions, in, 0);
-    posix_spawn_file_actions_adddup2(&actions, out, 1);
-    posix_spawn_file_actions_adddup2(&actions, err, 2);
+    for (int i = 0; i < 3; i++)
+        posix_spawn_file_actions_adddup2(&actions, files[i], i);
     char name[] = "gnuplot", defaults[] = "-d"; /* no ~/.gnuplot: the same picture for everybody */
     char *argv[] = {name, defaults, NULL};
     pid_t pid;
@@ -63,70 +54,61 @@ static pid_t spawn(const char *program, int in, int out, int err)
     return -1;
 }
 
-/* Reads `fd` to its end or the deadline; EN_ETIMEOUT, EN_EIO (also when it is too long) or EN_OK. */
-static en_status read_all(int fd, int64_t deadline_ns, FILE *into)
+/* Whether the child ended in time, and how; else it is killed. */
+static bool has_ended(pid_t pid, int64_t timeout_ns, int *code_out)
 {
-    char chunk[16384];
-    size_t total = 0;
-    for (;;) {
-        struct pollfd ready = {fd, POLLIN, 0};
-        int left = eni_ms_left(deadline_ns, 1000);
-        if (left == 0) return EN_ETIMEOUT;
-        if (poll(&ready, 1, left) <= 0) continue;
-        ssize_t n = read(fd, chunk, sizeof chunk);
-        if (n == 0) return EN_OK;
-        if (n < 0 && errno != EINTR) return EN_EIO;
-        if (n > 0) fwrite(chunk, 1, (size_t)n, into);
-        total += n > 0 ? (size_t)n : 0;
-        if (total > PLOT_MAX_BYTES) return EN_EIO;
+    const int64_t deadline_ns = eni_now_ns() + timeout_ns;
+    struct pollfd end = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+    bool is_over = false;
+    for (int left; !is_over && (left = eni_ms_left(deadline_ns, 1000)) > 0;)
+        is_over = poll(&end, 1, left) > 0;
+    if (!is_over) kill(pid, SIGKILL);
+    while (waitpid(pid, code_out, 0) < 0 && errno == EINTR) {
     }
+    if (end.fd >= 0) close(end.fd);
+    return is_over;
 }
 
-/* What the child wrote to its error stream, on one line. */
-static void first_words(int fd, char *text_out, size_t size)
+/* What a file in memory holds; no data if that is too much, or there is no memory for it. */
+static eni_picture contents(int fd)
 {
-    ssize_t n = pread(fd, text_out, size - 1, 0);
-    text_out[n > 0 ? n : 0] = 0;
-    for (char *at = text_out; *at != 0; at++)
-        if (*at == '\n' || *at == '\t') *at = ' ';
+    const off_t bytes = lseek(fd, 0, SEEK_END);
+    char *text = bytes < 0 || bytes > PLOT_MAX_BYTES ? NULL : eni_alloc((size_t)bytes + 1);
+    if (text == NULL || pread(fd, text, (size_t)bytes, 0) == bytes) return (eni_picture){text, (size_t)bytes};
+    eni_free(text);
+    return (eni_picture){NULL, 0};
 }
 
 eni_picture eni_plot_run(const char *gnuplot, const char *script, size_t bytes, const char *mark,
                          int64_t timeout_ns, char *reason_out, size_t reason_size)
 {
-    int64_t deadline_ns = eni_now_ns() + timeout_ns;
-    int out[2] = {-1, -1}, in = file_of(script, bytes), err = file_of("", 0), code = 0;
-    char *text = NULL;
-    size_t length = 0;
-    FILE *into = open_memstream(&text, &length);
-    pid_t pid = -1;
-    if (in >= 0 && err >= 0 && into != NULL && pipe2(out, O_CLOEXEC) == 0)
-        pid = spawn(gnuplot, in, out[1], err);
-    if (pid < 0) snprintf(reason_out, reason_size, "cannot start %s: %s", gnuplot, strerror(errno));
-    if (out[1] >= 0) close(out[1]);
-
-    en_status st = pid < 0 ? EN_EIO : read_all(out[0], deadline_ns, into);
-    if (into != NULL) fclose(into);
-    if (pid > 0) {
-        if (st != EN_OK) kill(pid, SIGKILL);
-        while (waitpid(pid, &code, 0) < 0 && errno == EINTR) {
-        }
-        char words[200];
-        first_words(err, words, sizeof words);
-        if (st == EN_ETIMEOUT)
-            snprintf(reason_out, reason_size, "%s did not finish in %.1f s", gnuplot,
-                     (double)timeout_ns / 1e9);
-        else if (st != EN_OK || code != 0 || memmem(text, length, mark, strlen(mark)) == NULL)
+    const int files[3] = {file_of(script, bytes), file_of("", 0), file_of("", 0)};
+    const bool has_files = files[0] >= 0 && files[1] >= 0 && files[2] >= 0;
+    const pid_t pid = has_files ? spawn(gnuplot, files) : -1;
+    int code;
+    eni_picture picture = {NULL, 0};
+    if (pid < 0) {
+        snprintf(reason_out, reason_size, "cannot start %s: %s", gnuplot, strerror(errno));
+    } else if (!has_ended(pid, timeout_ns, &code)) {
+        snprintf(reason_out, reason_size, "%s did not finish in %.1f s", gnuplot, (double)timeout_ns / 1e9);
+    } else {
+        char words[200] = "";
+        const ssize_t ignored = pread(files[2], words, sizeof words - 1, 0);
+        (void)ignored;
+        for (char *at = words; (at = strpbrk(at, "\n\t")) != NULL;)
+            *at = ' ';
+        picture = contents(files[1]);
+        if (code != 0 || picture.data == NULL ||
+            memmem(picture.data, picture.bytes, mark, strlen(mark)) == NULL) {
             snprintf(reason_out, reason_size, "%s gave no picture: %s", gnuplot,
                      words[0] ? words : "no reason");
+            eni_free(picture.data);
+            picture = (eni_picture){NULL, 0};
+        }
     }
-    if (in >= 0) close(in);
-    if (err >= 0) close(err);
-    if (out[0] >= 0) close(out[0]);
-    if (st == EN_OK && code == 0 && text != NULL && memmem(text, length, mark, strlen(mark)) != NULL)
-        return (eni_picture){text, length};
-    free(text);
-    return (eni_picture){NULL, 0};
+    for (int i = 0; i < 3; i++)
+        if (files[i] >= 0) close(files[i]);
+    return picture;
 }
 
 /* ---- the picture in the page --------------------------------------------------------------------------- */
@@ -232,39 +214,24 @@ static en_status write_file(const char *dir, const char *name, const char *suffi
 
 /* ---- the same for papers: vector graphics, the page's pixels at 96 to the inch ------------------------- */
 
-static FILE *open_script(char **text, size_t *bytes, int width, int height)
+/* DIR/plots/NAME.pdf of what a script has behind its `set terminal`. EN_EIO, logged. */
+static en_status draw_pdf(const eni_canvas *canvas, const char *name, int width, int height, const char *body)
 {
-    FILE *script = open_memstream(text, bytes);
-    if (script != NULL)
-        fprintf(script,
-                "set terminal pdfcairo size %.3fin,%.3fin noenhanced font 'sans,10.5' linewidth 1 butt\n",
-                width / 96.0, height / 96.0);
-    return script;
-}
-
-/* Closes and frees the script. */
-static en_status draw(const eni_canvas *canvas, const char *name, FILE *script, char **text, size_t *bytes)
-{
-    char reason[512];
+    char reason[512], *text = NULL;
+    size_t bytes = 0;
+    FILE *script = open_memstream(&text, &bytes);
+    if (script == NULL) return EN_ENOMEM;
+    fprintf(script,
+            "set terminal pdfcairo size %.3fin,%.3fin noenhanced font 'sans,10.5' linewidth 1 butt\n%s",
+            width / 96.0, height / 96.0, body);
     fclose(script);
-    eni_picture pdf = eni_plot_run(canvas->gnuplot, *text, *bytes, "%PDF", PLOT_TIMEOUT_S * ENI_SECOND,
-                                   reason, sizeof reason);
-    free(*text);
+    eni_picture pdf = eni_plot_run(canvas->gnuplot, text, bytes, "%PDF", PLOT_TIMEOUT_S * ENI_SECOND, reason,
+                                   sizeof reason);
+    free(text);
     if (pdf.data == NULL) return eni_fail(EN_EIO, "plot", "--figures=pdf: no %s.pdf: %s", name, reason);
     en_status st = write_file(canvas->dir, name, "pdf", pdf.data, pdf.bytes);
-    free(pdf.data);
+    eni_free(pdf.data);
     return st;
-}
-
-/* DIR/plots/NAME.pdf from the figure's own script. */
-static en_status draw_pdf(const eni_plot *plot)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *script = open_script(&text, &bytes, plot->width, plot->height);
-    if (script == NULL) return EN_ENOMEM;
-    fwrite(plot->text + plot->body, 1, plot->bytes - plot->body, script);
-    return draw(plot->canvas, plot->name, script, &text, &bytes);
 }
 
 /* Nothing but a key, a line a name: of the arms, or of the phases. */
@@ -272,7 +239,7 @@ static en_status draw_legend(const eni_canvas *canvas, const char *name, size_t 
 {
     char *text = NULL;
     size_t bytes = 0;
-    FILE *script = open_script(&text, &bytes, 180, 16 + 20 * (int)lines);
+    FILE *script = open_memstream(&text, &bytes);
     if (script == NULL) return EN_ENOMEM;
     fputs("set encoding utf8\nunset border\nunset tics\nset margins 0,0,0,0\n"
           "set key left Left reverse center width 2\nplot [0:1] [0:1]",
@@ -288,7 +255,10 @@ static en_status draw_legend(const eni_canvas *canvas, const char *name, size_t 
         eni_plot_quote(script, is_of_arms ? arm->name : eni_plot_phases[i].name, 40);
     }
     fputc('\n', script);
-    return draw(canvas, name, script, &text, &bytes);
+    fclose(script);
+    const en_status st = draw_pdf(canvas, name, 180, 16 + 20 * (int)lines, text);
+    free(text);
+    return st;
 }
 
 en_status eni_plot_pdf_legends(const eni_canvas *canvas)
@@ -312,7 +282,8 @@ en_status eni_plot_close(eni_plot *plot)
         svg = eni_plot_run(canvas->gnuplot, plot->text, plot->bytes, "<svg", PLOT_TIMEOUT_S * ENI_SECOND,
                            reason, sizeof reason);
     if (svg.data != NULL) {
-        if (canvas->wants_pdf) st = draw_pdf(plot);
+        if (canvas->wants_pdf)
+            st = draw_pdf(canvas, plot->name, plot->width, plot->height, plot->text + plot->body);
         fputs("<div class=\"panel\">", canvas->page);
         eni_plot_embed(canvas->page, svg.data, plot->name, plot->label);
         fputs("</div>\n", canvas->page);

@@ -81,7 +81,7 @@ void eni_csv_put(eni_csv *csv, const double *values, size_t n);
 /* Writes DIR/NAME.csv, and a download link with the data inside into the page (NULL: none); frees. */
 en_status eni_csv_close(eni_csv *csv, const char *dir, const char *name, FILE *page);
 
-/* A picture as gnuplot printed it: text for SVG, with a 0 behind it; freed with free. */
+/* A picture as gnuplot printed it: text for SVG, with a 0 behind it; freed with eni_free. */
 typedef struct eni_picture {
     char *data; /* NULL: none */
     size_t bytes;
@@ -179,8 +179,5 @@ typedef struct eni_trace_step {
  * Freed with eni_trace_step_fini. */
 en_status eni_trace_step_load(const char *path, eni_trace_step *step_out);
 void eni_trace_step_fini(eni_trace_step *step);
-
-/* The phase that a span's name belongs to, or -1. */
-int eni_trace_phase(const char *name);
 
 #endif

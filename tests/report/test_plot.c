@@ -14,6 +14,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "report/plot.h"
 #include "tests/report/fixture.h"
 
@@ -42,7 +43,7 @@ static void gnuplot_draws(void **state)
     char *svg = draw("gnuplot", script, 20 * ENI_SECOND, reason, sizeof reason);
     assert_non_null(svg);
     assert_non_null(strstr(svg, "</svg>"));
-    free(svg);
+    eni_free(svg);
 }
 
 static void a_bad_script_is_a_reason(void **state)
@@ -110,7 +111,7 @@ static void a_quoted_text_runs_nothing(void **state)
     assert_null(strstr(svg, "<script"));
     assert_null(fixture_read(dir, "a"));
     assert_null(fixture_read(dir, "b"));
-    free(svg);
+    eni_free(svg);
     free(text);
     fixture_remove(dir);
 }
