@@ -75,21 +75,7 @@ static void sync_theory(en_host *host, void *state, en_theory *theory_out)
 
 /* ---- ps-async: every gradient is a step (Dean'12, Downpour SGD, sec. 4.1; Recht'11, Hogwild) ----------- */
 
-static en_status async_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
-{
-    (void)state;
-    en_status status = store->absorb(store, part, msg, 1);
-    return status == EN_OK ? store->step(store, part) : status;
-}
-
-static int async_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
-{
-    (void)store;
-    (void)state;
-    (void)part;
-    (void)msg;
-    return EN_REPLY_WEIGHTS;
-}
+/* The store half is the host's default: a push is added and stepped with, and answered at once. */
 
 /* Between two pushes of a worker each other worker pushes once, on average, whatever their speeds: each
  * version is somebody's push, and every worker's own push follows its own pull. */
@@ -139,7 +125,6 @@ static const en_strategy ssp = {
     .options = ssp_options,
     .submit = ps_submit,
     .theory = ssp_theory,
-    .on_push = async_push,
     .on_pull = ssp_pull,
 };
 
@@ -153,8 +138,6 @@ static const en_strategy ps_async = {
     .next = &ssp,
     .submit = ps_submit,
     .theory = async_theory,
-    .on_push = async_push,
-    .on_pull = async_pull,
 };
 
 static const en_strategy ps_sync = {
