@@ -8,17 +8,16 @@
 
 #define ENI_DIGEST_HEX 65 /* 64 hex digits and the terminating 0 */
 
-typedef struct eni_digest eni_digest;
+/* A running hash. */
+typedef struct eni_digest {
+    _Alignas(16) unsigned char state[128]; /* libsodium's */
+} eni_digest;
 
-/* A running hash; NULL when out of memory. */
-eni_digest *eni_digest_new(void);
+void eni_digest_begin(eni_digest *digest);
 void eni_digest_add(eni_digest *digest, const void *data, size_t bytes);
 
-/* Writes the hash in lower-case hex and frees the object. */
-void eni_digest_take(eni_digest *digest, char hex_out[ENI_DIGEST_HEX]);
-
-/* Drops it unfinished; NULL is fine. */
-void eni_digest_free(eni_digest *digest);
+/* Writes the hash in lower-case hex. */
+void eni_digest_end(eni_digest *digest, char hex_out[ENI_DIGEST_HEX]);
 
 /* The hash of one piece of memory. */
 void eni_digest_of(const void *data, size_t bytes, char hex_out[ENI_DIGEST_HEX]);

@@ -270,8 +270,8 @@ en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST
         return EN_OK;
     }
     eni_debug("dataset", "hashing %s", dataset->name);
-    eni_digest *digest = eni_digest_new();
-    if (digest == NULL) return EN_ENOMEM;
+    eni_digest digest;
+    eni_digest_begin(&digest);
     for (int s = 0; s < ENI_SPLITS; s++) {
         const eni_split *split = &dataset->split[s];
         if (s == ENI_HOLDOUT && split->count == 0) continue; /* the sum of a set that has none is as ever */
@@ -280,14 +280,14 @@ en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST
         int length =
             snprintf(shape, sizeof shape, "%llu %d %d %d %d %d\n", (ull)split->count, dataset->height,
                      dataset->width, dataset->channels, dataset->classes, dataset->targets);
-        eni_digest_add(digest, shape, (size_t)length);
-        if (split->images != NULL) eni_digest_add(digest, split->images, samples);
-        if (split->features != NULL) eni_digest_add(digest, split->features, samples * sizeof(float));
-        if (split->labels != NULL) eni_digest_add(digest, split->labels, split->count);
+        eni_digest_add(&digest, shape, (size_t)length);
+        if (split->images != NULL) eni_digest_add(&digest, split->images, samples);
+        if (split->features != NULL) eni_digest_add(&digest, split->features, samples * sizeof(float));
+        if (split->labels != NULL) eni_digest_add(&digest, split->labels, split->count);
         if (split->targets != NULL)
-            eni_digest_add(digest, split->targets, split->count * (size_t)dataset->targets * sizeof(float));
+            eni_digest_add(&digest, split->targets, split->count * (size_t)dataset->targets * sizeof(float));
     }
-    eni_digest_take(digest, hex_out);
+    eni_digest_end(&digest, hex_out);
     return EN_OK;
 }
 

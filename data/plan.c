@@ -231,22 +231,19 @@ en_status eni_sampler_order_sha256(const eni_plan *plan, uint64_t seed, bool shu
                                    char hex_out[ENI_DIGEST_HEX])
 {
     eni_sampler *sampler = eni_sampler_new(plan->train_samples, seed, shuffle);
-    eni_digest *digest = eni_digest_new();
-    if (sampler == NULL || digest == NULL) {
-        eni_sampler_free(sampler);
-        eni_digest_free(digest);
-        return EN_ENOMEM;
-    }
+    eni_digest digest;
+    if (sampler == NULL) return EN_ENOMEM;
+    eni_digest_begin(&digest);
     bool is_cut = plan->samples > ENI_ORDER_POSITIONS_MAX;
     uint64_t left = is_cut ? ENI_ORDER_POSITIONS_MAX : plan->samples;
     for (uint64_t epoch = 0; left > 0; epoch++) {
         uint64_t n = left < plan->epoch_samples ? left : plan->epoch_samples;
         build(sampler, epoch);
-        hash_positions(digest, sampler->order, n);
+        hash_positions(&digest, sampler->order, n);
         left -= n;
     }
-    if (is_cut) hash_number(digest, plan->samples);
-    eni_digest_take(digest, hex_out);
+    if (is_cut) hash_number(&digest, plan->samples);
+    eni_digest_end(&digest, hex_out);
     eni_sampler_free(sampler);
     return EN_OK;
 }

@@ -409,14 +409,14 @@ static const char no_seal[ENI_DIGEST_HEX] =
 /* Writes the hash of the file into its header, which has no_seal there. */
 static en_status seal(contents *c, char digest_out[ENI_DIGEST_HEX])
 {
-    eni_digest *digest = eni_digest_new();
-    if (digest == NULL) return EN_ENOMEM;
-    eni_digest_add(digest, &c->length, LENGTH_BYTES);
-    eni_digest_add(digest, c->header, c->text);
-    eni_digest_add(digest, spaces, c->length - c->text);
+    eni_digest digest;
+    eni_digest_begin(&digest);
+    eni_digest_add(&digest, &c->length, LENGTH_BYTES);
+    eni_digest_add(&digest, c->header, c->text);
+    eni_digest_add(&digest, spaces, c->length - c->text);
     for (uint32_t t = 0; t < c->ntensors; t++)
-        eni_digest_add(digest, c->tensors[t].data, eni_st_bytes(&c->tensors[t]));
-    eni_digest_take(digest, digest_out);
+        eni_digest_add(&digest, c->tensors[t].data, eni_st_bytes(&c->tensors[t]));
+    eni_digest_end(&digest, digest_out);
     memcpy(c->header + SEAL_AT, digest_out, SEAL_BYTES);
     return EN_OK;
 }
@@ -430,15 +430,12 @@ en_status eni_st_check_seal(const void *data, size_t bytes, char digest_out[ENI_
         snprintf(why_out, ENI_ST_WHY, "it does not begin with the digest of a checkpoint");
         return EN_EFORMAT;
     }
-    eni_digest *digest = eni_digest_new();
-    if (digest == NULL) {
-        snprintf(why_out, ENI_ST_WHY, "out of memory");
-        return EN_ENOMEM;
-    }
-    eni_digest_add(digest, at, begin);
-    eni_digest_add(digest, no_seal, SEAL_BYTES);
-    eni_digest_add(digest, at + end, bytes - end);
-    eni_digest_take(digest, digest_out);
+    eni_digest digest;
+    eni_digest_begin(&digest);
+    eni_digest_add(&digest, at, begin);
+    eni_digest_add(&digest, no_seal, SEAL_BYTES);
+    eni_digest_add(&digest, at + end, bytes - end);
+    eni_digest_end(&digest, digest_out);
     if (memcmp(at + begin, digest_out, SEAL_BYTES) == 0) return EN_OK;
     snprintf(why_out, ENI_ST_WHY, "its %zu bytes hash to %.8s.. where it says %.8s..: damaged or cut off",
              bytes, digest_out, at + begin);

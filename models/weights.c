@@ -122,14 +122,14 @@ en_status eni_weights_load(const char *path, const en_schema *schema, float *fla
 
 en_status eni_weights_digest(const en_schema *schema, const float *flat, char hex_out[ENI_DIGEST_HEX])
 {
-    eni_digest *digest = eni_digest_new();
-    if (digest == NULL) return EN_ENOMEM;
+    eni_digest digest;
+    eni_digest_begin(&digest);
     for (uint32_t t = 0; t < schema->ntensors; t++) {
         const en_model_tensor *tensor = &schema->tensors[t];
         if (tensor->kind != EN_TENSOR_WEIGHT) continue;
-        eni_digest_add(digest, flat + tensor->offset, tensor->count * sizeof *flat);
+        eni_digest_add(&digest, flat + tensor->offset, tensor->count * sizeof *flat);
     }
-    eni_digest_take(digest, hex_out);
+    eni_digest_end(&digest, hex_out);
     return EN_OK;
 }
 
@@ -137,17 +137,17 @@ en_status eni_weights_digest(const en_schema *schema, const float *flat, char he
 en_status eni_schema_digest(const en_schema *schema, char hex_out[ENI_DIGEST_HEX])
 {
     char line[320];
-    eni_digest *digest = eni_digest_new();
-    if (digest == NULL) return EN_ENOMEM;
+    eni_digest digest;
+    eni_digest_begin(&digest);
     const en_extent *input = &schema->network->input;
     int n = snprintf(line, sizeof line, "input %lld %lld %lld\n", (long long)input->h, (long long)input->w,
                      (long long)input->c);
-    eni_digest_add(digest, line, (size_t)n);
+    eni_digest_add(&digest, line, (size_t)n);
     for (const en_layer *layer = schema->network->layers; layer->op != 0; layer++) {
         n = snprintf(line, sizeof line, "layer %u %u %lld %lld %lld %lld\n", layer->op, layer->flags,
                      (long long)layer->channels, (long long)layer->kernel, (long long)layer->stride,
                      (long long)layer->pad);
-        eni_digest_add(digest, line, (size_t)n);
+        eni_digest_add(&digest, line, (size_t)n);
     }
     for (uint32_t t = 0; t < schema->ntensors; t++) {
         const en_model_tensor *tensor = &schema->tensors[t];
@@ -155,8 +155,8 @@ en_status eni_schema_digest(const en_schema *schema, char hex_out[ENI_DIGEST_HEX
         n = snprintf(line, sizeof line, "tensor %s %u %s at %llu\n", tensor->name, tensor->kind,
                      eni_st_shape_text(tensor->shape, tensor->ndim, shape),
                      (unsigned long long)tensor->offset);
-        eni_digest_add(digest, line, (size_t)n);
+        eni_digest_add(&digest, line, (size_t)n);
     }
-    eni_digest_take(digest, hex_out);
+    eni_digest_end(&digest, hex_out);
     return EN_OK;
 }

@@ -2,7 +2,6 @@
  * the run; and the log of what the leader has said. */
 #include "server/state.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -22,6 +21,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/client/client.h"
 
 /* ---- generations of a part ----------------------------------------------------------------------------- */
 
@@ -89,33 +89,6 @@ void eni_state_close(eni_state *state)
     eni_free(state);
 }
 
-/* Whether a file is one of ours: "claims", "run.N", "lane-K.N", and what such a file is before its rename. */
-static int is_ours(const char *name)
-{
-    unsigned shard;
-    char end[8] = "";
-    int used = 0;
-    if (strcmp(name, "claims") == 0 || strcmp(name, "claims.tmp") == 0) return 1;
-    if (strncmp(name, "run.", 4) == 0)
-        snprintf(end, sizeof end, "%s", name + 4);
-    else if (sscanf(name, "lane-%u.%n", &shard, &used) == 1 && used > 0)
-        snprintf(end, sizeof end, "%s", name + used);
-    return strcmp(end, "0") == 0 || strcmp(end, "1") == 0 || strcmp(end, "tmp") == 0;
-}
-
-void eni_state_clear(eni_state *state)
-{
-    const int copy = openat(state->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = copy < 0 ? NULL : fdopendir(copy);
-    if (!dir) {
-        if (copy >= 0) close(copy);
-        return;
-    }
-    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;)
-        if (is_ours(entry->d_name)) unlinkat(state->fd, entry->d_name, 0);
-    closedir(dir);
-}
-
 const char *eni_state_path(const eni_state *state)
 {
     return state->path;
@@ -129,16 +102,35 @@ static void name_of(eni_state_kind kind, uint32_t shard, const char *end, char n
         snprintf(name, NAME_MAX_BYTES, "lane-%u.%s", shard, end);
 }
 
+/* Under all names that a part may have, or have had before its rename. */
+static void remove_part(const eni_state *state, eni_state_kind kind, uint32_t shard)
+{
+    static const char *const ends[] = {"0", "1", "tmp"};
+    char name[NAME_MAX_BYTES];
+    for (int i = 0; i < 3; i++) {
+        name_of(kind, shard, ends[i], name);
+        unlinkat(state->fd, name, 0);
+    }
+}
+
+void eni_state_clear(eni_state *state)
+{
+    unlinkat(state->fd, "claims", 0);
+    unlinkat(state->fd, "claims.tmp", 0);
+    remove_part(state, ENI_STATE_RUN, 0);
+    for (uint32_t k = 0; k < ENI_SHARDS_MAX; k++)
+        remove_part(state, ENI_STATE_SHARD, k);
+}
+
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
 static void digest_frame(const frame *head, const void *bytes, size_t length, char hex[ENI_DIGEST_HEX])
 {
-    eni_digest *digest = eni_digest_new();
-    hex[0] = 0;
-    if (!digest) return;
-    eni_digest_add(digest, head, sizeof *head);
-    eni_digest_add(digest, bytes, length);
-    eni_digest_take(digest, hex);
+    eni_digest digest;
+    eni_digest_begin(&digest);
+    eni_digest_add(&digest, head, sizeof *head);
+    eni_digest_add(&digest, bytes, length);
+    eni_digest_end(&digest, hex);
 }
 
 en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, const void *bytes,
@@ -155,7 +147,6 @@ en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, 
                   .generation = stamp->generation,
                   .length = length};
     digest_frame(&head, bytes, length, hex);
-    if (!hex[0]) return EN_ENOMEM;
     struct iovec parts[] = {{&head, sizeof head}, {(void *)bytes, length}, {hex, DIGEST_BYTES}};
     name_of(stamp->kind, stamp->shard, "tmp", beside);
     name_of(stamp->kind, stamp->shard, stamp->generation % 2 == 0 ? "0" : "1", place);
@@ -244,9 +235,7 @@ en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t s
     return EN_OK;
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------- */
-
-/* ---- writing ------------------------------------------------------------------------------------------- */
+/* ---- the run: writing ---------------------------------------------------------------------------------- */
 
 static json_t *key_values_json(const eni_key_value *key_values, size_t n)
 {
@@ -289,7 +278,7 @@ en_status eni_run_file_write(const eni_state *state, const eni_served *attribute
     return st;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------- */
+/* ---- the run: reading ---------------------------------------------------------------------------------- */
 
 /* What the object points into. */
 typedef struct run_memory {
@@ -300,12 +289,6 @@ typedef struct run_memory {
     size_t npeers;
     eni_revived_rank *ranks; /* (npeers) */
 } run_memory;
-
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
-}
 
 /* The texts stay the JSON's. */
 static en_status read_key_values(const json_t *list, eni_key_value **key_values_out, size_t *n_out)
@@ -333,17 +316,19 @@ static en_status read_peers(run_memory *m, const json_t *list)
     m->ranks = eni_alloc_array(m->npeers, sizeof *m->ranks);
     if (!m->peers || !m->ranks) return EN_ENOMEM;
     for (size_t i = 0; i < m->npeers; i++) {
-        const json_t *from = json_array_get(list, i);
-        eni_key_value *member_data = NULL;
         eni_peer *peer = &m->peers[i];
-        EN_TRY(read_key_values(json_object_get(from, "privates"), &member_data, &peer->nmember_data));
+        json_t *privates;
+        json_int_t pid, born;
+        eni_key_value *member_data = NULL;
+        if (json_unpack(json_array_get(list, i), "{s:i, s:I, s:I, s:s, s:s, s:o}", "rank", &peer->rank, "pid",
+                        &pid, "born", &born, "host", &peer->host, "host_id", &peer->host_id, "privates",
+                        &privates) != 0 ||
+            peer->rank != (int32_t)i)
+            return EN_EFORMAT;
+        peer->pid = pid;
+        peer->born = (uint64_t)born;
+        EN_TRY(read_key_values(privates, &member_data, &peer->nmember_data));
         peer->member_data = member_data;
-        peer->rank = (int32_t)json_integer_value(json_object_get(from, "rank"));
-        peer->pid = json_integer_value(json_object_get(from, "pid"));
-        peer->born = (uint64_t)json_integer_value(json_object_get(from, "born"));
-        peer->host = text_of(from, "host");
-        peer->host_id = text_of(from, "host_id");
-        if (peer->rank != (int32_t)i) return EN_EFORMAT;
     }
     return EN_OK;
 }
@@ -351,19 +336,21 @@ static en_status read_peers(run_memory *m, const json_t *list)
 static en_status read_all(run_memory *m, const eni_state_stamp *stamp)
 {
     eni_run_file *file = &m->file;
-    const json_t *run = m->json;
-    file->attributes.strategy = text_of(run, "strategy");
-    file->attributes.version = text_of(run, "version");
-    file->attributes.nshards = (int32_t)json_integer_value(json_object_get(run, "lanes"));
-    file->nranks = (int32_t)json_integer_value(json_object_get(run, "workers"));
-    EN_TRY(eni_token_parse(text_of(run, "token"), &file->attributes.token));
-    EN_TRY(read_key_values(json_object_get(run, "pairs"), &m->key_values, &file->revived.nkey_values));
-    EN_TRY(read_peers(m, json_object_get(run, "peers")));
+    json_t *pairs, *peers;
+    const char *token, *incarnation;
+    if (json_unpack(m->json, "{s:s, s:i, s:i, s:s, s:s, s:s, s:o, s:o}", "strategy",
+                    &file->attributes.strategy, "workers", &file->nranks, "lanes", &file->attributes.nshards,
+                    "version", &file->attributes.version, "token", &token, "incarnation", &incarnation,
+                    "pairs", &pairs, "peers", &peers) != 0)
+        return EN_EFORMAT;
+    EN_TRY(eni_token_parse(token, &file->attributes.token));
+    EN_TRY(read_key_values(pairs, &m->key_values, &file->revived.nkey_values));
+    EN_TRY(read_peers(m, peers));
     file->revived.key_values = m->key_values;
     file->revived.peers = m->peers;
     file->revived.rank = m->ranks;
     file->revived.epoch = (uint32_t)stamp->generation;
-    file->revived.incarnation = strtoull(text_of(run, "incarnation"), NULL, 16);
+    file->revived.incarnation = strtoull(incarnation, NULL, 16);
     file->revived.stop_step = ENI_STEP_NEVER;
     return file->nranks >= 1 && (size_t)file->nranks == m->npeers && file->revived.incarnation == stamp->run
                ? EN_OK
@@ -431,61 +418,47 @@ struct eni_journal {
     int32_t nranks;
 };
 
-static en_status map_file(eni_journal *journal, int fd, const char *folder)
+/* A new one is made beside its place, so that a file of that name is always whole. */
+static en_status map_file(eni_journal *journal, const eni_state *state, uint64_t run, int is_new)
 {
-    void *file = mmap(NULL, journal->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (file != MAP_FAILED) {
-        journal->file = file;
-        return EN_OK;
-    }
-    return eni_fail(EN_EIO, "journal", "cannot map %s/claims: %s", folder, strerror(errno));
-}
-
-/* Made beside its place, so that a file of that name is always whole. */
-static en_status make_file(eni_journal *journal, const eni_state *state, uint64_t run)
-{
-    const char *folder = eni_state_path(state);
-    const int dir = state->fd;
-    const int fd = openat(dir, "claims.tmp", O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    const char *folder = state->path;
+    struct stat info;
+    const int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | (is_new ? O_CREAT | O_TRUNC : 0);
+    const int fd = openat(state->fd, is_new ? "claims.tmp" : "claims", flags, 0600);
     en_status st = EN_EIO;
-    if (fd < 0 || posix_fallocate(fd, 0, (off_t)journal->bytes) != 0) {
+    if (is_new && (fd < 0 || posix_fallocate(fd, 0, (off_t)journal->bytes) != 0)) {
         eni_error("journal", "cannot make %s/claims of %zu bytes: is the disk full?", folder, journal->bytes);
         goto close_file;
     }
-    EN_TRY_GOTO(map_file(journal, fd, folder), close_file);
-    journal->file->magic = LOG_MAGIC;
-    journal->file->run = run;
-    journal->file->nranks = (uint64_t)journal->nranks;
-    if (fsync(fd) != 0 || renameat(dir, "claims.tmp", dir, "claims") != 0) {
+    if (fd < 0)
+        return eni_fail(errno == ENOENT ? EN_ENOENT : EN_EIO, "journal", "cannot open %s/claims: %s", folder,
+                        strerror(errno));
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size != (off_t)journal->bytes) {
+        eni_error("journal", "%s/claims is not the journal of a run of %d workers", folder, journal->nranks);
+        st = EN_EFORMAT;
+        goto close_file;
+    }
+    journal_file *file = mmap(NULL, journal->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (file == MAP_FAILED) {
+        eni_error("journal", "cannot map %s/claims: %s", folder, strerror(errno));
+        goto close_file;
+    }
+    journal->file = file;
+    if (is_new) {
+        file->magic = LOG_MAGIC;
+        file->run = run;
+        file->nranks = (uint64_t)journal->nranks;
+    }
+    st = EN_OK;
+    if (file->magic != LOG_MAGIC || file->run != run || file->nranks != (uint64_t)journal->nranks) {
+        eni_error("journal", "%s/claims belongs to another run", folder);
+        st = EN_EFORMAT;
+    } else if (is_new && (fsync(fd) != 0 || renameat(state->fd, "claims.tmp", state->fd, "claims") != 0)) {
         eni_error("journal", "cannot make %s/claims: %s", folder, strerror(errno));
         st = EN_EIO;
     }
 close_file:
     if (fd >= 0) close(fd);
-    return st;
-}
-
-static en_status take_file(eni_journal *journal, const eni_state *state, uint64_t run)
-{
-    const char *folder = eni_state_path(state);
-    struct stat info;
-    const int fd = openat(state->fd, "claims", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return eni_fail(errno == ENOENT ? EN_ENOENT : EN_EIO, "journal", "cannot open %s/claims: %s", folder,
-                        strerror(errno));
-    en_status st = EN_EFORMAT;
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size != (off_t)journal->bytes) {
-        eni_error("journal", "%s/claims is not the journal of a run of %d workers", folder, journal->nranks);
-        goto close_file;
-    }
-    EN_TRY_GOTO(map_file(journal, fd, folder), close_file);
-    if (journal->file->magic != LOG_MAGIC || journal->file->run != run ||
-        journal->file->nranks != (uint64_t)journal->nranks) {
-        eni_error("journal", "%s/claims belongs to another run", folder);
-        st = EN_EFORMAT;
-    }
-close_file:
-    close(fd);
     return st;
 }
 
@@ -496,7 +469,7 @@ en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks,
     if (!journal) return EN_ENOMEM;
     journal->nranks = nranks;
     journal->bytes = sizeof(journal_file) + (size_t)nranks * sizeof journal->file->rank[0];
-    const en_status st = is_new ? make_file(journal, state, run) : take_file(journal, state, run);
+    const en_status st = map_file(journal, state, run, is_new);
     if (st == EN_OK)
         *journal_out = journal;
     else
@@ -529,26 +502,22 @@ void eni_journal_write(eni_journal *journal, const eni_entry *entry)
     }
 }
 
-static en_status fold_rank(const eni_journal *journal, int32_t rank, eni_revived *revived)
+void eni_journal_fold(const eni_journal *journal, eni_revived *revived)
 {
-    const rank_entries *of = &journal->file->rank[rank];
-    const claim *last = &of->claim[atomic_load(&of->claim[1].number) > atomic_load(&of->claim[0].number)];
-    const eni_entry entry = {ENI_ENTRY_CLAIM, rank, atomic_load(&last->number), atomic_load(&last->value)};
-    if (entry.number > 0) EN_TRY(eni_revived_apply(revived, journal->nranks, &entry));
-    const eni_entry left = {ENI_ENTRY_LEFT, rank, 0, 0}, bye = {ENI_ENTRY_BYE, rank, 0, 0};
-    if (atomic_load(&of->has_left)) EN_TRY(eni_revived_apply(revived, journal->nranks, &left));
-    if (atomic_load(&of->has_said_bye)) EN_TRY(eni_revived_apply(revived, journal->nranks, &bye));
-    return EN_OK;
-}
-
-en_status eni_journal_fold(const eni_journal *journal, eni_revived *revived)
-{
-    revived->claimed = atomic_load(&journal->file->handed_out);
-    for (int32_t r = 0; r < journal->nranks; r++)
-        EN_TRY(fold_rank(journal, r, revived));
-    const eni_entry stop = {ENI_ENTRY_STOP, 0, 0, atomic_load(&journal->file->stop_step)};
-    if (!atomic_load(&journal->file->is_stopping)) return EN_OK;
-    return eni_revived_apply(revived, journal->nranks, &stop);
+    const journal_file *file = journal->file;
+    revived->claimed = atomic_load(&file->handed_out);
+    for (int32_t r = 0; r < journal->nranks; r++) {
+        const rank_entries *of = &file->rank[r];
+        const claim *last = &of->claim[atomic_load(&of->claim[1].number) > atomic_load(&of->claim[0].number)];
+        const uint64_t index = atomic_load(&last->value);
+        revived->rank[r] = (eni_revived_rank){.claim_number = atomic_load(&last->number),
+                                              .claim_index = index,
+                                              .has_left = atomic_load(&of->has_left) != 0,
+                                              .has_said_bye = atomic_load(&of->has_said_bye) != 0};
+        if (revived->rank[r].claim_number > 0 && index != UINT64_MAX && index >= revived->claimed)
+            revived->claimed = index + 1;
+    }
+    if (atomic_load(&file->is_stopping)) revived->stop_step = atomic_load(&file->stop_step);
 }
 
 void eni_journal_close(eni_journal *journal)

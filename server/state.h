@@ -115,7 +115,7 @@ en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks,
 void eni_journal_write(eni_journal *journal, const eni_entry *entry);
 
 /* Folds everything that was written into what a leader starts from. */
-en_status eni_journal_fold(const eni_journal *journal, eni_revived *revived);
+void eni_journal_fold(const eni_journal *journal, eni_revived *revived);
 
 void eni_journal_close(eni_journal *journal); /* NULL is fine */
 

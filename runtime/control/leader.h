@@ -59,9 +59,6 @@ typedef struct eni_revived {
     uint64_t stop_step; /* ENI_STEP_NEVER: none */
 } eni_revived;
 
-/* Folds one entry into what a revived leader starts from. EN_EFORMAT: not an entry of `nranks` ranks. */
-en_status eni_revived_apply(eni_revived *revived, int32_t nranks, const eni_entry *entry);
-
 typedef struct eni_leader_config {
     eni_address listen; /* port 0: the kernel chooses */
     int listen_fd;      /* an inherited listening socket, taken over on success; -1: listen on `listen` */

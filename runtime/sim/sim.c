@@ -116,14 +116,15 @@ static en_status open_world(eni_sim *sim)
     EN_TRY(eni_buckets_new(c->problem->tensors, c->problem->ntensors, c->problem->count, c->bucket_cap_bytes,
                            &sim->buckets));
     EN_TRY(eni_network_init(&sim->network, &c->network, sim->nranks + c->nshards));
-    sim->events = (eni_event_trace){eni_digest_new(), c->trace, c->trace_user};
+    sim->events.trace = c->trace;
+    sim->events.trace_user = c->trace_user;
     sim->ranks = eni_alloc_array((size_t)sim->nranks, sizeof *sim->ranks);
     sim->result->rank = eni_alloc_array((size_t)sim->nranks, sizeof *sim->result->rank);
     sim->gradients.scratch = new_flat(sim);
     sim->exchanges.group_free_ns =
         eni_alloc_array(1 + (size_t)sim->nhosts, sizeof *sim->exchanges.group_free_ns);
-    if (sim->events.digest == NULL || sim->ranks == NULL || sim->result->rank == NULL ||
-        sim->gradients.scratch == NULL || sim->exchanges.group_free_ns == NULL)
+    if (sim->ranks == NULL || sim->result->rank == NULL || sim->gradients.scratch == NULL ||
+        sim->exchanges.group_free_ns == NULL)
         return EN_ENOMEM;
     sim->result->nranks = sim->nranks;
     if (is_alone(c)) {
@@ -308,6 +309,7 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     EN_TRY(check(&resolved));
     en_status st = EN_OK;
     eni_event_queue_init(&sim.queue);
+    eni_digest_begin(&sim.events.digest);
     EN_TRY_GOTO(open_world(&sim), close_world);
     st = loop(&sim);
     if (st == EN_OK && sim.faults) st = sim.faults->check(&sim);
@@ -315,7 +317,7 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     collect(&sim);
     if (st == EN_OK) st = summed;
 close_world:
-    if (sim.events.digest != NULL) eni_digest_take(sim.events.digest, result_out->log_sha256);
+    eni_digest_end(&sim.events.digest, result_out->log_sha256);
     close_world(&sim);
     return st;
 }

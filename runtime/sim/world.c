@@ -55,7 +55,7 @@ void eni_event_trace_add(eni_event_trace *events, const eni_sim_event *event)
                               event->clock,
                               event->version,
                               event->base};
-    eni_digest_add(events->digest, words, sizeof words);
+    eni_digest_add(&events->digest, words, sizeof words);
     if (events->trace != NULL) events->trace(events->trace_user, event);
 }
 

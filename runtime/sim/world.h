@@ -80,7 +80,7 @@ typedef struct eni_fault_state eni_fault_state; /* faults/faults_impl.h */
 /* The event log of a run: hashed always, shown to the caller if wanted. Two runs with one hash did the same
  * things at the same times in the same order. */
 typedef struct eni_event_trace {
-    eni_digest *digest;
+    eni_digest digest;
     void (*trace)(void *user, const eni_sim_event *event);
     void *trace_user;
 } eni_event_trace;

@@ -37,13 +37,20 @@ typedef struct journal {
 static en_status write_entry(void *user, const eni_entry *entry)
 {
     journal *j = user;
-    eni_revived before = {.rank = j->rank, .claimed = j->claimed, .stop_step = j->stop_step};
     if (j->is_broken) return EN_EIO;
-    en_status st = eni_revived_apply(&before, RANKS, entry);
-    j->claimed = before.claimed;
-    j->stop_step = before.stop_step;
+    eni_revived_rank *rank = &j->rank[entry->rank];
+    switch (entry->kind) {
+    case ENI_ENTRY_CLAIM:
+        rank->claim_number = entry->number;
+        rank->claim_index = entry->value;
+        if (entry->value != UINT64_MAX && entry->value >= j->claimed) j->claimed = entry->value + 1;
+        break;
+    case ENI_ENTRY_LEFT: rank->has_left = true; break;
+    case ENI_ENTRY_BYE: rank->has_said_bye = true; break;
+    default: j->stop_step = entry->value;
+    }
     atomic_fetch_add(&j->nwritten, 1);
-    return st;
+    return EN_OK;
 }
 
 static en_status note_world(void *user, const eni_world_info *world, eni_terms *terms)
