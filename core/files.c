@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -105,21 +106,16 @@ static en_status put_at(const char *path, eni_file_plan *plan, struct iovec *par
     uint64_t tag;
     const char *doing = "create", *slash = strrchr(path, '/');
     const size_t bytes = strlen(path) + sizeof ".0123456789abcdef.tmp";
-    char *folder = eni_strdup(path), *temporary = eni_alloc(bytes);
-    en_status st = folder == NULL || temporary == NULL ? EN_ENOMEM : EN_OK;
+    char *copy = eni_strdup(path), *temporary = eni_alloc(bytes);
+    en_status st = copy == NULL || temporary == NULL ? EN_ENOMEM : EN_OK;
     snprintf(why_out, why_bytes, "out of memory");
     if (st == EN_OK) {
         plan->name = slash == NULL ? path : slash + 1;
         plan->temporary = temporary;
         eni_random_bytes(&tag, sizeof tag);
         snprintf(temporary, bytes, "%s.%016llx.tmp", plan->name, (unsigned long long)tag);
-        snprintf(folder, strlen(path) + 1, "%.*s",
-                 slash == NULL   ? 0
-                 : slash == path ? 1
-                                 : (int)(slash - path),
-                 path);
-        plan->folder = open(folder[0] != 0 ? folder : ".",
-                            (plan->lock_out != NULL ? O_PATH : O_RDONLY) | O_DIRECTORY | O_CLOEXEC);
+        plan->folder =
+            open(dirname(copy), (plan->lock_out != NULL ? O_PATH : O_RDONLY) | O_DIRECTORY | O_CLOEXEC);
         if (plan->folder < 0 || eni_file_put(plan, parts, n, &doing) != 0) {
             const int cause = errno;
             snprintf(why_out, why_bytes, "cannot %s %s: %s", doing, path, strerror(cause));
@@ -128,7 +124,7 @@ static en_status put_at(const char *path, eni_file_plan *plan, struct iovec *par
         if (plan->folder >= 0) close(plan->folder);
     }
     eni_free(temporary);
-    eni_free(folder);
+    eni_free(copy);
     return st;
 }
 

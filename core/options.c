@@ -227,14 +227,12 @@ static en_status make_canonical(eni_options *options)
         bytes += strlen(options->values[i].option->key) + ENI_OPTION_TEXT_MAX + 2;
     options->canonical = eni_alloc(bytes);
     if (!options->canonical) return EN_ENOMEM;
-    char *at = options->canonical;
     for (uint32_t i = 0; i < options->n; i++) {
         const value *v = &options->values[i];
         char number[32];
         print_number(v->num, number, sizeof number);
         const char *text = v->option->type == EN_OPT_TEXT ? v->text : number;
-        at += snprintf(at, bytes - (size_t)(at - options->canonical), "%s%s=%s", i ? "," : "", v->option->key,
-                       text);
+        eni_text_add(options->canonical, bytes, "%s%s=%s", i ? "," : "", v->option->key, text);
     }
     return EN_OK;
 }
