@@ -50,7 +50,7 @@ static const eni_arena *arena_of(const eni_shard *shard, int32_t rank)
 /* Through the client's ring. 0: it must go by socket. */
 static int post_to_ring(eni_shard *shard, const eni_header *header)
 {
-    eni_shm_ring *ring = atomic_load_explicit(&shard->handed[header->rank].ring, memory_order_acquire);
+    eni_shm_ring *ring = eni_shard_ring(shard, header->rank);
     return ring && eni_shm_ring_answer(ring, (uint32_t)shard->config.index, header) == EN_OK;
 }
 
@@ -164,7 +164,13 @@ static int put_into_arena(eni_shard *shard, const eni_store_action *action, eni_
     return 1;
 }
 
-static void reply(eni_shard *shard, const eni_store_action *action, uint64_t stable)
+/* All calls of this client to this partition up to this seq survive. */
+static uint64_t stable_of(const eni_shard *shard, int32_t rank, uint32_t bucket)
+{
+    return shard->saves ? eni_shard_stable(shard, rank, bucket) : 0;
+}
+
+static void reply(eni_shard *shard, const eni_store_action *action)
 {
     const eni_packet to = address_of(shard, action);
     const float *data = action->data;
@@ -174,7 +180,7 @@ static void reply(eni_shard *shard, const eni_store_action *action, uint64_t sta
                          .seq = ticket_seq(action->ticket),
                          .base_version = action->met,
                          .version = action->version,
-                         .stable = stable,
+                         .stable = stable_of(shard, action->client, action->bucket),
                          .nsamples = action->samples,
                          .step = action->steps,
                          .count = action->count,
@@ -193,17 +199,12 @@ static void refuse_call(eni_shard *shard, const eni_store_action *action)
     eni_shard_refuse(shard, &to, action->status, "%s", action->text);
 }
 
-static void say_goodbye(eni_shard *shard, int32_t rank, int is_secure)
+static void say_goodbye(eni_shard *shard, int32_t rank)
 {
     const eni_packet to = socket_of(shard, rank);
-    eni_header header = {.type = ENI_MSG_GOODBYE, .rank = rank, .stable = (uint64_t)is_secure};
+    eni_header header = {
+        .type = ENI_MSG_GOODBYE, .rank = rank, .stable = (uint64_t)eni_shard_is_secure(shard, rank)};
     post(shard, &to, &header, NULL);
-}
-
-/* All calls of this client to this partition up to this seq survive. */
-static uint64_t stable_of(const eni_shard *shard, int32_t rank, uint32_t bucket)
-{
-    return shard->saves == NULL ? 0 : eni_shard_stable(shard, rank, bucket);
 }
 
 void eni_shard_tend(eni_shard *shard)
@@ -211,7 +212,7 @@ void eni_shard_tend(eni_shard *shard)
     if (shard->saves == NULL) return;
     eni_shard_save_tend(shard);
     for (int32_t r; (r = eni_shard_save_finish_due(shard)) >= 0;)
-        say_goodbye(shard, r, eni_shard_is_secure(shard, r));
+        say_goodbye(shard, r);
 }
 
 /* ---- the store ----------------------------------------------------------------------------------------- */
@@ -230,7 +231,7 @@ static void step(eni_shard *shard, eni_store_event *event, const eni_header *hea
     for (uint32_t i = 0; i < shard->actions.n; i++) {
         const eni_store_action *action = &shard->actions.item[i];
         switch (action->type) {
-        case ENI_STORE_REPLY: reply(shard, action, stable_of(shard, action->client, action->bucket)); break;
+        case ENI_STORE_REPLY: reply(shard, action); break;
         case ENI_STORE_REFUSE: refuse_call(shard, action); break;
         case ENI_STORE_TIMER_AT: shard->timer_ns = action->when_ns; break;
         }
@@ -245,26 +246,22 @@ void eni_shard_tick(eni_shard *shard, int64_t now_ns)
     step(shard, &event, NULL);
 }
 
+static void tell_member(eni_shard *shard, int32_t rank, int member)
+{
+    eni_store_event event = {
+        .type = ENI_STORE_MEMBER, .client = rank, .member = member, .incarnation = shard->config.incarnation};
+    step(shard, &event, NULL);
+}
+
 void eni_shard_join_all(eni_shard *shard)
 {
-    for (int32_t r = 0; r < shard->config.nranks && shard->status == EN_OK; r++) {
-        if (!shard->config.is_client[r]) continue;
-        eni_store_event event = {.type = ENI_STORE_MEMBER,
-                                 .client = r,
-                                 .member = EN_MEMBER_JOINED,
-                                 .incarnation = shard->config.incarnation};
-        step(shard, &event, NULL);
-    }
+    for (int32_t r = 0; r < shard->config.nranks && shard->status == EN_OK; r++)
+        if (shard->config.is_client[r]) tell_member(shard, r, EN_MEMBER_JOINED);
 }
 
 void eni_shard_lose(eni_shard *shard, int32_t rank)
 {
-    if (!shard->config.is_client[rank]) return;
-    eni_store_event event = {.type = ENI_STORE_MEMBER,
-                             .client = rank,
-                             .member = EN_MEMBER_LEFT,
-                             .incarnation = shard->config.incarnation};
-    step(shard, &event, NULL);
+    if (shard->config.is_client[rank]) tell_member(shard, rank, EN_MEMBER_LEFT);
 }
 
 /* ---- payloads ------------------------------------------------------------------------------------------ */
@@ -350,8 +347,7 @@ static void on_hello(eni_shard *shard, const eni_packet *packet)
                          "the job token does not match: this psd belongs to another run");
         return;
     }
-    if (h->rank < 0 || h->rank >= shard->config.nranks || h->epoch != shard->config.epoch ||
-        h->incarnation != shard->config.incarnation || (int32_t)h->shard != shard->config.index) {
+    if (!eni_shard_is_meant(shard, h)) {
         shard->figures.refusals.member++;
         eni_shard_refuse(shard, packet, EN_EMEMBER,
                          "HELLO of rank %d, epoch %u, incarnation %" PRIu64
@@ -373,9 +369,7 @@ static void on_hello(eni_shard *shard, const eni_packet *packet)
 static int is_believed(const eni_shard *shard, const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
-    if (h->rank < 0 || h->rank >= shard->config.nranks || h->epoch != shard->config.epoch ||
-        h->incarnation != shard->config.incarnation || (int32_t)h->shard != shard->config.index)
-        return 0;
+    if (!eni_shard_is_meant(shard, h)) return 0;
     const eni_route *route = &shard->route[h->rank];
     return route->bytes > 0 && route->bytes == packet->route_bytes &&
            memcmp(route->route, packet->route, route->bytes) == 0;
@@ -384,13 +378,8 @@ static int is_believed(const eni_shard *shard, const eni_packet *packet)
 static void on_finished(eni_shard *shard, const eni_packet *packet)
 {
     const int32_t rank = packet->header.rank;
-    eni_store_event event = {.type = ENI_STORE_MEMBER,
-                             .client = rank,
-                             .member = EN_MEMBER_FINISHED,
-                             .incarnation = packet->header.incarnation};
-    step(shard, &event, &packet->header);
-    if (shard->saves == NULL || eni_shard_save_finished(shard, rank))
-        say_goodbye(shard, rank, shard->saves != NULL && eni_shard_is_secure(shard, rank));
+    tell_member(shard, rank, EN_MEMBER_FINISHED);
+    if (shard->saves == NULL || eni_shard_save_finished(shard, rank)) say_goodbye(shard, rank);
 }
 
 /* ---- calls that are sent again, for this psd may have come back without them --------------------------- */

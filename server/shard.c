@@ -37,18 +37,11 @@ enum {
                       its own */
 };
 
-static eni_shm_ring *ring_of(const eni_shard *shard, int32_t rank)
-{
-    return atomic_load_explicit(&shard->handed[rank].ring, memory_order_acquire);
-}
-
 /* The memory is that of `rank`, which showed the token when it handed it over, and said HELLO. */
 static int is_believed(const eni_shard *shard, int32_t rank, const eni_header *h)
 {
-    return h->rank == rank && h->epoch == shard->config.epoch &&
-           h->incarnation == shard->config.incarnation && (int32_t)h->shard == shard->config.index &&
-           shard->route[rank].bytes > 0 && h->type != ENI_MSG_HELLO &&
-           (h->bytes == 0 || h->flags & ENI_FLAG_SHM);
+    return h->rank == rank && eni_shard_is_meant(shard, h) && shard->route[rank].bytes > 0 &&
+           h->type != ENI_MSG_HELLO && (h->bytes == 0 || h->flags & ENI_FLAG_SHM);
 }
 
 static void refuse(eni_shard *shard, int32_t rank, const char *why)
@@ -64,7 +57,7 @@ static int take_one(eni_shard *shard, int32_t rank)
     eni_packet packet = {.source = ENI_SHARD_RING};
     const char *why = "it is not this rank's to send";
     const en_status st =
-        eni_shm_ring_take(ring_of(shard, rank), (uint32_t)shard->config.index, &packet.header, &why);
+        eni_shm_ring_take(eni_shard_ring(shard, rank), (uint32_t)shard->config.index, &packet.header, &why);
     if (st == EN_ETIMEOUT) return 0;
     if (st == EN_OK && is_believed(shard, rank, &packet.header))
         eni_shard_handle(shard, &packet);
@@ -81,7 +74,7 @@ static int poll_rings(eni_shard *shard)
     do {
         before = n;
         for (int32_t r = 0; r < shard->config.nranks && shard->status == EN_OK; r++) {
-            eni_shm_ring *ring = ring_of(shard, r);
+            eni_shm_ring *ring = eni_shard_ring(shard, r);
             if (!ring) continue;
             eni_shm_ring_sleep(ring, (uint32_t)shard->config.index, 0);
             n += take_one(shard, r);
@@ -97,7 +90,7 @@ static int fall_asleep(eni_shard *shard)
     int is_asked = 0;
     shard->posted_ns = 0;
     for (int32_t r = 0; r < shard->config.nranks; r++) {
-        eni_shm_ring *ring = ring_of(shard, r);
+        eni_shm_ring *ring = eni_shard_ring(shard, r);
         if (!ring) continue;
         eni_shm_ring_sleep(ring, (uint32_t)shard->config.index, 1);
         is_asked |= eni_shm_ring_has_message(ring, (uint32_t)shard->config.index);
@@ -331,7 +324,7 @@ static en_status open_store(eni_shard *shard)
         .world = config->nranks,
         .seed = setup->seed,
         .stream = (uint32_t)config->index,
-        .weights = config->weights ? eni_weights_vector(config->weights) : NULL,
+        .weights = config->weights ? config->weights->vector : NULL,
         .weight_offsets = setup->offsets,
         .old_ticket = eni_shard_old_ticket,
     };

@@ -6,10 +6,9 @@
 #ifndef SERVER_SHARD_IMPL_H
 #define SERVER_SHARD_IMPL_H
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <unistd.h>
+#include <sys/eventfd.h>
 
 #include "core/log.h"
 #include "server/shard.h"
@@ -85,10 +84,21 @@ struct eni_shard {
 /* Its thread looks at what other threads have left for it. Any thread. */
 static inline void eni_shard_call_attention(eni_shard *shard)
 {
-    const uint64_t one = 1;
     atomic_store(&shard->attention, 1);
-    while (write(shard->event_fd, &one, sizeof one) < 0 && errno == EINTR) {
-    }
+    eventfd_write(shard->event_fd, 1);
+}
+
+/* A client's ring; NULL: it has none. */
+static inline eni_shm_ring *eni_shard_ring(const eni_shard *shard, int32_t rank)
+{
+    return atomic_load_explicit(&shard->handed[rank].ring, memory_order_acquire);
+}
+
+/* Whether a message is for this shard, and says that it is from a rank of this run. */
+static inline int eni_shard_is_meant(const eni_shard *shard, const eni_header *h)
+{
+    return h->rank >= 0 && h->rank < shard->config.nranks && h->epoch == shard->config.epoch &&
+           h->incarnation == shard->config.incarnation && (int32_t)h->shard == shard->config.index;
 }
 
 /* ---- shard_save.c; shard's thread */
@@ -99,8 +109,8 @@ static inline void eni_shard_call_attention(eni_shard *shard)
  * when the state is durable, never before.
  *
  * Bytes of a state: u32 ranks, u32 0, then one byte a rank (1: it has finished), then the store's
- * (store/store_save.h). Without --state there are no `saves`, and only open, close, ask and has_finished may
- * be called. */
+ * (store/store_save.h). Without --state there are no `saves`, nobody has finished or is secure, and of the
+ * others only open, close and ask may be called. */
 /* Loads the newest sound state if there is one (*was_loaded_out), and starts the thread that writes.
  * EN_EFORMAT, EN_EMISMATCH, EN_EVERSION (logged): there is one, and it is of no use. */
 en_status eni_shard_save_open(eni_shard *shard, int *was_loaded_out);
