@@ -9,6 +9,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -21,86 +22,107 @@
 /* With more workers than that their histograms would not fit into a blob. */
 enum { DETAILED_RANKS = 64 };
 
-/* Sums over shards of what one worker, or all, did. */
-typedef struct sums {
-    uint64_t pushes, applied, dropped, holds, bytes, beside, clocks_ahead;
-    eni_histogram staleness, steady;
-} sums;
-
-/* The report under construction, filled shard by shard. */
+/* The report under construction: sums over shards, and over servers. */
 typedef struct draft {
     int32_t nranks, nshards, server;
     en_status status;
-    uint64_t nservers, parts, updates, touches, nonfinite, repeats, refused, detached;
+    uint64_t nservers, parts;
+    eni_store_stats did; /* updates: touches too */
     eni_shard_figures figures;
     double cpu_seconds; /* of other servers, as the next one */
     uint64_t max_rss;
-    sums all;
-    sums *rank; /* (nranks) */
+    eni_store_client_stats all, *rank; /* (nranks) bytes_in: both ways */
     json_t *shards;
 } draft;
 
+/* A number of the report: where it lies in what it is of. */
+typedef struct count {
+    const char *key;
+    size_t at;
+} count;
+
+static const count totals[] = {{"cells", offsetof(draft, parts)},
+                               {"updates", offsetof(draft, did.updates)},
+                               {"touches", offsetof(draft, did.touches)},
+                               {"nonfinite", offsetof(draft, did.nonfinite)},
+                               {"repeats", offsetof(draft, did.repeats)},
+                               {"refused", offsetof(draft, did.refused)},
+                               {"dropped_messages", offsetof(draft, figures.wire.dropped)},
+                               {"detached", offsetof(draft, did.detached)},
+                               {"wire_bytes", offsetof(draft, figures.wire.wire_in)},
+                               {"shm_bytes", offsetof(draft, figures.shm_bytes)},
+                               {"update_ns", offsetof(draft, figures.update_ns)},
+                               {"wait_ns", offsetof(draft, figures.wait_ns)},
+                               {NULL, 0}};
+
+/* Why: of "refused" the first five, and connections that were closed. */
+static const count reasons[] = {{"token", offsetof(draft, figures.refusals.token)},
+                                {"member", offsetof(draft, figures.refusals.member)},
+                                {"unknown", offsetof(draft, figures.refusals.unknown)},
+                                {"payload", offsetof(draft, figures.refusals.payload)},
+                                {"damaged", offsetof(draft, figures.refusals.damaged)},
+                                {"evicted", offsetof(draft, figures.wire.evicted)},
+                                {NULL, 0}};
+
+/* Of a worker, or of all. */
+static const count per_client[] = {{"pushes", offsetof(eni_store_client_stats, pushes)},
+                                   {"samples_applied", offsetof(eni_store_client_stats, applied)},
+                                   {"samples_dropped", offsetof(eni_store_client_stats, dropped)},
+                                   {"holds", offsetof(eni_store_client_stats, holds)},
+                                   {"max_clocks_ahead", offsetof(eni_store_client_stats, clocks_ahead)},
+                                   {"payload_bytes", offsetof(eni_store_client_stats, bytes_in)},
+                                   {"payload_beside_steps", offsetof(eni_store_client_stats, bytes_beside)},
+                                   {NULL, 0}};
+
 /* ---- adding up ----------------------------------------------------------------------------------------- */
 
-static en_status add_client(sums *into, const eni_store_client_stats *from)
+/* Two that consist of 64-bit whole numbers. */
+static void add(void *into, const void *more, size_t bytes)
 {
-    into->pushes += from->pushes;
-    into->applied += from->applied;
-    into->dropped += from->dropped;
-    into->holds += from->holds;
-    into->bytes += from->bytes_in + from->bytes_out;
-    into->beside += from->bytes_beside;
-    if (from->clocks_ahead > into->clocks_ahead) into->clocks_ahead = from->clocks_ahead;
-    const en_status st = eni_histogram_merge(&into->staleness, &from->staleness);
-    return st == EN_OK ? eni_histogram_merge(&into->steady, &from->steady) : st;
+    uint64_t *to = into;
+    const uint64_t *from = more;
+    for (size_t i = 0; i < bytes / sizeof *to; i++)
+        to[i] += from[i];
 }
 
-/* What --state has cost. */
-static void add_states(json_t *shard, const eni_shard_figures *figures)
+static en_status add_client(eni_store_client_stats *into, const eni_store_client_stats *from)
 {
-    ENI_JSON_SET_INTS(
-        shard, {"states", figures->snapshots.states}, {"states_failed", figures->snapshots.failures},
-        {"state_bytes", figures->snapshots.bytes}, {"state_copy_ns", (uint64_t)figures->save_ns},
-        {"state_write_ns", (uint64_t)figures->snapshots.write_ns});
+    const uint64_t ahead = into->clocks_ahead;
+    add(into, from, offsetof(eni_store_client_stats, staleness));
+    into->clocks_ahead = ahead > from->clocks_ahead ? ahead : from->clocks_ahead;
+    into->bytes_in += from->bytes_out;
+    EN_TRY(eni_histogram_merge(&into->staleness, &from->staleness));
+    return eni_histogram_merge(&into->steady, &from->steady);
 }
 
-static void add_figures(draft *d, const eni_shard_figures *figures)
+/* One shard's own figures, and what --state has cost it. */
+static json_t *shard_json(const draft *d, const eni_shard_figures *figures)
 {
+    const eni_snapshot_figures *state = &figures->snapshots;
     json_t *shard = json_object();
     ENI_JSON_SET_INTS(shard, {"server", (uint64_t)d->server}, {"update_ns", (uint64_t)figures->update_ns},
                       {"wait_ns", (uint64_t)figures->wait_ns},
                       {"wire_bytes", figures->wire.wire_in + figures->wire.wire_out},
                       {"shm_bytes", figures->shm_bytes});
-    if (figures->snapshots.states + figures->snapshots.failures > 0) add_states(shard, figures);
-    json_array_append_new(d->shards, shard);
-    d->figures.update_ns += figures->update_ns;
-    d->figures.wait_ns += figures->wait_ns;
-    d->figures.wire.wire_in += figures->wire.wire_in;
-    d->figures.wire.wire_out += figures->wire.wire_out;
-    d->figures.wire.dropped += figures->wire.dropped;
-    d->figures.shm_bytes += figures->shm_bytes;
-    d->figures.refused += figures->refused;
-    d->figures.wire.evicted += figures->wire.evicted;
-    d->figures.refusals.token += figures->refusals.token;
-    d->figures.refusals.member += figures->refusals.member;
-    d->figures.refusals.unknown += figures->refusals.unknown;
-    d->figures.refusals.payload += figures->refusals.payload;
-    d->figures.refusals.damaged += figures->refusals.damaged;
+    if (state->states + state->failures > 0)
+        ENI_JSON_SET_INTS(shard, {"states", state->states}, {"states_failed", state->failures},
+                          {"state_bytes", state->bytes}, {"state_copy_ns", (uint64_t)figures->save_ns},
+                          {"state_write_ns", (uint64_t)state->write_ns});
+    return shard;
 }
 
 /* On the shard's thread. */
 static void visit_shard(void *user, const eni_store *store, const eni_shard_figures *figures)
 {
     draft *d = user;
-    const eni_store_stats *totals = eni_store_totals(store);
+    const eni_store_stats *did = eni_store_totals(store);
     d->parts += eni_store_nused(store);
-    d->updates += totals->updates;
-    d->touches += totals->touches;
-    d->nonfinite += totals->nonfinite;
-    d->repeats += totals->repeats;
-    d->refused += totals->refused;
-    d->detached += totals->detached;
-    add_figures(d, figures);
+    add(&d->did, did, sizeof *did);
+    add(&d->figures, figures, sizeof *figures);
+    d->did.updates += did->touches;
+    d->did.refused += figures->refused;
+    d->figures.wire.wire_in += figures->wire.wire_out;
+    json_array_append_new(d->shards, shard_json(d, figures));
     for (int32_t r = 0; r < d->nranks && d->status == EN_OK; r++) {
         d->status = add_client(&d->rank[r], eni_store_client(store, r));
         if (d->status == EN_OK) d->status = add_client(&d->all, eni_store_client(store, r));
@@ -114,6 +136,12 @@ static uint64_t per_model(const draft *d, uint64_t sum)
 {
     if (d->server > 0) return sum; /* psd 0 divides */
     return d->parts ? (uint64_t)llround((double)sum / (double)d->parts) : 0;
+}
+
+static void write_counts(json_t *o, const count *counts, const void *of)
+{
+    for (; counts->key; counts++)
+        eni_json_set_int(o, counts->key, *(const uint64_t *)(const void *)((const char *)of + counts->at));
 }
 
 static json_t *histogram_json(const eni_histogram *h, int has_bins)
@@ -130,15 +158,15 @@ static json_t *histogram_json(const eni_histogram *h, int has_bins)
     return o;
 }
 
-static void write_sums(const draft *d, json_t *o, const sums *s, int has_bins)
+static void write_client(const draft *d, json_t *o, const eni_store_client_stats *client, int has_bins)
 {
-    ENI_JSON_SET_INTS(
-        o, {"pushes", per_model(d, s->pushes)}, {"samples_applied", per_model(d, s->applied)},
-        {"samples_dropped", per_model(d, s->dropped)}, {"holds", s->holds},
-        {"max_clocks_ahead", s->clocks_ahead}, {"payload_bytes", s->bytes},
-        {"payload_beside_steps", s->beside}); /* at the start, for evaluation, for checkpoints */
-    json_object_set_new(o, "staleness", histogram_json(&s->staleness, has_bins));
-    json_object_set_new(o, "staleness_steady", histogram_json(&s->steady, has_bins));
+    eni_store_client_stats told = *client;
+    told.pushes = per_model(d, client->pushes);
+    told.applied = per_model(d, client->applied);
+    told.dropped = per_model(d, client->dropped);
+    write_counts(o, per_client, &told);
+    json_object_set_new(o, "staleness", histogram_json(&client->staleness, has_bins));
+    json_object_set_new(o, "staleness_steady", histogram_json(&client->steady, has_bins));
 }
 
 static void write_usage(const draft *d, json_t *o)
@@ -151,41 +179,26 @@ static void write_usage(const draft *d, json_t *o)
     eni_json_set_int(o, "max_rss", (uint64_t)usage.ru_maxrss * 1024 + d->max_rss);
 }
 
-/* Why: of "refused" the first five, of "dropped_messages" the sixth, and connections that were closed. */
-static json_t *refusals_json(const eni_shard_figures *figures)
+static char *write_report(draft *d)
 {
-    const eni_shard_refusals *why = &figures->refusals;
-    json_t *o = json_object();
-    ENI_JSON_SET_INTS(o, {"token", why->token}, {"member", why->member}, {"unknown", why->unknown},
-                      {"payload", why->payload}, {"damaged", why->damaged},
-                      {"malformed", figures->wire.dropped}, {"evicted", figures->wire.evicted});
-    return o;
-}
-
-static char *write_report(const draft *d)
-{
-    json_t *o = json_object(), *workers = json_array();
+    json_t *o = json_object(), *why = json_object(), *workers = json_array();
     eni_json_set_text(o, "role", "psd");
     ENI_JSON_SET_INTS(o, {"pid", (uint64_t)getpid()}, {"shards", (uint64_t)d->nshards},
                       {"servers", d->nservers});
     if (d->server > 0) json_object_set_new(o, "is_part", json_true());
-    ENI_JSON_SET_INTS(o, {"cells", d->parts}, {"updates", per_model(d, d->updates + d->touches)},
-                      {"touches", d->touches}, {"nonfinite", d->nonfinite}, {"repeats", d->repeats},
-                      {"refused", d->refused + d->figures.refused},
-                      {"dropped_messages", d->figures.wire.dropped});
-    json_object_set_new(o, "refusals", refusals_json(&d->figures));
-    eni_json_set_int(o, "detached", d->detached);
-    write_sums(d, o, &d->all, 1);
+    d->did.updates = per_model(d, d->did.updates);
+    write_counts(o, totals, d);
+    write_counts(why, reasons, d);
+    eni_json_set_int(why, "malformed", d->figures.wire.dropped);
+    json_object_set_new(o, "refusals", why);
+    write_client(d, o, &d->all, 1);
     for (int32_t r = 0; r < d->nranks; r++) {
         json_t *worker = json_object();
         eni_json_set_int(worker, "rank", (uint64_t)r);
-        write_sums(d, worker, &d->rank[r], d->nranks <= DETAILED_RANKS);
+        write_client(d, worker, &d->rank[r], d->nranks <= DETAILED_RANKS);
         json_array_append_new(workers, worker);
     }
     json_object_set_new(o, "per_worker", workers);
-    ENI_JSON_SET_INTS(o, {"wire_bytes", d->figures.wire.wire_in + d->figures.wire.wire_out},
-                      {"shm_bytes", d->figures.shm_bytes}, {"update_ns", (uint64_t)d->figures.update_ns},
-                      {"wait_ns", (uint64_t)d->figures.wait_ns});
     json_object_set(o, "lanes", d->shards);
     write_usage(d, o);
     char *text = json_dumps(o, JSON_COMPACT);
@@ -193,18 +206,18 @@ static char *write_report(const draft *d)
     return text;
 }
 
-static void sums_fini(sums *s)
+static void client_fini(eni_store_client_stats *client)
 {
-    eni_histogram_fini(&s->staleness);
-    eni_histogram_fini(&s->steady);
+    eni_histogram_fini(&client->staleness);
+    eni_histogram_fini(&client->steady);
 }
 
 /* ---- the other servers' -------------------------------------------------------------------------------- */
 
-static uint64_t int_of(const json_t *o, const char *key)
+static void add_counts(void *to, const count *counts, const json_t *o)
 {
-    const json_int_t value = json_integer_value(json_object_get(o, key));
-    return value > 0 ? (uint64_t)value : 0;
+    for (; counts->key; counts++)
+        *(uint64_t *)(void *)((char *)to + counts->at) += eni_json_int_of(o, counts->key);
 }
 
 /* The bins say all but what lies beyond the last one. */
@@ -212,8 +225,10 @@ static en_status add_histogram(eni_histogram *into, const json_t *o)
 {
     const json_t *bins = json_object_get(o, "histogram");
     uint64_t bin[ENI_HISTOGRAM_MAX + 1];
-    eni_histogram from = {
-        .count = int_of(o, "count"), .sum = int_of(o, "sum"), .max = int_of(o, "max"), .bin = bin};
+    eni_histogram from = {.count = eni_json_int_of(o, "count"),
+                          .sum = eni_json_int_of(o, "sum"),
+                          .max = eni_json_int_of(o, "max"),
+                          .bin = bin};
     memset(bin, 0, sizeof bin);
     for (size_t i = 0; i < json_array_size(bins); i++) {
         const json_t *pair = json_array_get(bins, i);
@@ -225,28 +240,13 @@ static en_status add_histogram(eni_histogram *into, const json_t *o)
     return eni_histogram_merge(into, &from);
 }
 
-static en_status add_sums(sums *into, const json_t *o)
+static en_status add_worker(eni_store_client_stats *into, const json_t *o)
 {
-    into->pushes += int_of(o, "pushes");
-    into->applied += int_of(o, "samples_applied");
-    into->dropped += int_of(o, "samples_dropped");
-    into->holds += int_of(o, "holds");
-    into->bytes += int_of(o, "payload_bytes");
-    into->beside += int_of(o, "payload_beside_steps");
-    if (int_of(o, "max_clocks_ahead") > into->clocks_ahead)
-        into->clocks_ahead = int_of(o, "max_clocks_ahead");
-    const en_status st = add_histogram(&into->staleness, json_object_get(o, "staleness"));
-    return st == EN_OK ? add_histogram(&into->steady, json_object_get(o, "staleness_steady")) : st;
-}
-
-static void add_refusals(eni_shard_figures *figures, const json_t *o)
-{
-    figures->refusals.token += int_of(o, "token");
-    figures->refusals.member += int_of(o, "member");
-    figures->refusals.unknown += int_of(o, "unknown");
-    figures->refusals.payload += int_of(o, "payload");
-    figures->refusals.damaged += int_of(o, "damaged");
-    figures->wire.evicted += int_of(o, "evicted");
+    eni_store_client_stats from = {0};
+    add_counts(&from, per_client, o);
+    EN_TRY(add_client(into, &from));
+    EN_TRY(add_histogram(&into->staleness, json_object_get(o, "staleness")));
+    return add_histogram(&into->steady, json_object_get(o, "staleness_steady"));
 }
 
 static en_status add_part(draft *d, const json_t *o)
@@ -255,26 +255,15 @@ static en_status add_part(draft *d, const json_t *o)
     if (!json_is_true(json_object_get(o, "is_part")) || json_array_size(workers) != (size_t)d->nranks)
         return EN_EPROTO;
     d->nservers++;
-    d->nshards += (int32_t)int_of(o, "shards");
-    d->parts += int_of(o, "cells");
-    d->updates += int_of(o, "updates") - int_of(o, "touches");
-    d->touches += int_of(o, "touches");
-    d->nonfinite += int_of(o, "nonfinite");
-    d->repeats += int_of(o, "repeats");
-    d->refused += int_of(o, "refused");
-    d->detached += int_of(o, "detached");
-    d->figures.wire.dropped += int_of(o, "dropped_messages");
-    add_refusals(&d->figures, json_object_get(o, "refusals"));
-    d->figures.wire.wire_in += int_of(o, "wire_bytes");
-    d->figures.shm_bytes += int_of(o, "shm_bytes");
-    d->figures.update_ns += (int64_t)int_of(o, "update_ns");
-    d->figures.wait_ns += (int64_t)int_of(o, "wait_ns");
+    d->nshards += (int32_t)eni_json_int_of(o, "shards");
+    add_counts(d, totals, o);
+    add_counts(d, reasons, json_object_get(o, "refusals"));
     d->cpu_seconds += json_real_value(json_object_get(o, "cpu_seconds"));
-    d->max_rss += int_of(o, "max_rss");
+    d->max_rss += eni_json_int_of(o, "max_rss");
     json_array_extend(d->shards, json_object_get(o, "lanes"));
-    EN_TRY(add_sums(&d->all, o));
+    EN_TRY(add_worker(&d->all, o));
     for (int32_t r = 0; r < d->nranks; r++)
-        EN_TRY(add_sums(&d->rank[r], json_array_get(workers, (size_t)r)));
+        EN_TRY(add_worker(&d->rank[r], json_array_get(workers, (size_t)r)));
     return EN_OK;
 }
 
@@ -305,8 +294,8 @@ char *eni_psd_report(eni_shard *const *shards, int32_t nshards, int32_t nranks, 
     if (d.status == EN_OK && !(text = write_report(&d)))
         eni_error("report", "out of memory for psd's report");
     for (int32_t r = 0; d.rank && r < d.nranks; r++)
-        sums_fini(&d.rank[r]);
-    sums_fini(&d.all);
+        client_fini(&d.rank[r]);
+    client_fini(&d.all);
     eni_free(d.rank);
     json_decref(d.shards);
     return text;
