@@ -27,12 +27,6 @@
 enum { PAGE = 4096 };
 #define MAX_ELEMENTS (UINT64_C(1) << 44)
 
-struct eni_weights {
-    float *vector;
-    uint64_t bytes;
-    int fd;
-};
-
 /* Mapped before it is sealed: later mappings cannot write. */
 static en_status make(eni_weights *weights)
 {
@@ -69,16 +63,6 @@ en_status eni_weights_open(uint64_t elements, eni_weights **weights_out)
     else
         eni_weights_close(weights);
     return st;
-}
-
-float *eni_weights_vector(const eni_weights *weights)
-{
-    return weights->vector;
-}
-
-int eni_weights_fd(const eni_weights *weights)
-{
-    return weights ? weights->fd : -1;
 }
 
 void eni_weights_close(eni_weights *weights)
@@ -167,8 +151,8 @@ static void serve(eni_arenas *arenas, int fd)
     int gifts[ENI_FDPASS_MAX], ngifts = 0;
     if (bytes == sizeof hello && nfds == 1 + (size_t)(hello.slots > 0))
         answer.status = take_in(arenas, &hello, fds[0]);
-    if (answer.status == EN_OK && eni_weights_fd(arenas->config.weights) >= 0) {
-        gifts[ngifts++] = eni_weights_fd(arenas->config.weights);
+    if (answer.status == EN_OK && arenas->config.weights) {
+        gifts[ngifts++] = arenas->config.weights->fd;
         answer.has_weights = 1;
     }
     if (answer.status == EN_OK && hello.slots > 0 && take_ring(arenas, &hello, fds[1]))
@@ -268,9 +252,7 @@ int eni_arenas_doorbell_fd(const eni_arenas *arenas, int32_t shard)
 void eni_arenas_stop(eni_arenas *arenas)
 {
     if (!arenas) return;
-    const uint64_t one = 1;
-    while (write(arenas->stop_fd, &one, sizeof one) < 0) {
-    }
+    eventfd_write(arenas->stop_fd, 1);
     pthread_join(arenas->thread, NULL);
     free_arenas(arenas);
 }

@@ -27,16 +27,14 @@
  * own weights: a pull moves nothing. Sealed: nobody but this psd can write it (F_SEAL_FUTURE_WRITE), or
  * change its size. */
 
-typedef struct eni_weights eni_weights;
+typedef struct eni_weights {
+    float *vector; /* for psd's shards to write */
+    uint64_t bytes;
+    int fd; /* to hand to workers */
+} eni_weights;
 
 /* `elements` zeroes. EN_EUNSUPPORTED (logged as information): this kernel cannot seal it; EN_ENOMEM. */
 en_status eni_weights_open(uint64_t elements, eni_weights **weights_out);
-
-/* The vector, for psd's shards to write. */
-float *eni_weights_vector(const eni_weights *weights);
-
-/* To hand to workers; borrowed. NULL is fine: -1. */
-int eni_weights_fd(const eni_weights *weights);
 
 /* What workers have mapped stays there for them. NULL is fine. */
 void eni_weights_close(eni_weights *weights);

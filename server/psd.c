@@ -19,19 +19,13 @@
 #include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"
+#include "runtime/spec/run_spec.h"
 #include "server/state.h"
 
 /* Of all servers' shards, which are our own. */
 typedef struct shares {
     int32_t server, nservers, nshards, own, first;
 } shares;
-
-/* What the workers are told: keys and values. */
-typedef struct told_all {
-    eni_key_value *key_values;
-    char (*texts)[2][ENI_ADDRESS_TEXT];
-    size_t n;
-} told_all;
 
 typedef struct job_token {
     eni_token value;
@@ -79,8 +73,8 @@ typedef struct eni_psd {
     eni_arenas *arenas;
     eni_shard **shards; /* (share.own) */
     uint8_t *is_client; /* (nranks) */
-    told_all told;
-    char *report; /* freed with free() */
+    eni_run_spec *told; /* what the workers are told */
+    char *report;       /* freed with free() */
 } eni_psd;
 
 /* ---- the shards ---------------------------------------------------------------------------------------- */
@@ -92,35 +86,39 @@ static void set_shards(eni_psd *psd, int32_t own_shards)
     psd->share.first = psd->share.server * own_shards;
 }
 
-enum { FACTS = 5 }; /* member data beside the shards */
-
-static void tell(eni_psd *psd, const char *key, int32_t number, const char *value)
+/* `key`, of shard or server `number`. */
+static en_status tell(eni_psd *psd, const char *key, int32_t number, const char *value)
 {
-    char(*text)[ENI_ADDRESS_TEXT] = psd->told.texts[psd->told.n];
-    if (number < 0)
-        snprintf(text[0], ENI_ADDRESS_TEXT, "%s", key);
-    else
-        snprintf(text[0], ENI_ADDRESS_TEXT, "%s.%d", key, number);
-    snprintf(text[1], ENI_ADDRESS_TEXT, "%s", value);
-    psd->told.key_values[psd->told.n++] = (eni_key_value){text[0], text[1]};
+    char numbered[32];
+    snprintf(numbered, sizeof numbered, "%s.%d", key, number);
+    return eni_run_spec_add(psd->told, numbered, value);
 }
 
-static void tell_number(eni_psd *psd, const char *key, uint64_t value)
+/* Under the lock, so that who is told is there until he has heard it. */
+static void tell_failure(const lead *to)
 {
-    char text[24];
-    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
-    tell(psd, key, -1, text);
+    if (!to->failure[0]) return;
+    if (to->leader) eni_leader_abort(to->leader, to->failure);
+    if (to->member) eni_member_abort(to->member, to->failure);
 }
 
-/* On a shard's thread; main may not know yet whom to tell, and then does it itself. Under the lock, so that
- * who is told is there until he has heard it. */
+/* On a shard's thread; main may not know yet whom to tell, and then does it itself. */
 static void on_shard_failure(void *user, const char *reason)
 {
     eni_psd *psd = user;
     pthread_mutex_lock(&psd->lead.lock);
     snprintf(psd->lead.failure, sizeof psd->lead.failure, "%s", reason);
-    if (psd->lead.leader) eni_leader_abort(psd->lead.leader, reason);
-    if (psd->lead.member) eni_member_abort(psd->lead.member, reason);
+    tell_failure(&psd->lead);
+    pthread_mutex_unlock(&psd->lead.lock);
+}
+
+/* Main knows now. */
+static void set_lead(eni_psd *psd, eni_leader *leader, eni_member *member)
+{
+    pthread_mutex_lock(&psd->lead.lock);
+    psd->lead.leader = leader;
+    psd->lead.member = member;
+    tell_failure(&psd->lead);
     pthread_mutex_unlock(&psd->lead.lock);
 }
 
@@ -188,8 +186,7 @@ static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i
     EN_TRY(eni_shard_start(&config, &psd->shards[i], &bound));
     memcpy(bound.host, host, sizeof bound.host);
     eni_address_format(&bound, endpoint);
-    tell(psd, "lane", config.index, endpoint);
-    return EN_OK;
+    return tell(psd, "lane", config.index, endpoint);
 }
 
 /* Workers of this host may read the very weights, where they lie in one piece: one psd, no wire to emulate.
@@ -216,12 +213,10 @@ static void lose(void *user, int32_t rank)
 
 static en_status open_all(eni_psd *psd, const eni_world_info *world)
 {
-    const size_t most = (size_t)psd->share.own + FACTS;
     psd->shards = eni_alloc_array((size_t)psd->share.own, sizeof *psd->shards);
     psd->is_client = eni_alloc_array((size_t)psd->nranks, sizeof *psd->is_client);
-    psd->told.key_values = eni_alloc_array(most, sizeof *psd->told.key_values);
-    psd->told.texts = eni_alloc_array(most, sizeof *psd->told.texts);
-    if (!psd->shards || !psd->is_client || !psd->told.key_values || !psd->told.texts) return EN_ENOMEM;
+    psd->told = eni_alloc(sizeof *psd->told);
+    if (!psd->shards || !psd->is_client || !psd->told) return EN_ENOMEM;
     for (int32_t r = 0; r < psd->nranks;
          r++) { /* all, or where leaders are the clients the first of every host */
         psd->is_client[r] = 1;
@@ -248,21 +243,21 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
         EN_TRY(open_shard(psd, world, i));
     for (int32_t r = 0; psd->kept.past && r < psd->nranks; r++)
         if (psd->kept.past->revived.rank[r].has_left) lose(psd, r);
-    tell(psd, "host-id", psd->share.server, psd->host_id);
+    EN_TRY(tell(psd, "host-id", psd->share.server, psd->host_id));
     if (psd->config->transport != ENI_TRANSPORT_TCP)
-        tell(psd, "arena", psd->share.server, eni_arenas_name(psd->arenas));
+        EN_TRY(tell(psd, "arena", psd->share.server, eni_arenas_name(psd->arenas)));
     if (psd->share.server > 0) return EN_OK;
-    tell_number(psd, "shards", (uint64_t)psd->share.nshards);
-    tell_number(psd, "servers", (uint64_t)psd->share.nservers);
-    if (psd->kept.state) tell_number(psd, "state-every", (uint64_t)psd->config->state_every);
-    return EN_OK;
+    EN_TRY(eni_run_spec_add_whole(psd->told, "shards", (uint64_t)psd->share.nshards));
+    EN_TRY(eni_run_spec_add_whole(psd->told, "servers", (uint64_t)psd->share.nservers));
+    if (!psd->kept.state) return EN_OK;
+    return eni_run_spec_add_whole(psd->told, "state-every", (uint64_t)psd->config->state_every);
 }
 
 static en_status open_shards(eni_psd *psd, const eni_world_info *world, char why_out[ENI_REASON_MAX])
 {
     EN_TRY(eni_setup_read(psd->strategy, world->key_values, world->nkey_values, &psd->setup, why_out));
-    const eni_psd_terms own = {psd->config, psd->version, psd->strategy, psd->options};
-    EN_TRY(eni_psd_agree(&own, world->key_values, world->nkey_values, &psd->setup, why_out));
+    EN_TRY(eni_psd_agree(psd->config, psd->version, psd->options, world->key_values, world->nkey_values,
+                         &psd->setup, why_out));
     choose_shards(psd);
     const en_status st = open_all(psd, world);
     if (st != EN_OK)
@@ -294,17 +289,6 @@ static void add_report(eni_psd *psd, const char *tag, const eni_blob *others, si
 
 /* ---- how psd comes back -------------------------------------------------------------------------------- */
 
-static en_status other_run(const eni_psd *psd)
-{
-    const eni_run_file *past = psd->kept.past;
-    return eni_fail(
-        EN_EINVAL, "psd",
-        "%s holds the state of another run (%s, %d workers, %d shards, by version %s): this psd was "
-        "started for %s, %d workers, %d shards; take the folder away to begin anew",
-        eni_state_path(psd->kept.state), past->attributes.strategy, past->nranks, past->attributes.nshards,
-        past->attributes.version, psd->strategy->name, psd->nranks, psd->share.nshards);
-}
-
 /* What the folder says, as the leader wants it. */
 static en_status revive(eni_psd *psd)
 {
@@ -312,10 +296,16 @@ static en_status revive(eni_psd *psd)
     if (strcmp(past->attributes.strategy, psd->strategy->name) != 0 || past->nranks != psd->nranks ||
         (psd->config->shards > 0 && past->attributes.nshards != psd->share.nshards) ||
         (psd->version && strcmp(past->attributes.version, psd->version) != 0))
-        return other_run(psd);
+        return eni_fail(
+            EN_EINVAL, "psd",
+            "%s holds the state of another run (%s, %d workers, %d shards, by version %s): this psd was "
+            "started for %s, %d workers, %d shards; take the folder away to begin anew",
+            eni_state_path(psd->kept.state), past->attributes.strategy, past->nranks,
+            past->attributes.nshards, past->attributes.version, psd->strategy->name, psd->nranks,
+            psd->share.nshards);
     set_shards(psd, past->attributes.nshards);
     EN_TRY(eni_journal_open(psd->kept.state, past->revived.incarnation, psd->nranks, 0, &psd->kept.journal));
-    EN_TRY(eni_journal_fold(psd->kept.journal, &past->revived));
+    eni_journal_fold(psd->kept.journal, &past->revived);
     eni_info("psd", "%s: going on with the run of %d workers, epoch %u, %llu micro-batches handed out",
              eni_state_path(psd->kept.state), psd->nranks, past->revived.epoch + 1,
              (unsigned long long)past->revived.claimed);
@@ -372,9 +362,10 @@ static en_status on_serve(void *user, const eni_world_info *world, const eni_key
     const en_status st = psd->shards ? set_epoch(psd, world->epoch) : open_shards(psd, world, why);
     if (st != EN_OK)
         eni_error("psd", "psd %d cannot serve: %s", psd->share.server, why[0] ? why : en_status_str(st));
-    *member_data_out = psd->told.key_values;
-    *n_out = psd->told.n;
-    return st;
+    if (st != EN_OK) return st;
+    *member_data_out = psd->told->key_value;
+    *n_out = psd->told->n;
+    return EN_OK;
 }
 
 static void on_ask(void *user, const char *tag, eni_blob *own_out)
@@ -432,11 +423,7 @@ static en_status join_leader(eni_psd *psd)
     EN_TRY(read_token(psd, &config.leader, deadline));
     config.token = psd->token.value;
     EN_TRY(eni_member_open(&config, &member));
-    pthread_mutex_lock(&psd->lead.lock);
-    psd->lead.member = member;
-    const int has_failed = psd->lead.failure[0] != 0;
-    pthread_mutex_unlock(&psd->lead.lock);
-    if (has_failed) eni_member_abort(member, psd->lead.failure);
+    set_lead(psd, NULL, member);
     return EN_OK;
 }
 
@@ -467,8 +454,8 @@ static en_status on_world(void *user, const eni_world_info *world, eni_terms *te
     const char *loss = eni_key_value_find(world->key_values, world->nkey_values, "on-worker-loss");
     terms->goes_on = loss && strcmp(loss, "continue") == 0;
     terms->budget = p->setup.budget;
-    terms->member_data = p->told.key_values;
-    terms->nmember_data = p->told.n;
+    terms->member_data = p->told->key_value;
+    terms->nmember_data = p->told->n;
     return EN_OK;
 }
 
@@ -573,11 +560,7 @@ static en_status start_leader(eni_psd *p)
     EN_TRY(eni_address_parse(c->listen, &p->listen));
     config.listen = p->listen;
     EN_TRY(eni_leader_start(&config, &leader));
-    pthread_mutex_lock(&p->lead.lock);
-    p->lead.leader = leader;
-    const int has_failed = p->lead.failure[0] != 0;
-    pthread_mutex_unlock(&p->lead.lock);
-    if (has_failed) eni_leader_abort(leader, p->lead.failure);
+    set_lead(p, leader, NULL);
     p->listen.port = eni_leader_address(leader)->port;
     return EN_OK;
 }
@@ -658,10 +641,8 @@ static en_status open_psd(eni_psd *p, const char *plugins)
  * it before. */
 static void stop_threads(eni_psd *p)
 {
-    pthread_mutex_lock(&p->lead.lock);
     eni_member *member = p->lead.member;
-    p->lead.member = NULL;
-    pthread_mutex_unlock(&p->lead.lock);
+    set_lead(p, p->lead.leader, NULL);
     eni_member_close(member);
     if (p->lead.leader) {
         eni_leader_abort(p->lead.leader, "psd was stopped");
@@ -680,8 +661,7 @@ static void close_psd(eni_psd *p)
     eni_shaper_free(p->shaper);
     eni_setup_fini(&p->setup);
     free(p->report);
-    eni_free(p->told.texts);
-    eni_free(p->told.key_values);
+    eni_free(p->told);
     eni_free(p->is_client);
     eni_free(p->shards);
     eni_journal_close(p->kept.journal);

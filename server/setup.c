@@ -19,6 +19,8 @@
 
 enum { MAX_BUCKETS = 1 << 20 };
 
+static const char *const orders[] = {"rank", "ring"}; /* eni_sum_order, ENI_ORDER_* */
+
 /* The key-values being read, and where to say what is wrong with them. */
 typedef struct key_reader {
     const eni_key_value *key_values;
@@ -56,18 +58,22 @@ static en_status real_of(const key_reader *r, const char *key, double least, dou
     return EN_OK;
 }
 
-/* Decimal digits that fit 64 bits, and nothing else. */
+/* Decimal digits that fit 64 bits, at the start of a text; NULL, or what follows them. */
+static const char *parse_whole(const char *text, uint64_t *value_out)
+{
+    char *end;
+    errno = 0;
+    *value_out = strtoull(text, &end, 10);
+    return *text < '0' || *text > '9' || errno != 0 ? NULL : end;
+}
+
 static en_status whole_of(const key_reader *r, const char *key, uint64_t *value_out)
 {
     const char *text;
     EN_TRY(text_of(r, key, &text));
-    char *end;
-    errno = 0;
-    const unsigned long long value = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end != 0 || errno != 0)
-        return refuse(r, EN_EPROTO, "'%s' is %.60s, which is not a whole number of at least 0", key, text);
-    *value_out = value;
-    return EN_OK;
+    const char *end = parse_whole(text, value_out);
+    if (end && *end == 0) return EN_OK;
+    return refuse(r, EN_EPROTO, "'%s' is %.60s, which is not a whole number of at least 0", key, text);
 }
 
 /* The emulated network; who says nothing of it (libentrain) has none. */
@@ -109,10 +115,8 @@ static en_status list_of(const key_reader *r, const char *key, uint64_t **list_o
     uint64_t *list = eni_alloc_array(n, sizeof *list);
     if (!list) return refuse(r, EN_ENOMEM, "psd is out of memory");
     for (uint32_t i = 0; i < n; i++) {
-        char *end;
-        errno = 0;
-        list[i] = strtoull(text, &end, 10);
-        if (*text < '0' || *text > '9' || errno != 0 || *end != (i + 1 < n ? ',' : 0)) {
+        const char *end = parse_whole(text, &list[i]);
+        if (!end || *end != (i + 1 < n ? ',' : 0)) {
             eni_free(list);
             return refuse(r, EN_EPROTO, "entry %u of '%s' is not a whole number", i, key);
         }
@@ -207,7 +211,6 @@ static en_status read_strategy(const key_reader *r, const en_strategy *strategy,
 
 static en_status read_all(const key_reader *r, const en_strategy *strategy, eni_setup *setup)
 {
-    static const char *const orders[] = {"rank", "ring"}; /* eni_sum_order */
     int order = 0;
     EN_TRY(read_strategy(r, strategy, setup));
     EN_TRY(read_buckets(r, setup));
@@ -270,19 +273,17 @@ static en_status compare_net(const char *net, const eni_setup *setup, char *why)
     return compare("net", ours, theirs, why);
 }
 
-en_status eni_psd_agree(const eni_psd_terms *terms, const eni_key_value *key_values, size_t nkey_values,
-                        const eni_setup *setup, char why_out[ENI_REASON_MAX])
+en_status eni_psd_agree(const eni_config *c, const char *version, const eni_options *options,
+                        const eni_key_value *key_values, size_t nkey_values, const eni_setup *setup,
+                        char why_out[ENI_REASON_MAX])
 {
-    static const char *const orders[] = {"rank", "ring"};           /* ENI_ORDER_* */
     static const char *const transports[] = {"auto", "shm", "tcp"}; /* ENI_TRANSPORT_* */
-    const eni_config *c = terms->config;
     char abi[16];
     snprintf(abi, sizeof abi, "%u", EN_STRATEGY_ABI);
-    if (terms->version != NULL)
-        EN_TRY(compare_key(key_values, nkey_values, "version", terms->version, why_out));
+    if (version != NULL) EN_TRY(compare_key(key_values, nkey_values, "version", version, why_out));
     EN_TRY(compare_key(key_values, nkey_values, "strategy-abi", abi, why_out));
-    if (terms->options != NULL)
-        EN_TRY(compare("strategy-options", eni_options_canonical(terms->options),
+    if (options != NULL)
+        EN_TRY(compare("strategy-options", eni_options_canonical(options),
                        eni_options_canonical(setup->options), why_out));
     if (eni_config_is_given(c, "sum-order"))
         EN_TRY(compare("sum-order", orders[c->sum_order], orders[setup->sum_order], why_out));

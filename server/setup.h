@@ -43,16 +43,11 @@ void eni_setup_fini(eni_setup *setup);
 /* Does psd agree with its workers? The workers' key-values equal each other's already (leader.h);
  * psd was started by another command, perhaps from another build. */
 
-typedef struct eni_psd_terms {
-    const eni_config *config;
-    const char *version; /* of this program; NULL: not compared */
-    const en_strategy *strategy;
-    const eni_options *options; /* as given to psd itself; NULL: none were, the workers choose */
-} eni_psd_terms;
-
-/* Version, ABI, the strategy's options, --sum-order, --transport and --net, the last three only if psd was
- * given them. EN_EMISMATCH: why_out has psd's value and rank 0's. */
-en_status eni_psd_agree(const eni_psd_terms *terms, const eni_key_value *key_values, size_t nkey_values,
-                        const eni_setup *setup, char why_out[ENI_REASON_MAX]);
+/* `version` is this program's (NULL: not compared), `options` as given to psd itself (NULL: none were, the
+ * workers choose). Version, ABI, the strategy's options, --sum-order, --transport and --net are compared, the
+ * last three only if psd was given them. EN_EMISMATCH: why_out has psd's value and rank 0's. */
+en_status eni_psd_agree(const eni_config *config, const char *version, const eni_options *options,
+                        const eni_key_value *key_values, size_t nkey_values, const eni_setup *setup,
+                        char why_out[ENI_REASON_MAX]);
 
 #endif
