@@ -97,6 +97,15 @@ static int parse_then(const char *text)
     return -1;
 }
 
+/* The number of the algorithm, or -1. */
+static int parse_algorithm(const char *name)
+{
+    int a = ENI_COLL_NAIVE;
+    while (a >= 0 && strcmp(eni_coll_algorithm_name(a), name) != 0)
+        a--;
+    return a;
+}
+
 static int parse_options(int argc, char **argv, struct options *o)
 {
     *o = (struct options){4096, 64 << 20, 4, 3, 30, 1, 0, 2, ENI_COLL_AUTO, 0, THEN_NOTHING};
@@ -109,7 +118,7 @@ static int parse_options(int argc, char **argv, struct options *o)
         case 'n': o->iterations = (int)parse_number(optarg); break;
         case 'c': o->check = (int)parse_number(optarg); break;
         case 'r': o->nranks = (int)parse_number(optarg); break;
-        case 'a': o->algorithm = eni_coll_algorithm_parse(optarg); break;
+        case 'a': o->algorithm = parse_algorithm(optarg); break;
         case 'C':
             o->is_private = strcmp(optarg, "private") == 0;
             if (!o->is_private && strcmp(optarg, "arena") != 0) return 0;

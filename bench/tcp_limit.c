@@ -79,6 +79,15 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
+/* The number of the algorithm, or -1. */
+static int parse_algorithm(const char *name)
+{
+    int a = ENI_COLL_NAIVE;
+    while (a >= 0 && strcmp(eni_coll_algorithm_name(a), name) != 0)
+        a--;
+    return a;
+}
+
 static int parse_options(int argc, char **argv, options *o)
 {
     *o = (options){4096, 64 << 20, 4, 0, 3, 15, 0, 2, ENI_COLL_RING, NULL};
@@ -90,7 +99,7 @@ static int parse_options(int argc, char **argv, options *o)
         case 'w': o->warmup = (int)figures_number(optarg); break;
         case 'n': o->iterations = (int)figures_number(optarg); break;
         case 'r': o->nranks = (int)figures_number(optarg); break;
-        case 'a': o->algorithm = eni_coll_algorithm_parse(optarg); break;
+        case 'a': o->algorithm = parse_algorithm(optarg); break;
         case 's': o->segment = figures_number(optarg); break;
         case 'H': o->hosts = optarg; break;
         case 'j': o->is_json = 1; break;

@@ -1,9 +1,7 @@
 /* choose.c - which all-reduce, over what, and why. */
 #include <stdio.h>
-#include <string.h>
 
 #include "core/log.h"
-#include "core/try.h"
 #include "runtime/collective/coll.h"
 
 static const char *const names[] = {"auto", "direct", "ring", "naive"};
@@ -14,58 +12,33 @@ const char *eni_coll_algorithm_name(int algorithm)
     return algorithm >= 0 && algorithm < NNAMES ? names[algorithm] : "unknown";
 }
 
-int eni_coll_algorithm_parse(const char *name)
+en_status eni_coll_choose(const eni_coll_facts *facts, eni_coll_choice *choice_out)
 {
-    for (int i = 0; i < NNAMES; i++)
-        if (strcmp(name, names[i]) == 0) return i;
-    return -1;
-}
-
-static en_status choose_direct(const eni_coll_facts *facts, eni_coll_choice *choice)
-{
+    const int is_auto = facts->asked == ENI_COLL_AUTO;
     const char *obstacle = facts->nhosts > 1  ? "the ranks are on several hosts"
                            : facts->is_shaped ? "--net emulates a network, and shared memory has none"
                            : facts->no_shm    ? facts->no_shm
                                               : NULL;
-    if (obstacle)
+    eni_coll_choice choice = {facts->asked, ENI_OVER_TCP, "asked for"};
+    if (facts->nranks == 1) {
+        choice = (eni_coll_choice){ENI_COLL_DIRECT, ENI_OVER_SHM, "one rank: nothing to exchange"};
+    } else if (facts->asked == ENI_COLL_DIRECT && obstacle) {
         return eni_fail(EN_EINVAL, "coll",
                         "--allreduce=direct needs shared memory, but %s; use --allreduce=ring or auto",
                         obstacle);
-    *choice = (eni_coll_choice){.algorithm = ENI_COLL_DIRECT, .transport = ENI_OVER_SHM, .why = "asked for"};
-    return EN_OK;
-}
-
-static void choose_auto(const eni_coll_facts *facts, eni_coll_choice *choice)
-{
-    choice->algorithm = ENI_COLL_RING;
-    choice->transport = ENI_OVER_TCP;
-    if (facts->nhosts > 1) {
-        snprintf(choice->why, sizeof choice->why, "%d ranks on %d hosts", facts->nranks, facts->nhosts);
-    } else if (facts->is_shaped) {
-        snprintf(choice->why, sizeof choice->why, "--net emulates a network");
-    } else if (facts->no_shm) {
-        snprintf(choice->why, sizeof choice->why, "memory cannot be shared: %s", facts->no_shm);
-    } else {
-        choice->algorithm = ENI_COLL_DIRECT;
-        choice->transport = ENI_OVER_SHM;
-        snprintf(choice->why, sizeof choice->why, "%d ranks on one host share memory", facts->nranks);
-    }
-}
-
-en_status eni_coll_choose(const eni_coll_facts *facts, eni_coll_choice *choice_out)
-{
-    eni_coll_choice choice = {.transport = ENI_OVER_TCP, .why = "asked for"};
-    if (facts->nranks == 1) {
-        choice = (eni_coll_choice){ENI_COLL_DIRECT, ENI_OVER_SHM, "one rank: nothing to exchange"};
-    } else if (facts->asked == ENI_COLL_AUTO) {
-        choose_auto(facts, &choice);
-    } else if (facts->asked == ENI_COLL_DIRECT) {
-        EN_TRY(choose_direct(facts, &choice));
-    } else {
-        const int can_share = facts->nhosts == 1 && !facts->is_shaped && !facts->no_shm;
-        choice.algorithm = facts->asked;
-        if (facts->asked == ENI_COLL_NAIVE && facts->naive_in_shm && can_share)
-            choice.transport = ENI_OVER_SHM;
+    } else if (is_auto && obstacle) {
+        choice.algorithm = ENI_COLL_RING;
+        if (facts->nhosts > 1)
+            snprintf(choice.why, sizeof choice.why, "%d ranks on %d hosts", facts->nranks, facts->nhosts);
+        else if (facts->is_shaped)
+            snprintf(choice.why, sizeof choice.why, "--net emulates a network");
+        else
+            snprintf(choice.why, sizeof choice.why, "memory cannot be shared: %s", obstacle);
+    } else if (is_auto || facts->asked == ENI_COLL_DIRECT) {
+        choice.algorithm = ENI_COLL_DIRECT;
+        choice.transport = ENI_OVER_SHM;
+        if (is_auto)
+            snprintf(choice.why, sizeof choice.why, "%d ranks on one host share memory", facts->nranks);
     }
     *choice_out = choice;
     return EN_OK;

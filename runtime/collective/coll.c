@@ -177,7 +177,7 @@ en_status eni_coll_wait(eni_coll *coll, uint64_t req)
     const int64_t begin_ns = eni_now_ns(), worked_ns = coll->work_ns;
     const en_status st =
         coll->engine == ENI_ENGINE_DIRECT ? eni_direct_wait(coll, req - 1) : eni_progress_wait(coll, req - 1);
-    eni_group_tally(&coll->wait_ns, (uint64_t)(eni_now_ns() - begin_ns - (coll->work_ns - worked_ns)));
+    eni_group_count(&coll->wait_ns, (uint64_t)(eni_now_ns() - begin_ns - (coll->work_ns - worked_ns)));
     return st == EN_OK ? EN_OK : eni_group_fail(coll, st);
 }
 

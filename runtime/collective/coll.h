@@ -41,9 +41,8 @@ typedef struct eni_coll eni_coll;
 enum { ENI_COLL_AUTO, ENI_COLL_DIRECT, ENI_COLL_RING, ENI_COLL_NAIVE };
 enum { ENI_OVER_SHM, ENI_OVER_TCP };
 
-/* "auto", "direct", "ring", "naive", also the other way round; -1 if the name is none of them. */
+/* "auto", "direct", "ring", "naive"; else "unknown". */
 const char *eni_coll_algorithm_name(int algorithm);
-int eni_coll_algorithm_parse(const char *name);
 
 /* ---- what to use ---- */
 
@@ -52,7 +51,6 @@ typedef struct eni_coll_facts {
     int nranks;
     int nhosts;         /* hosts that share memory within, never across */
     int is_shaped;      /* --net: the network is emulated, so there must be one */
-    int naive_in_shm;   /* naive may read the arenas instead of sending (n-1) vectors */
     const char *no_shm; /* why memory cannot be shared although there is one host; NULL: it can */
 } eni_coll_facts;
 

@@ -45,12 +45,12 @@ typedef struct direct {
     uint32_t ntogether;            /* waits in a row for a rank on this core */
     int64_t left_ns;               /* when this rank last went to another core */
     float *scratch;                /* (max_count) naive only */
-    const float **src;             /* (nranks) */
-    float **dst;                   /* (nranks) */
-    float *scale;                  /* (nranks) */
-    int *whose;                    /* (nranks) ranks of src */
-    uint64_t *nsamples;            /* (nranks) */
-    control_block *blocks[];       /* (nranks) */
+    const float *src[ENI_MEAN_MAX];
+    float *dst[ENI_MEAN_MAX];
+    float scale[ENI_MEAN_MAX];
+    int whose[ENI_MEAN_MAX]; /* ranks of src */
+    uint64_t nsamples[ENI_MEAN_MAX];
+    control_block *blocks[ENI_MEAN_MAX];
 } direct;
 
 enum { SEQ_BITS = 40 }; /* a trillion operations an epoch */
@@ -67,23 +67,14 @@ static float *vector_of(const eni_coll *coll, int rank, const eni_coll_op *op)
 
 en_status eni_direct_open(eni_coll *coll)
 {
-    const int n = coll->config.nranks;
-    direct *d = eni_alloc(sizeof *d + (size_t)n * sizeof d->blocks[0]);
+    direct *d = eni_alloc(sizeof *d);
     if (!d) return EN_ENOMEM;
     coll->state = d;
-    d->src = eni_alloc_array((size_t)n, sizeof *d->src);
-    d->dst = eni_alloc_array((size_t)n, sizeof *d->dst);
-    d->nsamples = eni_alloc_array((size_t)n, sizeof *d->nsamples);
-    d->scale = eni_alloc_array((size_t)n, sizeof *d->scale);
-    d->whose = eni_alloc_array((size_t)n, sizeof *d->whose);
-    if (!d->src || !d->dst || !d->scale || !d->nsamples || !d->whose) return EN_ENOMEM;
-    if (coll->config.algorithm == ENI_COLL_NAIVE) {
-        d->scratch = eni_alloc_array(coll->config.max_count, sizeof(float));
-        if (!d->scratch) return EN_ENOMEM;
-    }
-    for (int r = 0; r < n; r++)
+    for (int r = 0; r < coll->config.nranks; r++)
         d->blocks[r] = eni_arena_area(coll->arenas[r], coll->config.area);
-    return EN_OK;
+    if (coll->config.algorithm != ENI_COLL_NAIVE) return EN_OK;
+    d->scratch = eni_alloc_array(coll->config.max_count, sizeof(float));
+    return d->scratch ? EN_OK : EN_ENOMEM;
 }
 
 void eni_direct_close(eni_coll *coll)
@@ -91,11 +82,6 @@ void eni_direct_close(eni_coll *coll)
     direct *d = coll->state;
     if (!d) return;
     eni_free(d->scratch);
-    eni_free(d->src);
-    eni_free(d->dst);
-    eni_free(d->scale);
-    eni_free(d->whose);
-    eni_free(d->nsamples);
     eni_free(d);
 }
 
@@ -183,11 +169,11 @@ static en_status compare(eni_coll *coll, uint64_t seq)
 
 /* ---- perform ---- */
 
-static void tally(eni_coll *coll, uint64_t sent, uint64_t received, uint64_t touched)
+static void count_moved(eni_coll *coll, uint64_t sent, uint64_t received, uint64_t touched)
 {
-    eni_group_tally(&coll->payload_sent, sent * sizeof(float));
-    eni_group_tally(&coll->payload_recv, received * sizeof(float));
-    eni_group_tally(&coll->shm_bytes, touched * sizeof(float));
+    eni_group_count(&coll->payload_sent, sent * sizeof(float));
+    eni_group_count(&coll->payload_recv, received * sizeof(float));
+    eni_group_count(&coll->shm_bytes, touched * sizeof(float));
 }
 
 /* Elements [lo, hi) of the mean of all ranks' vectors, to one rank. */
@@ -223,11 +209,11 @@ static void perform_allreduce(eni_coll *coll, const eni_coll_op *op, int to_all)
     else
         reduce_range(coll, op, lo, hi, 0);
     if (to_all)
-        tally(coll, rest + others * slice, rest + others * slice, 2 * others * slice);
+        count_moved(coll, rest + others * slice, rest + others * slice, 2 * others * slice);
     else if (rank == 0)
-        tally(coll, rest, others * slice + rest, others * slice);
+        count_moved(coll, rest, others * slice + rest, others * slice);
     else
-        tally(coll, rest + slice, others * slice, others * slice + slice);
+        count_moved(coll, rest + slice, others * slice, others * slice + slice);
 }
 
 /* My slice of all gradients, in the order of the sum, to the function that averages it and steps the one copy
@@ -253,14 +239,14 @@ static void perform_mean_step(eni_coll *coll, const eni_coll_op *op)
     }
     if (from.n > 0) from.inv = 1.0f / (float)samples;
     if (slice > 0 && from.n > 0) op->on_reduced(op->on_reduced_user, lo, hi, &from);
-    tally(coll, rest + others * slice, rest + others * slice, others * slice + slice);
+    count_moved(coll, rest + others * slice, rest + others * slice, others * slice + slice);
 }
 
 static void perform_reduce_scatter(eni_coll *coll, const eni_coll_op *op)
 {
     const uint64_t others = (uint64_t)coll->config.nranks - 1, slice = op->hi - op->lo;
     reduce_range(coll, op, op->lo, op->hi, coll->config.rank);
-    tally(coll, op->count - slice, others * slice, others * slice);
+    count_moved(coll, op->count - slice, others * slice, others * slice);
 }
 
 static void perform_allgather(eni_coll *coll, const eni_coll_op *op)
@@ -270,18 +256,18 @@ static void perform_allgather(eni_coll *coll, const eni_coll_op *op)
     const float *own = vector_of(coll, rank, op) + op->lo;
     for (int r = 0; r < n; r++)
         if (r != rank) memcpy(vector_of(coll, r, op) + op->lo, own, slice * sizeof *own);
-    tally(coll, others * slice, op->count - slice, others * slice);
+    count_moved(coll, others * slice, op->count - slice, others * slice);
 }
 
 static void perform_bcast(eni_coll *coll, const eni_coll_op *op)
 {
     const uint64_t others = (uint64_t)coll->config.nranks - 1;
     if (coll->config.rank == 0) {
-        tally(coll, others * op->count, 0, 0);
+        count_moved(coll, others * op->count, 0, 0);
         return;
     }
     memcpy(eni_group_vector(coll, op), vector_of(coll, 0, op), op->count * sizeof(float));
-    tally(coll, 0, op->count, op->count);
+    count_moved(coll, 0, op->count, op->count);
 }
 
 static void perform_sendrecv(eni_coll *coll, const eni_coll_op *op)
@@ -289,7 +275,7 @@ static void perform_sendrecv(eni_coll *coll, const eni_coll_op *op)
     float *in = eni_arena_at(coll->arenas[coll->config.rank], op->slot_in, op->offset);
     memmove(in, vector_of(coll, op->from, op), op->count * sizeof *in);
     const int is_self = op->from == coll->config.rank;
-    tally(coll, is_self ? 0 : op->count, is_self ? 0 : op->count, is_self ? 0 : op->count);
+    count_moved(coll, is_self ? 0 : op->count, is_self ? 0 : op->count, is_self ? 0 : op->count);
 }
 
 static void note_samples(eni_coll *coll, uint64_t seq)
@@ -311,7 +297,7 @@ static void perform_naive(eni_coll *coll, const eni_coll_op *op)
     for (int r = 0; r < n; r++)
         d->src[r] = vector_of(coll, r, op);
     eni_mean_ranks(d->scratch, d->src, d->nsamples, n, coll->config.sum_order, op->count, 0, op->count);
-    tally(coll, others * op->count, others * op->count, others * op->count);
+    count_moved(coll, others * op->count, others * op->count, others * op->count);
 }
 
 static void perform(eni_coll *coll, const eni_coll_op *op)

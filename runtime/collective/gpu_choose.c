@@ -1,6 +1,7 @@
 /* gpu_choose.c - first what forbids NCCL and CUDA IPC, each with its reason, then the choice. */
 #include "runtime/collective/gpu_choose.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,69 +12,64 @@
 #include "runtime/collective/coll.h"
 #include "runtime/collective/gpu_steps.h"
 
-static int is_same(const eni_gpu_seat *a, const eni_gpu_seat *b)
+/* ---- two ranks ---- */
+
+typedef int (*relation)(const eni_gpu_seat *a, const eni_gpu_seat *b);
+
+/* The first two ranks of which it holds. 0: it does of none. */
+static int find_two(const eni_gpu_seat *seats, int nranks, relation holds, int *first_out, int *second_out)
+{
+    for (int a = 0; a < nranks; a++)
+        for (int b = a + 1; b < nranks; b++)
+            if (holds(&seats[a], &seats[b])) {
+                *first_out = a;
+                *second_out = b;
+                return 1;
+            }
+    return 0;
+}
+
+static int share_gpu(const eni_gpu_seat *a, const eni_gpu_seat *b)
 {
     return strcmp(a->uuid, b->uuid) == 0;
 }
 
+static int have_other_gpus(const eni_gpu_seat *a, const eni_gpu_seat *b)
+{
+    return !share_gpu(a, b);
+}
+
+static int have_other_hosts(const eni_gpu_seat *a, const eni_gpu_seat *b)
+{
+    return strcmp(a->host_id, b->host_id) != 0;
+}
+
+/* NCCL knows GPUs by their place on the bus, which slices of one GPU share. */
+static int have_slices(const eni_gpu_seat *a, const eni_gpu_seat *b)
+{
+    return strncmp(a->uuid, "MIG-", 4) == 0 && strncmp(b->uuid, "MIG-", 4) == 0 && !have_other_hosts(a, b);
+}
+
 int eni_gpu_find_pair(const eni_gpu_seat *seats, int nranks, int *first_out, int *second_out)
 {
-    for (int a = 0; a < nranks; a++)
-        for (int b = a + 1; b < nranks; b++)
-            if (is_same(&seats[a], &seats[b])) {
-                *first_out = a;
-                *second_out = b;
-                return 1;
-            }
-    return 0;
-}
-
-static int is_slice(const eni_gpu_seat *seat)
-{
-    return strncmp(seat->uuid, "MIG-", 4) == 0;
-}
-
-/* Two slices in one host: NCCL knows GPUs by their place on the bus, which slices of one GPU share. */
-static int find_slices(const eni_gpu_facts_of_run *f, int *first_out, int *second_out)
-{
-    for (int a = 0; a < f->nranks; a++)
-        for (int b = a + 1; b < f->nranks; b++)
-            if (is_slice(&f->seats[a]) && is_slice(&f->seats[b]) &&
-                strcmp(f->seats[a].host_id, f->seats[b].host_id) == 0) {
-                *first_out = a;
-                *second_out = b;
-                return 1;
-            }
-    return 0;
+    return find_two(seats, nranks, share_gpu, first_out, second_out);
 }
 
 /* ---- why not NCCL, why not IPC ---- */
 
-static int all_have_group(const eni_gpu_facts_of_run *f)
+/* The first rank without NCCL; nranks: all have it. */
+static int first_without_group(const eni_gpu_facts_of_run *f)
 {
-    for (int r = 0; r < f->nranks; r++)
-        if (!f->seats[r].has_group) return 0;
-    return 1;
+    int r = 0;
+    while (r < f->nranks && f->seats[r].has_group)
+        r++;
+    return r;
 }
 
 static int all_can_share(const eni_gpu_facts_of_run *f)
 {
     for (int r = 0; r < f->nranks; r++)
         if (!f->seats[r].can_share) return 0;
-    return 1;
-}
-
-static int all_on_one_host(const eni_gpu_facts_of_run *f)
-{
-    for (int r = 1; r < f->nranks; r++)
-        if (strcmp(f->seats[0].host_id, f->seats[r].host_id) != 0) return 0;
-    return 1;
-}
-
-static int all_same(const eni_gpu_facts_of_run *f)
-{
-    for (int r = 1; r < f->nranks; r++)
-        if (!is_same(&f->seats[0], &f->seats[r])) return 0;
     return 1;
 }
 
@@ -94,40 +90,36 @@ static const char *find_obstacle(const eni_gpu_facts_of_run *f)
 
 /* ---- the choice ---- */
 
-static void stage(eni_gpu_choice *choice, const char *why)
+static void choose(eni_gpu_choice *choice, int vectors, int way, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+static void choose(eni_gpu_choice *choice, int vectors, int way, const char *fmt, ...)
 {
-    choice->vectors = ENI_VECTORS_STAGED;
-    snprintf(choice->why, sizeof choice->why, "%s", why);
-}
-
-static void keep(eni_gpu_choice *choice, int way)
-{
-    choice->vectors = ENI_VECTORS_ON_GPU;
-    choice->way = way;
+    va_list args;
+    *choice = (eni_gpu_choice){.vectors = vectors, .way = way};
+    va_start(args, fmt);
+    vsnprintf(choice->why, sizeof choice->why, fmt, args);
+    va_end(args);
 }
 
 static void choose_shared(const eni_gpu_facts_of_run *f, int first, int second, eni_gpu_choice *choice)
 {
-    const eni_gpu_seat *seat = &f->seats[first];
-    const char *obstacle = !all_can_share(f)            ? "CUDA IPC is refused here"
-                           : !all_on_one_host(f)        ? "they share no host memory"
+    int a, b;
+    const char *gpu = f->seats[first].uuid;
+    const char *obstacle = !all_can_share(f) ? "CUDA IPC is refused here"
+                           : find_two(f->seats, f->nranks, have_other_hosts, &a, &b)
+                               ? "they share no host memory"
                            : f->no_shm != NULL          ? f->no_shm
                            : f->nranks > EN_GPU_SOURCES ? "more than 64 ranks"
                                                         : NULL;
-    if (!all_same(f)) {
-        choice->vectors = ENI_VECTORS_STAGED;
-        snprintf(choice->why, sizeof choice->why,
-                 "ranks %d and %d share %.12s, which NCCL refuses, and others do not", first, second,
-                 seat->uuid);
-    } else if (obstacle != NULL) {
-        choice->vectors = ENI_VECTORS_STAGED;
-        snprintf(choice->why, sizeof choice->why, "%d ranks share %.12s, which NCCL refuses; %.80s",
-                 f->nranks, seat->uuid, obstacle);
-    } else {
-        keep(choice, ENI_GPU_SHARED);
-        snprintf(choice->why, sizeof choice->why, "%d ranks share %.12s, which NCCL refuses: CUDA IPC",
-                 f->nranks, seat->uuid);
-    }
+    if (find_two(f->seats, f->nranks, have_other_gpus, &a, &b))
+        choose(choice, ENI_VECTORS_STAGED, 0,
+               "ranks %d and %d share %.12s, which NCCL refuses, and others do not", first, second, gpu);
+    else if (obstacle != NULL)
+        choose(choice, ENI_VECTORS_STAGED, 0, "%d ranks share %.12s, which NCCL refuses; %.80s", f->nranks,
+               gpu, obstacle);
+    else
+        choose(choice, ENI_VECTORS_ON_GPU, ENI_GPU_SHARED,
+               "%d ranks share %.12s, which NCCL refuses: CUDA IPC", f->nranks, gpu);
 }
 
 /* What was asked for by name and cannot be. */
@@ -143,8 +135,7 @@ static en_status refuse_nccl(const eni_gpu_facts_of_run *f, const char *obstacle
                   "rank: give --backend=auto, or start no more ranks than GPUs",
                   a, b, f->seats[a].index, f->seats[a].host, f->seats[a].uuid);
     } else {
-        for (a = 0; a < f->nranks && f->seats[a].has_group;)
-            a++;
+        a = first_without_group(f);
         eni_error("gpu",
                   "--backend=nccl: rank %d on host %s finds no libnccl.so.2: install NCCL there, or give "
                   "--backend=auto",
@@ -155,31 +146,27 @@ static en_status refuse_nccl(const eni_gpu_facts_of_run *f, const char *obstacle
 
 en_status eni_gpu_choose(const eni_gpu_facts_of_run *f, eni_gpu_choice *choice_out)
 {
-    eni_gpu_choice choice = {.vectors = ENI_VECTORS_STAGED};
     int a = 0, b = 0;
     const int is_asked = f->backend == ENI_GPU_BACKEND_NCCL, is_one = f->nranks == 1;
     const int has_pair = eni_gpu_find_pair(f->seats, f->nranks, &a, &b);
+    const int has_group = first_without_group(f) == f->nranks;
     const char *obstacle = find_obstacle(f);
-    if (is_asked && !f->is_solo && (obstacle != NULL || has_pair || !all_have_group(f)))
+    if (is_asked && !f->is_solo && (obstacle != NULL || has_pair || !has_group))
         return refuse_nccl(f, obstacle);
-    if (obstacle != NULL) {
-        stage(&choice, obstacle);
-    } else if (is_one && (!is_asked || f->is_solo || f->accumulate > 1)) {
-        keep(&choice, ENI_GPU_ALONE);
-        snprintf(choice.why, sizeof choice.why, "one rank: nothing to exchange");
-    } else if (has_pair) {
-        choose_shared(f, a, b, &choice);
-    } else if (!is_asked && find_slices(f, &a, &b)) {
-        choice.vectors = ENI_VECTORS_STAGED;
-        snprintf(choice.why, sizeof choice.why,
-                 "ranks %d and %d have slices of GPUs (MIG), which NCCL refuses", a, b);
-    } else if (all_have_group(f)) {
-        keep(&choice, ENI_GPU_GROUP);
-        snprintf(choice.why, sizeof choice.why, is_one ? "asked for" : "%d ranks, a GPU for each: NCCL",
-                 f->nranks);
-    } else {
-        stage(&choice, "NCCL is not there");
-    }
-    *choice_out = choice;
+    if (obstacle != NULL)
+        choose(choice_out, ENI_VECTORS_STAGED, 0, "%s", obstacle);
+    else if (is_one && (!is_asked || f->is_solo || f->accumulate > 1))
+        choose(choice_out, ENI_VECTORS_ON_GPU, ENI_GPU_ALONE, "one rank: nothing to exchange");
+    else if (has_pair)
+        choose_shared(f, a, b, choice_out);
+    else if (!is_asked && find_two(f->seats, f->nranks, have_slices, &a, &b))
+        choose(choice_out, ENI_VECTORS_STAGED, 0,
+               "ranks %d and %d have slices of GPUs (MIG), which NCCL refuses", a, b);
+    else if (has_group && is_one)
+        choose(choice_out, ENI_VECTORS_ON_GPU, ENI_GPU_GROUP, "asked for");
+    else if (has_group)
+        choose(choice_out, ENI_VECTORS_ON_GPU, ENI_GPU_GROUP, "%d ranks, a GPU for each: NCCL", f->nranks);
+    else
+        choose(choice_out, ENI_VECTORS_STAGED, 0, "NCCL is not there");
     return EN_OK;
 }

@@ -26,9 +26,9 @@ typedef struct numbers {
 struct eni_gpu_steps {
     eni_gpu_steps_config config;
     const en_gpu *gpu;
-    float **grads; /* (ngrads) */
-    int nrates;    /* ngrads where sums begin anywhere (ENI_SUM_RING), else 1 */
-    size_t bytes;  /* of numbers */
+    float *grads[EN_GPU_SOURCES];
+    int nrates;   /* ngrads where sums begin anywhere (ENI_SUM_RING), else 1 */
+    size_t bytes; /* of numbers */
     numbers *there;
     uint8_t *registered; /* (REGISTERED_SLOTS) x bytes */
     int is_registered;
@@ -100,12 +100,8 @@ en_status eni_gpu_steps_open(const eni_gpu_steps_config *config, eni_gpu_steps *
     if (s == NULL) return EN_ENOMEM;
     s->config = *config;
     s->gpu = config->device->gpu;
-    s->grads = eni_alloc_array((size_t)config->ngrads, sizeof(*s->grads));
-    en_status st = s->grads == NULL ? EN_ENOMEM : EN_OK;
-    for (int i = 0; i < config->ngrads && st == EN_OK; i++)
-        s->grads[i] = config->grads[i];
-    s->config.grads = s->grads;
-    if (st == EN_OK) st = open_numbers(s);
+    memcpy(s->grads, config->grads, (size_t)config->ngrads * sizeof s->grads[0]);
+    en_status st = open_numbers(s);
     if (st == EN_OK) st = open_events(s);
     if (st == EN_OK)
         *steps_out = s;
@@ -131,7 +127,6 @@ void eni_gpu_steps_close(eni_gpu_steps *s)
     eni_free(s->registered);
     eni_free(s->ready);
     eni_free(s->done);
-    eni_free(s->grads);
     eni_free(s);
 }
 
@@ -197,11 +192,6 @@ en_status eni_gpu_steps_await(eni_gpu_steps *s, en_event *event, const char *wha
 
 /* ---- the numbers of a step ---- */
 
-static float inverse(uint64_t samples)
-{
-    return 1.0f / (float)samples;
-}
-
 static void set_rates(en_gpu_rates *rates, const eni_hyper *hyper)
 {
     rates->lr = hyper->lr;
@@ -222,7 +212,7 @@ static void set_scales(const eni_gpu_steps *s, int first, en_gpu_rates *rates)
         rates->scale[n++] = (float)samples;
         total += samples;
     }
-    if (n > 0) rates->inv = inverse(total);
+    if (n > 0) rates->inv = 1.0f / (float)total;
 }
 
 /* The next registered slot, once what it had is on the device; zeroed. */
@@ -272,7 +262,7 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const ui
     if (s->config.way == ENI_GPU_GROUP) { /* the sum that comes is weighted already */
         slot->weight = slot->total = (float)samples[0];
         slot->rates[0].scale[0] = 1;
-        slot->rates[0].inv = total > 0 ? inverse(total) : 1;
+        slot->rates[0].inv = total > 0 ? 1.0f / (float)total : 1;
     }
     return copy_slot(s, slot, EN_STREAM_COMPUTE);
 }
@@ -318,7 +308,6 @@ static en_status step_part(eni_gpu_steps *s, int first, uint64_t lo, uint64_t hi
 static en_status step_alone(eni_gpu_steps *s, const eni_bucket_range *range)
 {
     const uint64_t count = range->hi - range->lo;
-    if (s->nrates == 1) return step_part(s, 0, range->lo, range->hi);
     for (int c = 0; c < s->nrates; c++)
         EN_TRY(step_part(s, c, range->lo + eni_slice_lo(count, c, s->nrates),
                          range->lo + eni_slice_lo(count, c + 1, s->nrates)));

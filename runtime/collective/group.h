@@ -67,7 +67,7 @@ static inline void eni_group_note_samples(eni_coll *coll, uint64_t seq, uint64_t
     coll->samples[seq % ENI_COLL_KEPT] = samples;
 }
 
-static inline void eni_group_tally(_Atomic uint64_t *counter, uint64_t more)
+static inline void eni_group_count(_Atomic uint64_t *counter, uint64_t more)
 {
     atomic_fetch_add_explicit(counter, more, memory_order_relaxed);
 }

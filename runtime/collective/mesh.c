@@ -154,25 +154,21 @@ static en_status exchange(int fd, const eni_world_info *world, int first, int la
     return st;
 }
 
-static en_status arena_with_lower(const eni_world_info *world, int rank, const eni_token *token,
-                                  eni_arena *own, int64_t deadline_ns, int abort_fd, eni_arena **arenas)
-{
-    const char *name = private_of(world, rank, "arena");
-    int fd;
-    if (name == NULL) return EN_EPROTO;
-    EN_TRY(eni_fdpass_connect(name, token, deadline_ns, abort_fd, &fd));
-    en_status st = exchange(fd, world, rank, rank, own, deadline_ns, abort_fd, arenas);
-    close(fd);
-    return st;
-}
-
-static en_status arena_with_higher(const eni_mesh *mesh, const eni_world_info *world, const eni_token *token,
-                                   eni_arena *own, int64_t deadline_ns, int abort_fd, eni_arena **arenas)
+/* With rank r where that is lower, else with the next higher one that comes. */
+static en_status exchange_with(int r, const eni_mesh *mesh, const eni_world_info *world,
+                               const eni_token *token, eni_arena *own, int64_t deadline_ns, int abort_fd,
+                               eni_arena **arenas)
 {
     int fd;
-    EN_TRY(eni_fdpass_accept(mesh->unix_fd, token, deadline_ns, abort_fd, &fd));
-    en_status st =
-        exchange(fd, world, world->rank + 1, world->nranks - 1, own, deadline_ns, abort_fd, arenas);
+    if (r < world->rank) {
+        const char *name = private_of(world, r, "arena");
+        if (name == NULL) return EN_EPROTO;
+        EN_TRY(eni_fdpass_connect(name, token, deadline_ns, abort_fd, &fd));
+    } else {
+        EN_TRY(eni_fdpass_accept(mesh->unix_fd, token, deadline_ns, abort_fd, &fd));
+    }
+    const int first = r < world->rank ? r : world->rank + 1, last = r < world->rank ? r : world->nranks - 1;
+    const en_status st = exchange(fd, world, first, last, own, deadline_ns, abort_fd, arenas);
     close(fd);
     return st;
 }
@@ -184,10 +180,9 @@ en_status eni_mesh_arenas(const eni_mesh *mesh, const eni_world_info *world, con
     for (int r = 0; r < world->nranks; r++)
         arenas_out[r] = NULL;
     arenas_out[world->rank] = own;
-    for (int r = 0; r < world->rank; r++)
-        EN_TRY_GOTO(arena_with_lower(world, r, token, own, deadline_ns, abort_fd, arenas_out), unmap);
-    for (int r = world->rank + 1; r < world->nranks; r++)
-        EN_TRY_GOTO(arena_with_higher(mesh, world, token, own, deadline_ns, abort_fd, arenas_out), unmap);
+    for (int r = 0; r < world->nranks; r++)
+        if (r != world->rank)
+            EN_TRY_GOTO(exchange_with(r, mesh, world, token, own, deadline_ns, abort_fd, arenas_out), unmap);
     return EN_OK;
 unmap:
     if (st == EN_ETIMEOUT) eni_error("mesh", "not all ranks of this host passed their arena in time");

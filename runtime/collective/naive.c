@@ -13,12 +13,17 @@ static float *scratch_of(const eni_coll *coll, int peer)
     return p->scratch + (size_t)peer * eni_round_up(coll->config.max_count, ENI_LINE_FLOATS);
 }
 
-/* Who sends to whom. A reduce-scatter sends whole vectors: nobody knows the others' ranges. */
-static int sends(const eni_coll_op *op, int from, int to)
+/* Whether `rank` sends to `peer`, or (to_us) receives from it. A reduce-scatter sends whole vectors: nobody
+ * knows the others' ranges. */
+static int goes(const eni_coll_op *op, int rank, int peer, int to_us)
 {
-    if (op->op == EN_REDUCE) return to == 0;
-    if (op->op == EN_BCAST) return from == 0;
-    return 1;
+    if (rank == peer) return 0;
+    switch (op->op) {
+    case EN_REDUCE: return (to_us ? rank : peer) == 0;
+    case EN_BCAST: return (to_us ? peer : rank) == 0;
+    case ENI_COLL_SENDRECV: return peer == (to_us ? op->from : op->to);
+    default: return 1;
+    }
 }
 
 /* Where a vector that is not summed goes. */
@@ -31,32 +36,21 @@ static float *target_of(const eni_coll *coll, const eni_inflight *inflight)
 static void naive_start(eni_coll *coll, eni_inflight *inflight)
 {
     const eni_coll_op *op = inflight->op;
-    const int rank = coll->config.rank;
-    const int is_part = op->op == EN_ALLGATHER;
+    const int rank = coll->config.rank, is_part = op->op == EN_ALLGATHER;
     for (int r = 0; r < coll->config.nranks; r++) {
-        inflight->out[r] = (eni_transfer){.lo = is_part ? op->lo : 0, .hi = is_part ? op->hi : op->count};
-        inflight->out[r].is_needed = r != rank && sends(op, rank, r);
-        inflight->in[r] = (eni_transfer){.lo = 0, .hi = op->count};
-        inflight->in[r].is_needed = r != rank && sends(op, r, rank);
+        inflight->out[r] = (eni_transfer){
+            .lo = is_part ? op->lo : 0, .hi = is_part ? op->hi : op->count, .nleft = goes(op, rank, r, 0)};
+        inflight->in[r] = (eni_transfer){.hi = op->count, .nleft = goes(op, rank, r, 1)};
     }
-}
-
-static void sendrecv_start(eni_coll *coll, eni_inflight *inflight)
-{
-    const eni_coll_op *op = inflight->op;
-    const int rank = coll->config.rank;
-    for (int r = 0; r < coll->config.nranks; r++) {
-        inflight->out[r] = (eni_transfer){.hi = op->count, .is_needed = r == op->to && r != rank};
-        inflight->in[r] = (eni_transfer){.hi = op->count, .is_needed = r == op->from && r != rank};
-    }
-    if (op->from == rank) memmove(target_of(coll, inflight), inflight->vector, op->count * sizeof(float));
+    if (op->op == ENI_COLL_SENDRECV && op->from == rank)
+        memmove(target_of(coll, inflight), inflight->vector, op->count * sizeof(float));
 }
 
 static int naive_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame,
                       const float **data_out)
 {
     eni_transfer *transfer = &inflight->out[peer];
-    if (!transfer->is_needed || transfer->is_done) return 0;
+    if (transfer->nleft == 0) return 0;
     const uint64_t length = transfer->hi - transfer->lo, n = eni_segment_at(coll, length, transfer->at);
     frame->lo = transfer->lo;
     frame->hi = transfer->hi;
@@ -65,7 +59,7 @@ static int naive_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_fram
     frame->nsamples = eni_group_weight(inflight->op);
     *data_out = inflight->vector + transfer->lo + transfer->at;
     transfer->at += n;
-    transfer->is_done = transfer->at == length;
+    transfer->nleft = transfer->at < length;
     return 1;
 }
 
@@ -73,7 +67,7 @@ static int naive_accept(eni_coll *coll, eni_inflight *inflight, int peer, const 
                         float **data_out)
 {
     eni_transfer *transfer = &inflight->in[peer];
-    if (!transfer->is_needed || transfer->is_done) return 0;
+    if (transfer->nleft == 0) return 0;
     if (inflight->op->op == EN_ALLGATHER && transfer->at == 0 && frame->lo <= frame->hi &&
         frame->hi <= transfer->hi) {
         transfer->lo = frame->lo; /* the others' ranges arrive with the frames */
@@ -94,20 +88,7 @@ static void naive_arrived(eni_coll *coll, eni_inflight *inflight, int peer, cons
     eni_transfer *transfer = &inflight->in[peer];
     transfer->at += frame->n;
     transfer->nsamples = frame->nsamples;
-    transfer->is_done = transfer->at == transfer->hi - transfer->lo;
-}
-
-static int naive_awaits(const eni_coll *coll, const eni_inflight *inflight, int peer)
-{
-    (void)coll;
-    const eni_transfer *in = &inflight->in[peer];
-    return in->is_needed && !in->is_done;
-}
-
-static int naive_needs(const eni_coll *coll, const eni_inflight *inflight, int peer)
-{
-    const eni_transfer *out = &inflight->out[peer];
-    return (out->is_needed && !out->is_done) || naive_awaits(coll, inflight, peer);
+    transfer->nleft = transfer->at < transfer->hi - transfer->lo;
 }
 
 /* All vectors are here, and ours has left. */
@@ -135,16 +116,12 @@ const eni_algorithm eni_naive_algorithm = {
     .next = naive_next,
     .accept = naive_accept,
     .arrived = naive_arrived,
-    .awaits = naive_awaits,
-    .needs = naive_needs,
     .end = naive_end,
 };
 
 const eni_algorithm eni_sendrecv_algorithm = {
-    .start = sendrecv_start,
+    .start = naive_start,
     .next = naive_next,
     .accept = naive_accept,
     .arrived = naive_arrived,
-    .awaits = naive_awaits,
-    .needs = naive_needs,
 };

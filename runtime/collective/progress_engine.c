@@ -81,9 +81,9 @@ static en_status stream_push(eni_stream *stream, eni_coll *coll, int *gone_out)
             return EN_EPEER;
         }
         stream->tx_done += (size_t)sent;
-        eni_group_tally(&coll->wire_sent, (uint64_t)sent);
+        eni_group_count(&coll->wire_sent, (uint64_t)sent);
     }
-    eni_group_tally(&coll->payload_sent, eni_frame_payload(&stream->tx));
+    eni_group_count(&coll->payload_sent, eni_frame_payload(&stream->tx));
     stream->is_sending = 0;
     *gone_out = 1;
     return EN_OK;
@@ -107,7 +107,7 @@ static en_status stream_pull_header(eni_stream *stream, eni_coll *coll, int *hav
         if (got == 0) return EN_OK;
         if (stream->rx_done == 0) stream->rx_begin_ns = eni_now_ns();
         stream->rx_done += got;
-        eni_group_tally(&coll->wire_recv, got);
+        eni_group_count(&coll->wire_recv, got);
     }
     const int is_known = stream->rx.type == ENI_FRAME_DATA || stream->rx.type == ENI_FRAME_READY;
     if (stream->rx.magic != ENI_FRAME_MAGIC || stream->rx.rank != stream->peer || !is_known)
@@ -133,9 +133,9 @@ static en_status stream_pull_payload(eni_stream *stream, eni_coll *coll, int *ha
         if (stream->has_crc)
             stream->rx_crc = eni_crc32c(stream->rx_crc, to, got); /* while it is in the cache */
         stream->rx_done += got;
-        eni_group_tally(&coll->wire_recv, got);
+        eni_group_count(&coll->wire_recv, got);
     }
-    eni_group_tally(&coll->payload_recv, eni_frame_payload(&stream->rx));
+    eni_group_count(&coll->payload_recv, eni_frame_payload(&stream->rx));
     *have_out = 1;
     return EN_OK;
 }
@@ -159,12 +159,18 @@ static eni_inflight *inflight_of(const eni_progress_engine *p, uint64_t seq)
     return &p->inflight[seq % ENI_COLL_DEPTH];
 }
 
-static eni_place_in_run inflight_place(const eni_coll *coll, const eni_inflight *inflight)
+/* ---- operations ---- */
+
+/* Whether something is still to be received from a rank; or to be sent to it. */
+static int is_awaited(const eni_inflight *inflight, int peer)
 {
-    return eni_group_place(coll, inflight->seq, inflight->op);
+    return inflight->in[peer].nleft > 0;
 }
 
-/* ---- operations ---- */
+static int is_needed(const eni_inflight *inflight, int peer)
+{
+    return inflight->out[peer].nleft > 0 || is_awaited(inflight, peer);
+}
 
 static void inflight_start(eni_coll *coll, uint64_t seq)
 {
@@ -177,6 +183,7 @@ static void inflight_start(eni_coll *coll, uint64_t seq)
                           : coll->config.algorithm == ENI_COLL_NAIVE ? &eni_naive_algorithm
                                                                      : &eni_ring_algorithm;
     inflight->nsending = inflight->is_done = 0;
+    memset(inflight->out, 0, 2 * (size_t)coll->config.nranks * sizeof *inflight->out);
     inflight->algorithm->start(coll, inflight);
 }
 
@@ -192,7 +199,7 @@ static int inflight_is_complete(const eni_coll *coll, const eni_inflight *inflig
 {
     if (inflight->nsending > 0) return 0;
     for (int r = 0; r < coll->config.nranks; r++)
-        if (inflight->algorithm->needs(coll, inflight, r)) return 0;
+        if (is_needed(inflight, r)) return 0;
     return 1;
 }
 
@@ -310,8 +317,8 @@ static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, i
     const eni_place_in_run theirs = header_place(header);
     for (uint64_t seq = p->oldest; seq < (is_started ? header->seq : p->nstarted); seq++) {
         const eni_inflight *inflight = inflight_of(p, seq);
-        if (inflight->is_done || !inflight->algorithm->awaits(coll, inflight, stream->peer)) continue;
-        const eni_place_in_run ours = inflight_place(coll, inflight);
+        if (inflight->is_done || !is_awaited(inflight, stream->peer)) continue;
+        const eni_place_in_run ours = eni_group_place(coll, seq, inflight->op);
         return eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs);
     }
     return EN_OK;
@@ -326,7 +333,7 @@ static en_status header_accept(eni_coll *coll, eni_stream *stream)
     eni_inflight *inflight = inflight_of(p, seq);
     const eni_place_in_run theirs = header_place(header);
     if (seq < p->nstarted) {
-        const eni_place_in_run ours = inflight_place(coll, inflight);
+        const eni_place_in_run ours = eni_group_place(coll, seq, inflight->op);
         EN_TRY(eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs));
     }
     if (header->deliver_ns != 0 && !coll->config.shaper)
@@ -428,7 +435,7 @@ static en_status closed_streams(eni_coll *coll)
         if (stream->fd >= 0 || stream->peer < 0) continue;
         for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
             const eni_inflight *inflight = inflight_of(p, seq);
-            if (inflight->is_done || !inflight->algorithm->needs(coll, inflight, r)) continue;
+            if (inflight->is_done || !is_needed(inflight, r)) continue;
             eni_debug("coll", "rank %d closed its connection before #%llu %s of bucket %u was done", r,
                       (unsigned long long)seq, eni_group_op_name(inflight->op->op), inflight->op->bucket);
             return EN_EPEER;

@@ -89,7 +89,7 @@ typedef struct eni_transfer { /* what goes to or comes from one peer: elements [
                                */
     uint64_t lo, hi, at;
     uint64_t nsamples;
-    int is_needed, is_done;
+    int nleft; /* not 0: so much is still to go (of the ring: steps) */
 } eni_transfer;
 
 typedef struct eni_inflight { /* an operation in progress */
@@ -102,10 +102,9 @@ typedef struct eni_inflight { /* an operation in progress */
 
     int first_step, last_step;       /* ring */
     int nearest_step, farthest_step; /* only these can have something to send */
-    int nsends, nreceives;           /* steps that are not complete */
     eni_hop *hops;                   /* (2 nranks - 1) by step + 1 */
     eni_chunk *chunks;               /* (nranks) */
-    eni_transfer *out, *in;          /* (nranks) naive and sendrecv */
+    eni_transfer *out, *in;          /* (nranks) ring: nleft only; zeroed before start */
 } eni_inflight;
 
 typedef struct eni_algorithm {
@@ -123,12 +122,6 @@ typedef struct eni_algorithm {
 
     /* The payload is complete. */
     void (*arrived)(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame, float *data);
-
-    /* Whether something is still to be received from `peer`. */
-    int (*awaits)(const eni_coll *coll, const eni_inflight *inflight, int peer);
-
-    /* Whether something is still to be sent to or received from `peer`. */
-    int (*needs)(const eni_coll *coll, const eni_inflight *inflight, int peer);
 
     void (*end)(eni_coll *coll, eni_inflight *inflight); /* may be NULL */
 } eni_algorithm;

@@ -59,7 +59,8 @@ static void ring_start(eni_coll *coll, eni_inflight *inflight)
     const int has_means = op->op != EN_REDUCE_SCATTER && op->op != EN_REDUCE;
     inflight->first_step = inflight->nearest_step = inflight->farthest_step = first;
     inflight->last_step = has_means ? 2 * n - 3 : n - 2;
-    inflight->nsends = inflight->nreceives = inflight->last_step - first + 1;
+    inflight->out[ring_mod(coll->config.rank + 1, n)].nleft = inflight->last_step - first + 1;
+    inflight->in[ring_mod(coll->config.rank - 1, n)].nleft = inflight->last_step - first + 1;
     for (int step = first; step <= inflight->last_step; step++)
         *hop_at(inflight, step) = (eni_hop){0};
     for (int c = 0; c < n; c++) {
@@ -120,7 +121,7 @@ static int ring_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame
     *data_out = inflight->vector + chunk->lo + at;
     hop->sent += n;
     hop->is_sent = hop->sent == length; /* an empty chunk is one segment */
-    inflight->nsends -= hop->is_sent;
+    inflight->out[peer].nleft -= hop->is_sent;
     return 1;
 }
 
@@ -177,7 +178,6 @@ static void add_share(eni_coll *coll, eni_inflight *inflight, const eni_frame *f
 static void ring_arrived(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
                          float *data)
 {
-    (void)peer;
     const int is_sum = frame->step >= 0 && frame->step < coll->config.nranks - 1;
     if (is_sum) {
         const int64_t begin_ns = eni_now_ns();
@@ -188,20 +188,9 @@ static void ring_arrived(eni_coll *coll, eni_inflight *inflight, int peer, const
     hop->received += frame->n;
     hop->is_received =
         hop->received == payload_of(chunk_received_at(coll, inflight, frame->step), frame->step);
-    inflight->nreceives -= hop->is_received;
+    inflight->in[peer].nleft -= hop->is_received;
     if (frame->step >= inflight->farthest_step && frame->step < inflight->last_step)
         inflight->farthest_step = frame->step + 1;
-}
-
-static int ring_awaits(const eni_coll *coll, const eni_inflight *inflight, int peer)
-{
-    return peer == ring_mod(coll->config.rank - 1, coll->config.nranks) && inflight->nreceives > 0;
-}
-
-static int ring_needs(const eni_coll *coll, const eni_inflight *inflight, int peer)
-{
-    const int right = ring_mod(coll->config.rank + 1, coll->config.nranks);
-    return (peer == right && inflight->nsends > 0) || ring_awaits(coll, inflight, peer);
 }
 
 /* The chunk whose sum ends here has seen everybody's samples. */
@@ -217,7 +206,5 @@ const eni_algorithm eni_ring_algorithm = {
     .next = ring_next,
     .accept = ring_accept,
     .arrived = ring_arrived,
-    .awaits = ring_awaits,
-    .needs = ring_needs,
     .end = ring_end,
 };
