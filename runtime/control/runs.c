@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -28,7 +29,7 @@ enum {
     FILE_MAX = 4 << 20,
     LEADERS_OF_A_PROCESS = 100,
     RUNS_MAX = 1024,
-    PATH_BYTES = 512
+    NAME_BYTES = 40
 };
 static const int64_t refresh_ns = ENI_SECOND, silent_ns = 5 * ENI_SECOND;
 static const char magic[8] = "ENTrun1", prefix[] = "status-";
@@ -140,11 +141,12 @@ en_status eni_run_status_read(const uint8_t *bytes, size_t length, eni_run_statu
 
 /* A disk may take seconds for a rename, and the leader has heartbeats to send: a thread writes. */
 struct eni_run_writer {
-    char path[PATH_BYTES], temporary[PATH_BYTES];
+    int folder;
+    char name[NAME_BYTES], temporary[NAME_BYTES + 1]; /* in it */
     uint64_t pid_namespace;
     int64_t put_ns;
     eni_pack last; /* what was put last, without the time: under the lock */
-    bool is_new, is_closing, has_thread;
+    bool is_new, is_closing, has_file, has_thread;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -156,48 +158,35 @@ static uint64_t pid_namespace(void)
     return stat("/proc/self/ns/pid", &about) == 0 ? (uint64_t)about.st_ino : 0;
 }
 
-static bool write_all(int fd, const void *data, size_t bytes)
-{
-    for (const uint8_t *at = data; bytes > 0;) {
-        const ssize_t n = write(fd, at, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        at += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
 /* Not synchronised: after a crash of the machine there is no run. */
-static bool write_temporary(const eni_run_writer *w, const void *status, size_t bytes, int64_t now_ns)
+static bool write_file(const eni_run_writer *w, const void *status, size_t bytes, int64_t now_ns)
 {
-    unlink(w->temporary);
-    const int fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    bool is_done = fd >= 0 && write_all(fd, magic, sizeof magic) && write_all(fd, &now_ns, sizeof now_ns) &&
-                   write_all(fd, status, bytes);
-    if (fd >= 0 && close(fd) != 0) is_done = false;
-    return is_done;
+    const eni_file_plan plan = {
+        .folder = w->folder, .name = w->name, .temporary = w->temporary, .mode = 0600, .is_volatile = true};
+    struct iovec parts[] = {{(void *)(uintptr_t)magic, sizeof magic},
+                            {&now_ns, sizeof now_ns},
+                            {(void *)(uintptr_t)status, bytes}};
+    const char *doing;
+    return eni_file_put(&plan, parts, sizeof parts / sizeof *parts, &doing) == 0;
 }
 
-/* Takes the first free name: a link, unlike a rename, fails where there is one. */
+/* Takes the first free name by an empty file, which is then replaced. */
 static bool make_file(eni_run_writer *w, const char *folder)
 {
-    for (int i = 0; i < LEADERS_OF_A_PROCESS; i++) {
+    int fd = -1;
+    w->folder = open(folder, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    for (int i = 0; w->folder >= 0 && fd < 0 && i < LEADERS_OF_A_PROCESS; i++) {
         char suffix[16] = "";
         if (i > 0) snprintf(suffix, sizeof suffix, ".%d", i);
-        const int n = snprintf(w->path, sizeof w->path, "%s/%s%d%s", folder, prefix, (int)getpid(), suffix);
-        const int m =
-            snprintf(w->temporary, sizeof w->temporary, "%s/.%s%d%s", folder, prefix, (int)getpid(), suffix);
-        errno = ENAMETOOLONG;
-        if (n >= (int)sizeof w->path || m >= (int)sizeof w->temporary) return false;
-        if (!write_temporary(w, w->last.data, w->last.bytes, w->put_ns)) return false;
-        const bool is_ours = link(w->temporary, w->path) == 0;
-        const int error = errno;
-        unlink(w->temporary);
-        errno = error;
-        if (is_ours || error != EEXIST) return is_ours;
+        snprintf(w->name, sizeof w->name, "%s%d%s", prefix, (int)getpid(), suffix);
+        fd = openat(w->folder, w->name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd < 0 && errno != EEXIST) return false;
     }
-    return false;
+    if (fd < 0) return false;
+    close(fd);
+    w->has_file = true;
+    snprintf(w->temporary, sizeof w->temporary, ".%s", w->name);
+    return write_file(w, w->last.data, w->last.bytes, w->put_ns);
 }
 
 static void *write_what_is_put(void *argument)
@@ -219,9 +208,10 @@ static void *write_what_is_put(void *argument)
             continue;
         }
         pthread_mutex_unlock(&w->lock);
-        const bool is_written =
-            write_temporary(w, status, bytes, put_ns) && rename(w->temporary, w->path) == 0;
-        if (!is_written && !has_warned) eni_warn("leader", "cannot write %s: %s", w->path, strerror(errno));
+        const bool is_written = write_file(w, status, bytes, put_ns);
+        if (!is_written && !has_warned)
+            eni_warn("leader", "cannot write this run's file for `entrain ps`, %s: %s", w->name,
+                     strerror(errno));
         has_warned = has_warned || !is_written;
         eni_free(status);
         pthread_mutex_lock(&w->lock);
@@ -237,6 +227,7 @@ eni_run_writer *eni_run_writer_open(const char *folder, const eni_run_status *ru
     size_t n;
     eni_run_writer *w = eni_alloc(sizeof *w);
     if (w == NULL) return NULL;
+    w->folder = -1;
     eni_run_status with = *run;
     with.pid_namespace = w->pid_namespace = pid_namespace();
     put_status(&w->last, &with);
@@ -251,7 +242,6 @@ eni_run_writer *eni_run_writer_open(const char *folder, const eni_run_status *ru
     w->has_thread = is_made && errno == 0;
     if (w->has_thread) return w;
     eni_warn("leader", "`entrain ps` will not see this run: %s", is_safe ? strerror(errno) : why);
-    if (is_made) unlink(w->path);
     eni_run_writer_close(w);
     return NULL;
 }
@@ -286,9 +276,9 @@ void eni_run_writer_close(eni_run_writer *w)
         pthread_cond_signal(&w->changed);
         pthread_mutex_unlock(&w->lock);
         pthread_join(w->thread, NULL);
-        unlink(w->path);
-        unlink(w->temporary);
     }
+    if (w->has_file) unlinkat(w->folder, w->name, 0);
+    if (w->folder >= 0) close(w->folder);
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
     eni_pack_fini(&w->last);
@@ -363,12 +353,17 @@ en_status eni_runs_list(const char *folder, eni_run_status **runs_out, size_t *n
     const bool is_ours = fd >= 0 && fstat(fd, &about) == 0 && about.st_uid == geteuid();
     DIR *dir = is_ours ? fdopendir(fd) : NULL;
     for (const struct dirent *e; dir != NULL && n < RUNS_MAX && (e = readdir(dir)) != NULL;) {
-        if (strncmp(e->d_name, prefix, sizeof prefix - 1) == 0 && look_at_file(fd, e->d_name, &runs[n])) n++;
-        /* what a killed leader had not yet renamed: ".status-PID" */
-        const bool is_temporary =
-            e->d_name[0] == '.' && strncmp(e->d_name + 1, prefix, sizeof prefix - 1) == 0;
-        const long pid = is_temporary ? atol(e->d_name + sizeof prefix) : 0;
-        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH) unlinkat(fd, e->d_name, 0);
+        const bool is_temporary = e->d_name[0] == '.';
+        const char *name = e->d_name + is_temporary;
+        if (strncmp(name, prefix, sizeof prefix - 1) != 0) continue;
+        /* what a killed leader had not yet renamed, or not yet filled */
+        const bool is_left = is_temporary || (fstatat(fd, name, &about, AT_SYMLINK_NOFOLLOW) == 0 &&
+                                              S_ISREG(about.st_mode) && about.st_size == 0);
+        const long pid = is_left ? atol(name + sizeof prefix - 1) : 0;
+        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH)
+            unlinkat(fd, e->d_name, 0);
+        else if (!is_temporary && look_at_file(fd, name, &runs[n]))
+            n++;
     }
     if (dir != NULL)
         closedir(dir);

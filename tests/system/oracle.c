@@ -233,7 +233,9 @@ static void start_psd(trial *t, const char *strace)
     char psd[256] = "psd", front[512] = "";
     if (strace) {
         snprintf(psd, sizeof psd, "/usr/bin/strace");
-        snprintf(front, sizeof front, "-f -o /dev/null %s %s/psd ", strace, EN_BUILD_DIR);
+        /* Without a folder for `entrain ps`, whose file is written by the same calls. */
+        snprintf(front, sizeof front, "-f -o /dev/null -E XDG_RUNTIME_DIR=/dev/null %s %s/psd ", strace,
+                 EN_BUILD_DIR);
     }
     process_start(&t->psd, psd, NULL,
                   "%s--listen=%s --token-file=%s --state=%s --state-every=%d --strategy=%s --world-size=%d "
