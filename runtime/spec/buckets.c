@@ -12,8 +12,7 @@ typedef struct plan {
     const eni_tensor_entry *tensors;
     uint32_t ntensors;
     uint64_t count, cap; /* elements */
-    eni_buckets *out;    /* NULL in the first pass, which only counts */
-    uint32_t n;
+    eni_buckets *out;
     int is_open;
     uint64_t lo, hi;
     uint32_t first, last;
@@ -73,10 +72,9 @@ static en_status fill_params(const plan *p, eni_bucket_range *b)
 
 static en_status add_bucket(plan *p, uint64_t lo, uint64_t hi, uint32_t first, uint32_t last)
 {
-    const uint32_t id = p->n++;
-    if (!p->out) return EN_OK;
-    p->out->bucket[id] = (eni_bucket_range){.lo = lo, .hi = hi, .first = first, .last = last};
-    return fill_params(p, &p->out->bucket[id]);
+    eni_bucket_range *b = &p->out->bucket[p->out->n++];
+    *b = (eni_bucket_range){.lo = lo, .hi = hi, .first = first, .last = last};
+    return fill_params(p, b);
 }
 
 static en_status close_bucket(plan *p)
@@ -121,34 +119,21 @@ static en_status add_tensor(plan *p, uint32_t t)
     return EN_OK;
 }
 
-/* One walk from the last tensor to the first: the first walk counts, the second fills. */
-static en_status walk(plan *p)
-{
-    p->n = 0;
-    for (uint32_t t = p->ntensors; t-- > 0;)
-        EN_TRY(add_tensor(p, t));
-    return close_bucket(p);
-}
-
 en_status eni_buckets_new(const eni_tensor_entry *tensors, uint32_t ntensors, uint64_t count,
                           uint64_t cap_bytes, eni_buckets **buckets_out)
 {
     EN_TRY(check(tensors, ntensors, count, cap_bytes));
     const uint64_t cap = cap_bytes / ENI_LINE * ENI_LINE_FLOATS;
-    plan p = {.tensors = tensors, .ntensors = ntensors, .count = count, .cap = cap};
-    en_status st = EN_OK;
-    EN_TRY(walk(&p));
     eni_buckets *b = eni_alloc(sizeof *b);
     if (!b) return EN_ENOMEM;
-    b->n = p.n;
+    plan p = {.tensors = tensors, .ntensors = ntensors, .count = count, .cap = cap, .out = b};
+    en_status st;
     b->count = count;
-    b->bucket = eni_alloc_array(p.n, sizeof *b->bucket);
-    if (!b->bucket) {
-        st = EN_ENOMEM;
-        goto free_buckets;
-    }
-    p.out = b;
-    EN_TRY_GOTO(walk(&p), free_buckets);
+    b->bucket = eni_alloc_array(ntensors + 1 + count / cap, sizeof *b->bucket); /* at most */
+    EN_TRY_GOTO(b->bucket ? EN_OK : EN_ENOMEM, free_buckets);
+    for (uint32_t t = ntensors; t-- > 0;)
+        EN_TRY_GOTO(add_tensor(&p, t), free_buckets);
+    EN_TRY_GOTO(close_bucket(&p), free_buckets);
     *buckets_out = b;
     return EN_OK;
 free_buckets:

@@ -190,7 +190,8 @@ static en_status complete_chain(const en_strategy *first, const en_strategy **fi
 
 /* ---- loading ----------------------------------------------------------------------------------------- */
 
-en_status eni_plugin_load(const char *path, const en_strategy **first_out)
+/* The first table of one file, all tables of it checked; errors as of eni_plugin_find. */
+static en_status load(const char *path, const en_strategy **first_out)
 {
     static const eni_elf_words words = {.subsystem = "plugin",
                                         .what = "strategy",
@@ -249,7 +250,7 @@ en_status eni_plugin_list(const char *folder, eni_plugin_visit visit, void *user
         const en_strategy *first = NULL;
         if (st == EN_OK &&
             snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name) < (int)sizeof path)
-            st = eni_plugin_load(path, &first);
+            st = load(path, &first);
         for (const en_strategy *s = first; st == EN_OK && s; s = s->next)
             visit(user, s, path);
         free(entries[i]);
@@ -285,7 +286,7 @@ en_status eni_plugin_find(const char *folder, const char *word, const en_strateg
         const en_strategy *first = NULL;
         const size_t length = path_length(word, &found.name);
         snprintf(path, sizeof path, "%.*s", (int)length, word);
-        EN_TRY(eni_plugin_load(path, &first));
+        EN_TRY(load(path, &first));
         if (!found.name) found.name = first->name;
         for (const en_strategy *s = first; s; s = s->next)
             consider(&found, s);

@@ -41,9 +41,6 @@ int eni_plugin_is_path(const char *word);
  * file system, and runs the file's constructors. */
 en_status eni_plugin_find(const char *folder, const char *word, const en_strategy **strategy_out);
 
-/* The first table of one file, all tables of it checked; errors as above. */
-en_status eni_plugin_load(const char *path, const en_strategy **first_out);
-
 /* Calls visit for every built-in, sorted by file, in the order of the file: for `entrain strategies` and
  * --help. `path` is valid during the call. A file that does not load is logged and ends the list with its
  * status. EN_ENOENT: the folder does not exist or holds no strategy. */
