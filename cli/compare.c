@@ -22,6 +22,7 @@
 #include "config/outputs.h"
 #include "config/units.h"
 #include "core/files.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -337,18 +338,10 @@ static const char *straggler_of(const comparison *c, const char *setting)
 
 /* ---- compare.json ---- */
 
-static void tell_fact(void *user, const char *group, const char *name, const char *value)
-{
-    json_t *into = user;
-    if (group != NULL && json_object_get(into, group) == NULL)
-        json_object_set_new(into, group, json_object());
-    json_object_set_new(group == NULL ? into : json_object_get(into, group), name, json_string(value));
-}
-
 static json_t *environment(const comparison *c)
 {
     json_t *env = json_object();
-    eni_host_info_facts(c->context->version == NULL ? EN_VERSION : c->context->version, tell_fact, env);
+    eni_host_info_facts(c->context->version == NULL ? EN_VERSION : c->context->version, eni_json_tell, env);
     json_object_set_new(env, "cores", json_integer(eni_host_info_cores()));
     json_object_set_new(env, "memory", json_integer((json_int_t)eni_host_info_memory()));
     return env;

@@ -13,6 +13,15 @@ static inline void eni_json_set_text(json_t *object, const char *key, const char
     json_object_set_new(object, key, json_string(text));
 }
 
+/* A text of the object, or of its member `group` (NULL: none): an eni_host_info_tell. */
+static inline void eni_json_tell(void *object, const char *group, const char *key, const char *text)
+{
+    json_t *into = group == NULL ? object : json_object_get(object, group);
+    if (into == NULL && json_object_set_new(object, group, json_object()) == 0)
+        into = json_object_get(object, group);
+    eni_json_set_text(into, key, text);
+}
+
 /* JSON has no NaN: null. */
 static inline void eni_json_set_number(json_t *object, const char *key, double number)
 {

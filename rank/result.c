@@ -331,19 +331,11 @@ static void add_bytes(eni_rank *self, const json_t *reports, json_t *result)
                       {"shm_bytes", (uint64_t)sum_over_ranks(reports, "shm_bytes")});
 }
 
-static void tell_fact(void *user, const char *group, const char *name, const char *value)
-{
-    json_t *into = user;
-    if (group != NULL && json_object_get(into, group) == NULL)
-        json_object_set_new(into, group, json_object());
-    json_object_set_new(group == NULL ? into : json_object_get(into, group), name, json_string(value));
-}
-
 static void add_environment(const eni_rank *self, json_t *result)
 {
     json_t *env = json_object(), *emulated = json_array();
     char text[160];
-    eni_host_info_facts(self->version, tell_fact, env);
+    eni_host_info_facts(self->version, eni_json_tell, env);
     eni_json_set_text(env, "host", self->host);
     eni_json_set_int(env, "cores", (uint64_t)eni_host_info_cores());
     eni_json_set_int(env, "memory", eni_host_info_memory());
