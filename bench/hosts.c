@@ -9,6 +9,7 @@
 
 #include "core/clock.h"
 #include "runtime/net/tcp.h"
+#include "tests/recv_all.h"
 
 enum { DEADLINE_S = 10 };
 
@@ -48,7 +49,7 @@ static int accept_higher(int listener, int rank, int n, int64_t deadline_ns, int
 {
     int fd, from;
     if (eni_tcp_accept(listener, deadline_ns, -1, &fd) != EN_OK) return -1;
-    if (eni_tcp_recv(fd, &from, sizeof from, deadline_ns, -1) != EN_OK || from <= rank || from >= n ||
+    if (recv_all(fd, &from, sizeof from, deadline_ns, -1) != EN_OK || from <= rank || from >= n ||
         sockets[from] >= 0) {
         close(fd);
         return -1;

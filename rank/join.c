@@ -86,7 +86,7 @@ static en_status leave_token(eni_rank *self, uint16_t port)
     if (self->asked.token_file != NULL && access(self->asked.token_file, F_OK) == 0)
         return EN_OK; /* the user's */
     EN_TRY(token_file(self, port, path, sizeof path));
-    EN_TRY(eni_token_write_held(&self->token, path, &self->token_lock));
+    EN_TRY(eni_token_write(&self->token, path, &self->token_lock));
     memcpy(self->token_path, path, sizeof path); /* only now is it ours to remove */
     return EN_OK;
 }
@@ -198,7 +198,7 @@ static en_status read_token(eni_rank *self, const eni_address *leader, int64_t d
     if (self->asked.token_fd >= 0) return eni_token_read_fd(self->asked.token_fd, &self->token);
     EN_TRY(check_near(self, leader));
     EN_TRY(token_file(self, leader->port, path, sizeof path));
-    while (access(path, F_OK) != 0 || (!is_users && eni_token_is_stale(path))) {
+    while (access(path, F_OK) != 0 || (!is_users && eni_file_look(path) == ENI_HOLDER_ENDED)) {
         EN_TRY(eni_rank_alive(self));
         const int64_t now = eni_now_ns();
         if (now > deadline_ns) {

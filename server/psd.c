@@ -509,7 +509,7 @@ static en_status leave_token(eni_psd *p)
         EN_TRY(eni_env_runtime_dir(folder, sizeof folder));
         EN_TRY(eni_token_path(folder, p->listen.port, path, sizeof path));
     }
-    EN_TRY(eni_token_write_held(&p->token.value, path, &p->token.lock));
+    EN_TRY(eni_token_write(&p->token.value, path, &p->token.lock));
     memcpy(p->token.path, path, sizeof path);
     return EN_OK;
 }

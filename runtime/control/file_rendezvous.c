@@ -2,13 +2,10 @@
 #include "runtime/control/file_rendezvous.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -90,33 +87,11 @@ static bool parse(char *text, eni_file_rendezvous *rendezvous_out)
 
 /* ---- the file ---- */
 
-static en_status open_ours(const char *path, int *fd_out)
-{
-    struct stat about;
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 && (errno == ENOENT || errno == ESTALE)) return EN_ENOENT;
-    if (fd < 0)
-        return eni_fail(errno == ELOOP ? EN_EDENIED : EN_EIO, "rendezvous", "cannot read %s: %s", path,
-                        strerror(errno));
-    bool is_ours = fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
-                   (about.st_mode & 077) == 0;
-    if (is_ours) {
-        *fd_out = fd;
-        return EN_OK;
-    }
-    close(fd);
-    return eni_fail(
-        EN_EDENIED, "rendezvous",
-        "%s holds a secret, so it must be a plain file of user %u that nobody else can read (mode 0600): "
-        "give another path",
-        path, (unsigned)geteuid());
-}
-
 en_status eni_file_rendezvous_read(const char *path, eni_file_rendezvous *rendezvous_out)
 {
     char text[FILE_BYTES];
     int fd;
-    EN_TRY(open_ours(path, &fd));
+    EN_TRY(eni_secret_open("rendezvous", path, &fd));
     ssize_t bytes = read(fd, text, sizeof text - 1);
     close(fd);
     if (bytes < 0 && errno == ESTALE) return EN_ENOENT; /* replaced, on a network file system */
@@ -124,16 +99,6 @@ en_status eni_file_rendezvous_read(const char *path, eni_file_rendezvous *rendez
     if (bytes >= 0 && parse(text, rendezvous_out)) return EN_OK;
     return eni_fail(EN_EFORMAT, "rendezvous",
                     "%s is not what rank 0 of a run leaves for the others: give another path", path);
-}
-
-/* A lock that is there is seen on the writer's host always, on others perhaps. */
-static bool is_held(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return false;
-    bool is_locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    close(fd);
-    return is_locked;
 }
 
 /* Somebody listens at one of the addresses that can be reached from here. */
@@ -175,8 +140,9 @@ en_status eni_file_rendezvous_check_free(const char *path, const char *host_id)
     if (st == EN_ENOENT) return EN_OK;
     EN_TRY(st);
     bool is_here = strcmp(old.host_id, host_id) == 0;
-    bool is_alive =
-        is_here ? is_held(path) : answers(&old, host_id, eni_now_ns() + answer_ns, &address, &error);
+    /* A lock that is there is seen on the writer's host always, on others perhaps. */
+    bool is_alive = is_here ? eni_file_look(path) == ENI_HOLDER_LIVES
+                            : answers(&old, host_id, eni_now_ns() + answer_ns, &address, &error);
     if (!is_alive) return EN_OK;
     return eni_fail(EN_EINVAL, "rendezvous",
                     "%s belongs to a run that goes on (rank 0 is pid %" PRId64
@@ -192,12 +158,6 @@ en_status eni_file_rendezvous_write(const eni_file_rendezvous *rendezvous, const
     return st == EN_OK ? st : eni_fail(st, "rendezvous", "%s", why);
 }
 
-void eni_file_rendezvous_remove(const char *path)
-{
-    if (unlink(path) != 0 && errno != ENOENT)
-        eni_warn("rendezvous", "cannot remove %s: %s", path, strerror(errno));
-}
-
 /* ---- waiting for it ---- */
 
 static en_status look(const char *path, const char *host_id, int64_t deadline_ns, eni_file_rendezvous *m,
@@ -205,7 +165,7 @@ static en_status look(const char *path, const char *host_id, int64_t deadline_ns
 {
     EN_TRY(eni_file_rendezvous_read(path, m));
     bool is_here = strcmp(m->host_id, host_id) == 0;
-    if (is_here && !is_held(path)) return EN_ENOENT; /* a dead run's */
+    if (is_here && eni_file_look(path) != ENI_HOLDER_LIVES) return EN_ENOENT; /* a dead run's */
     bool can_reach =
         is_here; /* a leader that listens on its loopback only is never reached from another host */
     for (int i = 0; i < m->naddresses; i++)

@@ -31,9 +31,8 @@ en_status eni_file_rendezvous_parse(const char *text, char *path_out, size_t byt
  * run's file is no obstacle. Asks its leader's addresses for at most 1 s. */
 en_status eni_file_rendezvous_check_free(const char *path, const char *host_id);
 
-/* Writes the file. *lock_out is closed after eni_file_rendezvous_remove. */
+/* Writes the file. Remove it by eni_token_remove, then close *lock_out. */
 en_status eni_file_rendezvous_write(const eni_file_rendezvous *rendezvous, const char *path, int *lock_out);
-void eni_file_rendezvous_remove(const char *path);
 
 /* One look, not logged: EN_ENOENT there is none. Logged: EN_EDENIED for a link, another owner, or a mode that
  * lets others read; EN_EFORMAT; EN_EIO. */

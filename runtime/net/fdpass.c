@@ -20,6 +20,7 @@
 
 enum { SOCKET_FLAGS = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK };
 static const int64_t handshake_ns = ENI_SECOND; /* how long an unauthenticated peer may hold up an accept */
+static const int64_t retry_ns = 5 * ENI_MILLI;  /* while there is no room: in a queue, or for a descriptor */
 
 /* Abstract names start with a zero byte and end with the length, not with a zero. */
 static socklen_t make_name(const char *name, struct sockaddr_un *address_out)
@@ -30,8 +31,7 @@ static socklen_t make_name(const char *name, struct sockaddr_un *address_out)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + bytes);
 }
 
-/* *fd_out is -1 where the name is taken. */
-static en_status listen_as(const char *name, int *fd_out)
+en_status eni_fdpass_claim(const char *name, int *fd_out)
 {
     struct sockaddr_un address;
     socklen_t bytes = make_name(name, &address);
@@ -54,33 +54,23 @@ en_status eni_fdpass_listen(char name_out[ENI_FDPASS_NAME], int *fd_out)
     int at = snprintf(name_out, ENI_FDPASS_NAME, "entrain-");
     for (size_t i = 0; i < sizeof random; i++)
         at += snprintf(name_out + at, ENI_FDPASS_NAME - (size_t)at, "%02x", random[i]);
-    EN_TRY(listen_as(name_out, fd_out));
+    EN_TRY(eni_fdpass_claim(name_out, fd_out));
     return *fd_out >= 0 ? EN_OK : EN_EIO;
 }
 
-en_status eni_fdpass_claim(const char *name, int *fd_out)
-{
-    return listen_as(name, fd_out);
-}
-
-static en_status check_peer(int fd, int64_t *pid_out)
+/* Whether it is a process of our user. `pid_out` may be NULL. */
+static en_status check_user(int fd, int64_t *pid_out)
 {
     struct ucred peer = {0};
     socklen_t bytes = sizeof peer;
     const bool is_known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0;
-    *pid_out = peer.pid;
+    if (pid_out != NULL) *pid_out = peer.pid;
     if (!is_known || peer.uid != geteuid()) {
         eni_warn("fdpass", "refused process %ld of user %u: descriptors go to user %u only", (long)peer.pid,
                  (unsigned)peer.uid, (unsigned)geteuid());
         return EN_EDENIED;
     }
     return EN_OK;
-}
-
-static en_status check_user(int fd)
-{
-    int64_t pid;
-    return check_peer(fd, &pid);
 }
 
 /* Reads one message without descriptors. */
@@ -97,7 +87,7 @@ static en_status recv_plain(int fd, void *data_out, size_t bytes, int64_t deadli
 /* Checks user and token of a connection that has shown one, and answers with one byte. */
 static en_status admit(int fd, const eni_token *shown, const eni_token *token)
 {
-    EN_TRY(check_user(fd));
+    EN_TRY(check_user(fd, NULL));
     bool is_right = eni_token_equal(shown, token);
     if (send(fd, is_right ? "y" : "n", 1, MSG_NOSIGNAL) != 1) return EN_EPEER;
     return is_right ? EN_OK : EN_EDENIED;
@@ -132,7 +122,7 @@ static en_status knock(int fd, const char *name, int64_t deadline_ns, int abort_
     socklen_t bytes = make_name(name, &address);
     while (connect(fd, (struct sockaddr *)&address, bytes) != 0) {
         if (errno != EAGAIN && errno != EINTR) return EN_ENOENT; /* EAGAIN: the listener's queue is full */
-        int64_t again = eni_now_ns() + 5 * ENI_MILLI;
+        int64_t again = eni_now_ns() + retry_ns;
         en_status st = eni_tcp_wait(-1, 0, again < deadline_ns ? again : deadline_ns, abort_fd);
         if (st != EN_ETIMEOUT || eni_now_ns() >= deadline_ns) return st;
     }
@@ -150,7 +140,7 @@ static en_status attempt(int fd, const char *name, const eni_token *token, int64
     if (st == EN_ENOENT)
         eni_error("fdpass", "nobody listens on the unix socket @%.47s: %s", name, strerror(errno));
     EN_TRY(st);
-    EN_TRY(check_user(fd));
+    EN_TRY(check_user(fd, NULL));
     *again_out = true;
     if (send(fd, token->bytes, sizeof token->bytes, MSG_NOSIGNAL) != (ssize_t)sizeof token->bytes)
         return EN_EPEER;
@@ -176,8 +166,7 @@ en_status eni_fdpass_connect(const char *name, const eni_token *token, int64_t d
         }
         close(fd);
         if (st != EN_EPEER || !is_again || eni_now_ns() >= deadline_ns) return st;
-        st =
-            eni_tcp_wait(-1, 0, eni_now_ns() + 5 * ENI_MILLI, abort_fd); /* also tells an abort from an end */
+        st = eni_tcp_wait(-1, 0, eni_now_ns() + retry_ns, abort_fd); /* also tells an abort from an end */
         if (st != EN_ETIMEOUT) return st;
     }
 }
@@ -266,8 +255,11 @@ void eni_fdpass_serve(int listen_fd, int fd, int stop_fd)
 {
     while (eni_tcp_wait(listen_fd, POLLIN, INT64_MAX, stop_fd) != EN_EPEER) {
         const int peer = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (peer < 0) continue;
-        if (check_user(peer) == EN_OK)
+        if (peer < 0) { /* perhaps for want of descriptors: who asks waits in the kernel's queue */
+            eni_tcp_wait(-1, 0, eni_now_ns() + retry_ns, stop_fd);
+            continue;
+        }
+        if (check_user(peer, NULL) == EN_OK)
             eni_fdpass_send(peer, &fd, 1, "", 1, eni_now_ns() + handshake_ns, stop_fd);
         close(peer);
     }
@@ -281,7 +273,7 @@ en_status eni_fdpass_ask(const char *name, int64_t deadline_ns, int abort_fd, in
     const int fd = socket(AF_UNIX, SOCKET_FLAGS, 0);
     *pid_out = 0;
     en_status st = fd < 0 ? EN_EIO : knock(fd, name, deadline_ns, abort_fd);
-    if (st == EN_OK) st = check_peer(fd, pid_out);
+    if (st == EN_OK) st = check_user(fd, pid_out);
     if (st == EN_OK) st = eni_fdpass_recv(fd, fds, &nfds, &blob, 1, &bytes, deadline_ns, abort_fd);
     if (fd >= 0) close(fd);
     EN_TRY(st);

@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <zmq.h>
@@ -20,16 +22,15 @@
  * type and an empty identity. Each way. */
 #define ZMTP_GREETING 107u
 
-typedef struct meter_set {
-    atomic_uint_fast64_t messages_in, messages_out, payload_in, payload_out, wire_in, wire_out, dropped,
-        damaged;
-} meter_set;
+/* What is counted, in the order of eni_socket_count. */
+enum { MESSAGES_IN, MESSAGES_OUT, PAYLOAD_IN, PAYLOAD_OUT, WIRE_IN, WIRE_OUT, DROPPED, DAMAGED, METERS };
+_Static_assert(offsetof(eni_socket_count, damaged) == DAMAGED * sizeof(uint64_t), "the order of the counts");
 
 typedef struct message_socket {
     void *zmq;
     eni_net *net; /* borrowed; outlives us */
-    bool has_crc; /* puts a checksum on what it sends */
-    meter_set meter;
+    bool has_crc; /* puts a checksum on what it sends: beyond loopback */
+    _Atomic uint64_t meter[METERS];
 } message_socket;
 
 /* A sender of requests is slowed down by a shard that is behind; an answer must never be dropped, and there
@@ -54,7 +55,7 @@ typedef struct holder {
 
 struct eni_net {
     void *context;
-    atomic_bool is_aborted, has_crc;
+    atomic_bool is_aborted;
     pthread_mutex_t lock; /* of idle: packets are released by any thread */
     holder *idle;
 };
@@ -93,11 +94,6 @@ void eni_net_close(eni_net *net)
 void eni_net_abort(eni_net *net)
 {
     atomic_store(&net->is_aborted, true);
-}
-
-void eni_net_use_crc(eni_net *net)
-{
-    atomic_store(&net->has_crc, true);
 }
 
 static en_status set_int(void *zmq, int option, int value)
@@ -141,13 +137,8 @@ static en_status socket_open(eni_net *net, int type, const eni_address *address,
     }
     socket_out->zmq = zmq;
     socket_out->net = net;
-    socket_out->has_crc = atomic_load(&net->has_crc) || !eni_address_is_loopback(address);
+    socket_out->has_crc = !eni_address_is_loopback(address);
     return EN_OK;
-}
-
-static void *socket_context(const message_socket *socket)
-{
-    return socket->net->context;
 }
 
 static void socket_close(message_socket *socket)
@@ -165,28 +156,18 @@ static void socket_endpoint(const eni_address *address, char text_out[ENI_ADDRES
     eni_address_format(&plain, text_out);
 }
 
-static void meter_add(atomic_uint_fast64_t *counter, uint64_t n)
+static void meter_add(message_socket *socket, int meter, uint64_t n)
 {
-    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+    atomic_fetch_add_explicit(&socket->meter[meter], n, memory_order_relaxed);
 }
 
-static uint64_t meter_get(const atomic_uint_fast64_t *counter)
+static void meter_read(const message_socket *socket, eni_socket_count *count_out)
 {
-    return atomic_load_explicit(counter, memory_order_relaxed);
-}
-
-static void meter_read(const meter_set *meter, eni_socket_count *count_out)
-{
-    *count_out = (eni_socket_count){
-        .messages_in = meter_get(&meter->messages_in),
-        .messages_out = meter_get(&meter->messages_out),
-        .payload_in = meter_get(&meter->payload_in),
-        .payload_out = meter_get(&meter->payload_out),
-        .wire_in = meter_get(&meter->wire_in),
-        .wire_out = meter_get(&meter->wire_out),
-        .dropped = meter_get(&meter->dropped),
-        .damaged = meter_get(&meter->damaged),
-    };
+    uint64_t n[METERS];
+    for (int i = 0; i < METERS; i++)
+        n[i] = atomic_load_explicit(&socket->meter[i], memory_order_relaxed);
+    *count_out = (eni_socket_count){0};
+    memcpy(count_out, n, sizeof n);
 }
 
 /* A frame on the wire: a flags byte, a length of 1 or 8 bytes, the body. */
@@ -244,7 +225,7 @@ static en_status next_frame(message_socket *socket, zmq_msg_t *frame)
 static void drain(message_socket *socket, zmq_msg_t *frame)
 {
     while (zmq_msg_more(frame) && next_frame(socket, frame) == EN_OK)
-        meter_add(&socket->meter.wire_in, frame_bytes(zmq_msg_size(frame)));
+        meter_add(socket, WIRE_IN, frame_bytes(zmq_msg_size(frame)));
 }
 
 /* Moves the frame into the packet as its payload. Tensors are float32: a frame that ZeroMQ keeps in the
@@ -276,7 +257,7 @@ static en_status drop(message_socket *socket, zmq_msg_t *frame, eni_packet *pack
 {
     drain(socket, frame);
     eni_packet_release(packet);
-    meter_add(&socket->meter.dropped, 1);
+    meter_add(socket, DROPPED, 1);
     eni_debug("socket", "dropped a message: %s", why);
     return EN_EPROTO;
 }
@@ -292,7 +273,7 @@ static en_status take_frames(message_socket *socket, bool has_route, zmq_msg_t *
         memcpy(packet->route, zmq_msg_data(frame), packet->route_bytes);
         EN_TRY(next_frame(socket, frame));
     }
-    meter_add(&socket->meter.wire_in, frame_bytes(zmq_msg_size(frame)));
+    meter_add(socket, WIRE_IN, frame_bytes(zmq_msg_size(frame)));
     if (eni_header_decode(zmq_msg_data(frame), zmq_msg_size(frame), &packet->header, &why) != EN_OK)
         return drop(socket, frame, packet, why);
     if (has_route && packet->header.type == ENI_MSG_HELLO) packet->source = zmq_msg_get(frame, ZMQ_SRCFD);
@@ -301,14 +282,14 @@ static en_status take_frames(message_socket *socket, bool has_route, zmq_msg_t *
         return drop(socket, frame, packet, "it has not the frames it should");
     if (!has_payload) return EN_OK;
     EN_TRY(next_frame(socket, frame));
-    meter_add(&socket->meter.wire_in, frame_bytes(zmq_msg_size(frame)));
+    meter_add(socket, WIRE_IN, frame_bytes(zmq_msg_size(frame)));
     if (zmq_msg_more(frame)) return drop(socket, frame, packet, "it has too many frames");
     if (zmq_msg_size(frame) != packet->header.bytes)
         return drop(socket, frame, packet, "its payload has another length than its header says");
     EN_TRY(hold_payload(socket->net, frame, packet));
     packet->is_damaged = (packet->header.flags & ENI_FLAG_CRC) != 0 &&
                          eni_crc32c(0, packet->payload, packet->bytes) != packet->header.crc;
-    if (packet->is_damaged) meter_add(&socket->meter.damaged, 1);
+    if (packet->is_damaged) meter_add(socket, DAMAGED, 1);
     return EN_OK;
 }
 
@@ -327,8 +308,8 @@ static en_status socket_take(message_socket *socket, bool has_route, eni_packet 
     if (st == EN_OK) st = take_frames(socket, has_route, &frame, &packet);
     zmq_msg_close(&frame);
     if (st != EN_OK) return st;
-    meter_add(&socket->meter.messages_in, 1);
-    meter_add(&socket->meter.payload_in, packet.bytes);
+    meter_add(socket, MESSAGES_IN, 1);
+    meter_add(socket, PAYLOAD_IN, packet.bytes);
     *packet_out = packet;
     return EN_OK;
 }
@@ -355,8 +336,8 @@ static en_status socket_put_header(message_socket *socket, const eni_header *hea
         if (errno == EAGAIN) return EN_ETIMEOUT;
         return eni_fail(EN_EIO, "socket", "send failed: %s", zmq_strerror(errno));
     }
-    meter_add(&socket->meter.wire_out, frame_bytes(length));
-    if (!has_more) meter_add(&socket->meter.messages_out, 1);
+    meter_add(socket, WIRE_OUT, frame_bytes(length));
+    if (!has_more) meter_add(socket, MESSAGES_OUT, 1);
     return EN_OK;
 }
 
@@ -388,9 +369,9 @@ static en_status socket_put_payload(message_socket *socket, void *payload, uint6
         zmq_msg_close(&frame);
         return EN_EIO;
     }
-    meter_add(&socket->meter.messages_out, 1);
-    meter_add(&socket->meter.payload_out, bytes);
-    meter_add(&socket->meter.wire_out, frame_bytes(bytes));
+    meter_add(socket, MESSAGES_OUT, 1);
+    meter_add(socket, PAYLOAD_OUT, bytes);
+    meter_add(socket, WIRE_OUT, frame_bytes(bytes));
     return EN_OK;
 }
 
@@ -437,7 +418,7 @@ close_router:
 
 en_status eni_router_guard(eni_router *router)
 {
-    return eni_guard_start(socket_context(&router->socket), router->socket.zmq, &router->guard);
+    return eni_guard_start(router->socket.net->context, router->socket.zmq, &router->guard);
 }
 
 void eni_router_admit(eni_router *router, const eni_packet *hello)
@@ -453,8 +434,8 @@ static en_status take(eni_router *router, eni_packet *packet_out)
         st = socket_take(&router->socket, true, packet_out);
     while (st == EN_EPROTO);
     if (st == EN_OK && packet_out->header.type == ENI_MSG_HELLO) { /* the first message of a connection */
-        meter_add(&router->socket.meter.wire_in, ZMTP_GREETING);
-        meter_add(&router->socket.meter.wire_out, ZMTP_GREETING);
+        meter_add(&router->socket, WIRE_IN, ZMTP_GREETING);
+        meter_add(&router->socket, WIRE_OUT, ZMTP_GREETING);
     }
     return st;
 }
@@ -483,7 +464,7 @@ static en_status put_route(eni_router *router, const eni_packet *to)
         if (errno == EINTR) continue;
         if (errno != EHOSTUNREACH && errno != EAGAIN)
             return eni_fail(EN_EIO, "router", "send failed: %s", zmq_strerror(errno));
-        meter_add(&router->socket.meter.dropped, 1);
+        meter_add(&router->socket, DROPPED, 1);
         eni_debug("router", "dropped a reply: %s",
                   errno == EAGAIN ? "its client does not read" : "its client is gone");
         return errno == EAGAIN ? EN_ETIMEOUT : EN_EPEER;
@@ -505,7 +486,7 @@ en_status eni_router_send(eni_router *router, const eni_packet *to, const eni_he
 
 void eni_router_count(const eni_router *router, eni_socket_count *count_out)
 {
-    meter_read(&router->socket.meter, count_out);
+    meter_read(&router->socket, count_out);
     if (router->guard != NULL) count_out->evicted = eni_guard_evicted(router->guard);
 }
 
@@ -576,8 +557,8 @@ en_status eni_dealer_send(eni_dealer *dealer, const eni_header *header, void *pa
     en_status st = send_header(dealer, header, payload, has_payload, deadline_ns, abort_fd);
     if (st == EN_OK && !dealer->is_greeted) {
         dealer->is_greeted = true;
-        meter_add(&dealer->socket.meter.wire_in, ZMTP_GREETING);
-        meter_add(&dealer->socket.meter.wire_out, ZMTP_GREETING);
+        meter_add(&dealer->socket, WIRE_IN, ZMTP_GREETING);
+        meter_add(&dealer->socket, WIRE_OUT, ZMTP_GREETING);
     }
     if (st == EN_OK && has_payload)
         return socket_put_payload(&dealer->socket, payload, header->bytes, release, hint);
@@ -630,7 +611,7 @@ en_status eni_dealer_poll(eni_dealer *const *dealers, size_t n, int64_t deadline
 
 void eni_dealer_count(const eni_dealer *dealer, eni_socket_count *count_out)
 {
-    meter_read(&dealer->socket.meter, count_out);
+    meter_read(&dealer->socket, count_out);
 }
 
 void eni_dealer_close(eni_dealer *dealer)

@@ -11,7 +11,10 @@
  * A smaller payload is copied, and release is called before send returns. So release runs exactly once per
  * send that was given one, also when send fails; it must be thread-safe and must not block. A NULL release:
  * always copied. A reply to a message says that its bytes have left, but release may come later still: wait
- * for release before unmapping the memory. */
+ * for release before unmapping the memory.
+ *
+ * A socket that was given an address beyond loopback puts a checksum on every payload. A checksum that is
+ * there is always checked. */
 #ifndef NET_SOCKET_H
 #define NET_SOCKET_H
 
@@ -37,10 +40,6 @@ en_status eni_net_open(int io_threads, eni_net **net_out);
 /* Every packet must be released and every socket closed before. Waits at most 2 s for what is still unsent (0
  * s after eni_net_abort). NULL is fine. */
 void eni_net_close(eni_net *net);
-
-/* Sockets opened from now on put a checksum on every payload. Without this only those do that were given an
- * address beyond loopback. A checksum that is there is always checked. */
-void eni_net_use_crc(eni_net *net);
 
 /* The run is broken: sockets closed from now on drop what they have not sent. Any thread. */
 void eni_net_abort(eni_net *net);

@@ -166,16 +166,6 @@ en_status eni_tcp_recv_some(int fd, void *data_out, size_t bytes, size_t *done_o
     return EN_OK;
 }
 
-/* Logs a deadline that passed in the middle of a transfer. */
-static en_status late(const char *verb, size_t done, size_t bytes, en_status st)
-{
-    if (st == EN_ETIMEOUT)
-        eni_error("tcp", "%s only %zu of %zu bytes before the deadline", verb, done, bytes);
-    if (st == EN_EPEER)
-        eni_debug("tcp", "%s only %zu of %zu bytes before the peer was gone", verb, done, bytes);
-    return st;
-}
-
 en_status eni_tcp_send(int fd, const void *data, size_t bytes, int64_t deadline_ns, int abort_fd)
 {
     const uint8_t *at = data;
@@ -184,21 +174,11 @@ en_status eni_tcp_send(int fd, const void *data, size_t bytes, int64_t deadline_
         size_t n = 0;
         en_status st = eni_tcp_send_some(fd, at + done, bytes - done, &n);
         if (st == EN_OK && n == 0) st = eni_tcp_wait(fd, POLLOUT, deadline_ns, abort_fd);
-        if (st != EN_OK) return late("sent", done, bytes, st);
-        done += n;
-    }
-    return EN_OK;
-}
-
-en_status eni_tcp_recv(int fd, void *data_out, size_t bytes, int64_t deadline_ns, int abort_fd)
-{
-    uint8_t *at = data_out;
-    size_t done = 0;
-    while (done < bytes) {
-        size_t n = 0;
-        en_status st = eni_tcp_recv_some(fd, at + done, bytes - done, &n);
-        if (st == EN_OK && n == 0) st = eni_tcp_wait(fd, POLLIN, deadline_ns, abort_fd);
-        if (st != EN_OK) return late("received", done, bytes, st);
+        if (st == EN_ETIMEOUT || st == EN_EPEER)
+            eni_log(st == EN_ETIMEOUT ? ENI_LOG_ERROR : ENI_LOG_DEBUG, "tcp",
+                    "sent only %zu of %zu bytes before %s", done, bytes,
+                    st == EN_ETIMEOUT ? "the deadline" : "the peer was gone");
+        EN_TRY(st);
         done += n;
     }
     return EN_OK;

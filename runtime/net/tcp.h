@@ -1,4 +1,4 @@
-/* tcp.h - plain TCP with deadlines: listen, connect, accept, and exactly n bytes either way.
+/* tcp.h - plain TCP with deadlines: listen, connect, accept, send and receive.
  *
  * Every descriptor made here is non-blocking, close-on-exec and has TCP_NODELAY. SO_SNDBUF is left alone:
  * setting it switches the kernel's own sizing off. A deadline is a point on the monotonic clock
@@ -65,10 +65,9 @@ void eni_tcp_explain(int level, const eni_address *address, int error, int tries
 /* Waits for one connection. EN_ETIMEOUT is not logged: the caller knows for whom it waited. */
 en_status eni_tcp_accept(int listen_fd, int64_t deadline_ns, int abort_fd, int *fd_out);
 
-/* Sends or receives exactly `bytes`; both block until then. EN_EPEER: the other side closed, or abort_fd
- * became readable. After anything but EN_OK the stream is broken and good for close only. */
+/* Sends exactly `bytes`, and blocks until then. EN_EPEER: the other side closed, or abort_fd became readable.
+ * After anything but EN_OK the stream is broken and good for close only. */
 en_status eni_tcp_send(int fd, const void *data, size_t bytes, int64_t deadline_ns, int abort_fd);
-en_status eni_tcp_recv(int fd, void *data_out, size_t bytes, int64_t deadline_ns, int abort_fd);
 
 /* As many bytes as go now, never blocking. *done_out is 0 when none can go: poll(2) and come again. EN_EPEER
  * when the other side closed. */

@@ -96,16 +96,8 @@ static en_status safe_directory(const char *path)
     return st;
 }
 
-en_status eni_token_write(const eni_token *token, const char *path)
-{
-    int lock = -1;
-    en_status st = eni_token_write_held(token, path, &lock);
-    if (lock >= 0) close(lock);
-    return st;
-}
-
 /* Locked before it has its name: who finds it there finds it locked. */
-en_status eni_token_write_held(const eni_token *token, const char *path, int *lock_out)
+en_status eni_token_write(const eni_token *token, const char *path, int *lock_out)
 {
     char line[ENI_TOKEN_HEX + 1], why[ENI_PRIVATE_WHY + 256];
     EN_TRY(safe_directory(path));
@@ -115,13 +107,40 @@ en_status eni_token_write_held(const eni_token *token, const char *path, int *lo
     return st == EN_OK ? st : eni_fail(st, "token", "%s", why);
 }
 
-bool eni_token_is_stale(const char *path)
+en_status eni_secret_open(const char *who, const char *path, int *fd_out)
 {
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return false;
-    bool is_free = flock(fd, LOCK_SH | LOCK_NB) == 0;
+    struct stat about = {0};
+    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && (errno == ENOENT || errno == ESTALE)) return EN_ENOENT;
+    if (fd < 0 && errno != ELOOP) return eni_fail(EN_EIO, who, "cannot read %s: %s", path, strerror(errno));
+    if (fd >= 0 && fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
+        (about.st_mode & 077) == 0) {
+        *fd_out = fd;
+        return EN_OK;
+    }
+    if (fd >= 0)
+        close(fd);
+    else
+        lstat(path, &about);
+    return eni_fail(
+        EN_EDENIED, who,
+        "cannot read %s: it holds a secret, so it must be a plain file of user %u that nobody else "
+        "can read (mode 0600), and it is %s of user %u with mode %03o",
+        path, (unsigned)geteuid(),
+        fd < 0                   ? "a symbolic link"
+        : S_ISREG(about.st_mode) ? "a file"
+                                 : "no plain file",
+        (unsigned)about.st_uid, (unsigned)(about.st_mode & 0777));
+}
+
+eni_file_holder eni_file_look(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return ENI_HOLDER_UNKNOWN;
+    const bool is_free = flock(fd, LOCK_SH | LOCK_NB) == 0;
+    const int error = errno;
     close(fd);
-    return is_free;
+    return is_free ? ENI_HOLDER_ENDED : error == EWOULDBLOCK ? ENI_HOLDER_LIVES : ENI_HOLDER_UNKNOWN;
 }
 
 /* Reads one token, with or without a newline behind it, to the end of the file. */
@@ -140,36 +159,17 @@ static en_status read_text(int fd, eni_token *token_out)
     return bytes == ENI_TOKEN_HEX - 1 ? eni_token_parse(text, token_out) : EN_EFORMAT;
 }
 
-static en_status check_file(int fd, const char *path)
-{
-    struct stat about;
-    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode))
-        return eni_fail(EN_EDENIED, "token", "%s is not a plain file", path);
-    if (about.st_uid != geteuid())
-        return eni_fail(EN_EDENIED, "token", "%s belongs to user %u, not to us (%u): refused", path,
-                        (unsigned)about.st_uid, (unsigned)geteuid());
-    if ((about.st_mode & 077) != 0)
-        return eni_fail(EN_EDENIED, "token",
-                        "%s has mode %03o: others may read it; chmod 600 it and start a new run", path,
-                        (unsigned)(about.st_mode & 0777));
-    return EN_OK;
-}
-
 en_status eni_token_read(const char *path, eni_token *token_out)
 {
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        int error = errno;
-        if (error == ELOOP) return eni_fail(EN_EDENIED, "token", "%s is a symbolic link: refused", path);
-        return eni_fail(error == ENOENT ? EN_ENOENT : EN_EIO, "token", "cannot read the job token %s: %s%s",
-                        path, strerror(error),
-                        error == ENOENT ? " (is the leader running, as this user?)" : "");
-    }
-    en_status st = check_file(fd, path);
-    if (st == EN_OK) {
-        st = read_text(fd, token_out);
-        if (st != EN_OK) eni_error("token", "%s does not hold 32 hex digits", path);
-    }
+    int fd;
+    en_status st = eni_secret_open("token", path, &fd);
+    if (st == EN_ENOENT)
+        return eni_fail(st, "token",
+                        "cannot read the job token %s: there is none (is the leader running, as this user?)",
+                        path);
+    EN_TRY(st);
+    st = read_text(fd, token_out);
+    if (st != EN_OK) eni_error("token", "%s does not hold 32 hex digits", path);
     close(fd);
     return st;
 }

@@ -39,22 +39,22 @@ en_status eni_token_path(const char *directory, uint16_t port, char *path_out, s
 #define ENI_PRIVATE_WHY 400u
 en_status eni_private_folder(const char *folder, char why_out[ENI_PRIVATE_WHY]);
 
-/* Writes a new file with mode 0600, by rename, so that a reader sees all of it or nothing. A missing
- * directory is made with mode 0700; one of another owner, or that others may write, is refused with
- * EN_EDENIED. */
-en_status eni_token_write(const eni_token *token, const char *path);
+/* Writes a new file with mode 0600, by rename, so that a reader sees all of it or nothing, and keeps a lock on
+ * it, which the kernel lets go when this process ends, however it ends: close *lock_out after the file is
+ * removed. So a file that a killed leader left is told from a live one's. A missing directory is made with
+ * mode 0700; one of another owner, or that others may write, is refused with EN_EDENIED. */
+en_status eni_token_write(const eni_token *token, const char *path, int *lock_out);
 
-/* The same, and keeps a lock on the file, which the kernel lets go when this process ends, however it ends:
- * close *lock_out after the file is removed. So a file that a killed leader left is told from a live one's.
- */
-en_status eni_token_write_held(const eni_token *token, const char *path, int *lock_out);
+/* Whether the process that wrote a file, and keeps a lock on it, has ended. Not known: there is no such file,
+ * or its file system has no locks. */
+typedef enum eni_file_holder { ENI_HOLDER_UNKNOWN, ENI_HOLDER_LIVES, ENI_HOLDER_ENDED } eni_file_holder;
+eni_file_holder eni_file_look(const char *path);
 
-/* A file of ours that nobody holds: its leader was killed. False when there is none. Only for files that
- * eni_token_write_held wrote, on this host. */
-bool eni_token_is_stale(const char *path);
+/* Opens a file that holds a secret. EN_ENOENT, not logged; logged for `who`: EN_EDENIED for a symbolic link,
+ * another owner, or a mode that lets others read; EN_EIO. */
+en_status eni_secret_open(const char *who, const char *path, int *fd_out);
 
-/* Reads it back. EN_ENOENT; EN_EDENIED for a symbolic link, another owner, or a mode that lets others read;
- * EN_EFORMAT. */
+/* Reads it back. As eni_secret_open, but EN_ENOENT is logged; EN_EFORMAT. */
 en_status eni_token_read(const char *path, eni_token *token_out);
 
 /* Reads 32 hex digits from an inherited pipe, memfd or file, and closes it: a child should not inherit it

@@ -14,6 +14,7 @@
 static int unauthenticated_rank(scene *s, int rank)
 {
     char path[256];
+    int lock;
     eni_token token;
     en_client_tensor tensors[TENSORS];
     en_client *client;
@@ -25,7 +26,8 @@ static int unauthenticated_rank(scene *s, int rank)
     REQUIRE(en_client_open(&options, &client) == EN_ENOENT && client == NULL);
     REQUIRE(strstr(s->said, path) != NULL);
     eni_token_make(&token);
-    REQUIRE(eni_token_write(&token, path) == EN_OK);
+    REQUIRE(eni_token_write(&token, path, &lock) == EN_OK);
+    close(lock);
     options.join_timeout = 10;
     REQUIRE(en_client_open(&options, &client) == EN_EDENIED && client == NULL);
     REQUIRE(strstr(s->said, "token") != NULL);

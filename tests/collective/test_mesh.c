@@ -15,6 +15,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "tests/cluster.h"
+#include "tests/recv_all.h"
 
 enum { RANKS = 4, COUNT = 1024 };
 
@@ -91,7 +92,7 @@ static int sockets(int rank, int n, cluster_board *board, void *user)
     for (int r = 0; r < n; r++) {
         int hello[2] = {-1, -1};
         if (r == rank) continue;
-        CLUSTER_CHECK(eni_tcp_recv(fd[r], hello, sizeof hello, in_ms(5000), -1) == EN_OK);
+        CLUSTER_CHECK(recv_all(fd[r], hello, sizeof hello, in_ms(5000), -1) == EN_OK);
         CLUSTER_CHECK(hello[0] == r && hello[1] == rank);
         close(fd[r]);
     }

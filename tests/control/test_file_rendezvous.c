@@ -98,7 +98,7 @@ static void it_reads_back_and_is_held(void **state)
     close(lock);
     assert_int_equal(eni_file_rendezvous_check_free(path, "here"),
                      EN_OK); /* killed: who answers is another */
-    eni_file_rendezvous_remove(path);
+    eni_token_remove(path);
     assert_int_equal(eni_file_rendezvous_read(path, &back), EN_ENOENT);
     close(fd);
 }
@@ -122,7 +122,7 @@ static void cut_off_anywhere_it_is_refused(void **state)
     }
     assert_int_equal(chmod(path, 0640), 0);
     assert_int_equal(eni_file_rendezvous_read(path, &back), EN_EDENIED);
-    eni_file_rendezvous_remove(path);
+    eni_token_remove(path);
     close(lock);
     close(fd);
 }
@@ -145,7 +145,7 @@ static void a_dead_leader_is_not_believed(void **state)
     soon = eni_now_ns() + 150 * ENI_MILLI;
     assert_int_equal(eni_file_rendezvous_find(path, "here", soon, alive, NULL, &token, &leader), EN_ETIMEOUT);
     close(fd);
-    eni_file_rendezvous_remove(path);
+    eni_token_remove(path);
 }
 
 int main(void)

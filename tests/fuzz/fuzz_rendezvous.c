@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     must(eni_token_equal(&rendezvous.token, &again.token) && rendezvous.pid == again.pid);
     must(strcmp(rendezvous.host, again.host) == 0 && strcmp(rendezvous.host_id, again.host_id) == 0);
     must(rendezvous.naddresses == again.naddresses);
-    eni_file_rendezvous_remove(path);
+    eni_token_remove(path);
     close(lock);
     return 0;
 }

@@ -12,8 +12,10 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -248,6 +250,39 @@ static void another_user_with_the_name_is_not_asked(void **state)
     close(end[0]);
 }
 
+/* Who cannot accept for want of descriptors does not turn in circles, and goes on when there are some. */
+static void a_giver_without_descriptors_waits(void **state)
+{
+    (void)state;
+    char name[ENI_FDPASS_NAME];
+    giver g = {.fd = memfd_create("shared", MFD_CLOEXEC), .stop = eventfd(0, EFD_CLOEXEC)};
+    pthread_t thread;
+    clockid_t clock;
+    struct timespec used;
+    struct rlimit before;
+    int got, status;
+    int64_t pid;
+    snprintf(name, sizeof name, "entrain-full-%d", (int)getpid());
+    assert_int_equal(eni_fdpass_claim(name, &g.listener), EN_OK);
+    const pid_t child = fork();
+    if (child == 0) _exit(eni_fdpass_ask(name, soon(), -1, &got, &pid) == EN_OK ? 0 : 1);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){3, before.rlim_max}), 0);
+    pthread_create(&thread, NULL, give, &g);
+    assert_int_equal(pthread_getcpuclockid(thread, &clock), 0);
+    eni_sleep_until(eni_now_ns() + 300 * ENI_MILLI);
+    assert_int_equal(clock_gettime(clock, &used), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(eventfd_write(g.stop, 1), 0);
+    pthread_join(thread, NULL);
+    close(g.listener);
+    close(g.fd);
+    close(g.stop);
+    assert_true(used.tv_sec == 0 && used.tv_nsec < 60 * ENI_MILLI);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_memfd_arrives_with_its_contents),
@@ -255,6 +290,7 @@ int main(void)
                                        cmocka_unit_test(a_wrong_token_is_turned_away_and_the_wait_goes_on),
                                        cmocka_unit_test(deadlines_and_aborts_hold),
                                        cmocka_unit_test(a_claimed_name_gives_one_descriptor_to_all),
+                                       cmocka_unit_test(a_giver_without_descriptors_waits),
                                        cmocka_unit_test(who_dies_leaves_the_name),
                                        cmocka_unit_test(another_user_with_the_name_is_not_asked)};
     return cmocka_run_group_tests(tests, NULL, NULL);

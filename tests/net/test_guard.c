@@ -15,6 +15,7 @@
 #include "core/clock.h"
 #include "runtime/net/guard.h"
 #include "runtime/net/socket.h"
+#include "tests/recv_all.h"
 
 typedef struct bench {
     eni_net *net;
@@ -64,9 +65,9 @@ static int dial(const bench *b)
     int fd;
     assert_int_equal(eni_tcp_connect(&b->address, soon(), -1, &fd), EN_OK);
     assert_int_equal(eni_tcp_send(fd, greeting, sizeof greeting, soon(), -1), EN_OK);
-    assert_int_equal(eni_tcp_recv(fd, theirs, 64, soon(), -1), EN_OK);
+    assert_int_equal(recv_all(fd, theirs, 64, soon(), -1), EN_OK);
     assert_int_equal(eni_tcp_send(fd, ready, sizeof ready, soon(), -1), EN_OK);
-    assert_int_equal(eni_tcp_recv(fd, theirs, 43, soon(), -1), EN_OK);
+    assert_int_equal(recv_all(fd, theirs, 43, soon(), -1), EN_OK);
     return fd;
 }
 

@@ -15,6 +15,7 @@
 #include "core/memory.h"
 #include "runtime/net/tcp.h"
 #include "tests/port.h"
+#include "tests/recv_all.h"
 
 static const eni_address any_port = {"127.0.0.1", 0};
 
@@ -159,7 +160,7 @@ static void exactly_n_bytes_arrive(void **state)
     make_pair(&a, &b);
     uint8_t *data = eni_alloc(BIG);
     pthread_create(&thread, NULL, send_big, &a); /* more than any socket buffer: both sides must wait */
-    assert_int_equal(eni_tcp_recv(b, data, BIG, soon(), -1), EN_OK);
+    assert_int_equal(recv_all(b, data, BIG, soon(), -1), EN_OK);
     pthread_join(thread, &sent);
     assert_non_null(sent);
     for (int i = 0; i < BIG; i++)
@@ -179,12 +180,12 @@ static void deadlines_and_deaths_end_a_wait(void **state)
     int a, b;
     char byte;
     make_pair(&a, &b);
-    assert_int_equal(eni_tcp_recv(b, &byte, 1, eni_now_ns() + ENI_MILLI, -1), EN_ETIMEOUT);
+    assert_int_equal(recv_all(b, &byte, 1, eni_now_ns() + ENI_MILLI, -1), EN_ETIMEOUT);
     int abort_fd = eventfd(1, EFD_CLOEXEC);
-    assert_int_equal(eni_tcp_recv(b, &byte, 1, soon(), abort_fd), EN_EPEER);
+    assert_int_equal(recv_all(b, &byte, 1, soon(), abort_fd), EN_EPEER);
     assert_int_equal(eni_tcp_accept(abort_fd, soon(), abort_fd, &a), EN_EPEER);
     close(a);
-    assert_int_equal(eni_tcp_recv(b, &byte, 1, soon(), -1), EN_EPEER);
+    assert_int_equal(recv_all(b, &byte, 1, soon(), -1), EN_EPEER);
     close(b);
     close(abort_fd);
 }
@@ -198,7 +199,7 @@ static void the_kernel_counts_the_same_bytes(void **state)
     make_pair(&a, &b);
     assert_int_equal(eni_tcp_count(&before), EN_OK);
     assert_int_equal(eni_tcp_send(a, data, sizeof data, soon(), -1), EN_OK);
-    assert_int_equal(eni_tcp_recv(b, data, sizeof data, soon(), -1), EN_OK);
+    assert_int_equal(recv_all(b, data, sizeof data, soon(), -1), EN_OK);
     assert_int_equal(eni_tcp_count(&after), EN_OK);
     assert_int_equal(after.sockets, before.sockets);
     assert_true(after.sockets >= 2);

@@ -323,6 +323,7 @@ static void let_strace_act(trial *t, oracle_outcome *o)
 static void prepare(trial *t, const oracle_plan *plan)
 {
     static int number;
+    int lock;
     memset(t, 0, sizeof *t);
     t->plan = plan;
     t->random = plan->seed;
@@ -331,7 +332,8 @@ static void prepare(trial *t, const oracle_plan *plan)
     snprintf(t->token_file, sizeof t->token_file, "%s/token-%d", system_folder(), number);
     snprintf(t->state, sizeof t->state, "%s/state-%d", system_folder(), number++);
     eni_token_make(&t->token);
-    assert_int_equal(eni_token_write(&t->token, t->token_file), EN_OK);
+    assert_int_equal(eni_token_write(&t->token, t->token_file, &lock), EN_OK);
+    close(lock);
 }
 
 static void judge(const trial *t, oracle_outcome *o)
