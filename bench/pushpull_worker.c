@@ -180,15 +180,15 @@ static en_status open_client(worker *w, int64_t deadline_ns)
     const pushpull_trial *t = w->trial;
     const eni_world_info *info = eni_member_world(w->member);
     eni_endpoints endpoints;
-    EN_TRY(eni_endpoints_find(&info->leader, &endpoints));
+    const char *sharing = t->over_tcp ? NULL : info->leader.host_id;
+    EN_TRY(eni_endpoints_find(&info->leader, info->epoch, sharing, &endpoints));
     if (t->over_tcp) eni_memory_keep(); /* as a training worker does */
     EN_TRY(eni_net_open(1, &w->net));
     EN_TRY(eni_arena_open(t->count, ENI_ARENA_NSLOTS, 1, &w->arena));
     w->param = eni_arena_at(w->arena, ENI_SLOT_PARAM, 0);
     w->grad = eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
-    const char *sharing = t->over_tcp ? NULL : info->leader.host_id;
     const eni_client_config config = {.net = w->net,
-                                      .psd = eni_endpoints_place(&endpoints, sharing, info->epoch),
+                                      .psd = &endpoints,
                                       .arena = w->arena,
                                       .buckets = &w->buckets,
                                       .token = &t->token,
@@ -214,7 +214,13 @@ static en_status exchange(worker *w, uint32_t type, int out_slot, int in_slot, i
     const uint32_t what = is_call ? EN_GRAD : EN_WEIGHTS, kind = is_call ? PUSH : ENI_VECTOR_WEIGHTS;
     const uint64_t nsamples = is_call ? 1 : 0; /* initial weights have no past */
     for (uint32_t b = 0; b < w->buckets.n; b++)
-        EN_TRY(eni_client_call(w->client, type, b, kind, what, out_slot, in_slot, nsamples, (uint64_t)round));
+        EN_TRY(eni_client_call(w->client, b, out_slot, in_slot,
+                               &(eni_header){.type = type,
+                                             .kind = kind,
+                                             .what = what,
+                                             .nsamples = nsamples,
+                                             .covered = nsamples,
+                                             .step = (uint64_t)round}));
     for (uint32_t b = 0; b < w->buckets.n; b++)
         EN_TRY(eni_client_wait(w->client, b));
     return EN_OK;

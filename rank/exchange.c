@@ -140,10 +140,10 @@ static en_status open_shaper(eni_rank *self)
 
 /* ---- servers ---- */
 
-static eni_client_endpoints endpoints_of(const eni_rank *self, uint32_t epoch)
+static en_status find_endpoints(const eni_rank *self, const eni_peer *psd, uint32_t epoch)
 {
     int may_share = self->exchange.shaper == NULL && self->exchange.asked.no_shm == NULL;
-    return eni_endpoints_place(self->exchange.endpoints, may_share ? self->host_id : NULL, epoch);
+    return eni_endpoints_find(psd, epoch, may_share ? self->host_id : NULL, self->exchange.endpoints);
 }
 
 static uint64_t generation(void *user)
@@ -153,14 +153,13 @@ static uint64_t generation(void *user)
 }
 
 /* psd is back, or another server is: in other places. */
-static en_status locate(void *user, eni_client_endpoints *psd_out)
+static en_status locate(void *user, const eni_endpoints **psd_out)
 {
     eni_rank *self = user;
     uint32_t epoch;
     const eni_peer *psd = eni_member_leader(self->member, &epoch);
-    EN_TRY(eni_endpoints_find(psd, self->exchange.endpoints));
-    *psd_out = endpoints_of(self, epoch);
-    return EN_OK;
+    *psd_out = self->exchange.endpoints;
+    return find_endpoints(self, psd, epoch);
 }
 
 /* How many calls a partition keeps for a psd that comes back: those until its next state, as many again while
@@ -183,11 +182,11 @@ static en_status open_client(eni_rank *self, int64_t deadline)
     uint32_t keep;
     self->exchange.endpoints = eni_alloc(sizeof *self->exchange.endpoints);
     if (self->exchange.endpoints == NULL) return EN_ENOMEM;
-    EN_TRY(eni_endpoints_find(&self->info->leader, self->exchange.endpoints));
+    EN_TRY(find_endpoints(self, &self->info->leader, self->world.epoch));
     EN_TRY(calls_to_keep(self, &keep));
     EN_TRY(eni_net_open(1, &self->exchange.net));
     eni_client_config config = {.net = self->exchange.net,
-                                .psd = endpoints_of(self, self->world.epoch),
+                                .psd = self->exchange.endpoints,
                                 .arena = self->exchange.arena,
                                 .buckets = self->job.buckets,
                                 .token = &self->token,

@@ -42,7 +42,8 @@ en_status eni_rank_collect(eni_rank *self, eni_coll *coll, const eni_coll_op *li
 en_status eni_rank_call_store(eni_rank *self, uint32_t message, uint32_t kind, uint32_t from, uint32_t to)
 {
     for (uint32_t b = 0; b < self->job.buckets->n; b++)
-        EN_TRY(eni_client_call(self->exchange.client, message, b, kind, EN_WEIGHTS, from, to, 0, 0));
+        EN_TRY(eni_client_call(self->exchange.client, b, from, to,
+                               &(eni_header){.type = message, .kind = kind, .what = EN_WEIGHTS}));
     for (uint32_t b = 0; b < self->job.buckets->n; b++)
         EN_TRY(eni_client_wait(self->exchange.client, b));
     return EN_OK;

@@ -223,16 +223,16 @@ static en_status await_another(eni_client *client, en_status status, int64_t dea
 static en_status reconnect_once(eni_client *client)
 {
     const int64_t deadline = eni_now_ns() + RETURN_S * ENI_SECOND;
-    eni_client_endpoints psd;
+    const eni_endpoints *psd;
     client->return_begin_ns = eni_now_ns();
     client->wire.generation = client->config.generation(client->config.user);
     eni_client_wire_disconnect(&client->wire);
     EN_TRY(unmap_weights(client));
     EN_TRY(client->config.locate(client->config.user, &psd));
-    if (psd.shards != client->shards)
-        return eni_fail(EN_EPROTO, "client", "psd came back with %d shards, it had %d", psd.shards,
+    if (psd->shards != client->shards)
+        return eni_fail(EN_EPROTO, "client", "psd came back with %d shards, it had %d", psd->shards,
                         client->shards);
-    const en_status st = eni_client_wire_connect(&client->wire, &psd, deadline);
+    const en_status st = eni_client_wire_connect(&client->wire, psd, deadline);
     if (st != EN_OK) return await_another(client, st, deadline);
     if (eni_client_wire_is_outdated(&client->wire)) return EN_OK;
     client->counters.returns++;
@@ -369,37 +369,15 @@ static en_status call(eni_client *client, const eni_header *header, uint32_t buc
     return EN_OK;
 }
 
-static en_status start(eni_client *client, uint32_t bucket, int out_slot, int in_slot, eni_header header)
+en_status eni_client_call(eni_client *client, uint32_t bucket, int out_slot, int in_slot,
+                          const eni_header *header)
 {
-    header.slot = out_slot == ENI_SLOT_NONE ? 0 : (uint32_t)out_slot;
+    eni_header with = *header;
+    with.slot = out_slot == ENI_SLOT_NONE ? 0 : (uint32_t)out_slot;
     enter(client);
-    const en_status st = call(client, &header, bucket, out_slot, in_slot);
+    const en_status st = call(client, &with, bucket, out_slot, in_slot);
     leave(client);
     return st;
-}
-
-en_status eni_client_push(eni_client *client, uint32_t bucket, uint32_t kind, uint32_t what, int out_slot,
-                          int in_slot, uint64_t nsamples, uint64_t covered, uint64_t step_)
-{
-    return start(client, bucket, out_slot, in_slot,
-                 (eni_header){.type = ENI_MSG_CALL,
-                              .kind = kind,
-                              .what = what,
-                              .nsamples = nsamples,
-                              .covered = covered,
-                              .step = step_});
-}
-
-en_status eni_client_call(eni_client *client, uint32_t type, uint32_t bucket, uint32_t kind, uint32_t what,
-                          int out_slot, int in_slot, uint64_t nsamples, uint64_t step_)
-{
-    return start(client, bucket, out_slot, in_slot,
-                 (eni_header){.type = type,
-                              .kind = kind,
-                              .what = what,
-                              .nsamples = nsamples,
-                              .covered = nsamples,
-                              .step = step_});
 }
 
 /* Until the bucket's call is done. */
@@ -470,7 +448,7 @@ en_status eni_client_open(const eni_client_config *config, eni_client **client_o
     eni_client *client = eni_alloc(sizeof *client);
     if (client == NULL) return EN_ENOMEM;
     client->config = *config;
-    client->shards = config->psd.shards;
+    client->shards = config->psd->shards;
     en_status st = EN_OK;
     client->calls = eni_alloc_array(config->buckets->n, sizeof *client->calls);
     EN_TRY_GOTO(eni_client_wire_init(&client->wire, &client->config), close_client);
@@ -479,7 +457,7 @@ en_status eni_client_open(const eni_client_config *config, eni_client **client_o
                                       config->incarnation, config->keep),
                 close_client);
     lay_out_partitions(client);
-    EN_TRY_GOTO(eni_client_wire_connect(&client->wire, &config->psd, config->join_deadline_ns), close_client);
+    EN_TRY_GOTO(eni_client_wire_connect(&client->wire, config->psd, config->join_deadline_ns), close_client);
     EN_TRY_GOTO(tell_state(client), close_client);
     EN_TRY_GOTO(start_thread(client), close_client);
     *client_out = client;
@@ -543,31 +521,20 @@ void eni_client_set_past(eni_client *client, uint32_t bucket, int shard, const e
     leave(client);
 }
 
-uint64_t eni_client_version(const eni_client *client, uint32_t bucket)
+eni_client_answer eni_client_answered(const eni_client *client, uint32_t bucket)
 {
-    uint64_t least = UINT64_MAX;
-    enter(client);
-    for (int k = 0; k < client->shards; k++) {
-        const eni_client_partition *c = eni_client_partition_at(&client->state, bucket, k);
-        if (c->count > 0 && c->version < least) least = c->version;
-    }
-    leave(client);
-    return least == UINT64_MAX ? 0 : least;
-}
-
-double eni_client_staleness(const eni_client *client, uint32_t bucket)
-{
-    double sum = 0;
+    eni_client_answer answer = {.version = UINT64_MAX};
     int n = 0;
     enter(client);
     for (int k = 0; k < client->shards; k++) {
         const eni_client_partition *c = eni_client_partition_at(&client->state, bucket, k);
         if (c->count == 0) continue;
-        sum += (double)c->behind;
+        if (c->version < answer.version) answer.version = c->version;
+        answer.staleness += (double)c->behind;
         n++;
     }
     leave(client);
-    return n > 0 ? sum / n : 0;
+    return n > 0 ? (eni_client_answer){answer.version, answer.staleness / n} : (eni_client_answer){0};
 }
 
 int eni_client_is_shared(const eni_client *client)
@@ -591,13 +558,16 @@ static int find_count(const eni_peer *psd, const char *key, int most)
     return n >= 1 && n <= most ? n : 0;
 }
 
-en_status eni_endpoints_find(const eni_peer *psd, eni_endpoints *endpoints_out)
+en_status eni_endpoints_find(const eni_peer *psd, uint32_t epoch, const char *host_id,
+                             eni_endpoints *endpoints_out)
 {
     const char *every = eni_key_value_find(psd->member_data, psd->nmember_data, "state-every");
-    *endpoints_out = (eni_endpoints){.shards = find_count(psd, "shards", ENI_SHARDS_MAX),
-                                     .servers = find_count(psd, "servers", ENI_SERVERS_MAX),
+    const int servers = find_count(psd, "servers", ENI_SERVERS_MAX);
+    *endpoints_out = (eni_endpoints){.epoch = epoch,
+                                     .shards = find_count(psd, "shards", ENI_SHARDS_MAX),
+                                     .servers = host_id != NULL ? servers : 0,
                                      .state_every = every == NULL ? 0 : strtoull(every, NULL, 10)};
-    if (endpoints_out->shards == 0 || endpoints_out->servers == 0)
+    if (endpoints_out->shards == 0 || servers == 0)
         return eni_fail(EN_EPROTO, "endpoints", "the leader at %s is no psd: it named no shards", psd->host);
     for (int k = 0; k < endpoints_out->shards; k++) {
         endpoints_out->tcp[k] = find_text(psd, "lane", k);
@@ -605,21 +575,10 @@ en_status eni_endpoints_find(const eni_peer *psd, eni_endpoints *endpoints_out)
         return eni_fail(EN_EPROTO, "endpoints", "psd did not name its shard.%d", k);
     }
     for (int s = 0; s < endpoints_out->servers; s++) {
+        const char *at = find_text(psd, "host-id", s);
         endpoints_out->arena_sockets[s] = find_text(psd, "arena", s);
-        endpoints_out->host_ids[s] = find_text(psd, "host-id", s);
+        if (endpoints_out->arena_sockets[s] == NULL || at == NULL || strcmp(at, host_id) != 0)
+            endpoints_out->servers = 0;
     }
     return EN_OK;
-}
-
-eni_client_endpoints eni_endpoints_place(const eni_endpoints *endpoints, const char *host_id, uint32_t epoch)
-{
-    int may_share = host_id != NULL;
-    for (int s = 0; s < endpoints->servers && may_share; s++)
-        may_share = endpoints->arena_sockets[s] != NULL && endpoints->host_ids[s] != NULL &&
-                    strcmp(endpoints->host_ids[s], host_id) == 0;
-    return (eni_client_endpoints){.endpoints = endpoints->tcp,
-                                  .shards = endpoints->shards,
-                                  .arena_sockets = endpoints->arena_sockets,
-                                  .servers = may_share ? endpoints->servers : 0,
-                                  .epoch = epoch};
 }

@@ -28,19 +28,21 @@ enum { ENI_SLOT_NONE = -1 }; /* no vector */
 
 typedef struct eni_client eni_client;
 
-/* Where psd is. The texts are borrowed: of `psd`, during open; of locate(), until the next one. */
-typedef struct eni_client_endpoints {
-    const char *const *endpoints; /* (shards) tcp://... of the shards */
-    int shards;
-    const char *const *arena_sockets; /* (servers) abstract sockets where servers take arenas */
-    int servers;                      /* 0: payloads by message */
+enum { ENI_SHARDS_MAX = 256 };
+
+/* Where psd is, for a client of its. Texts are the world's. */
+typedef struct eni_endpoints {
     uint32_t epoch;
-} eni_client_endpoints;
+    int shards, servers;                        /* servers 0: payloads by message */
+    uint64_t state_every;                       /* 0: psd cannot come back */
+    const char *tcp[ENI_SHARDS_MAX];            /* (shards) tcp://... */
+    const char *arena_sockets[ENI_SERVERS_MAX]; /* (servers) abstract sockets where they take arenas */
+} eni_endpoints;
 
 /* Borrowed things outlive the client. */
 typedef struct eni_client_config {
     eni_net *net;
-    eni_client_endpoints psd;
+    const eni_endpoints *psd; /* borrowed during open */
     eni_arena *arena;
     const eni_buckets *buckets;
     const eni_token *token;
@@ -55,7 +57,7 @@ typedef struct eni_client_config {
     uint32_t keep; /* calls per partition to keep at most for a psd that comes back, at least 2; 0: none */
     /* How often psd came back: cheap, any thread. And where it is now, any thread of the client's. */
     uint64_t (*generation)(void *user);
-    en_status (*locate)(void *user, eni_client_endpoints *psd_out);
+    en_status (*locate)(void *user, const eni_endpoints **psd_out);
 } eni_client_config;
 
 /* Connects to every shard, says HELLO, and waits for all WELCOMEs. */
@@ -69,16 +71,12 @@ void eni_client_close(eni_client *client);
 en_status eni_client_map_weights(eni_client *client, int *is_mapped_out);
 
 /* Starts a call: `out_slot`'s contents of the bucket are sent (ENI_SLOT_NONE: a pure pull) and must not
- * change until the call is done; the reply goes to in_slot. `type` is ENI_MSG_CALL, INIT or SNAPSHOT. A
- * snapshot into another slot than ENI_SLOT_PARAM is a look aside: the next push is not said to be computed on
- * it. */
-en_status eni_client_call(eni_client *client, uint32_t type, uint32_t bucket, uint32_t kind, uint32_t what,
-                          int out_slot, int in_slot, uint64_t nsamples, uint64_t step);
-
-/* An ENI_MSG_CALL whose vector covers other samples than it weighs in a mean (nsamples): `covered`, those
- * that were computed since the last push of the bucket. eni_client_call says that both are the same. */
-en_status eni_client_push(eni_client *client, uint32_t bucket, uint32_t kind, uint32_t what, int out_slot,
-                          int in_slot, uint64_t nsamples, uint64_t covered, uint64_t step);
+ * change until the call is done; the reply goes to in_slot. Of `header` the caller fills in: the type, which
+ * is ENI_MSG_CALL, INIT or SNAPSHOT; kind, what, step; and of a push nsamples, its weight in a mean, and
+ * covered, the samples that were computed since the last push of the bucket. A snapshot into another slot
+ * than ENI_SLOT_PARAM is a look aside: the next push is not said to be computed on it. */
+en_status eni_client_call(eni_client *client, uint32_t bucket, int out_slot, int in_slot,
+                          const eni_header *header);
 
 /* What is behind one partition's vectors: as the last answer to a SNAPSHOT of it said, or as the next INIT of
  * it is to say (kind 0: weights that have a past). `lo` is its first element in the flat vector. count 0:
@@ -111,12 +109,13 @@ typedef struct eni_client_counters {
 void eni_client_count(const eni_client *client, eni_client_counters *counters_out);
 int64_t eni_client_waited(const eni_client *client); /* wait_ns alone */
 
-/* The version that a bucket's last reply carried: the least over its partitions. */
-uint64_t eni_client_version(const eni_client *client, uint32_t bucket);
-
-/* Versions between the weights that the bucket's last push was computed on and those it met, as the store
- * said in its answer: the mean over the partitions. 0 before the first push. */
-double eni_client_staleness(const eni_client *client, uint32_t bucket);
+/* What the store said in its last answers on a bucket. */
+typedef struct eni_client_answer {
+    uint64_t version; /* the least over its partitions */
+    double staleness; /* versions between the weights that the last push was computed on and those it met: the
+                         mean over the partitions. 0 before the first push */
+} eni_client_answer;
+eni_client_answer eni_client_answered(const eni_client *client, uint32_t bucket);
 
 /* 1 if payloads go through shared memory. */
 int eni_client_is_shared(const eni_client *client);
@@ -130,23 +129,11 @@ int eni_client_is_shared(const eni_client *client);
  *     lane.K        tcp://.. of shard K
  *     arena.S       abstract socket where server S takes arenas
  *     host-id.S     who may hand one over
- *     state-every   updates between two states on disk; absent: this psd cannot come back */
-enum { ENI_SHARDS_MAX = 256 };
-
-/* Texts are the world's. */
-typedef struct eni_endpoints {
-    int shards, servers;
-    uint64_t state_every;                       /* 0: psd cannot come back */
-    const char *tcp[ENI_SHARDS_MAX];            /* (shards) tcp://... */
-    const char *arena_sockets[ENI_SERVERS_MAX]; /* (servers) NULL: payloads by message only */
-    const char *host_ids[ENI_SERVERS_MAX];      /* (servers) */
-} eni_endpoints;
-
-/* EN_EPROTO, logged: the leader is no psd, or one that forgot a shard. */
-en_status eni_endpoints_find(const eni_peer *psd, eni_endpoints *endpoints_out);
-
-/* The same for a client on the host `host_id` (NULL: it wants no shared memory). Memory is shared with all
- * servers or with none. Points into `endpoints`. */
-eni_client_endpoints eni_endpoints_place(const eni_endpoints *endpoints, const char *host_id, uint32_t epoch);
+ *     state-every   updates between two states on disk; absent: this psd cannot come back
+ *
+ * For a client on the host `host_id` (NULL: it wants no shared memory). Memory is shared with all servers or
+ * with none. EN_EPROTO, logged: the leader is no psd, or one that forgot a shard. */
+en_status eni_endpoints_find(const eni_peer *psd, uint32_t epoch, const char *host_id,
+                             eni_endpoints *endpoints_out);
 
 #endif

@@ -245,13 +245,13 @@ static en_status await_welcomes(eni_client_wire *t, int64_t deadline_ns)
     return EN_OK;
 }
 
-en_status eni_client_wire_connect(eni_client_wire *t, const eni_client_endpoints *psd, int64_t deadline_ns)
+en_status eni_client_wire_connect(eni_client_wire *t, const eni_endpoints *psd, int64_t deadline_ns)
 {
     t->epoch = psd->epoch;
     t->greeted = 0;
     for (int k = 0; k < t->shards; k++) {
         eni_address address;
-        EN_TRY(eni_address_parse(psd->endpoints[k], &address));
+        EN_TRY(eni_address_parse(psd->tcp[k], &address));
         EN_TRY(eni_dealer_open(t->config->net, &address, 0, &t->dealers[k]));
     }
     if (psd->servers > 0) {
@@ -301,9 +301,9 @@ uint64_t eni_client_wire_bytes(const eni_client_wire *t)
 
 en_status eni_client_wire_init(eni_client_wire *t, const eni_client_config *config)
 {
-    const size_t shards = (size_t)config->psd.shards;
+    const size_t shards = (size_t)config->psd->shards;
     *t = (eni_client_wire){
-        .config = config, .shards = config->psd.shards, .at = -1, .weights_fd = -1, .wants_weights = 1};
+        .config = config, .shards = config->psd->shards, .at = -1, .weights_fd = -1, .wants_weights = 1};
     t->dealers = eni_alloc_array(shards, sizeof *t->dealers);
     t->is_ready = eni_alloc_array(shards, sizeof *t->is_ready);
     t->delayed = eni_alloc_array(config->buckets->n * shards, sizeof *t->delayed);

@@ -54,8 +54,7 @@ en_status eni_client_wire_refused(const eni_header *header);
 
 /* Opens the sockets, hands the arena over and waits for all WELCOMEs. EN_OK also if psd came back
  * once more meanwhile. */
-en_status eni_client_wire_connect(eni_client_wire *wire, const eni_client_endpoints *psd,
-                                  int64_t deadline_ns);
+en_status eni_client_wire_connect(eni_client_wire *wire, const eni_endpoints *psd, int64_t deadline_ns);
 void eni_client_wire_disconnect(eni_client_wire *wire);
 /* Closes weights_fd. */
 void eni_client_wire_forget_weights(eni_client_wire *wire);

@@ -343,12 +343,12 @@ static en_status open_store(en_client *client, uint32_t flags, int64_t deadline_
 {
     const eni_world_info *world = eni_member_world(client->member);
     eni_endpoints endpoints;
-    EN_TRY(eni_endpoints_find(&world->leader, &endpoints));
+    const char *sharing = flags & EN_CLIENT_TCP ? NULL : client->host_id;
+    EN_TRY(eni_endpoints_find(&world->leader, world->epoch, sharing, &endpoints));
     EN_TRY(eni_arena_open(client->elements, ENI_SLOT_FREE, 1, &client->arena));
     EN_TRY(eni_net_open(1, &client->net));
-    const char *sharing = flags & EN_CLIENT_TCP ? NULL : client->host_id;
     const eni_client_config config = {.net = client->net,
-                                      .psd = eni_endpoints_place(&endpoints, sharing, world->epoch),
+                                      .psd = &endpoints,
                                       .arena = client->arena,
                                       .buckets = &client->buckets,
                                       .token = &client->token,
@@ -370,8 +370,8 @@ static en_status start_alike(en_client *client, const en_client_options *o)
             memcpy(en_client_param(client, (int)i), initial, client->tensors[i].count * sizeof *initial);
     }
     for (uint32_t b = 0; o->rank == 0 && b < client->buckets.n; b++)
-        EN_TRY(eni_client_call(client->store, ENI_MSG_INIT, b, 0, EN_WEIGHTS, ENI_SLOT_PARAM, ENI_SLOT_NONE,
-                               0, 0));
+        EN_TRY(eni_client_call(client->store, b, ENI_SLOT_PARAM, ENI_SLOT_NONE,
+                               &(eni_header){.type = ENI_MSG_INIT, .what = EN_WEIGHTS}));
     for (uint32_t b = 0; o->rank == 0 && b < client->buckets.n; b++)
         EN_TRY(eni_client_wait(client->store, b));
     EN_TRY(en_client_pull(client, EN_CLIENT_ALL));
@@ -488,9 +488,13 @@ static en_status start_one(en_client *client, eni_kv_tensor *tensor, eni_kv_call
     int in_slot = call == ENI_KV_PUSH ? ENI_SLOT_NONE : ENI_SLOT_PARAM;
     tensor->call = call;
     for (uint32_t b = tensor->first_bucket; b < tensor->first_bucket + tensor->nbuckets; b++)
-        EN_TRY(eni_client_call(client->store, is_pull ? ENI_MSG_SNAPSHOT : ENI_MSG_CALL, b,
-                               is_pull ? 0 : PUSH, is_pull ? EN_WEIGHTS : EN_GRAD, out_slot, in_slot,
-                               nsamples, client->pushes));
+        EN_TRY(eni_client_call(client->store, b, out_slot, in_slot,
+                               &(eni_header){.type = is_pull ? ENI_MSG_SNAPSHOT : ENI_MSG_CALL,
+                                             .kind = is_pull ? 0 : PUSH,
+                                             .what = is_pull ? EN_WEIGHTS : EN_GRAD,
+                                             .nsamples = nsamples,
+                                             .covered = nsamples,
+                                             .step = client->pushes}));
     return EN_OK;
 }
 
@@ -529,7 +533,8 @@ static void count_push(en_client *client, const eni_kv_tensor *tensor)
 {
     double staleness = 0;
     for (uint32_t b = 0; b < tensor->nbuckets; b++)
-        staleness += eni_client_staleness(client->store, tensor->first_bucket + b) / tensor->nbuckets;
+        staleness +=
+            eni_client_answered(client->store, tensor->first_bucket + b).staleness / tensor->nbuckets;
     client->pushes++;
     client->staleness_sum += staleness;
     if (staleness > client->staleness_max) client->staleness_max = staleness;
@@ -539,7 +544,7 @@ static uint64_t answered_version(const en_client *client, const eni_kv_tensor *t
 {
     uint64_t least = UINT64_MAX;
     for (uint32_t b = 0; b < tensor->nbuckets; b++) {
-        uint64_t version = eni_client_version(client->store, tensor->first_bucket + b);
+        uint64_t version = eni_client_answered(client->store, tensor->first_bucket + b).version;
         if (version < least) least = version;
     }
     return least;

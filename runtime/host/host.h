@@ -52,7 +52,7 @@ typedef struct eni_operation {
     int32_t dest; /* EN_SERVERS, or the store inside a rank */
     uint32_t bucket, call_kind, what;
     int out, in;                /* slots of the arena, or ENI_SLOT_NONE */
-    uint64_t nsamples, covered; /* as eni_client_push */
+    uint64_t nsamples, covered; /* as eni_client_call */
     uint64_t step;
 
     /* Answers, after wait. */

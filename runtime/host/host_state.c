@@ -132,9 +132,14 @@ en_status eni_operation_start(eni_host *host, eni_operation *op)
     eni_client *client = host->config.client;
     if (t->start != NULL) return t->start(t->user, op);
     if (op->kind == ENI_OPERATION_COLL) return eni_coll_submit(group_of(host, op), &op->coll, &op->ticket);
-    op->version = eni_client_version(client, op->bucket);
-    return eni_client_push(client, op->bucket, op->call_kind, op->what, op->out, op->in, op->nsamples,
-                           op->covered, op->step);
+    op->version = eni_client_answered(client, op->bucket).version;
+    return eni_client_call(client, op->bucket, op->out, op->in,
+                           &(eni_header){.type = ENI_MSG_CALL,
+                                         .kind = op->call_kind,
+                                         .what = op->what,
+                                         .nsamples = op->nsamples,
+                                         .covered = op->covered,
+                                         .step = op->step});
 }
 
 bool eni_operation_test(eni_host *host, const eni_operation *op)
@@ -164,8 +169,9 @@ en_status eni_operation_wait(eni_host *host, eni_operation *op)
     const int64_t before_ns = eni_client_waited(client);
     EN_TRY(eni_client_wait(client, op->bucket));
     op->waited_ns = eni_client_waited(client) - before_ns;
-    op->version = eni_client_version(client, op->bucket);
-    op->staleness = eni_client_staleness(client, op->bucket);
+    const eni_client_answer answer = eni_client_answered(client, op->bucket);
+    op->version = answer.version;
+    op->staleness = answer.staleness;
     return EN_OK;
 }
 

@@ -37,7 +37,7 @@ static struct scene {
     eni_net *net, *psd_net;
     shard shard[SHARDS];
     char endpoint_text[SHARDS][ENI_ADDRESS_TEXT];
-    const char *endpoints[SHARDS], *doors[1];
+    eni_endpoints psd;
     char door_name[ENI_FDPASS_NAME];
     int door_fd;
     int32_t door_answer;
@@ -113,11 +113,13 @@ static int setup(void **state)
         eni_token_hex(&s.token, s.shard[k].token);
         if (eni_router_open(s.psd_net, &any, false, 0, &s.shard[k].router, &bound) != EN_OK) return -1;
         eni_address_format(&bound, s.endpoint_text[k]);
-        s.endpoints[k] = s.endpoint_text[k];
+        s.psd.tcp[k] = s.endpoint_text[k];
         if (pthread_create(&s.shard[k].thread, NULL, shard_main, &s.shard[k]) != 0) return -1;
     }
+    s.psd.shards = SHARDS;
+    s.psd.epoch = 1;
     s.config = (eni_client_config){.net = s.net,
-                                   .psd = {.endpoints = s.endpoints, .shards = SHARDS, .epoch = 1},
+                                   .psd = &s.psd,
                                    .arena = s.arena,
                                    .buckets = s.buckets,
                                    .token = &s.token,
@@ -161,9 +163,8 @@ static void open_door(int32_t answer)
     s.door_answer = answer;
     assert_int_equal(eni_fdpass_listen(s.door_name, &s.door_fd), EN_OK);
     assert_int_equal(pthread_create(&s.door, NULL, door_main, NULL), 0);
-    s.doors[0] = s.door_name;
-    s.config.psd.arena_sockets = s.doors;
-    s.config.psd.servers = 1;
+    s.psd.arena_sockets[0] = s.door_name;
+    s.psd.servers = 1;
 }
 
 /* grad of `bucket` counts from `first`; param is cleared. */
@@ -177,7 +178,9 @@ static void prepare(uint32_t bucket, float first)
 
 static en_status call(uint32_t bucket, uint32_t kind)
 {
-    return eni_client_call(s.client, ENI_MSG_CALL, bucket, kind, 1, ENI_SLOT_GRAD, ENI_SLOT_PARAM, 8, 3);
+    return eni_client_call(
+        s.client, bucket, ENI_SLOT_GRAD, ENI_SLOT_PARAM,
+        &(eni_header){.type = ENI_MSG_CALL, .kind = kind, .what = 1, .nsamples = 8, .covered = 8, .step = 3});
 }
 
 /* param of `bucket` is twice what prepare left in grad. */
@@ -273,7 +276,8 @@ static void test_weights_are_read_where_psd_has_them(void **state)
     assert_int_equal(count.payload_received, COUNT * sizeof(float)); /* it counts all the same */
     assert_int_equal(count.shm_bytes, 2 * COUNT * sizeof(float));
     /* another slot gets a copy */
-    assert_int_equal(eni_client_call(s.client, ENI_MSG_SNAPSHOT, C, 0, 3, ENI_SLOT_NONE, ENI_SLOT_FREE, 0, 0),
+    assert_int_equal(eni_client_call(s.client, C, ENI_SLOT_NONE, ENI_SLOT_FREE,
+                                     &(eni_header){.type = ENI_MSG_SNAPSHOT, .what = 3}),
                      EN_OK);
     assert_int_equal(eni_client_wait(s.client, C), EN_OK);
     assert_true(*eni_arena_at(s.arena, ENI_SLOT_FREE, s.buckets->bucket[C].lo + 1) == 1);
@@ -307,33 +311,38 @@ static void test_versions(void **state)
 {
     (void)state;
     open_client();
-    assert_int_equal(eni_client_version(s.client, C), 0);
+    assert_int_equal(eni_client_answered(s.client, C).version, 0);
     for (uint64_t i = 1; i <= 3; i++) {
         prepare(C, 0);
         assert_int_equal(call(C, ECHO), EN_OK);
         assert_int_equal(eni_client_wait(s.client, C), EN_OK);
-        assert_int_equal(eni_client_version(s.client, C), i);
+        assert_int_equal(eni_client_answered(s.client, C).version, i);
         assert_int_equal(atomic_load(&s.shard[1].base[C]), i - 1); /* what it was computed on */
     }
-    assert_int_equal(eni_client_version(s.client, A), 0);
+    assert_int_equal(eni_client_answered(s.client, A).version, 0);
 }
 
 static void test_pull_init_and_snapshot(void **state)
 {
     (void)state;
     open_client();
-    assert_int_equal(eni_client_call(s.client, ENI_MSG_INIT, C, 0, 3, ENI_SLOT_PARAM, ENI_SLOT_NONE, 0, 0),
+    assert_int_equal(eni_client_call(s.client, C, ENI_SLOT_PARAM, ENI_SLOT_NONE,
+                                     &(eni_header){.type = ENI_MSG_INIT, .what = 3}),
                      EN_OK);
     assert_int_equal(eni_client_wait(s.client, C), EN_OK);
     assert_int_equal(atomic_load(&s.shard[0].inits) + atomic_load(&s.shard[1].inits), 2);
     prepare(C, 0);
-    assert_int_equal(
-        eni_client_call(s.client, ENI_MSG_SNAPSHOT, C, 0, 3, ENI_SLOT_NONE, ENI_SLOT_PARAM, 0, 0), EN_OK);
+    assert_int_equal(eni_client_call(s.client, C, ENI_SLOT_NONE, ENI_SLOT_PARAM,
+                                     &(eni_header){.type = ENI_MSG_SNAPSHOT, .what = 3}),
+                     EN_OK);
     assert_int_equal(eni_client_wait(s.client, C), EN_OK);
     const float *param = eni_arena_at(s.arena, ENI_SLOT_PARAM, s.buckets->bucket[C].lo);
     assert_true(param[0] == 0 && param[31] == 31 && param[32] == 0 && param[63] == 31); /* two partitions */
-    assert_int_equal(eni_client_call(s.client, ENI_MSG_CALL, C, ECHO, 1, ENI_SLOT_GRAD, ENI_SLOT_NONE, 8, 0),
-                     EN_OK);
+    assert_int_equal(
+        eni_client_call(
+            s.client, C, ENI_SLOT_GRAD, ENI_SLOT_NONE,
+            &(eni_header){.type = ENI_MSG_CALL, .kind = ECHO, .what = 1, .nsamples = 8, .covered = 8}),
+        EN_OK);
     assert_int_equal(eni_client_wait(s.client, C), EN_OK); /* a push whose answer nobody wants */
     assert_true(param[31] == 31);
 }
@@ -379,7 +388,7 @@ static void test_an_old_answer_is_not_taken(void **state)
     assert_int_equal(call(C, ECHO), EN_OK); /* the first's answer comes again before this one's */
     assert_int_equal(eni_client_wait(s.client, C), EN_OK);
     expect_doubled(C, 2);
-    assert_int_equal(eni_client_version(s.client, C), 2);
+    assert_int_equal(eni_client_answered(s.client, C).version, 2);
 }
 
 static void expect_failure(uint32_t kind, en_status status, const char *text)

@@ -18,7 +18,7 @@ typedef struct scene {
     eni_net *net, *psd_net;
     shard shard[SHARDS];
     char text[SHARDS][ENI_ADDRESS_TEXT];
-    const char *endpoints[SHARDS];
+    eni_endpoints psd;
     eni_token token;
     eni_arena *arena;
     eni_buckets *buckets;
@@ -35,7 +35,7 @@ static void start_shard(scene *s, int k)
     eni_token_hex(&s->token, l->token);
     assert_int_equal(eni_router_open(s->psd_net, &any, false, 0, &l->router, &bound), EN_OK);
     eni_address_format(&bound, s->text[k]);
-    s->endpoints[k] = s->text[k];
+    s->psd.tcp[k] = s->text[k];
     assert_int_equal(pthread_create(&l->thread, NULL, shard_main, l), 0);
 }
 
@@ -50,8 +50,10 @@ static void open_scene(scene *s)
     assert_int_equal(eni_buckets_new(&tensor, 1, COUNT, 131072, &s->buckets), EN_OK);
     for (int k = 0; k < SHARDS; k++)
         start_shard(s, k);
+    s->psd.shards = SHARDS;
+    s->psd.epoch = 1;
     eni_client_config config = {.net = s->net,
-                                .psd = {.endpoints = s->endpoints, .shards = SHARDS, .epoch = 1},
+                                .psd = &s->psd,
                                 .arena = s->arena,
                                 .buckets = s->buckets,
                                 .token = &s->token,
@@ -77,15 +79,18 @@ static void close_scene(scene *s)
 static void push(scene *s)
 {
     assert_int_equal(
-        eni_client_call(s->client, ENI_MSG_CALL, 0, ECHO, EN_GRAD, ENI_SLOT_GRAD, ENI_SLOT_PARAM, 1, 0),
+        eni_client_call(
+            s->client, 0, ENI_SLOT_GRAD, ENI_SLOT_PARAM,
+            &(eni_header){.type = ENI_MSG_CALL, .kind = ECHO, .what = EN_GRAD, .nsamples = 1, .covered = 1}),
         EN_OK);
     assert_int_equal(eni_client_wait(s->client, 0), EN_OK);
 }
 
 static void snapshot(scene *s, int slot)
 {
-    assert_int_equal(
-        eni_client_call(s->client, ENI_MSG_SNAPSHOT, 0, 0, EN_WEIGHTS, ENI_SLOT_NONE, slot, 0, 0), EN_OK);
+    assert_int_equal(eni_client_call(s->client, 0, ENI_SLOT_NONE, slot,
+                                     &(eni_header){.type = ENI_MSG_SNAPSHOT, .what = EN_WEIGHTS}),
+                     EN_OK);
     assert_int_equal(eni_client_wait(s->client, 0), EN_OK);
 }
 
@@ -99,12 +104,12 @@ static void a_look_aside_does_not_make_a_gradient_fresher(void **state)
     push(&s); /* version 1 */
     snapshot(&s, ENI_SLOT_FREE);
     snapshot(&s, ENI_SLOT_FREE);
-    assert_int_equal(eni_client_version(s.client, 0), 1);
+    assert_int_equal(eni_client_answered(s.client, 0).version, 1);
     push(&s); /* version 4 */
     for (int k = 0; k < SHARDS; k++)
         assert_int_equal(atomic_load(&s.shard[k].base[0]), 1);
     snapshot(&s, ENI_SLOT_PARAM); /* as at the start of a run */
-    assert_int_equal(eni_client_version(s.client, 0), 5);
+    assert_int_equal(eni_client_answered(s.client, 0).version, 5);
     push(&s);
     for (int k = 0; k < SHARDS; k++)
         assert_int_equal(atomic_load(&s.shard[k].base[0]), 5);
@@ -120,13 +125,13 @@ static void staleness_is_what_the_shards_say(void **state)
     scene s;
     open_scene(&s);
     push(&s);
-    assert_true(eni_client_staleness(s.client, 0) == 0);
+    assert_true(eni_client_answered(s.client, 0).staleness == 0);
     atomic_store(&s.shard[0].met_ahead, 2);
     atomic_store(&s.shard[1].met_ahead, 5);
     push(&s);
-    assert_true(eni_client_staleness(s.client, 0) == 3.5);
+    assert_true(eni_client_answered(s.client, 0).staleness == 3.5);
     snapshot(&s, ENI_SLOT_FREE); /* no push: nothing changes */
-    assert_true(eni_client_staleness(s.client, 0) == 3.5);
+    assert_true(eni_client_answered(s.client, 0).staleness == 3.5);
     close_scene(&s);
 }
 

@@ -112,9 +112,9 @@ static void open_shard(world *w)
 static en_status open_client(peer *me)
 {
     world *w = me->w;
-    const char *const endpoints[] = {w->endpoint};
+    const eni_endpoints psd = {.epoch = 1, .shards = 1, .tcp = {w->endpoint}};
     const eni_client_config config = {.net = w->net,
-                                      .psd = {.endpoints = endpoints, .shards = 1, .epoch = 1},
+                                      .psd = &psd,
                                       .arena = w->arenas[me->rank],
                                       .buckets = w->buckets,
                                       .token = &w->token,
@@ -130,7 +130,8 @@ static en_status open_client(peer *me)
 static en_status exchange(peer *me, uint32_t type, int out, int in)
 {
     for (uint32_t b = 0; b < me->w->buckets->n; b++) {
-        en_status st = eni_client_call(me->client, type, b, 0, EN_WEIGHTS, out, in, 0, 0);
+        en_status st =
+            eni_client_call(me->client, b, out, in, &(eni_header){.type = type, .what = EN_WEIGHTS});
         if (st == EN_OK) st = eni_client_wait(me->client, b);
         if (st != EN_OK) return st;
     }

@@ -115,14 +115,14 @@ static void train(eni_client *client, eni_arena *arena, int32_t rank)
         if (rank == 0) {
             for (uint64_t i = 0; i < counts[b]; i++)
                 param[offsets[b] + i] = weight_at(offsets[b] + i);
-            assert_int_equal(
-                eni_client_call(client, ENI_MSG_INIT, b, 0, EN_WEIGHTS, ENI_SLOT_PARAM, ENI_SLOT_NONE, 0, 0),
-                EN_OK);
+            assert_int_equal(eni_client_call(client, b, ENI_SLOT_PARAM, ENI_SLOT_NONE,
+                                             &(eni_header){.type = ENI_MSG_INIT, .what = EN_WEIGHTS}),
+                             EN_OK);
             assert_int_equal(eni_client_wait(client, b), EN_OK);
         }
-        assert_int_equal(
-            eni_client_call(client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_PARAM, 0, 0),
-            EN_OK);
+        assert_int_equal(eni_client_call(client, b, ENI_SLOT_NONE, ENI_SLOT_PARAM,
+                                         &(eni_header){.type = ENI_MSG_SNAPSHOT, .what = EN_WEIGHTS}),
+                         EN_OK);
         assert_int_equal(eni_client_wait(client, b), EN_OK);
     }
     assert_int_equal(eni_client_map_weights(client, &is_mapped), EN_OK);
@@ -131,8 +131,13 @@ static void train(eni_client *client, eni_arena *arena, int32_t rank)
         for (uint32_t b = 0; b < BUCKETS; b++) {
             for (uint64_t i = 0; i < counts[b]; i++)
                 grad[offsets[b] + i] = gradient_at(rank, t, offsets[b] + i);
-            assert_int_equal(eni_client_call(client, ENI_MSG_CALL, b, 1, EN_GRAD, ENI_SLOT_GRAD,
-                                             ENI_SLOT_PARAM, SAMPLES, t),
+            assert_int_equal(eni_client_call(client, b, ENI_SLOT_GRAD, ENI_SLOT_PARAM,
+                                             &(eni_header){.type = ENI_MSG_CALL,
+                                                           .kind = 1,
+                                                           .what = EN_GRAD,
+                                                           .nsamples = SAMPLES,
+                                                           .covered = SAMPLES,
+                                                           .step = t}),
                              EN_OK);
         }
         for (uint32_t b = 0; b < BUCKETS; b++)
@@ -151,12 +156,13 @@ static void use_client(worker *w, eni_member *member, int64_t deadline)
     eni_net *net;
     eni_client *client;
     plan_buckets(&plan, ranges);
-    assert_int_equal(eni_endpoints_find(&info->leader, &shards), EN_OK);
+    const char *sharing = w->is_shared ? info->leader.host_id : NULL;
+    assert_int_equal(eni_endpoints_find(&info->leader, info->epoch, sharing, &shards), EN_OK);
     assert_int_equal(eni_arena_open(ELEMENTS, ENI_ARENA_NSLOTS, 1, &arena), EN_OK);
     assert_int_equal(eni_net_open(1, &net), EN_OK);
     const eni_client_config config = {
         .net = net,
-        .psd = eni_endpoints_place(&shards, w->is_shared ? info->leader.host_id : NULL, info->epoch),
+        .psd = &shards,
         .arena = arena,
         .buckets = &plan,
         .token = &w->server->token,

@@ -64,15 +64,15 @@ static void never(void *user, const char *reason)
 static void open_client(rig *r, const eni_address *address, int is_shared)
 {
     char text[ENI_ADDRESS_TEXT];
-    const char *endpoints[] = {text}, *sockets[] = {eni_arenas_name(r->arenas)};
+    const eni_endpoints psd = {.epoch = 1,
+                               .shards = 1,
+                               .servers = is_shared,
+                               .tcp = {text},
+                               .arena_sockets = {eni_arenas_name(r->arenas)}};
     eni_address_format(address, text);
     assert_int_equal(eni_arena_open(ELEMENTS, ENI_ARENA_NSLOTS, 1, &r->arena), EN_OK);
     const eni_client_config config = {.net = r->net,
-                                      .psd = {.endpoints = endpoints,
-                                              .shards = 1,
-                                              .arena_sockets = sockets,
-                                              .servers = is_shared,
-                                              .epoch = 1},
+                                      .psd = &psd,
                                       .arena = r->arena,
                                       .buckets = &buckets,
                                       .token = &r->token,
@@ -88,7 +88,13 @@ static void call_all(rig *r, uint32_t type, int in_slot, uint64_t step)
     const int out_slot = type == ENI_MSG_CALL ? ENI_SLOT_GRAD : ENI_SLOT_PARAM;
     const uint32_t kind = type == ENI_MSG_CALL, what = kind ? EN_GRAD : EN_WEIGHTS;
     for (uint32_t b = 0; b < PARTITIONS; b++)
-        assert_int_equal(eni_client_call(r->client, type, b, kind, what, out_slot, in_slot, kind, step),
+        assert_int_equal(eni_client_call(r->client, b, out_slot, in_slot,
+                                         &(eni_header){.type = type,
+                                                       .kind = kind,
+                                                       .what = what,
+                                                       .nsamples = kind,
+                                                       .covered = kind,
+                                                       .step = step}),
                          EN_OK);
     for (uint32_t b = 0; b < PARTITIONS; b++)
         assert_int_equal(eni_client_wait(r->client, b), EN_OK);

@@ -69,15 +69,13 @@ static uint64_t generation(void *user)
     return eni_member_generation(w->member);
 }
 
-static en_status locate(void *user, eni_client_endpoints *psd_out)
+static en_status locate(void *user, const eni_endpoints **psd_out)
 {
     worker *w = user;
     uint32_t epoch;
     const eni_peer *psd = eni_member_leader(w->member, &epoch);
-    const en_status st = eni_endpoints_find(psd, &w->endpoints);
-    if (st == EN_OK)
-        *psd_out = eni_endpoints_place(&w->endpoints, w->trial->plan->is_shared ? psd->host_id : NULL, epoch);
-    return st;
+    *psd_out = &w->endpoints;
+    return eni_endpoints_find(psd, epoch, w->trial->plan->is_shared ? psd->host_id : NULL, &w->endpoints);
 }
 
 static en_status begin_alike(worker *w, eni_client *client)
@@ -85,12 +83,13 @@ static en_status begin_alike(worker *w, eni_client *client)
     for (uint32_t b = 0; b < NBUCKETS; b++) {
         en_status st = EN_OK;
         if (w->rank == 0) {
-            st = eni_client_call(client, ENI_MSG_INIT, b, 0, EN_WEIGHTS, ENI_SLOT_PARAM, ENI_SLOT_NONE, 0, 0);
+            st = eni_client_call(client, b, ENI_SLOT_PARAM, ENI_SLOT_NONE,
+                                 &(eni_header){.type = ENI_MSG_INIT, .what = EN_WEIGHTS});
             if (st == EN_OK) st = eni_client_wait(client, b);
         }
         if (st == EN_OK)
-            st = eni_client_call(client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_PARAM, 0,
-                                 0);
+            st = eni_client_call(client, b, ENI_SLOT_NONE, ENI_SLOT_PARAM,
+                                 &(eni_header){.type = ENI_MSG_SNAPSHOT, .what = EN_WEIGHTS});
         if (st == EN_OK) st = eni_client_wait(client, b);
         if (st != EN_OK) return st;
     }
@@ -105,8 +104,13 @@ static en_status push_all(worker *w, eni_client *client)
         for (int b = 0; b < NBUCKETS && st == EN_OK; b++) {
             memset(grad + b * COUNT, 0, COUNT * sizeof *grad);
             grad[(uint64_t)b * COUNT + index_of(w->rank, w->pushes, b)] = 1;
-            st = eni_client_call(client, ENI_MSG_CALL, (uint32_t)b, 1, EN_GRAD, ENI_SLOT_GRAD, ENI_SLOT_PARAM,
-                                 1, w->pushes);
+            st = eni_client_call(client, (uint32_t)b, ENI_SLOT_GRAD, ENI_SLOT_PARAM,
+                                 &(eni_header){.type = ENI_MSG_CALL,
+                                               .kind = 1,
+                                               .what = EN_GRAD,
+                                               .nsamples = 1,
+                                               .covered = 1,
+                                               .step = w->pushes});
         }
         for (int b = 0; b < NBUCKETS && st == EN_OK; b++)
             st = eni_client_wait(client, (uint32_t)b);
@@ -119,8 +123,8 @@ static en_status push_all(worker *w, eni_client *client)
 static en_status look(worker *w, eni_client *client)
 {
     for (uint32_t b = 0; b < NBUCKETS; b++) {
-        en_status st =
-            eni_client_call(client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_PARAM, 0, 0);
+        en_status st = eni_client_call(client, b, ENI_SLOT_NONE, ENI_SLOT_PARAM,
+                                       &(eni_header){.type = ENI_MSG_SNAPSHOT, .what = EN_WEIGHTS});
         if (st == EN_OK) st = eni_client_wait(client, b);
         if (st != EN_OK) return st;
     }
@@ -144,7 +148,7 @@ static en_status use_client(worker *w)
     const eni_world_info *info = eni_member_world(w->member);
     eni_bucket_range ranges[NBUCKETS];
     eni_buckets plan = {.n = NBUCKETS, .count = NELEMENTS, .bucket = ranges};
-    eni_client_endpoints psd;
+    const eni_endpoints *psd;
     eni_net *net;
     eni_client *client = NULL;
     for (uint64_t b = 0; b < NBUCKETS; b++)
