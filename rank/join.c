@@ -59,7 +59,6 @@ static en_status start_leader(eni_rank *self, const eni_address *listen)
                                 .host = self->host,
                                 .host_id = self->host_id,
                                 .token = self->token,
-                                .epoch = 1,
                                 .join_ns = c->join_timeout_ns,
                                 .peer_timeout_ns = c->peer_timeout_ns,
                                 .budget = self->job.plan.micro_batches - self->saving.first_micro,
@@ -412,14 +411,13 @@ en_status eni_rank_cause(eni_rank *self, en_status st)
 void eni_rank_give_up(eni_rank *self, en_status st)
 {
     char reason[ENI_REASON_MAX] = "", said[ENI_REASON_MAX];
-    eni_death death;
     /* The exact sentence that this rank has logged: the survivors hear the cause, not its class. */
     const char *why = st != EN_EINTR && eni_log_last_error(said, sizeof said) ? said : en_status_str(st);
     eni_shutdown_heard(self->shutdown);
     if (self->exchange.net != NULL)
         eni_net_abort(self->exchange.net); /* nobody may take it: unsent messages would cost 2 s */
     if (self->member != NULL) {
-        eni_member_reason(self->member, reason);
+        memcpy(reason, eni_member_outcome(self->member).reason, sizeof reason);
         if (reason[0] == 0) eni_member_abort(self->member, why);
     } else if (self->leader != NULL) {
         snprintf(reason, sizeof reason, "rank %d gave up: %.480s", self->world.rank, why);
@@ -427,9 +425,10 @@ void eni_rank_give_up(eni_rank *self, en_status st)
     }
     /* The leader names the one who gave up; to be stopped before it has would be the end that others hear. */
     if (self->leader != NULL) eni_leader_wait(self->leader, eni_now_ns() + 2 * ENI_SECOND, -1);
-    if (self->leader != NULL && self->asked.launcher_fd >= 0 &&
-        eni_leader_death(self->leader, &death) == EN_OK)
-        eni_failure_write(self->asked.launcher_fd, &death); /* there may be no member yet to know it */
+    const eni_run_outcome outcome =
+        self->leader != NULL ? eni_leader_outcome(self->leader) : (eni_run_outcome){0};
+    if (outcome.has_death && self->asked.launcher_fd >= 0)
+        eni_failure_write(self->asked.launcher_fd, &outcome.death); /* there may be no member to know it */
     if (st == EN_EINTR)
         eni_result_cut_short(self, "interrupted", "");
     else

@@ -70,13 +70,11 @@ static void heed_signal(eni_shutdown *e)
 /* With the member's lock held. */
 static void heed_member(eni_shutdown *e)
 {
-    char why[ENI_REASON_MAX];
-    eni_death death;
-    if (eni_member_is_stopping(e->member, why)) ask(e, SIGTERM);
+    const eni_run_outcome outcome = eni_member_outcome(e->member);
+    if (outcome.stop_why[0] != 0) ask(e, SIGTERM);
     if (e->lost_ns != INT64_MAX || eni_member_status(e->member) == EN_OK) return;
     e->lost_ns = eni_now_ns();
-    if (e->config.report_fd >= 0 && eni_member_death(e->member, &death) == EN_OK)
-        eni_failure_write(e->config.report_fd, &death);
+    if (e->config.report_fd >= 0 && outcome.has_death) eni_failure_write(e->config.report_fd, &outcome.death);
 }
 
 /* ---- the thread ---- */
@@ -178,10 +176,9 @@ en_status eni_shutdown_status(const eni_shutdown *e)
 
 bool eni_shutdown_is_asked(eni_shutdown *e)
 {
-    char why[ENI_REASON_MAX];
     if (e->asked_ns != INT64_MAX) return true;
     pthread_mutex_lock(&e->lock);
-    const bool is_stopping = e->member != NULL && eni_member_is_stopping(e->member, why);
+    const bool is_stopping = e->member != NULL && eni_member_outcome(e->member).stop_why[0] != 0;
     pthread_mutex_unlock(&e->lock);
     return is_stopping;
 }

@@ -429,9 +429,8 @@ static en_status join_leader(eni_psd *psd)
 
 static en_status await_end(eni_psd *psd)
 {
-    char reason[ENI_REASON_MAX];
     en_status st = eni_member_await_end(psd->lead.member, INT64_MAX);
-    if (eni_member_is_stopping(psd->lead.member, reason)) st = EN_EINTR;
+    if (eni_member_outcome(psd->lead.member).stop_why[0] != 0) st = EN_EINTR;
     if (st != EN_OK && psd->net) eni_net_abort(psd->net);
     return st;
 }
@@ -542,7 +541,6 @@ static en_status start_leader(eni_psd *p)
         .host = p->host,
         .host_id = p->host_id,
         .token = p->token.value,
-        .epoch = 1,
         .join_ns = c->join_timeout_ns,
         .peer_timeout_ns = c->peer_timeout_ns,
         .on_world = on_world,
@@ -690,16 +688,14 @@ static en_status end_early(eni_psd *p)
 /* Waits for the end, and says how it came. */
 static en_status serve(eni_psd *p, int signal_fd)
 {
-    char reason[ENI_REASON_MAX];
-    eni_death death;
     en_status st = eni_leader_wait(p->lead.leader, INT64_MAX, signal_fd);
     if (st == EN_EINTR && !eni_leader_is_over(p->lead.leader)) st = end_early(p);
-    if (eni_leader_is_stopping(p->lead.leader, reason)) st = EN_EINTR;
-    if (st != EN_OK && p->config->result_fd >= 0 && eni_leader_death(p->lead.leader, &death) == EN_OK)
-        eni_failure_write((int)p->config->result_fd, &death);
+    const eni_run_outcome outcome = eni_leader_outcome(p->lead.leader);
+    if (outcome.stop_why[0] != 0) st = EN_EINTR;
+    if (st != EN_OK && p->config->result_fd >= 0 && outcome.has_death)
+        eni_failure_write((int)p->config->result_fd, &outcome.death);
     if (st != EN_OK && p->net) eni_net_abort(p->net);
-    eni_leader_reason(p->lead.leader, reason);
-    if (st != EN_OK && st != EN_EINTR && reason[0] == 0)
+    if (st != EN_OK && st != EN_EINTR && outcome.reason[0] == 0)
         eni_error("psd", "%s", en_status_str(st)); /* else the leader has said it */
     return st;
 }

@@ -74,6 +74,24 @@ void eni_peer_fini(eni_peer *peer)
     *peer = (eni_peer){0};
 }
 
+bool eni_kept_fill(eni_kept *kept, const eni_message *m)
+{
+    eni_kept_fini(kept);
+    kept->data = eni_alloc(m->blob.bytes);
+    if (kept->data == NULL) return false;
+    memcpy(kept->data, m->blob.data, m->blob.bytes);
+    memcpy(kept->tag, m->tag, sizeof kept->tag);
+    kept->bytes = m->blob.bytes;
+    kept->number = m->number;
+    return true;
+}
+
+void eni_kept_fini(eni_kept *kept)
+{
+    eni_free(kept->data);
+    *kept = (eni_kept){0};
+}
+
 const char *eni_key_value_find(const eni_key_value *key_values, size_t nkey_values, const char *key)
 {
     for (size_t i = 0; i < nkey_values; i++)

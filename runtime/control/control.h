@@ -74,6 +74,14 @@ typedef struct eni_death {
     char cause[ENI_REASON_MAX]; /* "its connection closed without a goodbye", "silent for 5.0 s", .. */
 } eni_death;
 
+/* How the run stands for one process; texts that say nothing are "". */
+typedef struct eni_run_outcome {
+    bool has_death;
+    eni_death death;               /* the first failed rank */
+    char reason[ENI_REASON_MAX];   /* how it ended, if not well, as one sentence */
+    char stop_why[ENI_REASON_MAX]; /* an early end was asked for, by anybody: "Ctrl-C at rank 0" */
+} eni_run_outcome;
+
 /* The failure record, the same sentence in every process: "rank 1 (pid 4121 on host b) died at step 41 in
  * backward: silent for 5.0 s", "rank 1 (pid 4121 on host b) was stopped (SIGSTOP or Ctrl-Z) for 5.0 s .." */
 void eni_death_text(const eni_death *death, char text_out[ENI_REASON_MAX]);

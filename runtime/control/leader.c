@@ -344,7 +344,7 @@ static void check_asked(eni_leader *leader)
     pthread_mutex_lock(&leader->lock);
     bool is_abort_asked = leader->asked.is_abort, is_stop_asked = leader->asked.is_stop;
     memcpy(abort_reason, leader->asked.abort_reason, sizeof abort_reason);
-    memcpy(stop_why, leader->asked.stop_why, sizeof stop_why);
+    memcpy(stop_why, leader->end.outcome.stop_why, sizeof stop_why);
     leader->asked.is_stop = false;
     pthread_mutex_unlock(&leader->lock);
     if (leader->stage == LEADER_ENDING) return;
@@ -393,7 +393,7 @@ static void *run(void *argument)
         round_once(leader);
     while (leader->stage != LEADER_ENDING || (has_connections(leader) && eni_now_ns() < leader->when.end_ns));
     pthread_mutex_lock(&leader->lock);
-    leader->outcome.is_over = true;
+    leader->end.is_over = true;
     pthread_mutex_unlock(&leader->lock);
     eventfd_write(leader->loop.over_fd, 1);
     return NULL;
@@ -407,16 +407,17 @@ static void leader_free(eni_leader *leader)
         eni_connection_free(&leader->connections[i]);
     for (int32_t i = 0; i < leader->nmembers && leader->members != NULL; i++) {
         eni_leader_member *member = &leader->members[i];
-        eni_slot_fini(&member->slot[0]);
-        eni_slot_fini(&member->slot[1]);
-        eni_slot_fini(&member->added);
+        eni_kept_fini(&member->kept[0]);
+        eni_kept_fini(&member->kept[1]);
+        eni_kept_fini(&member->added);
         eni_free((void *)(uintptr_t)member->member_data);
     }
     const bool is_revived = leader->config.revived != NULL; /* then these are borrowed */
     for (int32_t i = is_revived ? leader->config.nranks : 0; i < leader->nmembers && leader->peers != NULL;
          i++)
         eni_peer_fini(&leader->peers[i]);
-    eni_leader_status_close(leader->status_file);
+    eni_run_writer_close(leader->status.writer);
+    eni_free(leader->status.rank);
     if (leader->door.listen_fd >= 0) close(leader->door.listen_fd);
     if (leader->loop.wake_fd >= 0) close(leader->loop.wake_fd);
     if (leader->loop.over_fd >= 0) close(leader->loop.over_fd);
@@ -482,7 +483,6 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
     if (config->deadlock_ns == 0)
         leader->config.deadlock_ns =
             leader->config.peer_timeout_ns > 5 * ENI_SECOND ? leader->config.peer_timeout_ns : 5 * ENI_SECOND;
-    if (config->ask_tag == NULL) leader->config.ask_tag = "result";
     leader->when.started_ns = eni_now_ns();
     leader->when.next_notice_ns = leader->when.started_ns + 5 * ENI_SECOND;
     int64_t join_ns = config->join_ns;
@@ -512,11 +512,6 @@ free_leader:
 
 /* ---- questions and wishes ---- */
 
-uint64_t eni_leader_claimed(const eni_leader *leader)
-{
-    return atomic_load_explicit(&leader->claimed, memory_order_relaxed);
-}
-
 uint64_t eni_leader_samples(const eni_leader *leader)
 {
     return atomic_load_explicit(&leader->samples, memory_order_relaxed);
@@ -531,7 +526,7 @@ bool eni_leader_is_over(const eni_leader *leader)
 {
     eni_leader *mutable = (eni_leader *)(uintptr_t)leader; /* the lock is not part of what const promises */
     pthread_mutex_lock(&mutable->lock);
-    bool is_over = leader->outcome.is_over;
+    bool is_over = leader->end.is_over;
     pthread_mutex_unlock(&mutable->lock);
     return is_over;
 }
@@ -542,25 +537,17 @@ en_status eni_leader_wait(eni_leader *leader, int64_t deadline_ns, int interrupt
     if (st == EN_EPEER && !eni_leader_is_over(leader)) return EN_EINTR;
     if (st == EN_ETIMEOUT) return st;
     pthread_mutex_lock(&leader->lock);
-    st = leader->outcome.status;
+    st = leader->end.status;
     pthread_mutex_unlock(&leader->lock);
     return st;
 }
 
-void eni_leader_reason(eni_leader *leader, char reason_out[ENI_REASON_MAX])
+eni_run_outcome eni_leader_outcome(eni_leader *leader)
 {
     pthread_mutex_lock(&leader->lock);
-    memcpy(reason_out, leader->outcome.reason, ENI_REASON_MAX);
+    const eni_run_outcome outcome = leader->end.outcome;
     pthread_mutex_unlock(&leader->lock);
-}
-
-en_status eni_leader_death(eni_leader *leader, eni_death *death_out)
-{
-    pthread_mutex_lock(&leader->lock);
-    bool has_death = leader->outcome.has_death;
-    if (has_death) *death_out = leader->outcome.death;
-    pthread_mutex_unlock(&leader->lock);
-    return has_death ? EN_OK : EN_ENOENT;
+    return outcome;
 }
 
 void eni_leader_abort(eni_leader *leader, const char *reason)
@@ -584,18 +571,10 @@ void eni_leader_stop(eni_leader *leader)
 void eni_leader_stop_run(eni_leader *leader, const char *why)
 {
     pthread_mutex_lock(&leader->lock);
-    if (leader->asked.stop_why[0] == '\0') {
-        snprintf(leader->asked.stop_why, sizeof leader->asked.stop_why, "%s", why);
+    if (leader->end.outcome.stop_why[0] == '\0') {
+        snprintf(leader->end.outcome.stop_why, sizeof leader->end.outcome.stop_why, "%s", why);
         leader->asked.is_stop = true;
     }
     pthread_mutex_unlock(&leader->lock);
     eventfd_write(leader->loop.wake_fd, 1);
-}
-
-bool eni_leader_is_stopping(eni_leader *leader, char why_out[ENI_REASON_MAX])
-{
-    pthread_mutex_lock(&leader->lock);
-    memcpy(why_out, leader->asked.stop_why, ENI_REASON_MAX);
-    pthread_mutex_unlock(&leader->lock);
-    return why_out[0] != '\0';
 }

@@ -68,7 +68,6 @@ typedef struct eni_leader_config {
     int32_t rank;       /* -1: psd 0; 0: a thread inside rank 0. How members name the leader's death */
     const char *host, *host_id; /* borrowed during start */
     eni_token token;
-    uint32_t epoch;          /* of a first incarnation: 1 */
     int64_t join_ns;         /* all ranks must be there this long after start */
     int64_t peer_timeout_ns; /* 0: 5 s */
     uint64_t budget;         /* terms.budget before on_world: enough where on_world is NULL */
@@ -80,9 +79,8 @@ typedef struct eni_leader_config {
                                   0: its death is the run's, and a revived leader waits join_ns */
     int64_t deadlock_ns;       /* 0: the peer timeout, at least 5 s; see eni_member_wait_begin */
     const eni_revived
-        *revived;        /* NULL: a first incarnation. Else only rejoins are let in, each at once (after all
-                            other servers); on_world is called at the start, with epoch + 1 */
-    const char *ask_tag; /* the gather for which other servers are asked for a blob; NULL: "result" */
+        *revived; /* NULL: a first incarnation. Else only rejoins are let in, each at once (after
+                                   all other servers); on_world is called at the start, with epoch + 1 */
 
     /* For `entrain ps`: the folder of its files (runs.h; borrowed during start; NULL: none), and, copied,
      * what the leader does not know: "strategy", "out", "launcher" (pid), "model", .. */
@@ -98,8 +96,9 @@ typedef struct eni_leader_config {
      * it. */
     en_status (*on_world)(void *user, const eni_world_info *world, eni_terms *terms);
     /* All ranks have sent their blob: the leader may add its own. blobs[0 .. nranks-1] are the ranks' (empty
-     * for a lost one); for ask_tag, blobs[nranks ..] are those of servers 1, 2, ..; `count` is the number of
-     * all. `own_out` is copied at once. May come again for the same gather in another incarnation. */
+     * for a lost one); of gather "result", blobs[nranks ..] are those of servers 1, 2, ..; `count` is the
+     * number of all. `own_out` is copied at once. May come again for the same gather in another
+     * incarnation. */
     void (*on_gather)(void *user, const char *tag, const eni_blob *blobs, size_t count, eni_blob *own_out);
     /* goes_on: this rank's pushes will not come any more. Called before LEFT is told to the others. */
     void (*on_left)(void *user, int32_t rank);
@@ -123,22 +122,15 @@ en_status eni_leader_wait(eni_leader *leader, int64_t deadline_ns, int interrupt
 
 bool eni_leader_is_over(const eni_leader *leader);
 
-/* How it ended, as one sentence; "" while it has not ended or when all said BYE. Copied. */
-void eni_leader_reason(eni_leader *leader, char reason_out[ENI_REASON_MAX]);
+/* As it stands now; the reason once it has ended. */
+eni_run_outcome eni_leader_outcome(eni_leader *leader);
 
-/* EN_OK and the first failed rank, or EN_ENOENT. */
-en_status eni_leader_death(eni_leader *leader, eni_death *death_out);
-
-/* Micro-batches handed out so far; samples computed as last noted, over all ranks. Cheap. */
-uint64_t eni_leader_claimed(const eni_leader *leader);
+/* Samples computed as last noted, over all ranks. Cheap. */
 uint64_t eni_leader_samples(const eni_leader *leader);
 
 /* The early end in good order of member.h, asked for by the leader's process, which `entrain stop` sends a
  * SIGTERM. Before the ranks are in it ends the run at once. Returns at once. */
 void eni_leader_stop_run(eni_leader *leader, const char *why);
-
-/* Whether an early end was asked for, by anybody; then why. */
-bool eni_leader_is_stopping(eni_leader *leader, char why_out[ENI_REASON_MAX]);
 
 /* Ends the run: every member hears `reason` and gets EN_EPEER. Returns at once; wait or stop afterwards. */
 void eni_leader_abort(eni_leader *leader, const char *reason);

@@ -66,8 +66,8 @@ bool eni_leader_has_own_member(const eni_leader *leader)
 void eni_leader_end(eni_leader *leader, en_status status, const char *reason, const eni_message *last)
 {
     pthread_mutex_lock(&leader->lock);
-    leader->outcome.status = status;
-    snprintf(leader->outcome.reason, sizeof leader->outcome.reason, "%s", reason);
+    leader->end.status = status;
+    snprintf(leader->end.outcome.reason, sizeof leader->end.outcome.reason, "%s", reason);
     pthread_mutex_unlock(&leader->lock);
     leader->stage = LEADER_ENDING;
     leader->when.end_ns = eni_now_ns() + goodbye_ns;

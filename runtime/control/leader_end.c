@@ -68,7 +68,7 @@ static eni_message stop_message(eni_leader *leader, uint32_t type)
 {
     eni_message m = {.type = type, .index = leader->stop.step};
     pthread_mutex_lock(&leader->lock);
-    memcpy(m.reason, leader->asked.stop_why, sizeof m.reason);
+    memcpy(m.reason, leader->end.outcome.stop_why, sizeof m.reason);
     pthread_mutex_unlock(&leader->lock);
     return m;
 }
@@ -78,8 +78,8 @@ static eni_message stop_message(eni_leader *leader, uint32_t type)
 void eni_leader_begin_stop(eni_leader *leader, const char *why)
 {
     pthread_mutex_lock(&leader->lock);
-    if (leader->asked.stop_why[0] == '\0')
-        snprintf(leader->asked.stop_why, sizeof leader->asked.stop_why, "%s", why);
+    if (leader->end.outcome.stop_why[0] == '\0')
+        snprintf(leader->end.outcome.stop_why, sizeof leader->end.outcome.stop_why, "%s", why);
     pthread_mutex_unlock(&leader->lock);
     if (leader->stage != LEADER_RUNNING) {
         eni_leader_finish(leader, EN_EINTR, why);
@@ -138,12 +138,12 @@ static eni_death describe(const eni_leader *leader, const eni_peer *peer, const 
 static void end_with(eni_leader *leader, const eni_death *death)
 {
     char reason[ENI_REASON_MAX];
-    eni_message dead = eni_death_message(ENI_CTL_DEAD, death);
+    const eni_message dead = {.type = ENI_CTL_DEAD, .death = *death};
     eni_death_text(death, reason);
     if (!eni_leader_has_own_member(leader)) eni_error("leader", "%s", reason);
     pthread_mutex_lock(&leader->lock);
-    leader->outcome.death = *death;
-    leader->outcome.has_death = true;
+    leader->end.outcome.death = *death;
+    leader->end.outcome.has_death = true;
     pthread_mutex_unlock(&leader->lock);
     eni_leader_end(leader, EN_EPEER, reason, &dead);
 }
@@ -159,7 +159,7 @@ static bool others_live(const eni_leader *leader, const eni_leader_member *lost)
 static void go_on_without(eni_leader *leader, eni_leader_member *member, const eni_death *death)
 {
     char reason[ENI_REASON_MAX];
-    eni_message left = eni_death_message(ENI_CTL_LEFT, death);
+    const eni_message left = {.type = ENI_CTL_LEFT, .death = *death};
     member->stage = MEMBER_LOST;
     member->connection = NULL;
     leader->when.moved_ns = eni_now_ns();
@@ -192,7 +192,7 @@ static void lose(eni_leader *leader, eni_leader_member *member, const eni_death 
 /* It may be alive, or wake up one day: then it hears that the others go on without it. */
 static void part(eni_connection *connection, eni_leader_member *member, const eni_death *death)
 {
-    eni_message dead = eni_death_message(ENI_CTL_DEAD, death);
+    const eni_message dead = {.type = ENI_CTL_DEAD, .death = *death};
     if (member != NULL) member->connection = NULL;
     if (connection->stream == EN_OK) {
         eni_connection_put(connection, &dead);

@@ -7,28 +7,10 @@
 #include "core/memory.h"
 #include "runtime/control/leader_state.h"
 
-void eni_slot_fini(eni_slot *slot)
+const eni_kept *eni_leader_member_blob(const eni_leader_member *member, uint64_t number)
 {
-    eni_free(slot->data);
-    *slot = (eni_slot){0};
-}
-
-static bool slot_fill(eni_slot *slot, const eni_message *m)
-{
-    eni_slot_fini(slot);
-    slot->data = eni_alloc(m->blob.bytes);
-    if (slot->data == NULL) return false;
-    memcpy(slot->data, m->blob.data, m->blob.bytes);
-    slot->bytes = m->blob.bytes;
-    slot->number = m->number;
-    memcpy(slot->tag, m->tag, sizeof slot->tag);
-    return true;
-}
-
-const eni_slot *eni_leader_member_slot(const eni_leader_member *member, uint64_t number)
-{
-    const eni_slot *slot = &member->slot[number % 2];
-    return slot->number == number && number != 0 ? slot : NULL;
+    const eni_kept *kept = &member->kept[number % 2];
+    return kept->number == number && number != 0 ? kept : NULL;
 }
 
 static bool takes_part(const eni_leader_member *member)
@@ -50,7 +32,7 @@ static uint64_t open_number(const eni_leader *leader)
 static const eni_leader_member *first_in(const eni_leader *leader, uint64_t number)
 {
     for (int32_t r = 0; r < leader->config.nranks; r++)
-        if (takes_part(&leader->members[r]) && eni_leader_member_slot(&leader->members[r], number) != NULL)
+        if (takes_part(&leader->members[r]) && eni_leader_member_blob(&leader->members[r], number) != NULL)
             return &leader->members[r];
     return NULL;
 }
@@ -74,22 +56,22 @@ static void forget(eni_leader *leader, uint64_t number)
 {
     for (int32_t r = 0; r < leader->config.nranks; r++) {
         eni_leader_member *member = &leader->members[r];
-        if (member->slot[number % 2].number == number) eni_slot_fini(&member->slot[number % 2]);
+        if (member->kept[number % 2].number == number) eni_kept_fini(&member->kept[number % 2]);
         if (member->stage == MEMBER_HERE && member->told < number) member->told = number;
     }
     for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
-        eni_slot_fini(&leader->members[i].added);
+        eni_kept_fini(&leader->members[i].added);
     leader->asked_gather = 0;
 }
 
-static eni_blob blob_of(const eni_slot *slot)
+static eni_blob blob_of(const eni_kept *kept)
 {
     static const uint8_t nothing[1];
-    return slot == NULL || slot->data == NULL ? (eni_blob){nothing, 0} : (eni_blob){slot->data, slot->bytes};
+    return kept == NULL || kept->data == NULL ? (eni_blob){nothing, 0} : (eni_blob){kept->data, kept->bytes};
 }
 
 /* Everything is here: who has not been sent it gets all blobs, and the leader's last. */
-static void finish_gather(eni_leader *leader, uint64_t number, const eni_slot *opened)
+static void finish_gather(eni_leader *leader, uint64_t number, const eni_kept *opened)
 {
     uint32_t nranks = (uint32_t)leader->config.nranks, nmembers = (uint32_t)leader->nmembers;
     eni_blob *blobs = eni_alloc_array(nmembers + 1, sizeof *blobs);
@@ -104,7 +86,7 @@ static void finish_gather(eni_leader *leader, uint64_t number, const eni_slot *o
         const eni_leader_member *member = &leader->members[i];
         bool counts = i >= nranks || takes_part(member);
         blobs[i] = blob_of(!counts      ? NULL
-                           : i < nranks ? eni_leader_member_slot(member, number)
+                           : i < nranks ? eni_leader_member_blob(member, number)
                                         : &member->added);
     }
     eni_blob own = blob_of(NULL);
@@ -121,11 +103,11 @@ static void finish_gather(eni_leader *leader, uint64_t number, const eni_slot *o
 
 /* ---- is it complete? ---- */
 
-/* Whether all servers have said what they add; asks them once. */
+/* Whether all servers have said what they add, which they do to "result"; asks them once. */
 static bool servers_added(eni_leader *leader, uint64_t number, const char *tag)
 {
     bool has_all = true;
-    if (leader->nmembers == leader->config.nranks || strcmp(tag, leader->config.ask_tag) != 0) return true;
+    if (leader->nmembers == leader->config.nranks || strcmp(tag, "result") != 0) return true;
     if (leader->asked_gather != number) {
         eni_message ask = {.type = ENI_CTL_ASK, .number = number};
         memcpy(ask.tag, tag, sizeof ask.tag);
@@ -144,23 +126,23 @@ void eni_leader_try_gather(eni_leader *leader)
     for (;;) {
         uint64_t number = open_number(leader);
         const eni_leader_member *first = number == 0 ? NULL : first_in(leader, number);
-        const eni_slot *slot = first == NULL ? NULL : eni_leader_member_slot(first, number);
-        if (slot == NULL || leader->stage != LEADER_RUNNING || leader->abort.at_ns != 0)
+        const eni_kept *kept = first == NULL ? NULL : eni_leader_member_blob(first, number);
+        if (kept == NULL || leader->stage != LEADER_RUNNING || leader->abort.at_ns != 0)
             return; /* after an abort all hear that in a moment instead of an answer */
         for (int32_t r = 0; r < leader->config.nranks; r++) {
             const eni_leader_member *member = &leader->members[r];
-            bool is_here = eni_leader_member_slot(member, number) != NULL;
+            bool is_here = eni_leader_member_blob(member, number) != NULL;
             bool can_not_come = (member->stage == MEMBER_GONE || member->stage == MEMBER_BYE) && !is_here;
             if (can_not_come) { /* the run ends rather than hang */
                 snprintf(reason, sizeof reason,
                          "rank %d waits in gather '%s', but another rank has already left the run",
-                         eni_leader_member_number(leader, first), slot->tag);
+                         eni_leader_member_number(leader, first), kept->tag);
                 eni_leader_finish(leader, EN_EMISMATCH, reason);
             }
             if (can_not_come || (takes_part(member) && !is_here)) return;
         }
-        if (!servers_added(leader, number, slot->tag)) return;
-        finish_gather(leader, number, slot);
+        if (!servers_added(leader, number, kept->tag)) return;
+        finish_gather(leader, number, kept);
     }
 }
 
@@ -172,14 +154,14 @@ static bool is_due(const eni_leader_member *member, uint64_t number)
     bool is_next = number == member->told + 1;
     bool is_last =
         number == member->told && member->connection->incarnation != 0 && number == member->connection->done;
-    return (is_next || is_last) && number != 0 && eni_leader_member_slot(member, number) == NULL;
+    return (is_next || is_last) && number != 0 && eni_leader_member_blob(member, number) == NULL;
 }
 
 const char *eni_leader_gather(eni_leader *leader, eni_leader_member *member, const eni_message *m)
 {
     if (!is_due(member, m->number)) return "it sent a gather out of order";
     const eni_leader_member *first = first_in(leader, m->number);
-    const eni_slot *opened = first == NULL ? NULL : eni_leader_member_slot(first, m->number);
+    const eni_kept *opened = first == NULL ? NULL : eni_leader_member_blob(first, m->number);
     if (opened != NULL && strcmp(opened->tag, m->tag) != 0) {
         char reason[ENI_REASON_MAX];
         snprintf(reason, sizeof reason,
@@ -189,7 +171,7 @@ const char *eni_leader_gather(eni_leader *leader, eni_leader_member *member, con
         eni_leader_finish(leader, EN_EMISMATCH, reason);
         return NULL;
     }
-    if (!slot_fill(&member->slot[m->number % 2], m)) {
+    if (!eni_kept_fill(&member->kept[m->number % 2], m)) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
         return NULL;
     }
@@ -202,7 +184,7 @@ const char *eni_leader_added(eni_leader *leader, eni_leader_member *member, cons
 {
     if (leader->asked_gather == 0 || m->number != leader->asked_gather || member->added.number == m->number)
         return "it sent a blob that nobody asked for";
-    if (!slot_fill(&member->added, m)) {
+    if (!eni_kept_fill(&member->added, m)) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
         return NULL;
     }

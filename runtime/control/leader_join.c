@@ -17,7 +17,7 @@
 #include "runtime/net/process.h"
 
 /* Every rank's in its first incarnation; the leader's world carries it, so that psd knows whom to expect. */
-enum { FIRST_INCARNATION = 1 };
+enum { FIRST_EPOCH = 1, FIRST_INCARNATION = 1 };
 static const int64_t serve_ns = 30 * ENI_SECOND; /* how long servers may take to open their shards */
 static const int64_t notice_again_ns = 30 * ENI_SECOND;
 
@@ -40,6 +40,12 @@ void eni_leader_refuse(eni_connection *connection, en_status status, const char 
 static int32_t servers_expected(const eni_leader *leader)
 {
     return leader->nmembers - leader->config.nranks;
+}
+
+/* Of a server (0: of a rank) among the members. */
+static int32_t place_of(const eni_leader *leader, int32_t server, int32_t rank)
+{
+    return server > 0 ? leader->config.nranks + server - 1 : rank;
 }
 
 /* Who waits under that number: a rank, or server -1 - number. */
@@ -126,14 +132,17 @@ static void put_serve(eni_leader *leader, eni_leader_member *member)
     eni_connection_put(member->connection, &m);
 }
 
-/* The leader's own member data, then those of servers 1, 2, .. */
-static en_status merge_member_data(eni_leader *leader)
+/* The leader's own member data, then those of servers 1, 2, .. False: the run has ended. */
+static bool merge_member_data(eni_leader *leader)
 {
     size_t n = leader->terms.nmember_data, at = n;
     for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
         n += leader->members[i].nmember_data;
     eni_key_value *all = eni_alloc_array(n + 1, sizeof *all);
-    if (all == NULL) return EN_ENOMEM;
+    if (all == NULL) {
+        eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
+        return false;
+    }
     if (at > 0) memcpy(all, leader->terms.member_data, at * sizeof *all);
     for (int32_t i = leader->config.nranks; i < leader->nmembers; at += leader->members[i++].nmember_data)
         if (leader->members[i].nmember_data > 0)
@@ -142,16 +151,13 @@ static en_status merge_member_data(eni_leader *leader)
     leader->member_data = all;
     leader->world.leader.member_data = all;
     leader->world.leader.nmember_data = n;
-    return EN_OK;
+    return true;
 }
 
 /* All servers serve: the ranks that wait get in, and those that come later at once. */
 static void run(eni_leader *leader)
 {
-    if (merge_member_data(leader) != EN_OK) {
-        eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
-        return;
-    }
+    if (!merge_member_data(leader)) return;
     leader->stage = LEADER_RUNNING;
     for (int32_t i = 0; i < leader->nmembers; i++) {
         eni_leader_member *member = &leader->members[i];
@@ -197,10 +203,7 @@ void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_
     member->is_ready = true;
     if (leader->stage == LEADER_SERVING && all_ready(leader)) run(leader);
     if (leader->stage != LEADER_RUNNING || connection->stage != CONNECTION_JOINED) return;
-    if (merge_member_data(leader) != EN_OK) {
-        eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
-        return;
-    }
+    if (!merge_member_data(leader)) return;
     welcome(leader, member);
     eni_message renewed = leader_message(leader, ENI_CTL_RENEWED);
     for (int32_t r = 0; r < leader->config.nranks; r++)
@@ -222,9 +225,7 @@ static void assign_ranks(eni_leader *leader)
                 rank++;
             connection->peer.rank = rank;
         }
-        int32_t place =
-            connection->server > 0 ? leader->config.nranks + connection->server - 1 : connection->peer.rank;
-        leader->members[place].connection = connection;
+        leader->members[place_of(leader, connection->server, connection->peer.rank)].connection = connection;
     }
 }
 
@@ -290,7 +291,7 @@ static void begin(eni_leader *leader)
         leader->peers[i] = leader->members[i].connection->peer;
         leader->members[i].connection->is_in_world = true;
     }
-    make_world(leader, leader->config.epoch, FIRST_INCARNATION, first->key_values, first->nkey_values);
+    make_world(leader, FIRST_EPOCH, FIRST_INCARNATION, first->key_values, first->nkey_values);
     first->key_values = NULL;
     first->nkey_values = 0;
     if (open_world(leader)) open_servers(leader);
@@ -320,8 +321,7 @@ void eni_leader_revive(eni_leader *leader)
 /* A member that has come back, or a rank that came back while servers are still missing. */
 static void connection_member(eni_leader *leader, eni_connection *connection)
 {
-    int32_t place =
-        connection->server > 0 ? leader->config.nranks + connection->server - 1 : connection->peer.rank;
+    const int32_t place = place_of(leader, connection->server, connection->peer.rank);
     eni_leader_member *member = &leader->members[place];
     member->connection = connection;
     member->step = -1;
@@ -375,8 +375,7 @@ static bool check_return(eni_leader *leader, eni_connection *connection, const e
         eni_leader_refuse(connection, EN_EINVAL, "the run has all its %d ranks and has begun", nranks);
         return false;
     }
-    const eni_leader_member *member =
-        &leader->members[join->server > 0 ? nranks + join->server - 1 : join->rank];
+    const eni_leader_member *member = &leader->members[place_of(leader, join->server, join->rank)];
     eni_peer_name(eni_leader_member_number(leader, member), who);
     if (member->stage == MEMBER_GONE && join->incarnation == leader->world.incarnation) {
         eni_connection_put(
@@ -434,8 +433,6 @@ static en_status take_join(eni_connection *connection, const eni_message *join)
     connection->nkey_values = join->key_values.n;
     connection->server = join->server;
     connection->incarnation = join->incarnation;
-    connection->claims = join->number;
-    connection->claim_index = join->index;
     connection->done = join->done;
     connection->peer.rank = join->rank >= 0 ? join->rank : ENI_RANK_NONE;
     if (join->server > 0) connection->peer.rank = -1 - join->server;

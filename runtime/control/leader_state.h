@@ -20,6 +20,7 @@
 #include "core/log.h"
 #include "runtime/control/leader.h"
 #include "runtime/control/message.h"
+#include "runtime/control/runs.h"
 
 /* The life of a connection. */
 typedef enum eni_connection_stage {
@@ -45,17 +46,8 @@ typedef struct eni_connection {
     eni_peer peer;              /* from JOINED on; ENI_RANK_NONE: to be assigned */
     const eni_key_value *key_values;
     size_t nkey_values;
-    uint64_t incarnation;               /* of its JOIN: 0 for a first incarnation */
-    uint64_t claims, claim_index, done; /* of its JOIN */
+    uint64_t incarnation, done; /* of its JOIN: 0 for a first incarnation; gathers that it has */
 } eni_connection;
-
-/* A blob kept for gather `number`; 0: none. */
-typedef struct eni_slot {
-    uint64_t number;
-    uint8_t *data;
-    size_t bytes;
-    char tag[ENI_TAG_MAX];
-} eni_slot;
 
 typedef enum eni_leader_member_stage {
     MEMBER_MISSING, /* has not joined, or not joined again */
@@ -78,13 +70,13 @@ typedef struct eni_leader_member {
     eni_message wait;             /* WAITING */
     uint64_t claims, claim_index; /* number and answer of its last claim */
     uint64_t told, done;          /* gathers that it was sent; that it has */
-    eni_slot slot[2];             /* by the gather's number: the next, and after a rejoin the last */
+    eni_kept kept[2];             /* by the gather's number: the next, and after a rejoin the last */
     bool has_paused;
     int64_t paused_step;
     const eni_key_value *member_data; /* a server's READY */
     size_t nmember_data;
     bool is_ready;
-    eni_slot added; /* a server's word to the gather that is open */
+    eni_kept added; /* a server's word to the gather that is open */
 } eni_leader_member;
 
 typedef enum eni_leader_stage {
@@ -96,10 +88,12 @@ typedef enum eni_leader_stage {
 
 typedef enum eni_stop_stage { STOP_NONE, STOP_PAUSING, STOP_CHOSEN } eni_stop_stage;
 
-struct eni_leader_status; /* leader_status.c */
-void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_leader_member *member,
-                        const eni_message *message);
-void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns);
+/* The file for `entrain ps`. */
+typedef struct eni_leader_status {
+    eni_run_writer *writer; /* NULL: none */
+    eni_run_rank *rank;     /* (nmembers) */
+    int64_t next_ns;
+} eni_leader_status;
 
 /* Moments on the monotonic clock, in ns. */
 typedef struct eni_leader_times {
@@ -137,15 +131,13 @@ typedef struct eni_leader_stopping {
 typedef struct eni_leader_asked {
     bool is_abort, is_stop;
     char abort_reason[ENI_REASON_MAX];
-    char stop_why[ENI_REASON_MAX]; /* "": no early end was asked for */
 } eni_leader_asked;
 
-typedef struct eni_leader_outcome {
-    bool is_over, has_death;
+typedef struct eni_leader_verdict {
+    bool is_over;
     en_status status;
-    char reason[ENI_REASON_MAX];
-    eni_death death;
-} eni_leader_outcome;
+    eni_run_outcome outcome;
+} eni_leader_verdict;
 
 struct eni_leader {
     eni_leader_config config; /* host, host_id and attributes are our own copies */
@@ -158,8 +150,8 @@ struct eni_leader {
     eni_connection *connections;
     size_t nconnections;
     struct pollfd *polled;
-    struct eni_leader_status *status_file; /* NULL: none */
-    eni_world_info world;                  /* valid until stop: on_world may keep it */
+    eni_leader_status status;
+    eni_world_info world;       /* valid until stop: on_world may keep it */
     eni_peer *peers;            /* (nmembers) ranks, then servers 1 ..; a revived leader borrows the ranks */
     eni_leader_member *members; /* (nmembers) */
     int32_t nmembers;
@@ -172,18 +164,13 @@ struct eni_leader {
     atomic_uint_fast64_t claimed, samples;
     pthread_mutex_t lock;
     eni_leader_asked asked; /* under lock, as the next one */
-    eni_leader_outcome outcome;
+    eni_leader_verdict end;
 };
 
 static inline int32_t eni_leader_member_number(const eni_leader *leader, const eni_leader_member *member)
 {
     int32_t i = (int32_t)(member - leader->members);
     return i < leader->config.nranks ? i : -2 - (i - leader->config.nranks);
-}
-
-static inline bool eni_leader_member_is_here(const eni_leader_member *member)
-{
-    return member->stage == MEMBER_HERE && member->connection != NULL;
 }
 
 static inline bool eni_leader_member_lives(const eni_leader_member *member)
@@ -218,8 +205,7 @@ en_status eni_leader_write(eni_leader *leader, eni_entry_kind kind, int32_t rank
 const char *eni_leader_gather(eni_leader *leader, eni_leader_member *member, const eni_message *message);
 const char *eni_leader_added(eni_leader *leader, eni_leader_member *member, const eni_message *message);
 void eni_leader_try_gather(eni_leader *leader);
-const eni_slot *eni_leader_member_slot(const eni_leader_member *member, uint64_t number); /* NULL: not here */
-void eni_slot_fini(eni_slot *slot);
+const eni_kept *eni_leader_member_blob(const eni_leader_member *member, uint64_t number); /* NULL: not here */
 
 /* leader_end.c */
 void eni_leader_check_end(eni_leader *leader); /* after a goodbye, a DONE or a loss */
@@ -243,8 +229,10 @@ void eni_leader_tick_join(eni_leader *leader, int64_t now_ns);
 void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX]);
 
 /* leader_status.c */
+void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_leader_member *member,
+                        const eni_message *message);
+void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns);
 void eni_leader_status_open(eni_leader *leader); /* without it the run goes on */
 void eni_leader_status_tick(eni_leader *leader, int64_t now_ns);
-void eni_leader_status_close(struct eni_leader_status *status);
 
 #endif

@@ -9,7 +9,6 @@
 #include "core/clock.h"
 #include "core/memory.h"
 #include "runtime/control/leader_state.h"
-#include "runtime/control/runs.h"
 #include "runtime/net/process.h"
 
 enum { NAMED_AT_MOST = 3, ATTRIBUTES_MAX = 33 };
@@ -60,7 +59,7 @@ static void say_place(explanation *s, const eni_message *wait)
 static bool is_behind(const eni_leader_member *member, const eni_message *wait)
 {
     if (member->stage == MEMBER_GONE || member->stage == MEMBER_LOST) return false;
-    if (is_gather(wait)) return member->told < wait->op && eni_leader_member_slot(member, wait->op) == NULL;
+    if (is_gather(wait)) return member->told < wait->op && eni_leader_member_blob(member, wait->op) == NULL;
     if (member->stage != MEMBER_HERE) return member->stage == MEMBER_MISSING;
     return member->step < wait->step || (member->step == wait->step && member->op < wait->op);
 }
@@ -218,12 +217,6 @@ void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns)
 
 /* ---- the file for `entrain ps` ---- */
 
-struct eni_leader_status {
-    eni_run_writer *writer;
-    eni_run_rank *rank; /* (nmembers) */
-    int64_t next_ns;
-};
-
 static eni_run_stage run_stage(const eni_leader *leader)
 {
     if (leader->stage == LEADER_ENDING) return ENI_RUN_ENDING;
@@ -303,30 +296,17 @@ void eni_leader_status_open(eni_leader *leader)
 {
     eni_key_value attributes[ATTRIBUTES_MAX];
     if (leader->config.status_folder == NULL) return;
-    struct eni_leader_status *s = eni_alloc(sizeof *s);
-    if (s == NULL || (s->rank = eni_alloc_array((size_t)leader->nmembers, sizeof *s->rank)) == NULL) {
-        eni_free(s);
-        return;
-    }
-    const eni_run_status run = collect(leader, attributes, s->rank);
-    s->writer = eni_run_writer_open(leader->config.status_folder, &run);
-    leader->status_file = s;
+    leader->status.rank = eni_alloc_array((size_t)leader->nmembers, sizeof *leader->status.rank);
+    if (leader->status.rank == NULL) return;
+    const eni_run_status run = collect(leader, attributes, leader->status.rank);
+    leader->status.writer = eni_run_writer_open(leader->config.status_folder, &run);
 }
 
 void eni_leader_status_tick(eni_leader *leader, int64_t now_ns)
 {
     eni_key_value attributes[ATTRIBUTES_MAX];
-    struct eni_leader_status *s = leader->status_file;
-    if (s == NULL || s->writer == NULL || now_ns < s->next_ns) return;
-    s->next_ns = now_ns + look_every_ns;
-    const eni_run_status run = collect(leader, attributes, s->rank);
-    eni_run_writer_put(s->writer, &run);
-}
-
-void eni_leader_status_close(struct eni_leader_status *s)
-{
-    if (s == NULL) return;
-    eni_run_writer_close(s->writer);
-    eni_free(s->rank);
-    eni_free(s);
+    if (leader->status.writer == NULL || now_ns < leader->status.next_ns) return;
+    leader->status.next_ns = now_ns + look_every_ns;
+    const eni_run_status run = collect(leader, attributes, leader->status.rank);
+    eni_run_writer_put(leader->status.writer, &run);
 }

@@ -94,20 +94,12 @@ en_status eni_member_await_end(eni_member *member, int64_t deadline_ns)
     return is_over ? EN_OK : EN_EINTR;
 }
 
-void eni_member_reason(eni_member *member, char reason_out[ENI_REASON_MAX])
+eni_run_outcome eni_member_outcome(eni_member *member)
 {
     pthread_mutex_lock(&member->lock);
-    memcpy(reason_out, member->end.reason, ENI_REASON_MAX);
+    const eni_run_outcome outcome = member->end.outcome;
     pthread_mutex_unlock(&member->lock);
-}
-
-en_status eni_member_death(eni_member *member, eni_death *death_out)
-{
-    pthread_mutex_lock(&member->lock);
-    bool has_death = member->end.has_death;
-    if (has_death) *death_out = member->end.death;
-    pthread_mutex_unlock(&member->lock);
-    return has_death ? EN_OK : EN_ENOENT;
+    return outcome;
 }
 
 bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out)
@@ -125,15 +117,6 @@ uint64_t eni_member_stop_step(const eni_member *member)
 {
     uint64_t step = atomic_load(&member->stop.step);
     return step == ENI_STEP_PENDING ? ENI_STEP_NEVER : step;
-}
-
-bool eni_member_is_stopping(eni_member *member, char why_out[ENI_REASON_MAX])
-{
-    pthread_mutex_lock(&member->lock);
-    bool has_stop = member->stop.is_asked;
-    memcpy(why_out, member->stop.why, ENI_REASON_MAX);
-    pthread_mutex_unlock(&member->lock);
-    return has_stop;
 }
 
 /* ---- who leads ---- */
@@ -174,11 +157,10 @@ en_status eni_member_put(eni_member *member, const eni_message *message)
 void eni_member_finish(eni_member *member, en_status status, const char *reason, const eni_death *death)
 {
     if (atomic_load(&member->end.status) != EN_OK) return;
-    snprintf(member->end.reason, sizeof member->end.reason, "%s", reason);
-    if (death != NULL) {
-        member->end.death = *death;
-        member->end.has_death = true;
-    }
+    eni_run_outcome *outcome = &member->end.outcome;
+    snprintf(outcome->reason, sizeof outcome->reason, "%s", reason);
+    outcome->has_death = death != NULL;
+    if (death != NULL) outcome->death = *death;
     eni_error("member", "the run is broken: %s", reason);
     int before = EN_OK, verdict = status == EN_OK ? EN_EPEER : status;
     atomic_store_explicit(&member->end.status, verdict, memory_order_release);
@@ -260,16 +242,8 @@ en_status eni_member_claim(eni_member *member, uint64_t *index_out, int64_t dead
 static en_status keep(eni_member *member, const eni_message *m)
 {
     eni_kept *kept = &member->gather.kept[m->number % 2];
-    eni_free(kept->data);
-    *kept = (eni_kept){0};
-    if (member->config.server_timeout_ns == 0) return EN_OK;
-    kept->data = eni_alloc(m->blob.bytes);
-    if (kept->data == NULL) return EN_ENOMEM;
-    memcpy(kept->data, m->blob.data, m->blob.bytes);
-    memcpy(kept->tag, m->tag, sizeof kept->tag);
-    kept->bytes = m->blob.bytes;
-    kept->number = m->number;
-    return EN_OK;
+    eni_kept_fini(kept);
+    return member->config.server_timeout_ns == 0 || eni_kept_fill(kept, m) ? EN_OK : EN_ENOMEM;
 }
 
 static en_status send_gather(eni_member *member, const char *tag, const void *blob, size_t bytes)
@@ -331,16 +305,20 @@ en_status eni_member_gather(eni_member *member, const char *tag, const void *blo
 
 /* ---- the early end ---- */
 
-void eni_member_stop(eni_member *member, const char *why)
+void eni_member_ask_stop(eni_member *member, const char *why)
 {
+    char *said = member->end.outcome.stop_why;
+    if (said[0] != '\0' || member->end.has_said_bye) return;
     eni_message m = {.type = ENI_CTL_STOP};
     snprintf(m.reason, sizeof m.reason, "%s", why);
+    memcpy(said, m.reason, sizeof m.reason);
+    eni_member_put(member, &m);
+}
+
+void eni_member_stop(eni_member *member, const char *why)
+{
     pthread_mutex_lock(&member->lock);
-    if (!member->stop.is_asked && eni_member_status(member) == EN_OK && !member->end.has_said_bye) {
-        member->stop.is_asked = true;
-        memcpy(member->stop.why, m.reason, sizeof member->stop.why);
-        eni_member_put(member, &m);
-    }
+    if (eni_member_status(member) == EN_OK) eni_member_ask_stop(member, why);
     pthread_mutex_unlock(&member->lock);
 }
 

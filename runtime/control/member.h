@@ -127,9 +127,6 @@ en_status eni_member_enter(eni_member *member, uint64_t step);
 /* The step before which all ranks end; ENI_STEP_NEVER: no early end, or not chosen yet. */
 uint64_t eni_member_stop_step(const eni_member *member);
 
-/* Whether an early end was asked for, by anybody; then why, as one sentence: "Ctrl-C at rank 0". */
-bool eni_member_is_stopping(eni_member *member, char why_out[ENI_REASON_MAX]);
-
 /* ---- who is still there ---- */
 
 /* EN_OK while the run goes on; EN_EPEER after a death or an abort; EN_EMISMATCH, EN_EPROTO. One atomic load.
@@ -145,11 +142,8 @@ int eni_member_fd(const eni_member *member);
  * psd is away the status stays EN_OK. */
 en_status eni_member_verdict(eni_member *member, int64_t deadline_ns);
 
-/* Why the status is not EN_OK, as one sentence; "" while it is. Already logged once by this member. */
-void eni_member_reason(eni_member *member, char reason_out[ENI_REASON_MAX]);
-
-/* EN_OK and the first failed rank of the run, or EN_ENOENT. */
-en_status eni_member_death(eni_member *member, eni_death *death_out);
+/* As it stands now; the reason, already logged once by this member, while the status is not EN_OK. */
+eni_run_outcome eni_member_outcome(eni_member *member);
 
 /* --on-worker-loss=continue: whether this rank was lost while the run went on (logged once as a warning);
  * then who and why, if death_out is not NULL. */

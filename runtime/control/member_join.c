@@ -134,13 +134,13 @@ static en_status take_welcome(eni_member *member, const eni_message *m)
     return EN_OK;
 }
 
-static en_status take_death(eni_member *member, eni_death death)
+static en_status take_death(eni_member *member, const eni_death *death)
 {
     char text[ENI_REASON_MAX];
-    eni_death_text(&death, text);
+    eni_death_text(death, text);
     eni_error("member", "the run ends before it began: %s", text);
-    member->end.death = death;
-    member->end.has_death = true;
+    member->end.outcome.death = *death;
+    member->end.outcome.has_death = true;
     return EN_EPEER;
 }
 
@@ -190,7 +190,7 @@ static en_status join_frame(eni_member *member, eni_span frame, bool *is_in_out)
     case ENI_CTL_ENDED:
         eni_error("member", "the leader refused: %s", m.reason);
         return m.status == EN_OK ? EN_EPROTO : (en_status)m.status;
-    case ENI_CTL_DEAD: return take_death(member, eni_death_of(&m));
+    case ENI_CTL_DEAD: return take_death(member, &m.death);
     case ENI_CTL_SERVE:
         if (config->server == 0) break;
         EN_TRY(eni_member_serve(member, &m, &ready));
@@ -213,7 +213,7 @@ static en_status leader_gone(eni_member *member)
     eni_death death = {.rank = leader->rank, .pid = leader->pid, .step = -1, .phase = "join"};
     set_text(death.host, sizeof death.host, leader->host);
     set_text(death.cause, sizeof death.cause, "its connection closed without a goodbye");
-    return take_death(member, death);
+    return take_death(member, &death);
 }
 
 /* Until something comes, or it is time to ask who is missing (*notice_ns). EN_EINTR: the user. */
@@ -365,9 +365,10 @@ static void say_again(eni_member *member)
     }
     if (member->claim.stage == ASK_SENT)
         eni_member_put(member, &(eni_message){.type = ENI_CTL_CLAIM, .number = member->claim.number + 1});
-    if (member->stop.is_asked && eni_member_stop_step(member) == ENI_STEP_NEVER) {
+    const char *stop_why = member->end.outcome.stop_why;
+    if (stop_why[0] != '\0' && eni_member_stop_step(member) == ENI_STEP_NEVER) {
         eni_message m = {.type = ENI_CTL_STOP};
-        memcpy(m.reason, member->stop.why, sizeof m.reason);
+        memcpy(m.reason, stop_why, sizeof m.reason);
         eni_member_put(member, &m);
     }
     if (member->end.has_said_bye) eni_member_put(member, &(eni_message){.type = ENI_CTL_BYE});

@@ -38,21 +38,16 @@ static void on_user(eni_member *member, int64_t now_ns)
         return;
     }
     member->when.stop_deadline_ns = now_ns + member->config.stop_grace_ns;
-    if (member->stop.is_asked || member->end.has_said_bye) return;
-    eni_message m = {.type = ENI_CTL_STOP, .reason = "interrupted by the user"};
-    member->stop.is_asked = true;
-    memcpy(member->stop.why, m.reason, sizeof member->stop.why);
-    eni_member_put(member, &m);
+    eni_member_ask_stop(member, "interrupted by the user");
 }
 
 /* ---- what the leader says ---- */
 
 static void on_dead(eni_member *member, const eni_message *m)
 {
-    eni_death death = eni_death_of(m);
     char text[ENI_REASON_MAX];
-    eni_death_text(&death, text);
-    eni_member_finish(member, EN_EPEER, text, &death);
+    eni_death_text(&m->death, text);
+    eni_member_finish(member, EN_EPEER, text, &m->death);
 }
 
 static void on_left(eni_member *member, const eni_message *m)
@@ -60,7 +55,7 @@ static void on_left(eni_member *member, const eni_message *m)
     char text[ENI_REASON_MAX];
     eni_lost *lost = eni_alloc(sizeof *lost);
     if (lost == NULL) return;
-    lost->death = eni_death_of(m);
+    lost->death = m->death;
     lost->next = member->end.lost;
     member->end.lost = lost;
     eni_death_text(&lost->death, text);
@@ -111,9 +106,9 @@ static void on_gathered(eni_member *member, const eni_message *m)
 
 static void hear_why(eni_member *member, const eni_message *m)
 {
-    if (!member->stop.is_asked) eni_info("member", "the run ends early: %s", m->reason);
-    member->stop.is_asked = true;
-    memcpy(member->stop.why, m->reason, sizeof member->stop.why);
+    char *why = member->end.outcome.stop_why;
+    if (why[0] == '\0') eni_info("member", "the run ends early: %s", m->reason);
+    memcpy(why, m->reason, sizeof m->reason);
 }
 
 /* Order matters: see eni_member_enter. A server takes no steps, so it has nothing to answer. */
@@ -538,7 +533,7 @@ void eni_member_close(eni_member *member)
     eni_free(member->peers);
     eni_blobs_fini(&member->gather.blobs);
     for (int i = 0; i < 2; i++)
-        eni_free(member->gather.kept[i].data);
+        eni_kept_fini(&member->gather.kept[i]);
     while (member->end.lost != NULL) {
         eni_lost *next = member->end.lost->next;
         eni_free(member->end.lost);

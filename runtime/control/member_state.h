@@ -30,14 +30,6 @@ typedef struct eni_reign {
     struct eni_reign *before;
 } eni_reign;
 
-/* A gather of ours that a psd that comes back may want again; number 0: none. */
-typedef struct eni_kept {
-    uint64_t number;
-    char tag[ENI_TAG_MAX];
-    uint8_t *data;
-    size_t bytes;
-} eni_kept;
-
 /* Somebody whom the run goes on without. */
 typedef struct eni_lost {
     eni_death death;
@@ -59,8 +51,6 @@ typedef struct eni_member_place {
 typedef struct eni_member_stopping {
     atomic_int_fast64_t entered; /* the step that this rank may be in */
     atomic_uint_fast64_t step;   /* ENI_STEP_NEVER, ENI_STEP_PENDING, or the one before which all end */
-    bool is_asked;               /* an early end was asked for, here or elsewhere */
-    char why[ENI_REASON_MAX];
 } eni_member_stopping;
 
 /* Who leads, and the process that does. */
@@ -88,7 +78,7 @@ typedef struct eni_member_claims {
 typedef struct eni_member_gathers {
     eni_ask_stage stage;
     uint64_t sent, done;
-    eni_kept kept[2]; /* by the number */
+    eni_kept kept[2]; /* of ours, by the number: a psd that comes back may want them again */
     char tag[ENI_TAG_MAX];
     eni_blobs blobs;
     size_t nblobs; /* of blobs.count that have come */
@@ -96,9 +86,7 @@ typedef struct eni_member_gathers {
 
 typedef struct eni_member_end {
     atomic_int status;
-    char reason[ENI_REASON_MAX];
-    bool has_death;
-    eni_death death;
+    eni_run_outcome outcome;
     eni_lost *lost;      /* whom the run goes on without */
     bool is_interrupted; /* abort_fd was readable */
     bool is_over;        /* a server: all ranks have left */
@@ -139,6 +127,8 @@ struct eni_member {
 en_status eni_member_put(eni_member *member, const eni_message *message); /* and wakes the thread */
 /* Ends the run for this process; the first call wins. */
 void eni_member_finish(eni_member *member, en_status status, const char *reason, const eni_death *death);
+/* Asks for the early end, unless somebody did or we have left. */
+void eni_member_ask_stop(eni_member *member, const char *why);
 /* Nobody told us of a death: it is the leader itself that is gone. */
 void eni_member_leader_lost(eni_member *member, const char *cause, bool is_stopped);
 

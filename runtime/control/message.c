@@ -82,18 +82,19 @@ enum { SMALL_MAX = 4096, PAIRS_MAX = 1024, KEY_MAX = 255 };
 #define KEY_VALUES(name)         ENI_FIELD(ENI_FIELD_OWN, eni_message, name, 0, 0, NULL)
 
 #define MEMBER(name) INT(name, ENI_RANK_NONE, ENI_RANKS_MAX - 1, "the rank is out of range")
-#define PID          INT(pid, 0, INT64_MAX, "the process id is out of range")
-#define STEP         INT(step, -1, INT64_MAX, "the step is out of range")
+#define PID(name)    INT(name, 0, INT64_MAX, "the process id is out of range")
+#define STEP(name)   INT(name, -1, INT64_MAX, "the step is out of range")
 #define OP           UINT(op, UINT32_MAX, "the operation is out of range")
 #define EPOCH        UINT(epoch, UINT32_MAX, "the epoch is out of range")
 #define INCARNATION  U64(incarnation, "the incarnation is out of range")
-#define HOST         TEXT(host, "the host's name is too long")
-#define PHASE        TEXT(phase, "the phase is too long")
+#define HOST(name)   TEXT(name, "the host's name is too long")
+#define PHASE(name)  TEXT(name, "the phase is too long")
 #define REASON       TEXT(reason, "the reason is too long")
 #define NUMBER       U64(number, "the number is out of range")
 #define STATUS       UINT(status, 255, "the status is out of range")
 #define PROCESS                                                                                              \
-    PID, U64(born, "the time of birth is out of range"), HOST, TEXT(host_id, "the host's id is too long")
+    PID(pid), U64(born, "the time of birth is out of range"), HOST(host),                                    \
+        TEXT(host_id, "the host's id is too long")
 #define PEER MEMBER(rank), PROCESS, KEY_VALUES(member_data)
 #define WORLD                                                                                                \
     INT(nranks, 1, ENI_RANKS_MAX, "the world size is out of range"),                                         \
@@ -118,15 +119,15 @@ static const eni_field join[] = {
     KEY_VALUES(member_data),
 };
 static const eni_field heartbeat[] = {
-    STEP,
+    STEP(step),
     OP,
-    PHASE,
+    PHASE(phase),
     UINT(waits, ENI_WAITS_SLOWED, "the word on waiting is unknown"),
     U64(moves, "the number of moves is out of range"),
     U64(samples, "the number of samples is out of range"),
 };
 static const eni_field waiting[] = {
-    STEP,
+    STEP(step),
     OP,
     TEXT(what, "the operation's kind is too long"),
     TEXT(name, "the tensor's name is too long"),
@@ -148,8 +149,13 @@ static const eni_field serve[] = {WORLD, KEY_VALUES(key_values)};
 static const eni_field renewed[] = {EPOCH, PEER};
 static const eni_field claimed[] = {NUMBER, BOOL(has_index), U64(index, "the index is out of range")};
 static const eni_field stopping[] = {U64(index, "the step is out of range"), REASON};
-static const eni_field died[] = {
-    MEMBER(rank), PID, STEP, BOOL(is_stopped), HOST, PHASE, TEXT(reason, "the cause is too long")};
+static const eni_field died[] = {MEMBER(death.rank),
+                                 PID(death.pid),
+                                 STEP(death.step),
+                                 BOOL(death.is_stopped),
+                                 HOST(death.host),
+                                 PHASE(death.phase),
+                                 TEXT(death.cause, "the cause is too long")};
 static const eni_field ended[] = {STATUS, REASON};
 
 typedef struct layout {
@@ -307,8 +313,6 @@ en_status eni_message_get(const uint8_t *bytes, size_t length, eni_message *out,
     return st;
 }
 
-/* ---- peers and deaths ---- */
-
 void eni_message_set_peer(eni_message *m, const eni_peer *of)
 {
     m->rank = of->rank;
@@ -317,26 +321,4 @@ void eni_message_set_peer(eni_message *m, const eni_peer *of)
     snprintf(m->host, sizeof m->host, "%s", of->host);
     snprintf(m->host_id, sizeof m->host_id, "%s", of->host_id);
     m->member_data = (eni_key_value_list){.pair = of->member_data, .n = of->nmember_data};
-}
-
-eni_message eni_death_message(uint32_t type, const eni_death *death)
-{
-    eni_message m = {.type = type,
-                     .rank = death->rank,
-                     .pid = death->pid,
-                     .step = death->step,
-                     .is_stopped = death->is_stopped};
-    memcpy(m.host, death->host, sizeof m.host);
-    memcpy(m.phase, death->phase, sizeof m.phase);
-    memcpy(m.reason, death->cause, sizeof m.reason);
-    return m;
-}
-
-eni_death eni_death_of(const eni_message *m)
-{
-    eni_death death = {.rank = m->rank, .pid = m->pid, .step = m->step, .is_stopped = m->is_stopped};
-    memcpy(death.host, m->host, sizeof death.host);
-    memcpy(death.phase, m->phase, sizeof death.phase);
-    memcpy(death.cause, m->reason, sizeof death.cause);
-    return death;
 }

@@ -92,16 +92,25 @@ typedef struct eni_message {
     int64_t pid, step, waited_ns;
     uint64_t born, incarnation, budget, index, samples, number, done, moves, bytes;
     uint32_t epoch, status, count, op, waits;
-    bool has_index, is_stopped;
+    bool has_index;
     char host[256], host_id[128], tag[ENI_TAG_MAX], phase[ENI_PHASE_MAX], reason[ENI_REASON_MAX];
     char what[ENI_WHAT_MAX], name[ENI_NAME_MAX];
     eni_key_value_list key_values, member_data;
     eni_span blob;
+    eni_death death; /* DEAD, LEFT */
 } eni_message;
 
-/* The message that names a death: DEAD or LEFT, and back. */
-eni_message eni_death_message(uint32_t type, const eni_death *death);
-eni_death eni_death_of(const eni_message *message);
+/* A blob kept for gather `number`; 0: none. Zeroed memory is none. */
+typedef struct eni_kept {
+    uint64_t number;
+    uint8_t *data;
+    size_t bytes;
+    char tag[ENI_TAG_MAX];
+} eni_kept;
+
+/* A copy of the message's, in place of what was kept before. False: there is no memory for it. */
+bool eni_kept_fill(eni_kept *kept, const eni_message *message);
+void eni_kept_fini(eni_kept *kept);
 
 /* Appends the message as a frame to what the link will send. */
 en_status eni_message_put(eni_link *link, const eni_message *message);

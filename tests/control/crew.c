@@ -79,7 +79,6 @@ void crew_init(crew *c, int n)
                                     .rank = -1,
                                     .host = "h",
                                     .host_id = "h/1",
-                                    .epoch = 1,
                                     .join_ns = 10 * ENI_SECOND};
     eni_token_make(&c->config.token);
     for (int r = 0; r < CREW_MAX; r++)
@@ -136,9 +135,8 @@ int crew_listen(crew *c)
 /* A heartbeat that has these samples has this step: it is made under the member's lock, step first. */
 static void note(eni_member *member, int64_t step, const char *phase, uint64_t samples)
 {
-    char ignored[ENI_REASON_MAX];
     eni_member_note(member, step, phase);
-    eni_member_reason(member, ignored); /* whatever was being made is made */
+    (void)eni_member_outcome(member); /* whatever was being made is made */
     eni_member_note_samples(member, samples);
 }
 

@@ -133,7 +133,7 @@ static void a_missing_rank_is_named(void **state)
     assert_true(crew_logged("member: the leader refused: have 2 of 3 ranks, missing rank 2 after 2 s"));
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_ETIMEOUT);
     assert_true(eni_leader_is_over(c.leader));
-    eni_leader_reason(c.leader, reason);
+    snprintf(reason, sizeof reason, "%s", eni_leader_outcome(c.leader).reason);
     assert_string_equal(reason, "have 2 of 3 ranks, missing rank 2 after 2 s");
     crew_fini(&c);
 }
@@ -232,7 +232,7 @@ static void *claim_all(void *argument)
     claimer *k = argument;
     uint64_t index;
     while ((k->last = eni_member_claim(k->member, &index, crew_soon())) == EN_OK)
-        if (index < BUDGET) k->times[index]++;
+        k->times[index < BUDGET ? index : 0]++; /* then one was claimed twice */
     return NULL;
 }
 
@@ -261,7 +261,6 @@ static void every_micro_batch_is_claimed_once(void **state)
             times += k[i].times[b];
         assert_int_equal(times, 1);
     }
-    assert_int_equal(eni_leader_claimed(c.leader), BUDGET);
     assert_true(crew_bye(&c));
     crew_fini(&c);
 }

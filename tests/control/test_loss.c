@@ -37,7 +37,6 @@ static void die_in_join(int32_t leader_rank)
 {
     crew c;
     char line[128];
-    eni_death death;
     int ready;
     crew_init(&c, 3);
     eni_log_set_level(ENI_LOG_DEBUG);
@@ -54,7 +53,8 @@ static void die_in_join(int32_t leader_rank)
     pthread_join(c.hand[0].thread, NULL);
     assert_int_equal(c.hand[0].status, EN_EPEER);
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_EPEER);
-    assert_int_equal(eni_leader_death(c.leader, &death), EN_OK);
+    assert_true(eni_leader_outcome(c.leader).has_death);
+    const eni_death death = eni_leader_outcome(c.leader).death;
     assert_int_equal(death.rank, 1);
     assert_int_equal(death.pid, pid);
     assert_string_equal(death.phase, "join");
@@ -166,8 +166,8 @@ static void a_run_may_go_on_without_a_rank(void **state)
     crew c;
     pid_t holder;
     atomic_int left = 0;
-    eni_death death;
     uint64_t index;
+    eni_death death;
     crew_init(&c, 3);
     c.config.goes_on = true;
     c.config.budget = 5;

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,19 +45,19 @@ static pid_t start_with_victim(crew *c, const char *host_id)
 static void assert_named(crew *c, pid_t pid, const char *cause)
 {
     char text[ENI_REASON_MAX], first[ENI_REASON_MAX];
-    eni_death death;
     assert_int_equal(eni_leader_wait(c->leader, crew_soon(), -1), EN_EPEER);
-    eni_leader_reason(c->leader, first);
+    snprintf(first, sizeof first, "%s", eni_leader_outcome(c->leader).reason);
     for (int h = 2; h < 4; h++) {
         eni_member *member = c->hand[h].member;
         assert_int_equal(eni_member_verdict(member, crew_soon()), EN_EPEER);
-        assert_int_equal(eni_member_death(member, &death), EN_OK);
+        assert_true(eni_member_outcome(member).has_death);
+        const eni_death death = eni_member_outcome(member).death;
         assert_int_equal(death.rank, 1);
         assert_int_equal(death.pid, pid);
         assert_int_equal(death.step, 41);
         assert_string_equal(death.phase, "backward");
         assert_string_equal(death.host, "h");
-        eni_member_reason(member, text);
+        snprintf(text, sizeof text, "%s", eni_member_outcome(member).reason);
         assert_string_equal(text, first);
     }
     assert_non_null(strstr(first, cause));
@@ -116,7 +117,6 @@ static pid_t fork_leader(crew *c, int listener)
 static void leader_dies(int signal, int32_t leader_rank, const char *sentence)
 {
     crew c;
-    eni_death death;
     crew_init(&c, 2);
     c.config.rank = leader_rank;
     for (int r = 0; r < 2; r++)
@@ -131,7 +131,8 @@ static void leader_dies(int signal, int32_t leader_rank, const char *sentence)
         struct pollfd set = {eni_member_fd(c.hand[r].member), POLLIN, 0};
         assert_int_equal(poll(&set, 1, 10000), 1);
         assert_int_equal(eni_member_status(c.hand[r].member), EN_EPEER);
-        assert_int_equal(eni_member_death(c.hand[r].member, &death), EN_OK);
+        assert_true(eni_member_outcome(c.hand[r].member).has_death);
+        const eni_death death = eni_member_outcome(c.hand[r].member).death;
         assert_int_equal(death.rank, leader_rank);
         assert_int_equal(death.pid, pid);
     }
@@ -153,7 +154,6 @@ static void an_abort_is_named_to_all(void **state)
 {
     (void)state;
     crew c;
-    eni_death death;
     crew_init(&c, 2);
     assert_true(crew_start(&c));
     crew_join(&c, 0, 2);
@@ -161,7 +161,7 @@ static void an_abort_is_named_to_all(void **state)
     eni_member_close(c.hand[1].member);
     c.hand[1].member = NULL;
     assert_int_equal(eni_member_verdict(c.hand[0].member, crew_soon()), EN_EPEER);
-    assert_int_equal(eni_member_death(c.hand[0].member, &death), EN_ENOENT);
+    assert_false(eni_member_outcome(c.hand[0].member).has_death);
     assert_true(crew_logged("gave up: the loss is not finite at step 7"));
     crew_fini(&c);
 }
@@ -170,7 +170,6 @@ static void a_closed_member_is_a_death_but_not_after_bye(void **state)
 {
     (void)state;
     crew c;
-    eni_death death;
     crew_init(&c, 3);
     assert_true(crew_start(&c));
     crew_join(&c, 0, 3);
@@ -181,7 +180,8 @@ static void a_closed_member_is_a_death_but_not_after_bye(void **state)
     eni_member_close(c.hand[1].member);
     c.hand[1].member = NULL;
     assert_int_equal(eni_member_verdict(c.hand[0].member, crew_soon()), EN_EPEER);
-    assert_int_equal(eni_member_death(c.hand[0].member, &death), EN_OK);
+    assert_true(eni_member_outcome(c.hand[0].member).has_death);
+    const eni_death death = eni_member_outcome(c.hand[0].member).death;
     assert_int_equal(death.rank, 1);
     crew_fini(&c);
 }

@@ -41,14 +41,20 @@ static eni_message example(uint32_t type)
                      .op = 3,
                      .waits = 1,
                      .has_index = true,
-                     .is_stopped = true,
                      .what = "all-reduce",
                      .name = "fc2.weight",
                      .host = "a",
                      .host_id = "boot/1/2",
                      .tag = "hash",
                      .phase = "forward",
-                     .reason = "because"};
+                     .reason = "because",
+                     .death = {.rank = 1,
+                               .pid = 4711,
+                               .step = 41,
+                               .is_stopped = true,
+                               .host = "a",
+                               .phase = "forward",
+                               .cause = "because"}};
     m.key_values = (eni_key_value_list){some_key_values, 3, {NULL, 0}};
     m.member_data = (eni_key_value_list){some_key_values, 1, {NULL, 0}};
     m.blob = (eni_span){(const uint8_t *)"blob\0blob", 9};

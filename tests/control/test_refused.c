@@ -75,7 +75,6 @@ static void *open_hand(void *argument)
 static void assert_refused(const void *bytes, size_t length, bool is_early, const char *sentence)
 {
     crew c;
-    eni_death death;
     crew_init(&c, 2);
     assert_true(crew_start(&c));
     eni_link link = join_by_hand(&c);
@@ -88,7 +87,8 @@ static void assert_refused(const void *bytes, size_t length, bool is_early, cons
     assert_int_equal(eni_tcp_send(link.fd, bytes, length, crew_soon(), -1), EN_OK);
     hang_up_when_told(&link);
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_EPEER);
-    assert_int_equal(eni_leader_death(c.leader, &death), EN_OK);
+    assert_true(eni_leader_outcome(c.leader).has_death);
+    const eni_death death = eni_leader_outcome(c.leader).death;
     assert_int_equal(death.rank, 1);
     assert_int_equal(death.pid, 4711);
     if (strstr(death.cause, sentence) == NULL) fail_msg("%s, not: %s", death.cause, sentence);

@@ -356,7 +356,6 @@ static void timeout_ends(void **state)
 {
     (void)state;
     stage s;
-    eni_death death;
     char line[160];
     uint64_t index;
     open_stage(&s);
@@ -371,7 +370,8 @@ static void timeout_ends(void **state)
     crew_join(&s.c, 0, RANKS);
     kill(s.leader, SIGKILL);
     assert_int_equal(eni_member_claim(s.c.hand[0].member, &index, crew_soon()), EN_EPEER);
-    assert_int_equal(eni_member_death(s.c.hand[0].member, &death), EN_OK);
+    assert_true(eni_member_outcome(s.c.hand[0].member).has_death);
+    const eni_death death = eni_member_outcome(s.c.hand[0].member).death;
     assert_int_equal(death.rank, -1);
     snprintf(line, sizeof line,
              "psd (pid %d on host h) died: its connection closed, and it did not come back within 0.3 s",

@@ -162,13 +162,13 @@ static void a_servers_death_has_its_number(void **state)
     crew c;
     char words[64];
     server servers[SERVERS];
-    eni_death death;
     start(&c, servers, words);
     join(&c);
     eni_member_close(c.hand[FIRST + 1].member);
     c.hand[FIRST + 1].member = NULL;
     assert_int_equal(eni_member_verdict(c.hand[0].member, crew_soon()), EN_EPEER);
-    assert_int_equal(eni_member_death(c.hand[0].member, &death), EN_OK);
+    assert_true(eni_member_outcome(c.hand[0].member).has_death);
+    const eni_death death = eni_member_outcome(c.hand[0].member).death;
     assert_int_equal(death.rank, -3);
     assert_true(crew_logged("the run is broken: psd 2 (pid "));
     assert_int_equal(eni_member_await_end(c.hand[FIRST].member, crew_soon()), EN_EPEER);
@@ -277,7 +277,8 @@ static void an_early_end_is_no_servers_death(void **state)
         assert_int_equal(eni_member_bye(c.hand[r].member, crew_soon()), EN_OK);
     for (int k = 1; k < SERVERS; k++) {
         assert_int_equal(eni_member_await_end(c.hand[FIRST + k - 1].member, crew_soon()), EN_OK);
-        assert_true(eni_member_is_stopping(c.hand[FIRST + k - 1].member, why));
+        snprintf(why, sizeof why, "%s", eni_member_outcome(c.hand[FIRST + k - 1].member).stop_why);
+        assert_true(why[0] != '\0');
     }
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_OK);
     crew_fini(&c);
