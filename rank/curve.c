@@ -58,26 +58,16 @@ static uint32_t checksum(const header *h, const float *flat)
     return eni_crc32c(eni_crc32c(0, h, offsetof(header, crc)), flat, h->count * sizeof(float));
 }
 
-static bool write_at(int fd, const void *data, size_t bytes, off_t at)
-{
-    for (const char *from = data; bytes > 0;) {
-        const ssize_t n = pwrite(fd, from, bytes, at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        from += n;
-        at += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
+enum { FROM_FILE, INTO_FILE };
 
-static bool read_at(int fd, void *data, size_t bytes, off_t at)
+/* All of it; false, with errno, where a disk is full or the file ends. */
+static bool move_at(int way, int fd, void *data, size_t bytes, off_t at)
 {
-    for (char *into = data; bytes > 0;) {
-        const ssize_t n = pread(fd, into, bytes, at);
+    for (char *place = data; bytes > 0;) {
+        const ssize_t n = way == INTO_FILE ? pwrite(fd, place, bytes, at) : pread(fd, place, bytes, at);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return false;
-        into += n;
+        place += n;
         at += n;
         bytes -= (size_t)n;
     }
@@ -102,13 +92,13 @@ static bool spill(eni_curve *curve, uint32_t end)
     for (; curve->nspilled < end; curve->nspilled++) {
         const uint32_t i = curve->nspilled;
         const eni_point *p = &curve->entries[i].point;
-        const float *flat = curve->copy[i % curve->capacity];
+        float *flat = curve->copy[i % curve->capacity];
         header h = {.count = curve->config.count, .samples = p->samples, .update = p->update, .t = p->t};
         const off_t at = (off_t)i * record_bytes(curve);
         memcpy(h.magic, magic, sizeof h.magic);
         h.crc = checksum(&h, flat);
-        if (!write_at(curve->fd, flat, h.count * sizeof(float), at + (off_t)sizeof h) ||
-            !write_at(curve->fd, &h, sizeof h, at))
+        if (!move_at(INTO_FILE, curve->fd, flat, h.count * sizeof(float), at + (off_t)sizeof h) ||
+            !move_at(INTO_FILE, curve->fd, &h, sizeof h, at))
             return false;
     }
     return true;
@@ -125,9 +115,9 @@ static const float *weights_of(const eni_curve *curve, uint32_t i, float *room)
     header h;
     const off_t at = (off_t)i * record_bytes(curve);
     if (i >= curve->nspilled) return curve->copy[i % curve->capacity];
-    if (!read_at(curve->fd, &h, sizeof h, at) || memcmp(h.magic, magic, sizeof magic) != 0 ||
+    if (!move_at(FROM_FILE, curve->fd, &h, sizeof h, at) || memcmp(h.magic, magic, sizeof magic) != 0 ||
         h.count != curve->config.count ||
-        !read_at(curve->fd, room, h.count * sizeof(float), at + (off_t)sizeof h) ||
+        !move_at(FROM_FILE, curve->fd, room, h.count * sizeof(float), at + (off_t)sizeof h) ||
         checksum(&h, room) != h.crc)
         return NULL;
     return room;
@@ -169,7 +159,7 @@ static en_status take_past(eni_curve *curve)
         return eni_fail(EN_EIO, "curve", "cannot open %s: %s; choose another --out", curve->path,
                         strerror(errno));
     curve->is_kept = true;
-    while (read_at(curve->fd, &h, sizeof h, (off_t)curve->n * record_bytes(curve)) &&
+    while (move_at(FROM_FILE, curve->fd, &h, sizeof h, (off_t)curve->n * record_bytes(curve)) &&
            h.samples <= curve->config.resumed && eni_jsonl_is_before(h.t, curve->config.resumed_t)) {
         curve->nspilled = curve->n + 1;
         if (weights_of(curve, curve->n, room) == NULL) break;

@@ -384,28 +384,20 @@ en_status eni_rank_join(eni_rank *self)
 
 /* ---- the end: in good order; or because this rank has failed, and then the others hear why ---- */
 
-/* A wait ended because nobody is there any more. Somebody died: the leader knows who, and says so within the
- * time that a broken data socket is ahead of it. Or the user called all of us off, and we are not the first
- * to go. */
-static en_status why_alone(eni_rank *self)
-{
-    if (self->member != NULL && !eni_shutdown_is_asked(self->shutdown))
-        eni_member_verdict(self->member, eni_now_ns() + 2 * ENI_SECOND);
-    return eni_shutdown_is_asked(self->shutdown) ? EN_EINTR : EN_EPEER;
-}
-
-/* What could not be reached or read may be what a dead process has left behind: then its death is the cause.
- */
-static en_status unless_lost(eni_rank *self, en_status st)
-{
-    const int may_be = st == EN_ENOENT || st == EN_EIO || st == EN_EDENIED || st == EN_EPROTO;
-    if (self->member == NULL || !may_be) return st;
-    return eni_member_verdict(self->member, eni_now_ns() + 300 * ENI_MILLI) == EN_EPEER ? EN_EPEER : st;
-}
-
+/* A wait ended because nobody is there any more: somebody died, and the leader knows who, and says so within
+ * the time that a broken data socket is ahead of it; or the user called all of us off, and we are not the first
+ * to go. And what could not be reached or read may be what a dead process has left behind: then its death is
+ * the cause. */
 en_status eni_rank_cause(eni_rank *self, en_status st)
 {
-    return st == EN_EPEER ? why_alone(self) : unless_lost(self, st);
+    const bool is_alone = st == EN_EPEER;
+    const int64_t patience_ns = is_alone ? 2 * ENI_SECOND : 300 * ENI_MILLI;
+    if (is_alone && eni_shutdown_is_asked(self->shutdown)) return EN_EINTR;
+    if (!is_alone && st != EN_ENOENT && st != EN_EIO && st != EN_EDENIED && st != EN_EPROTO) return st;
+    if (self->member == NULL) return st;
+    const en_status verdict = eni_member_verdict(self->member, eni_now_ns() + patience_ns);
+    if (is_alone) return eni_shutdown_is_asked(self->shutdown) ? EN_EINTR : EN_EPEER;
+    return verdict == EN_EPEER ? EN_EPEER : st;
 }
 
 void eni_rank_give_up(eni_rank *self, en_status st)

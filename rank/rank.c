@@ -51,17 +51,11 @@ en_status eni_rank_call_store(eni_rank *self, uint32_t message, uint32_t kind, u
 
 /* ---- since when ---- */
 
-/* When this process started, in nanoseconds since the machine did, on a grid of 10 ms; 0: cannot be told. */
-static int64_t process_start_ns(void)
-{
-    return (int64_t)eni_process_born(getpid()) * (ENI_SECOND / sysconf(_SC_CLK_TCK));
-}
-
 int64_t eni_startup_ns(int64_t begin_ns)
 {
     struct timespec now;
     if (begin_ns > 0) return eni_now_ns() - begin_ns;
-    begin_ns = process_start_ns();
+    begin_ns = (int64_t)eni_process_born(getpid()) * (ENI_SECOND / sysconf(_SC_CLK_TCK));
     clock_gettime(CLOCK_BOOTTIME, &now); /* what starttime counts in */
     return begin_ns == 0 ? 0 : (int64_t)now.tv_sec * ENI_SECOND + now.tv_nsec - begin_ns;
 }

@@ -347,40 +347,30 @@ void eni_csv_put(eni_csv *csv, const double *values, size_t n)
     }
 }
 
-/* One part of every slow rank, "RANK:FACTOR": what stands before the colon, or behind it. */
-static void put_stragglers(eni_csv *csv, const json_t *emulated, bool wants_factor)
+/* Slow ranks and their factors, one list each, and the network. */
+static void put_emulated(eni_csv *csv, const json_t *emulated)
 {
-    static const char mark[] = "straggler ";
-    size_t i, n = 0;
-    json_t *item;
-    fputc(',', csv->file);
-    json_array_foreach(emulated, i, item)
-    {
-        const char *text = json_string_value(item);
-        if (text == NULL || strncmp(text, mark, sizeof mark - 1) != 0) continue;
-        int64_t rank;
-        double factor;
-        if (!eni_straggler_parse(text + sizeof mark - 1, &rank, &factor)) continue;
-        if (n++ > 0) fputc(';', csv->file);
-        eni_csv_number(csv, wants_factor ? factor : (double)rank);
-    }
-}
-
-static void put_net(eni_csv *csv, const json_t *emulated)
-{
-    static const char mark[] = "net ";
+    static const char straggler[] = "straggler ", net[] = "net ";
+    char ranks[2048] = "", factors[2048] = "";
     uint64_t rate = 0;
-    int64_t delay = 0;
+    int64_t delay = 0, rank;
+    double factor;
     const char *wrong;
     size_t i;
     json_t *item;
     json_array_foreach(emulated, i, item)
     {
         const char *text = json_string_value(item);
-        if (text != NULL && strncmp(text, mark, sizeof mark - 1) == 0 &&
-            !eni_net_parse(text + sizeof mark - 1, &rate, &delay, &wrong))
+        if (text == NULL) continue;
+        if (starts_with(text, straggler) &&
+            eni_straggler_parse(text + sizeof straggler - 1, &rank, &factor)) {
+            eni_text_add(ranks, sizeof ranks, "%s%lld", ranks[0] != 0 ? ";" : "", (long long)rank);
+            eni_text_add(factors, sizeof factors, "%s%.9g", factors[0] != 0 ? ";" : "", factor);
+        }
+        if (starts_with(text, net) && !eni_net_parse(text + sizeof net - 1, &rate, &delay, &wrong))
             rate = 0, delay = 0;
     }
+    fprintf(csv->file, ",%s,%s", ranks, factors);
     ENI_CSV_PUT(csv, rate > 0 ? (double)rate : NAN, delay > 0 ? (double)delay * 1e-9 : NAN);
 }
 
@@ -392,9 +382,7 @@ void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
     eni_csv_name(csv, study->arms[run->arm].name);
     const bool is_real = run->emulated == NULL && eni_study_is_real(study, run->setting);
     fprintf(csv->file, ",%lld,%s", (long long)run->seed, is_real ? "real" : "emulated");
-    put_stragglers(csv, emulated, false);
-    put_stragglers(csv, emulated, true);
-    put_net(csv, emulated);
+    put_emulated(csv, emulated);
 }
 
 en_status eni_csv_close(eni_csv *csv, const char *dir, const char *name, FILE *page)

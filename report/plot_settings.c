@@ -30,10 +30,9 @@ static void find_range(const eni_study *study, const panel *what, double *low_ou
 /* One row per (arm, setting), the settings of an arm next to each other. */
 static void print_points(eni_plot *plot, const eni_study *study, const panel *what)
 {
-    size_t row = 0;
     for (size_t a = 0; a < study->narms; a++)
         for (size_t c = 0; c < study->nsettings; c++) {
-            row++;
+            const size_t row = a * study->nsettings + c + 1;
             fprintf(plot->script, "$p%zu << EOD\n", row);
             for (const eni_run *run = NULL; (run = eni_study_next(study, c, a, run)) != NULL;)
                 if (isfinite(what->metric(run))) fprintf(plot->script, "%.9g %zu\n", what->metric(run), row);
@@ -69,10 +68,9 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
     if (low > 0) eni_plot_cut_axis(&plot, true);
     print_points(&plot, study, what);
     fputs("plot ", plot.script);
-    size_t row = 0;
     for (size_t a = 0; a < study->narms; a++)
         for (size_t c = 0; c < study->nsettings; c++) {
-            row++;
+            const size_t row = a * study->nsettings + c + 1;
             const eni_arm *arm = &study->arms[a];
             fprintf(plot.script,
                     "$p%zu using 1:2 with points pt %d ps 0.95 lw 1.5 lc rgb '%s', $c%zu using "

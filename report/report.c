@@ -23,12 +23,6 @@
 
 /* ---- the page ---- */
 
-static en_status make_plots_folder(const char *path)
-{
-    if (mkdir(path, 0777) == 0 || errno == EEXIST) return EN_OK;
-    return eni_fail(EN_EIO, "report", "cannot make the folder %s: %s", path, strerror(errno));
-}
-
 /* As a whole: a reader never sees half a report. */
 static en_status write_page(const eni_verdict *verdict, const eni_fairness *fairness, int extras)
 {
@@ -37,7 +31,8 @@ static en_status write_page(const eni_verdict *verdict, const eni_fairness *fair
     size_t bytes;
     snprintf(plots, sizeof plots, "%s/plots", study->dir);
     snprintf(path, sizeof path, "%s/report.html", study->dir);
-    EN_TRY(make_plots_folder(plots));
+    if (mkdir(plots, 0777) != 0 && errno != EEXIST)
+        return eni_fail(EN_EIO, "report", "cannot make the folder %s: %s", plots, strerror(errno));
     FILE *page = open_memstream(&text, &bytes);
     if (page == NULL) return EN_ENOMEM;
     eni_canvas canvas = {.study = study,

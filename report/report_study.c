@@ -159,6 +159,14 @@ void eni_study_kind(const eni_study *study, size_t setting, char *text_out, size
 
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
+static size_t find_setting(const eni_study *study, const char *name)
+{
+    size_t i = 0;
+    while (i < study->nsettings && strcmp(study->settings[i].name, name) != 0)
+        i++;
+    return i;
+}
+
 static void load_settings(eni_json *reader, eni_study *study)
 {
     json_t *list = eni_json_need_array(reader, study->index, "cells", ENI_MAX_SETTINGS);
@@ -168,11 +176,10 @@ static void load_settings(eni_json *reader, eni_study *study)
         eni_setting_spec *setting = &study->settings[i];
         setting->name = eni_json_need_text(reader, entry, "name");
         setting->straggler = eni_json_text(reader, entry, "straggler");
-        for (size_t j = 0; j < i && reader->status == EN_OK; j++)
-            if (strcmp(setting->name, study->settings[j].name) == 0)
-                eni_json_fail(reader, "%s repeats the name %s", reader->where, setting->name);
+        if (reader->status == EN_OK && find_setting(study, setting->name) < i)
+            eni_json_fail(reader, "%s repeats the name %s", reader->where, setting->name);
+        study->nsettings = i + 1;
     }
-    study->nsettings = json_array_size(list);
     reader->where[0] = 0;
 }
 
@@ -232,14 +239,6 @@ static en_status load_seeds(eni_json *reader, eni_study *study)
         study->seeds[i] = json_integer_value(seed);
     }
     return reader->status;
-}
-
-static size_t find_setting(const eni_study *study, const char *name)
-{
-    size_t i = 0;
-    while (i < study->nsettings && strcmp(study->settings[i].name, name) != 0)
-        i++;
-    return i;
 }
 
 static size_t find_arm(const eni_study *study, const char *name)

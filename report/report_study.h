@@ -93,9 +93,9 @@ typedef struct eni_run {
     eni_rank_share *shares;
     eni_slow *slow;
 
-    double step_ms[3];            /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
+    double step_ms[3];    /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
     eni_reach reach;      /* the target; t and samples: INFINITY: not reached; NAN: no accuracy */
-    double last_t;                /* of the last evaluation: a censored run took longer than this */
+    double last_t;        /* of the last evaluation: a censored run took longer than this */
     double evaluated_for; /* the target that the evaluated points were chosen for, a fraction; NAN: none */
     double outside;       /* share of all cores that other processes took while it ran; NAN: not known */
 } eni_run;
