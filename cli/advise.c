@@ -237,7 +237,7 @@ static en_status show_prediction(const advised *a, FILE *out)
     eni_table_begin(&table, "|>step ms|>samples/s|>compute ms|>exchange|>not hidden|bound by");
     for (int i = 0; i < a->nadvice; i++) {
         const advice *with = &a->advice[i];
-        eni_table_grouped(eni_table_significant(samples / with->step.seconds, 3), ",", text, sizeof text);
+        eni_text_grouped(eni_table_significant(samples / with->step.seconds, 3), ",", text, sizeof text);
         eni_table_put(&table, "%s %s", i == a->best ? ">" : " ", with->name);
         eni_table_put(&table, "%.2f", with->step.seconds * 1e3);
         eni_table_put(&table, "%s", text);

@@ -8,6 +8,7 @@
 #include "cli/microbenchmark.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
 #include "ops/device.h"
 #include "report/table.h"
@@ -72,7 +73,7 @@ static double predicted(const figures *f, const way *w, double bytes)
 static void put_us(eni_table *table, double seconds)
 {
     char text[ENI_TABLE_TEXT];
-    eni_table_grouped(seconds * 1e6, ",", text, sizeof text);
+    eni_text_grouped(seconds * 1e6, ",", text, sizeof text);
     if (seconds < 1e-4)
         eni_table_put(table, "%.1f", seconds * 1e6);
     else

@@ -12,6 +12,7 @@
 #include "config/env.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
 #include "report/table.h"
 #include "runtime/control/runs.h"
@@ -74,7 +75,7 @@ static void format_step(const eni_run_status *run, char *text, size_t bytes)
     else if (step < 0)
         snprintf(text, bytes, "-");
     else
-        eni_table_grouped((double)step, ",", text, bytes);
+        eni_text_grouped((double)step, ",", text, bytes);
 }
 
 static void put_row(const eni_run_status *run, eni_table *table)
@@ -86,7 +87,7 @@ static void put_row(const eni_run_status *run, eni_table *table)
     eni_table_put(table, "%d", (int)run->nranks);
     format_step(run, text, sizeof text);
     eni_table_put(table, "%s", text);
-    eni_table_grouped((double)run->samples, ",", text, sizeof text);
+    eni_text_grouped((double)run->samples, ",", text, sizeof text);
     eni_table_put(table, "%s", text);
     eni_table_put(table, "%.0f %%", share_done(run));
     format_time(eni_now_ns() - run->started_ns, text, sizeof text);

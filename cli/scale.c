@@ -157,7 +157,7 @@ static void conclude(scaling *s)
 static void put_row(const row *r, eni_table *table)
 {
     char text[ENI_TABLE_TEXT];
-    eni_table_grouped(eni_table_significant(r->rate.median, 4), ",", text, sizeof text);
+    eni_text_grouped(eni_table_significant(r->rate.median, 4), ",", text, sizeof text);
     eni_table_put(table, "%s", r->strategy);
     eni_table_put(table, "%lld%s", (long long)r->workers, r->is_crowded ? " *" : "  ");
     eni_table_put(table, "%lld", (long long)r->batch);

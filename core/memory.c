@@ -1,6 +1,7 @@
 /* memory.c - zeroed, aligned blocks of a checked size; texts. */
 #include "core/memory.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,6 +71,23 @@ void eni_text_add(char *text, size_t bytes, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text + used, bytes - used, fmt, args);
     va_end(args);
+}
+
+void eni_text_grouped(double value, const char *group, char *text_out, size_t size)
+{
+    if (isnan(value) || fabs(value) >= 1e15) {
+        snprintf(text_out, size, "-");
+        return;
+    }
+    char digits[32];
+    int n = snprintf(digits, sizeof digits, "%.0f", fabs(value));
+    size_t at = 0;
+    if (value <= -0.5 && size > 1) text_out[at++] = '-';
+    for (int i = 0; i < n && at + strlen(group) + 2 <= size; i++) {
+        if (i > 0 && (n - i) % 3 == 0) at += (size_t)snprintf(text_out + at, size - at, "%s", group);
+        text_out[at++] = digits[i];
+    }
+    text_out[at] = 0;
 }
 
 char *eni_strdup(const char *text)

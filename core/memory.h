@@ -37,6 +37,9 @@ void eni_memory_keep(void);
 /* Appends to a text in `bytes` of memory; what does not fit is cut. */
 void eni_text_add(char *text, size_t bytes, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* A whole number with `group` between thousands: "14,900". For |value| < 1e15; "-" for NAN. */
+void eni_text_grouped(double value, const char *group, char *text_out, size_t size);
+
 /* A heap copy of a string, freed with eni_free; NULL when out of memory. */
 char *eni_strdup(const char *text);
 

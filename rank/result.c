@@ -483,20 +483,6 @@ static en_status write_json(const eni_rank *self, const json_t *result)
     return st;
 }
 
-/* 24000 as 24,000. */
-static const char *with_commas(double value, char text_out[32])
-{
-    char digits[24];
-    const int n = snprintf(digits, sizeof digits, "%.0f", value);
-    char *at = text_out;
-    for (int i = 0; i < n; i++) {
-        if (i > 0 && (n - i) % 3 == 0) *at++ = ',';
-        *at++ = digits[i];
-    }
-    *at = 0;
-    return text_out;
-}
-
 /* A run that goes on from a finished one knows the end of its curve only: `entrain report` reads all of it.
  */
 static void print_reached(const eni_rank *self, const eni_curve_end *curve)
@@ -504,10 +490,10 @@ static void print_reached(const eni_rank *self, const eni_curve_end *curve)
     char samples[32];
     const char *set = is_judged_by_test(self) ? "Test set" : "Holdout";
     if (!curve->is_whole) return;
+    eni_text_grouped(curve->reach.samples, ",", samples, sizeof samples);
     if (isfinite(curve->reach.t))
         printf("%s: %g %% reached after %.2f s (%.2f to %.2f), %s samples\n", set, self->records.asked.target,
-               curve->reach.t, curve->reach.low, curve->reach.high,
-               with_commas(curve->reach.samples, samples));
+               curve->reach.t, curve->reach.low, curve->reach.high, samples);
     else
         printf("%s: %g %% not reached for three points of the curve in a row; %.2f %% at the end\n", set,
                self->records.asked.target, curve->last.accuracy * 100);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/memory.h"
 #include "core/try.h"
 #include "report/html.h"
 #include "report/plot.h"
@@ -319,7 +320,7 @@ static en_status draw_shares(eni_canvas *canvas, size_t setting, double most)
             char text[32];
             row++;
             if (!share_of(study, setting, a, run->shares[i].rank, &applied, &computed)) continue;
-            eni_table_grouped(applied, " ", text, sizeof text);
+            eni_text_grouped(applied, " ", text, sizeof text);
             fprintf(plot.script, "%zu %.9g %.9g %zu \"%s\"\n", row, applied / 1000, computed / 1000, a, text);
         }
     }

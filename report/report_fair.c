@@ -46,24 +46,22 @@ static void same_hash(const eni_study *study, bool is_of_order, eni_fairness *fa
     size_t unknown = 0, compared = 0;
     char list[ENI_RULE_TEXT] = "";
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
-        const eni_run *first = NULL;
+        const char *hash = hash_of(run, is_of_order);
+        const eni_run *first = study->runs;
         if (!run->is_complete) continue;
-        if (hash_of(run, is_of_order) == NULL) {
-            unknown++;
-            continue;
-        }
-        for (const eni_run *other = study->runs; other < run && first == NULL; other++)
-            if (other->is_complete && other->seed == run->seed && hash_of(other, is_of_order) != NULL)
-                first = other;
+        unknown += hash == NULL;
+        if (hash == NULL) continue;
+        while (!first->is_complete || first->seed != run->seed || hash_of(first, is_of_order) == NULL)
+            first++; /* at last this run itself */
         compared++;
-        if (first == NULL) {
+        if (first == run) {
             eni_text_add(list, ENI_RULE_TEXT, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed,
-                         hash_of(run, is_of_order));
-        } else if (strcmp(hash_of(first, is_of_order), hash_of(run, is_of_order)) != 0) {
+                         hash);
+        } else if (strcmp(hash_of(first, is_of_order), hash) != 0) {
             found(fairness, ENI_FAIL, "seed %" PRId64 ": %s in %s has %.8s, %s in %s has %.8s", run->seed,
                   study->arms[first->arm].name, study->settings[first->setting].name,
                   hash_of(first, is_of_order), study->arms[run->arm].name, study->settings[run->setting].name,
-                  hash_of(run, is_of_order));
+                  hash);
             return;
         }
     }
@@ -150,8 +148,8 @@ static void append_not_applied(const eni_study *study, char *text)
         }
         if (isinf(applied)) continue;
         char few[32], lost[32];
-        eni_table_grouped(applied, ",", few, sizeof few);
-        eni_table_grouped(dropped, ",", lost, sizeof lost);
+        eni_text_grouped(applied, ",", few, sizeof few);
+        eni_text_grouped(dropped, ",", lost, sizeof lost);
         eni_text_add(text, ENI_RULE_TEXT, "%s%s applied %s and dropped %s", is_first ? "; " : ", ",
                      study->arms[a].name, few, lost);
         is_first = false;
@@ -171,8 +169,8 @@ static void rule_budget(const eni_study *study, eni_fairness *fairness)
         if (run->samples_computed > most) most = run->samples_computed;
     }
     char few[32], many[32], rest[ENI_RULE_TEXT] = "";
-    eni_table_grouped(least, ",", few, sizeof few);
-    eni_table_grouped(most, ",", many, sizeof many);
+    eni_text_grouped(least, ",", few, sizeof few);
+    eni_text_grouped(most, ",", many, sizeof many);
     append_not_applied(study, rest);
     if (low == NULL)
         found(fairness, ENI_WARN, "the runs do not give samples_computed");

@@ -85,9 +85,9 @@ static void put(double value, const char *format, char text_out[ENI_TABLE_TEXT])
 static void put_count(const eni_summary *of, int digits, const letters *how, cell *c)
 {
     char low[40], high[40];
-    eni_table_grouped(eni_table_significant(of->median, digits), how->group, c->text, sizeof c->text);
-    eni_table_grouped(eni_table_significant(of->min, digits), how->group, low, sizeof low);
-    eni_table_grouped(eni_table_significant(of->max, digits), how->group, high, sizeof high);
+    eni_text_grouped(eni_table_significant(of->median, digits), how->group, c->text, sizeof c->text);
+    eni_text_grouped(eni_table_significant(of->min, digits), how->group, low, sizeof low);
+    eni_text_grouped(eni_table_significant(of->max, digits), how->group, high, sizeof high);
     if (of->n > 1 && strcmp(low, high) != 0)
         snprintf(c->small, sizeof c->small, "%s%s%s", low, how->dash, high);
 }

@@ -197,7 +197,7 @@ static void put_percent(double value, double unused, char *text_out, size_t size
 static void put_speed(double value, double unused, char *text_out, size_t size)
 {
     (void)unused;
-    eni_table_grouped(eni_table_significant(value, 3), ",", text_out, size);
+    eni_text_grouped(eni_table_significant(value, 3), ",", text_out, size);
 }
 
 /* What a ranking has columns of. */

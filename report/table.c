@@ -86,23 +86,6 @@ en_status eni_table_print(eni_table *table, FILE *out)
     return EN_OK;
 }
 
-void eni_table_grouped(double value, const char *group, char *text_out, size_t size)
-{
-    if (isnan(value) || fabs(value) >= 1e15) {
-        snprintf(text_out, size, "-");
-        return;
-    }
-    char digits[32];
-    int n = snprintf(digits, sizeof digits, "%.0f", fabs(value));
-    size_t at = 0;
-    if (value <= -0.5 && size > 1) text_out[at++] = '-';
-    for (int i = 0; i < n && at + strlen(group) + 2 <= size; i++) {
-        if (i > 0 && (n - i) % 3 == 0) at += (size_t)snprintf(text_out + at, size - at, "%s", group);
-        text_out[at++] = digits[i];
-    }
-    text_out[at] = 0;
-}
-
 double eni_table_significant(double value, int digits)
 {
     if (value == 0 || !isfinite(value)) return value;

@@ -36,9 +36,6 @@ void eni_table_trim(char *text);
 /* Letters that `text` takes in a terminal. */
 size_t eni_table_width(const char *text);
 
-/* A whole number with `group` between thousands: "14,900". For |value| < 1e15; "-" for NAN. */
-void eni_table_grouped(double value, const char *group, char *text_out, size_t size);
-
 /* The value rounded to `digits` significant digits (14873 -> 14900). */
 double eni_table_significant(double value, int digits);
 

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "core/memory.h"
 #include "report/table.h"
 
 static char *print(const char *const *cells, size_t n)
@@ -56,10 +57,10 @@ static void numbers_group_in_threes(void **state)
                  {14900, "14,900"}, {1234567, "1,234,567"}, {-1234, "-1,234"}};
     char text[32];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        eni_table_grouped(cases[i].value, ",", text, sizeof text);
+        eni_text_grouped(cases[i].value, ",", text, sizeof text);
         assert_string_equal(text, cases[i].text);
     }
-    eni_table_grouped(1234567, ",", text, 6); /* too small: cut, never overrun */
+    eni_text_grouped(1234567, ",", text, 6); /* too small: cut, never overrun */
     assert_true(strlen(text) < 6);
     assert_true(eni_table_significant(14873, 3) == 14900);
     assert_true(eni_table_significant(5.25, 3) == 5.25);
