@@ -290,9 +290,7 @@ en_status eni_resume_store(eni_rank *self)
     for (int i = 0; i < self->job.optimizer->slots(&self->job.hyper); i++) {
         eni_save_slot_name(self, i, name);
         const eni_image *image = eni_checkpoint_find(&self->saving.past, name);
-        if (image == NULL)
-            return eni_fail(EN_EINVAL, "resume", "--resume=%s: it has no %s for the server",
-                            self->saving.past_path, name);
+        if (image == NULL) return refuse(self, "it has no %s for the server", name);
         put(self, ENI_SLOT_EVAL, image);
         EN_TRY(eni_rank_call_store(self, ENI_MSG_INIT, ENI_VECTOR_SLOT + (uint32_t)i, ENI_SLOT_EVAL,
                                    ENI_SLOT_NONE));
@@ -305,9 +303,8 @@ en_status eni_resume_store(eni_rank *self)
 
 static en_status missing(const eni_rank *self, const char *what)
 {
-    return eni_fail(EN_EINVAL, "resume",
-                    "--resume=%s: %s keeps %.60s in every rank, which a run of %s has not saved",
-                    self->saving.past_path, self->job.strategy->name, what, self->saving.past.strategy);
+    return refuse(self, "%s keeps %.60s in every rank, which a run of %s has not saved",
+                  self->job.strategy->name, what, self->saving.past.strategy);
 }
 
 static en_status restore_slots(eni_rank *self)
@@ -355,11 +352,9 @@ static en_status check_buckets(const eni_rank *self)
         is_same = stretch->lo == range->lo && stretch->hi == range->hi;
     }
     if (is_same) return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "resume",
-        "--resume=%s: %s keeps state for each of %u buckets, and here are %u others: give the same "
-        "--bucket-cap-mb",
-        self->saving.past_path, self->job.strategy->name, c->nstretches, self->job.buckets->n);
+    return refuse(
+        self, "%s keeps state for each of %u buckets, and here are %u others: give the same --bucket-cap-mb",
+        self->job.strategy->name, c->nstretches, self->job.buckets->n);
 }
 
 static en_status restore_state(eni_rank *self)

@@ -69,9 +69,9 @@ void eni_html_table(FILE *page, const char *class_name, const char *heads)
     fputs("</tr></thead><tbody>\n", page);
 }
 
-void eni_html_table_end(FILE *page)
+void eni_html_table_end(FILE *page, const char *behind)
 {
-    fputs("</tbody></table></div>", page);
+    fprintf(page, "</tbody></table></div>%s\n", behind);
 }
 
 void eni_html_data_uri(FILE *page, const char *mime, const void *data, size_t bytes)

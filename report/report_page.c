@@ -319,8 +319,7 @@ static void write_pairs(const eni_canvas *canvas, const eni_verdict *verdict)
                    "setting|=arms|pairs|first sooner|later|p|p (Holm)|least effect|claim");
     for (size_t i = 0; i < verdict->n; i++)
         if (verdict->claims[i].n > 0) write_pair(canvas, verdict, &verdict->claims[i]);
-    eni_html_table_end(canvas->page);
-    fputs("</details>\n", canvas->page);
+    eni_html_table_end(canvas->page, "</details>");
 }
 
 /* ---- do it again ------------------------------------------------------------------------------------- */
@@ -477,8 +476,7 @@ static void write_runs(const eni_canvas *canvas)
                      text_or_dash(run->params_sha256),
                      run->emulated == NULL ? run->is_complete ? "real" : "failed" : run->emulated);
     }
-    eni_html_table_end(page);
-    fputs("</details>\n", page);
+    eni_html_table_end(page, "</details>");
 }
 
 static en_status write_reproduce(const eni_canvas *canvas)

@@ -260,8 +260,7 @@ void eni_report_html_table(const eni_study *study, FILE *page)
     eni_html_table(page, "main", heads);
     for (size_t next = 0; eni_row_next(study, &next, &row);)
         html_row(study, &row, page);
-    eni_html_table_end(page);
-    fputc('\n', page);
+    eni_html_table_end(page, "");
 }
 
 void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *page)
@@ -284,8 +283,7 @@ void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *p
                          c->range);
         eni_html_put(page, "<td>%s</td></tr>\n", rows[i].differs);
     }
-    eni_html_table_end(page);
-    fputc('\n', page);
+    eni_html_table_end(page, "");
 }
 
 void eni_report_html_steps(const eni_study *study, FILE *page)
@@ -318,6 +316,5 @@ void eni_report_html_steps(const eni_study *study, FILE *page)
         }
         fputs("</tr>\n", page);
     }
-    eni_html_table_end(page);
-    fputc('\n', page);
+    eni_html_table_end(page, "");
 }
