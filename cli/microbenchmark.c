@@ -328,22 +328,6 @@ typedef struct bench {
     int rounds;
 } bench;
 
-static en_status cut(bench *b)
-{
-    const en_schema *s = &b->schema;
-    eni_tensor_entry *table = eni_alloc_array(s->ntensors, sizeof *table);
-    if (table == NULL) return EN_ENOMEM;
-    for (uint32_t i = 0; i < s->ntensors; i++) {
-        const en_model_tensor *t = &s->tensors[i];
-        const uint64_t rows = t->ndim > 0 ? (uint64_t)t->shape[0] : 1;
-        table[i] = (eni_tensor_entry){t->name, t->offset, t->count, rows, t->count / rows, t->kind};
-    }
-    const en_status st = eni_buckets_new(table, s->ntensors, s->count,
-                                         (uint64_t)(b->order->config->bucket_cap_mb * 1048576), &b->buckets);
-    eni_free(table);
-    return st;
-}
-
 /* Noise, as images are: zeros would take other paths through ReLU and pooling. */
 static void make_data(bench *b, uint64_t count)
 {
@@ -401,7 +385,8 @@ static en_status open_bench(bench *b, const eni_process *self)
     const en_network *network;
     EN_TRY(eni_network_get("--model", c->model, &network));
     EN_TRY(en_schema_init(network, &b->schema));
-    EN_TRY(cut(b));
+    EN_TRY(eni_buckets_new(b->schema.tensors, b->schema.ntensors, b->schema.count,
+                           (uint64_t)(c->bucket_cap_mb * 1048576), &b->buckets));
     EN_TRY(eni_compute_open(c, b->order->plugin_dir, b->order->threads, self->rank, self->n, &b->schema,
                             &b->compute));
     EN_TRY(en_model_prepare(b->compute.model, c->batch_size, EN_MODEL_TRAIN));

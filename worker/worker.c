@@ -128,22 +128,8 @@ static en_status choose_optimizer(eni_worker *w)
 static en_status cut_buckets(eni_worker *w)
 {
     const en_schema *s = &w->rank.job.schema;
-    eni_tensor_entry *table = eni_alloc_array(s->ntensors, sizeof *table);
-    if (table == NULL) return EN_ENOMEM;
-    for (uint32_t i = 0; i < s->ntensors; i++) {
-        const en_model_tensor *t = &s->tensors[i];
-        uint64_t rows = t->ndim > 0 ? (uint64_t)t->shape[0] : 1;
-        table[i] = (eni_tensor_entry){.name = t->name,
-                                      .offset = t->offset,
-                                      .count = t->count,
-                                      .rows = rows,
-                                      .cols = t->count / rows,
-                                      .kind = t->kind};
-    }
-    en_status st = eni_buckets_new(table, s->ntensors, s->count,
-                                   (uint64_t)(w->config->bucket_cap_mb * 1048576), &w->rank.job.buckets);
-    eni_free(table);
-    return st;
+    return eni_buckets_new(s->tensors, s->ntensors, s->count, (uint64_t)(w->config->bucket_cap_mb * 1048576),
+                           &w->rank.job.buckets);
 }
 
 /* ---- how it computes ---- */

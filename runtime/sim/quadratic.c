@@ -54,11 +54,9 @@ en_status eni_quadratic_init(eni_quadratic *quadratic, uint64_t count, uint64_t 
     if (q->init == NULL) return EN_ENOMEM;
     /* A large tensor in front, one line, and the rest. */
     const uint64_t first = count / 2 / ENI_LINE_FLOATS * ENI_LINE_FLOATS, second = first + ENI_LINE_FLOATS;
-    q->tensors[0] = (eni_tensor_entry){.name = "a", .offset = 0, .count = first, .rows = 1, .cols = first};
-    q->tensors[1] = (eni_tensor_entry){
-        .name = "b", .offset = first, .count = ENI_LINE_FLOATS, .rows = 1, .cols = ENI_LINE_FLOATS};
-    q->tensors[2] = (eni_tensor_entry){
-        .name = "c", .offset = second, .count = count - second, .rows = 1, .cols = count - second};
+    q->tensors[0] = (en_model_tensor){.name = "a", .offset = 0, .count = first};
+    q->tensors[1] = (en_model_tensor){.name = "b", .offset = first, .count = ENI_LINE_FLOATS};
+    q->tensors[2] = (en_model_tensor){.name = "c", .offset = second, .count = count - second};
     q->problem = (eni_sim_problem){.count = count,
                                    .tensors = q->tensors,
                                    .ntensors = 3,

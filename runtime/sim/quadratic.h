@@ -15,7 +15,7 @@ typedef struct eni_quadratic {
     uint64_t samples;    /* per micro-batch */
     uint64_t last_batch; /* the ragged one, with last_samples; UINT64_MAX: none */
     uint64_t last_samples;
-    eni_tensor_entry tensors[3];
+    en_model_tensor tensors[3];
     float *init;             /* (count) zeros; owned */
     eni_sim_problem problem; /* for eni_sim_config */
 } eni_quadratic;

@@ -30,7 +30,7 @@
 /* What is trained. */
 typedef struct eni_sim_problem {
     uint64_t count; /* elements of the flat vector */
-    const eni_tensor_entry *tensors;
+    const en_model_tensor *tensors;
     uint32_t ntensors;
     const float *init;                                     /* (count) initial weights of all ranks */
     uint64_t (*samples)(void *user, uint64_t micro_batch); /* in a micro-batch, > 0 */

@@ -9,7 +9,7 @@
 
 /* The plan in the making; `hi` is where the open bucket ends, `first` .. `last` what is in it. */
 typedef struct plan {
-    const eni_tensor_entry *tensors;
+    const en_model_tensor *tensors;
     uint32_t ntensors;
     uint64_t count, cap; /* elements */
     eni_buckets *out;
@@ -24,7 +24,7 @@ static uint64_t end_of(const plan *p, uint32_t t)
     return t + 1 < p->ntensors ? p->tensors[t + 1].offset : p->count;
 }
 
-static en_status check(const eni_tensor_entry *tensors, uint32_t n, uint64_t count, uint64_t cap_bytes)
+static en_status check(const en_model_tensor *tensors, uint32_t n, uint64_t count, uint64_t cap_bytes)
 {
     uint64_t end = 0;
     uint32_t weights = 0;
@@ -32,7 +32,7 @@ static en_status check(const eni_tensor_entry *tensors, uint32_t n, uint64_t cou
         return eni_fail(EN_EINVAL, "buckets", "a bucket of %" PRIu64 " bytes is too small: at least %u",
                         cap_bytes, ENI_LINE);
     for (uint32_t t = 0; t < n; t++) {
-        const eni_tensor_entry *e = &tensors[t];
+        const en_model_tensor *e = &tensors[t];
         if (e->offset < end || e->offset % ENI_LINE_FLOATS || e->count == 0 || e->count > count ||
             e->offset > count - e->count || (t == 0 && e->offset != 0))
             return eni_fail(EN_EINVAL, "buckets",
@@ -41,7 +41,7 @@ static en_status check(const eni_tensor_entry *tensors, uint32_t n, uint64_t cou
                             " on multiples of %u and are not empty",
                             e->name, e->offset, e->count, count, end, ENI_LINE_FLOATS);
         end = e->offset + e->count;
-        weights += e->kind == ENI_TENSOR_WEIGHT;
+        weights += e->kind == EN_TENSOR_WEIGHT;
     }
     if (weights == 0)
         return eni_fail(EN_EINVAL, "buckets",
@@ -55,17 +55,18 @@ static en_status fill_params(const plan *p, eni_bucket_range *b)
     b->params = eni_alloc_array(b->last - b->first + 1, sizeof *b->params);
     if (!b->params) return EN_ENOMEM;
     for (uint32_t t = b->first; t <= b->last; t++) {
-        const eni_tensor_entry *e = &p->tensors[t];
+        const en_model_tensor *e = &p->tensors[t];
         const uint64_t lo = e->offset > b->lo ? e->offset : b->lo;
         const uint64_t end = e->offset + e->count, hi = end < b->hi ? end : b->hi;
+        const uint64_t rows = e->ndim > 0 ? (uint64_t)e->shape[0] : 1;
         if (lo >= hi) continue;
         b->params[b->nparams++] = (en_param){.size = sizeof(en_param),
                                              .kind = e->kind,
                                              .name = e->name,
                                              .offset = lo - b->lo,
                                              .count = hi - lo,
-                                             .rows = e->rows,
-                                             .cols = e->cols};
+                                             .rows = rows,
+                                             .cols = e->count / rows};
     }
     return EN_OK;
 }
@@ -103,7 +104,7 @@ static en_status add_pieces(plan *p, uint32_t t)
 static en_status add_tensor(plan *p, uint32_t t)
 {
     const uint64_t lo = p->tensors[t].offset, hi = end_of(p, t);
-    if (p->tensors[t].kind == ENI_TENSOR_BUFFER) return close_bucket(p);
+    if (p->tensors[t].kind == EN_TENSOR_BUFFER) return close_bucket(p);
     if (hi - lo > p->cap) {
         EN_TRY(close_bucket(p));
         return add_pieces(p, t);
@@ -119,7 +120,7 @@ static en_status add_tensor(plan *p, uint32_t t)
     return EN_OK;
 }
 
-en_status eni_buckets_new(const eni_tensor_entry *tensors, uint32_t ntensors, uint64_t count,
+en_status eni_buckets_new(const en_model_tensor *tensors, uint32_t ntensors, uint64_t count,
                           uint64_t cap_bytes, eni_buckets **buckets_out)
 {
     EN_TRY(check(tensors, ntensors, count, cap_bytes));

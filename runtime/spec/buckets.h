@@ -13,18 +13,8 @@
 
 #include <stdint.h>
 
+#include "entrain/model.h"
 #include "entrain/strategy.h"
-
-enum { ENI_TENSOR_WEIGHT = 0, ENI_TENSOR_BUFFER = 1 }; /* as en_param.kind */
-
-/* One tensor of the model. Tensors ascend, do not overlap, and start on 16 floats; what lies between the end
- * of one and the start of the next is padding (zero gradient, zero weight) and belongs to the former. */
-typedef struct eni_tensor_entry {
-    const char *name;
-    uint64_t offset, count; /* elements of the flat vector */
-    uint64_t rows, cols;    /* as a matrix: rows * cols == count */
-    uint32_t kind;          /* ENI_TENSOR_* */
-} eni_tensor_entry;
 
 /* A contiguous range [lo, hi) of the flat vector, on 16-float edges (except the end of the vector). */
 typedef struct eni_bucket_range {
@@ -46,6 +36,10 @@ typedef struct eni_buckets {
 
 /* Makes the plan for a vector of `count` elements and buckets of at most cap_bytes (at least 64).
  *
+ * Tensors ascend, do not overlap, and start on 16 floats; what lies between the end of one and the start of
+ * the next is padding (zero gradient, zero weight) and belongs to the former. A strategy sees each as a
+ * matrix of shape[0] rows (one row where it has no shape).
+ *
  * A bucket closes when the next tensor would exceed the cap. A tensor over the cap is cut into near-equal
  * pieces on 16-float edges, each its own bucket, so no message exceeds the cap. Padding between two tensors
  * counts.
@@ -54,9 +48,9 @@ typedef struct eni_buckets {
  * open one. A model that puts all buffers behind all weights gets the fewest buckets. All weights, with
  * their padding, are covered exactly once.
  *
- * The table is borrowed during the call, the names for as long as the plan. EN_EINVAL, logged: a table that
+ * The table is borrowed for as long as the plan, which has its names. EN_EINVAL, logged: a table that
  * is not as above, or without weights; EN_ENOMEM. */
-en_status eni_buckets_new(const eni_tensor_entry *tensors, uint32_t ntensors, uint64_t count,
+en_status eni_buckets_new(const en_model_tensor *tensors, uint32_t ntensors, uint64_t count,
                           uint64_t cap_bytes, eni_buckets **buckets_out);
 
 /* NULL is fine. */

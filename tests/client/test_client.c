@@ -27,9 +27,10 @@ enum { COUNT = 16 + 32768 + 64, WEIGHT_BYTES = (COUNT * 4 + 4095) / 4096 * 4096 
 
 /* From the end: bucket 0 is c, 1 is the big one (sent without a copy), 2 is a: too short for two shards. */
 enum { C, BIG, A };
-static const eni_tensor_entry tensors[] = {{"a", 0, 16, 4, 4, ENI_TENSOR_WEIGHT},
-                                           {"big", 16, 32768, 256, 128, ENI_TENSOR_WEIGHT},
-                                           {"c", 32784, 64, 8, 8, ENI_TENSOR_WEIGHT}};
+static const en_model_tensor tensors[] = {
+    {.name = "a", .offset = 0, .count = 16, .ndim = 2, .shape = {4, 4}},
+    {.name = "big", .offset = 16, .count = 32768, .ndim = 2, .shape = {256, 128}},
+    {.name = "c", .offset = 32784, .count = 64, .ndim = 2, .shape = {8, 8}}};
 
 /* ---- psd's door for arenas ---- */
 

@@ -41,7 +41,8 @@ static void start_shard(scene *s, int k)
 
 static void open_scene(scene *s)
 {
-    static const eni_tensor_entry tensor = {"w", 0, COUNT, 8, 8, ENI_TENSOR_WEIGHT};
+    static const en_model_tensor tensor = {
+        .name = "w", .offset = 0, .count = COUNT, .ndim = 2, .shape = {8, 8}};
     memset(s, 0, sizeof *s);
     eni_token_make(&s->token);
     assert_int_equal(eni_net_open(1, &s->net), EN_OK);

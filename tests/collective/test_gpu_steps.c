@@ -36,8 +36,9 @@ enum {
     NBUCKETS = 2
 };
 
-static const eni_tensor_entry tensors[] = {{"a", 0, FIRST, 1, FIRST, ENI_TENSOR_WEIGHT},
-                                           {"b", FIRST, SECOND, 1, SECOND, ENI_TENSOR_WEIGHT}};
+static const en_model_tensor tensors[] = {
+    {.name = "a", .offset = 0, .count = FIRST, .ndim = 2, .shape = {1, FIRST}},
+    {.name = "b", .offset = FIRST, .count = SECOND, .ndim = 2, .shape = {1, SECOND}}};
 
 static const eni_hyper kinds[NKINDS] = {
     {.momentum = 0},

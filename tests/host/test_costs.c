@@ -15,9 +15,10 @@
 
 enum { RANKS = 3, COUNT = FIXTURE_COUNT };
 
-static const eni_tensor_entry tensors[] = {{"a", 0, 65536, 256, 256, ENI_TENSOR_WEIGHT},
-                                           {"b", 65536, 16, 1, 16, ENI_TENSOR_WEIGHT},
-                                           {"c", 65552, 1024, 32, 32, ENI_TENSOR_WEIGHT}};
+static const en_model_tensor tensors[] = {
+    {.name = "a", .offset = 0, .count = 65536, .ndim = 2, .shape = {256, 256}},
+    {.name = "b", .offset = 65536, .count = 16, .ndim = 2, .shape = {1, 16}},
+    {.name = "c", .offset = 65552, .count = 1024, .ndim = 2, .shape = {32, 32}}};
 
 typedef struct sharing {
     eni_coll *coll;

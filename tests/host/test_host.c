@@ -131,9 +131,10 @@ static const en_strategy fake = {.abi = EN_STRATEGY_ABI,
 enum { COUNT = 128, NSLOTS = 8 };
 
 /* Bucket 0 is elements [64, 128), bucket 1 is [0, 64). */
-static const eni_tensor_entry tensors[] = {{"a", 0, 64, 8, 8, ENI_TENSOR_WEIGHT},
-                                           {"b", 64, 40, 1, 40, ENI_TENSOR_WEIGHT},
-                                           {"c", 112, 16, 4, 4, ENI_TENSOR_WEIGHT}};
+static const en_model_tensor tensors[] = {
+    {.name = "a", .offset = 0, .count = 64, .ndim = 2, .shape = {8, 8}},
+    {.name = "b", .offset = 64, .count = 40, .ndim = 2, .shape = {1, 40}},
+    {.name = "c", .offset = 112, .count = 16, .ndim = 2, .shape = {4, 4}}};
 
 static struct world {
     eni_arena *arena;

@@ -67,9 +67,9 @@ static en_status alive(void *user)
 /* One step of a world of one, with two buckets; the first status that is none. */
 static en_status run_step(void)
 {
-    static const eni_tensor_entry tensors[] = {
-        {.name = "a", .offset = 0, .count = COUNT, .rows = 1, .cols = COUNT},
-        {.name = "b", .offset = COUNT, .count = COUNT, .rows = 1, .cols = COUNT}};
+    static const en_model_tensor tensors[] = {
+        {.name = "a", .offset = 0, .count = COUNT},
+        {.name = "b", .offset = COUNT, .count = COUNT}};
     eni_host_config config = {
         .strategy = &bad,
         .world = {.size = sizeof(en_world), .rank = 2, .nranks = 3, .nlocal = 1, .nhosts = 1},

@@ -46,7 +46,7 @@ static void count_errors(void *user, int level, const char *subsystem, const cha
 
 static en_status open_with(uint64_t from, uint64_t to)
 {
-    static const eni_tensor_entry tensors[] = {{.name = "w", .count = COUNT, .rows = 1, .cols = COUNT}};
+    static const en_model_tensor tensors[] = {{.name = "w", .count = COUNT}};
     eni_host_config config = {.strategy = &planner,
                               .world = {.size = sizeof(en_world), .nranks = 1, .nlocal = 1, .nhosts = 1},
                               .optimizer = eni_optimizer_find("sgd"),

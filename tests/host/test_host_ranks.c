@@ -18,8 +18,9 @@
 
 enum { RANKS = 3, COUNT = 128, STEPS = 6 };
 
-static const eni_tensor_entry tensors[] = {{"a", 0, 64, 8, 8, ENI_TENSOR_WEIGHT},
-                                           {"b", 64, 64, 8, 8, ENI_TENSOR_WEIGHT}};
+static const en_model_tensor tensors[] = {
+    {.name = "a", .offset = 0, .count = 64, .ndim = 2, .shape = {8, 8}},
+    {.name = "b", .offset = 64, .count = 64, .ndim = 2, .shape = {8, 8}}};
 
 /* ---- the strategy: mean_step, and a vector to receive sendrecvs ---- */
 

@@ -14,19 +14,18 @@
 enum { TENSORS = 12 };
 
 /* A table of tensors with these sizes, each on 16 floats; returns the length of the vector. */
-static uint64_t lay_out(eni_tensor_entry *tensors, const uint64_t *counts, uint32_t n)
+static uint64_t lay_out(en_model_tensor *tensors, const uint64_t *counts, uint32_t n)
 {
     uint64_t at = 0;
     for (uint32_t t = 0; t < n; t++) {
-        tensors[t] =
-            (eni_tensor_entry){.name = "t", .offset = at, .count = counts[t], .rows = 1, .cols = counts[t]};
+        tensors[t] = (en_model_tensor){.name = "t", .offset = at, .count = counts[t]};
         at = (at + counts[t] + 15) / 16 * 16;
     }
     return at;
 }
 
 /* Every promise of the header, for one plan. */
-static void check_plan(const eni_tensor_entry *tensors, uint32_t n, uint64_t count, uint64_t cap_bytes)
+static void check_plan(const en_model_tensor *tensors, uint32_t n, uint64_t count, uint64_t cap_bytes)
 {
     eni_buckets *plan = NULL;
     assert_int_equal(eni_buckets_new(tensors, n, count, cap_bytes, &plan), EN_OK);
@@ -63,7 +62,7 @@ static void any_table_any_cap(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 400; seed++) {
         const eni_rng_key key = {seed, ENI_RNG_TEST, 0, 0};
-        eni_tensor_entry tensors[TENSORS];
+        en_model_tensor tensors[TENSORS];
         uint64_t counts[TENSORS];
         const uint32_t n = 1 + (uint32_t)eni_rng_below(&key, 0, TENSORS);
         for (uint32_t t = 0; t < n; t++)
@@ -77,7 +76,7 @@ static void the_convnet_at_one_megabyte(void **state)
 {
     (void)state;
     static const uint64_t counts[] = {500, 20, 25000, 50, 400000, 500, 5000, 10};
-    eni_tensor_entry tensors[8];
+    en_model_tensor tensors[8];
     eni_buckets *plan = NULL;
     const uint64_t count = lay_out(tensors, counts, 8);
     assert_int_equal(eni_buckets_new(tensors, 8, count, 1 << 20, &plan), EN_OK);
@@ -100,10 +99,10 @@ static void buffers_lie_in_no_bucket(void **state)
 {
     (void)state;
     static const uint64_t counts[] = {40, 7, 30, 8, 8};
-    eni_tensor_entry tensors[5];
+    en_model_tensor tensors[5];
     eni_buckets *plan = NULL;
     const uint64_t count = lay_out(tensors, counts, 5);
-    tensors[1].kind = tensors[3].kind = tensors[4].kind = ENI_TENSOR_BUFFER;
+    tensors[1].kind = tensors[3].kind = tensors[4].kind = EN_TENSOR_BUFFER;
     assert_int_equal(eni_buckets_new(tensors, 5, count, 1 << 20, &plan), EN_OK);
     assert_int_equal(plan->n, 2);
     assert_int_equal(plan->bucket[0].first, 2);
@@ -128,8 +127,8 @@ static void odd_tables_are_refused(void **state)
     int said = 0;
     eni_buckets *plan = NULL;
     eni_log_set_sink(silent, &said);
-    const eni_tensor_entry good = {.name = "w", .offset = 0, .count = 20};
-    eni_tensor_entry pair[2] = {good, {.name = "v", .offset = 16, .count = 5}};
+    const en_model_tensor good = {.name = "w", .offset = 0, .count = 20};
+    en_model_tensor pair[2] = {good, {.name = "v", .offset = 16, .count = 5}};
     assert_int_equal(eni_buckets_new(pair, 2, 64, 1024, &plan), EN_EINVAL); /* overlap */
     pair[1].offset = 33;
     assert_int_equal(eni_buckets_new(pair, 2, 64, 1024, &plan), EN_EINVAL); /* off the line */
@@ -139,7 +138,7 @@ static void odd_tables_are_refused(void **state)
     assert_int_equal(eni_buckets_new(pair, 2, 64, 1024, &plan), EN_EINVAL); /* would wrap */
     pair[1].count = 0;
     assert_int_equal(eni_buckets_new(pair, 2, 64, 1024, &plan), EN_EINVAL); /* empty */
-    pair[0].kind = ENI_TENSOR_BUFFER;
+    pair[0].kind = EN_TENSOR_BUFFER;
     assert_int_equal(eni_buckets_new(pair, 1, 64, 1024, &plan), EN_EINVAL); /* no weight */
     assert_int_equal(eni_buckets_new(&good, 1, 32, 63, &plan), EN_EINVAL);  /* the cap */
     assert_int_equal(said, 7);

@@ -20,8 +20,7 @@ static void watch(void *user, const eni_sim_event *event)
 /* Tensors t0, t1, .. too large to share a bucket: bucket b is tensor BUCKETS - 1 - b. */
 typedef struct many {
     rig rig;
-    eni_tensor_entry tensor[BUCKETS];
-    char name[BUCKETS][8];
+    en_model_tensor tensor[BUCKETS];
     ways seen;
 } many;
 
@@ -33,8 +32,8 @@ static void many_init(many *m, const char *spec, int nranks, uint64_t seed)
     for (uint64_t i = 0; i < BUCKETS; i++) {
         const eni_rng_key key = {seed, ENI_RNG_SYNTHETIC, 0, i};
         const uint64_t count = ENI_LINE_FLOATS * (8 + (uint64_t)(eni_rng_unit(&key, 0) * 8));
-        snprintf(m->name[i], sizeof m->name[i], "t%d", (int)i);
-        m->tensor[i] = (eni_tensor_entry){m->name[i], at, count, 1, count, ENI_TENSOR_WEIGHT};
+        m->tensor[i] = (en_model_tensor){.offset = at, .count = count};
+        snprintf(m->tensor[i].name, sizeof m->tensor[i].name, "t%d", (int)i);
         at += count;
     }
     eni_quadratic_fini(&m->rig.problem);

@@ -11,7 +11,6 @@ typedef struct learner {
     en_schema schema;
     eni_device device;
     en_model *model;
-    eni_tensor_entry *tensors;
     float *init;
     uint64_t last_batch; /* it has one sample less */
     double loss;         /* of the last gradient */
@@ -60,21 +59,11 @@ static void learner_open(learner *l, const char *network)
     assert_int_equal(en_schema_init(eni_network_find(network), &l->schema), EN_OK);
     assert_int_equal(eni_device_open("ref", RIG_PLUGINS, 1, &l->device), EN_OK);
     assert_int_equal(en_model_new(&l->schema, l->device.ops, l->device.ctx, NULL, &l->model), EN_OK);
-    l->tensors = calloc(l->schema.ntensors, sizeof *l->tensors);
     l->init = calloc(l->schema.count, sizeof *l->init);
     l->trained = calloc(l->schema.count, sizeof *l->trained);
-    for (uint32_t t = 0; t < l->schema.ntensors; t++) {
-        const en_model_tensor *from = &l->schema.tensors[t];
-        l->tensors[t] = (eni_tensor_entry){.name = from->name,
-                                           .offset = from->offset,
-                                           .count = from->count,
-                                           .rows = (uint64_t)from->shape[0],
-                                           .cols = from->count / (uint64_t)from->shape[0],
-                                           .kind = from->kind};
-    }
     en_schema_init_param(&l->schema, 3, l->init);
     l->problem = (eni_sim_problem){.count = l->schema.count,
-                                   .tensors = l->tensors,
+                                   .tensors = l->schema.tensors,
                                    .ntensors = l->schema.ntensors,
                                    .init = l->init,
                                    .samples = samples_of,
@@ -87,7 +76,6 @@ static void learner_close(learner *l)
     en_model_free(l->model);
     eni_device_close(&l->device);
     en_schema_fini(&l->schema);
-    free(l->tensors);
     free(l->init);
     free(l->trained);
 }

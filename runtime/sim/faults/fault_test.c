@@ -27,7 +27,7 @@ typedef struct trial {
     uint64_t draws;
     int32_t ranks, shards, tensors;
     uint64_t batches, piece, count; /* piece: elements of a partition; count: of the vector */
-    eni_tensor_entry tensor[TENSORS_MAX];
+    en_model_tensor tensor[TENSORS_MAX];
     float *init, *weights;
     uint8_t *told; /* (buckets, shards, batches) */
     uint64_t seq[RANKS_MAX][TENSORS_MAX][SHARDS_MAX];
@@ -177,8 +177,7 @@ static void draw_run(trial *t)
     t->count = t->piece * (uint64_t)t->shards * (uint64_t)t->tensors;
     for (int i = 0; i < t->tensors; i++) {
         const uint64_t each = t->piece * (uint64_t)t->shards;
-        t->tensor[i] = (eni_tensor_entry){
-            .name = "t", .offset = each * (uint64_t)i, .count = each, .rows = 1, .cols = each};
+        t->tensor[i] = (en_model_tensor){.name = "t", .offset = each * (uint64_t)i, .count = each};
     }
     t->config = (eni_sim_config){
         .strategy = t->strategy,
