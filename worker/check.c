@@ -114,9 +114,9 @@ static void tell_gpu(const eni_worker *w, double step_us, char *text, size_t byt
 {
     static const char *const ways[] = {
         [ENI_GPU_ALONE] = "alone", [ENI_GPU_GROUP] = "NCCL", [ENI_GPU_SHARED] = "CUDA IPC"};
-    const eni_gpu_choice *choice = eni_vectors_choice(w);
-    if (choice == NULL) return;
-    const en_gpu_facts *facts = eni_gpus_facts(w->gpu.gpus);
+    const eni_gpu_choice *choice = &w->gpu.choice;
+    if (w->gpu.vectors == NULL) return;
+    const en_gpu_facts *facts = &w->gpu.gpus->facts;
     snprintf(text, bytes, "; cuda:%d %.40s (%.12s), %s: step ok, %.0f us (%.150s)", (int)facts->index,
              facts->name, facts->uuid, eni_vectors_are_staged(w) ? "staged" : ways[choice->way], step_us,
              choice->why);

@@ -19,32 +19,23 @@ typedef struct told {
     uint8_t has_group;
 } told;
 
-struct eni_gpus {
-    eni_gpus_config config;
-    const en_gpu *gpu;
-    int32_t index;
-    en_gpu_facts facts;
-    told *told;          /* (nranks) */
-    eni_gpu_seat *seats; /* (nranks) */
-};
-
 /* ---- what the others have ---- */
 
 static en_status look_at_own(eni_gpus *g)
 {
     const eni_gpus_config *c = &g->config;
-    int32_t count = 0;
+    int32_t count = 0, index;
     EN_TRY(g->gpu->count(c->host, &count));
-    EN_TRY(eni_gpu_pick(c->spec, count, c->world.local_rank, c->world.nlocal, &g->index));
+    EN_TRY(eni_gpu_pick(c->spec, count, c->world.local_rank, c->world.nlocal, &index));
     g->facts.size = sizeof g->facts;
-    return g->gpu->facts(c->host, g->index, &g->facts);
+    return g->gpu->facts(c->host, index, &g->facts);
 }
 
 static void describe_own(const eni_gpus *g, told *own)
 {
     *own = (told){.memory_bytes = g->facts.memory_bytes,
                   .free_bytes = g->facts.free_bytes,
-                  .index = g->index,
+                  .index = g->facts.index,
                   .has_group = g->gpu->group_version()[0] != 0};
     snprintf(own->uuid, sizeof own->uuid, "%s", g->facts.uuid);
     snprintf(own->name, sizeof own->name, "%s", g->facts.name);
@@ -61,60 +52,57 @@ static en_status gather(const eni_gpus *g, const char *tag, const void *own, siz
             memcpy((uint8_t *)all_out + (size_t)r * bytes, blobs.blob[r].data, bytes);
             continue;
         }
-        eni_error("gpu", "rank %d tells %zu bytes of its GPU, not %zu", r, blobs.blob[r].bytes, bytes);
-        st = EN_EPROTO;
+        st = eni_fail(EN_EPROTO, "gpu", "rank %d tells %zu bytes of its GPU, not %zu", r, blobs.blob[r].bytes,
+                      bytes);
     }
     eni_blobs_fini(&blobs);
     return st;
 }
 
+static void print_table(const eni_gpus *g, const told *all)
+{
+    const int n = g->config.world.nranks;
+    for (int r = 0; r < n && n > 1 && g->config.world.rank == 0; r++)
+        eni_info("gpu", "rank %-3d %-16s cuda:%-2d %.12s  %s, %.1f of %.1f GB free", r, g->of_rank[r].host,
+                 (int)all[r].index, all[r].uuid, all[r].name, (double)all[r].free_bytes * 1e-9,
+                 (double)all[r].memory_bytes * 1e-9);
+}
+
 static en_status meet(eni_gpus *g)
 {
     const eni_gpus_config *c = &g->config;
-    told own;
+    told own, *all = eni_alloc_array((size_t)c->world.nranks, sizeof *all);
+    if (all == NULL) return EN_ENOMEM;
     describe_own(g, &own);
-    EN_TRY(gather(g, "GPUs", &own, sizeof own, g->told));
-    for (int r = 0; r < c->world.nranks; r++) {
-        told *t = &g->told[r];
-        eni_gpu_seat *seat = &g->seats[r];
+    const en_status st = gather(g, "GPUs", &own, sizeof own, all);
+    for (int r = 0; r < c->world.nranks && st == EN_OK; r++) {
+        told *t = &all[r];
+        eni_rank_gpu *its = &g->of_rank[r];
         t->uuid[sizeof t->uuid - 1] = t->name[sizeof t->name - 1] = 0;
-        seat->index = t->index;
-        seat->has_group = t->has_group;
-        snprintf(seat->uuid, sizeof seat->uuid, "%s", t->uuid);
-        snprintf(seat->host, sizeof seat->host, "%s", c->info->peers[r].host);
-        snprintf(seat->host_id, sizeof seat->host_id, "%s", c->info->peers[r].host_id);
+        its->index = t->index;
+        its->has_group = t->has_group;
+        snprintf(its->uuid, sizeof its->uuid, "%s", t->uuid);
+        snprintf(its->host, sizeof its->host, "%s", c->info->peers[r].host);
+        snprintf(its->host_id, sizeof its->host_id, "%s", c->info->peers[r].host_id);
     }
-    return EN_OK;
-}
-
-static void print_table(const eni_gpus *g)
-{
-    const int n = g->config.world.nranks;
-    if (g->config.world.rank != 0 || (n == 1 && !g->config.is_told)) return;
-    for (int r = 0; r < n; r++) {
-        const told *t = &g->told[r];
-        eni_info("gpu", "rank %-3d %-16s cuda:%-2d %.12s  %s, %.1f of %.1f GB free", r, g->seats[r].host,
-                 (int)t->index, t->uuid, t->name, (double)t->free_bytes * 1e-9,
-                 (double)t->memory_bytes * 1e-9);
-    }
+    if (st == EN_OK) print_table(g, all);
+    eni_free(all);
+    return st;
 }
 
 /* ---- life ---- */
 
 en_status eni_gpus_open(const eni_gpus_config *config, eni_gpus **gpus_out)
 {
-    const size_t n = (size_t)config->world.nranks;
     en_status st = EN_ENOMEM;
     eni_gpus *g = eni_alloc(sizeof *g);
     if (g == NULL) return EN_ENOMEM;
     g->config = *config;
     g->gpu = config->device->gpu;
-    g->told = eni_alloc_array(n, sizeof *g->told);
-    g->seats = eni_alloc_array(n, sizeof *g->seats);
-    if (g->told == NULL || g->seats == NULL) goto close_gpus;
+    g->of_rank = eni_alloc_array((size_t)config->world.nranks, sizeof *g->of_rank);
+    if (g->of_rank == NULL) goto close_gpus;
     EN_TRY_GOTO(look_at_own(g), close_gpus);
     EN_TRY_GOTO(meet(g), close_gpus);
-    print_table(g);
     *gpus_out = g;
     return EN_OK;
 close_gpus:
@@ -124,25 +112,14 @@ close_gpus:
 
 void eni_gpus_close(eni_gpus *g)
 {
-    if (g == NULL) return;
-    eni_free(g->told);
-    eni_free(g->seats);
+    if (g != NULL) eni_free(g->of_rank);
     eni_free(g);
 }
 
-int32_t eni_gpus_index(const eni_gpus *g)
+/* Both compute on one GPU. */
+static bool meet_on_one(const eni_gpus *g, int a, int b)
 {
-    return g->index;
-}
-
-const en_gpu_facts *eni_gpus_facts(const eni_gpus *g)
-{
-    return &g->facts;
-}
-
-const eni_gpu_seat *eni_gpus_seats(const eni_gpus *g)
-{
-    return g->seats;
+    return strcmp(g->of_rank[a].uuid, g->of_rank[b].uuid) == 0;
 }
 
 /* ---- can ranks reach each other's memory ---- */
@@ -157,7 +134,7 @@ static int neighbour(const eni_gpus *g)
 {
     const int n = g->config.world.nranks, rank = g->config.world.rank;
     int r = (rank + 1) % n;
-    while (strcmp(g->seats[r].uuid, g->seats[rank].uuid) != 0)
+    while (!meet_on_one(g, r, rank))
         r = (r + 1) % n;
     return r;
 }
@@ -181,7 +158,7 @@ static en_status exchange_probes(eni_gpus *g, en_ctx *ctx, void *memory, probe *
     const uint8_t ours = can_map(g, ctx, all);
     EN_TRY(gather(g, "GPU memory mapped", &ours, sizeof ours, can)); /* nobody maps the probe any more */
     for (int r = 0; r < g->config.world.nranks; r++)
-        g->seats[r].can_share = can[r];
+        g->of_rank[r].can_share = can[r];
     return EN_OK;
 }
 
@@ -206,8 +183,8 @@ en_status eni_gpus_choose(eni_gpus *g, en_ctx *ctx, const eni_gpu_facts_of_run *
     eni_gpu_facts_of_run filled = *facts;
     int a, b;
     filled.nranks = g->config.world.nranks;
-    filled.seats = g->seats;
-    if (eni_gpu_find_pair(g->seats, filled.nranks, &a, &b)) EN_TRY(try_sharing(g, ctx));
+    filled.gpus = g->of_rank;
+    if (eni_gpu_find_pair(g->of_rank, filled.nranks, &a, &b)) EN_TRY(try_sharing(g, ctx));
     return eni_gpu_choose(&filled, choice_out);
 }
 
@@ -216,9 +193,8 @@ en_status eni_gpus_choose(eni_gpus *g, en_ctx *ctx, const eni_gpu_facts_of_run *
 /* 1 if the process is a rank of this run, on this GPU. */
 static int is_rank(const eni_gpus *g, int64_t pid)
 {
-    const char *uuid = g->seats[g->config.world.rank].uuid;
     for (int r = 0; r < g->config.world.nranks; r++)
-        if (g->config.info->peers[r].pid == pid && strcmp(g->seats[r].uuid, uuid) == 0) return 1;
+        if (g->config.info->peers[r].pid == pid && meet_on_one(g, r, g->config.world.rank)) return 1;
     return 0;
 }
 
@@ -226,7 +202,7 @@ static int count_ranks(const eni_gpus *g)
 {
     int n = 0;
     for (int r = 0; r < g->config.world.nranks; r++)
-        n += strcmp(g->seats[r].uuid, g->seats[g->config.world.rank].uuid) == 0;
+        n += meet_on_one(g, r, g->config.world.rank);
     return n;
 }
 
@@ -239,8 +215,9 @@ void eni_gpus_look(const eni_gpus *g, eni_gpus_use *use_out)
     en_gpu_facts facts = {.size = sizeof facts};
     int n = 0, is_seen = 0;
     *use_out = (eni_gpus_use){0};
-    if (g->gpu->facts(g->config.host, g->index, &facts) == EN_OK) use_out->free_bytes = facts.free_bytes;
-    if (g->gpu->users(g->index, users, USERS_MAX, &n) != EN_OK) return;
+    if (g->gpu->facts(g->config.host, g->facts.index, &facts) == EN_OK)
+        use_out->free_bytes = facts.free_bytes;
+    if (g->gpu->users(g->facts.index, users, USERS_MAX, &n) != EN_OK) return;
     n = n < USERS_MAX ? n : USERS_MAX;
     use_out->is_known = true;
     for (int i = 0; i < n; i++) {
@@ -263,16 +240,15 @@ void eni_gpus_look(const eni_gpus *g, eni_gpus_use *use_out)
 static void print_memory(const eni_gpus *g, const eni_gpus_use *uses)
 {
     const int n = g->config.world.nranks;
-    if (n == 1 && !g->config.is_told) return;
-    for (int r = 0; r < n; r++) {
+    for (int r = 0; r < n && n > 1; r++) {
         if (uses[r].own_bytes > 0)
             eni_info("gpu", "rank %d takes %.2f GB of cuda:%d, %.1f GB are left", r,
-                     (double)uses[r].own_bytes * 1e-9, (int)g->seats[r].index,
+                     (double)uses[r].own_bytes * 1e-9, (int)g->of_rank[r].index,
                      (double)uses[r].free_bytes * 1e-9);
         else
             eni_info("gpu",
                      "rank %d has its memory on cuda:%d, %.1f GB are left (the driver does not tell more)", r,
-                     (int)g->seats[r].index, (double)uses[r].free_bytes * 1e-9);
+                     (int)g->of_rank[r].index, (double)uses[r].free_bytes * 1e-9);
     }
 }
 
@@ -282,14 +258,14 @@ static void warn_of_others(const eni_gpus *g, const eni_gpus_use *uses)
         char who[48] = "";
         int is_told = uses[r].others == 0;
         for (int q = 0; q < r && !is_told; q++)
-            is_told = strcmp(g->seats[q].uuid, g->seats[r].uuid) == 0;
+            is_told = meet_on_one(g, q, r);
         if (is_told) continue;
         if (uses[r].pid > 0)
             snprintf(who, sizeof who, uses[r].others == 1 ? " (pid %lld)" : " (one is pid %lld)",
                      (long long)uses[r].pid);
         eni_warn("gpu", "cuda:%d of %s is used by %d other process%s%s: times will say little",
-                 (int)g->seats[r].index, g->seats[r].host, uses[r].others, uses[r].others == 1 ? "" : "es",
-                 who);
+                 (int)g->of_rank[r].index, g->of_rank[r].host, uses[r].others,
+                 uses[r].others == 1 ? "" : "es", who);
     }
 }
 

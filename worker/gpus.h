@@ -2,8 +2,8 @@
  *
  *     before the join     eni_gpu_check     there is one, and --device names one that is there
  *                                           (ops/device.h)
- *     after the join      eni_gpus_open     picks it, tells the others, prints the table
- *                         (the device's context is opened with eni_gpus_index)
+ *     after the join      eni_gpus_open     picks it, tells the others, prints the table of several
+ *                         (the device's context is opened with facts.index)
  *                         eni_gpus_choose   where vectors lie: collective/gpu_choose.h; tries CUDA IPC
  *                         (vectors are opened: worker/vectors.h)
  *     training begins     eni_gpus_report   memory per rank; who else is there
@@ -22,8 +22,6 @@
 #include "runtime/collective/gpu_choose.h"
 #include "runtime/control/control.h"
 
-typedef struct eni_gpus eni_gpus;
-
 /* Everything is borrowed and outlives the gpus. */
 typedef struct eni_gpus_config {
     const char *spec;        /* --device: "cuda", "cuda:1" */
@@ -31,19 +29,21 @@ typedef struct eni_gpus_config {
     const en_device_host *host;
     en_world world;
     const eni_world_info *info; /* who is where */
-    bool is_told;               /* the table is printed even for one rank (--verbose) */
     /* eni_member_gather with the member in `user`, without a deadline. */
     en_status (*gather)(void *user, const char *tag, const void *blob, size_t bytes, eni_blobs *blobs_out);
     void *user;
 } eni_gpus_config;
 
+typedef struct eni_gpus {
+    eni_gpus_config config;
+    const en_gpu *gpu;
+    en_gpu_facts facts;    /* of this rank's GPU */
+    eni_rank_gpu *of_rank; /* (nranks); can_share after choose */
+} eni_gpus;
+
 en_status eni_gpus_open(const eni_gpus_config *config, eni_gpus **gpus_out);
 
-int32_t eni_gpus_index(const eni_gpus *gpus);
-const en_gpu_facts *eni_gpus_facts(const eni_gpus *gpus);
-const eni_gpu_seat *eni_gpus_seats(const eni_gpus *gpus); /* (nranks); can_share after choose */
-
-/* `facts`: nranks and seats are filled in here. EN_EINVAL as eni_gpu_choose. */
+/* `facts`: nranks and gpus are filled in here. EN_EINVAL as eni_gpu_choose. */
 en_status eni_gpus_choose(eni_gpus *gpus, en_ctx *ctx, const eni_gpu_facts_of_run *facts,
                           eni_gpu_choice *choice_out);
 

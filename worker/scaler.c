@@ -8,17 +8,6 @@
 #include "core/try.h"
 #include "worker/vectors.h"
 
-struct eni_scaler {
-    const en_gpu *gpu;
-    eni_scale scale;
-    int64_t nmicros;
-    float *there;             /* on the device */
-    uint32_t *flags_there;    /* (nmicros) */
-    volatile float *here;     /* registered: what goes there next */
-    volatile uint32_t *flags; /* (nmicros) registered: what came from there */
-    en_event *event;
-};
-
 int eni_scale_step(eni_scale *s, int has_overflown)
 {
     if (has_overflown) {
@@ -76,16 +65,6 @@ void eni_scaler_close(eni_worker *w)
     w->gpu.scaler = NULL;
 }
 
-const float *eni_scaler_address(const eni_scaler *s)
-{
-    return s == NULL ? NULL : s->there;
-}
-
-const eni_scale *eni_scaler_scale(const eni_scaler *s)
-{
-    return s == NULL ? NULL : &s->scale;
-}
-
 eni_scale_facts eni_scaler_facts(void *worker)
 {
     const eni_worker *w = worker;
@@ -104,12 +83,6 @@ en_status eni_scaler_resume(void *worker, const eni_scale_facts *facts)
     EN_TRY(s->gpu->event_record(s->event, EN_STREAM_COMPUTE)); /* the first one has been sent */
     EN_TRY(eni_gpu_wait(w, s->event, "the flag that says whether fp16 overflowed"));
     return send_scale(w);
-}
-
-void eni_scaler_begin(eni_scaler *s)
-{
-    for (int64_t i = 0; s != NULL && i < s->nmicros; i++)
-        s->flags[i] = 0;
 }
 
 en_status eni_scaler_check(eni_worker *w, int64_t micro, const float *grad)
@@ -141,9 +114,4 @@ en_status eni_scaler_await(eni_worker *w)
     const int has_changed = eni_scale_step(&s->scale, has_overflown);
     if (has_overflown) tell_first(w);
     return has_changed ? send_scale(w) : EN_OK;
-}
-
-int eni_scaler_has_overflown(const eni_scaler *s, int64_t micro)
-{
-    return s != NULL && s->flags[micro] != 0;
 }

@@ -27,31 +27,32 @@ enum { ENI_SCALE_GROWTH = 2000 };
 /* 1 if the scale has changed. */
 int eni_scale_step(eni_scale *scale, int has_overflown);
 
-typedef struct eni_scaler eni_scaler;
+typedef struct eni_scaler {
+    const en_gpu *gpu;
+    eni_scale scale;
+    int64_t nmicros;
+    float *there;             /* on the device */
+    uint32_t *flags_there;    /* (nmicros) */
+    volatile float *here;     /* registered: what goes there next */
+    volatile uint32_t *flags; /* (nmicros) registered: from there; not 0: that gradient does not count */
+    en_event *event;
+} eni_scaler;
 
 /* w->gpu.scaler with --precision=fp16, else nothing. After the device, before the model, which reads the
- * scale.
- */
+ * scale. */
 en_status eni_scaler_open(eni_worker *w);
 void eni_scaler_close(eni_worker *w);
-
-const float *eni_scaler_address(const eni_scaler *scaler);   /* on the device; NULL: 1 */
-const eni_scale *eni_scaler_scale(const eni_scaler *scaler); /* NULL for NULL */
 
 /* For a checkpoint; zeroes where there is none. A run goes on from one: nothing happens where either has
  * none. */
 eni_scale_facts eni_scaler_facts(void *worker);
 en_status eni_scaler_resume(void *worker, const eni_scale_facts *facts);
 
-/* Before the first check of a step. */
-void eni_scaler_begin(eni_scaler *scaler); /* NULL is fine */
-
 /* Puts the search of one micro-batch's gradient into COMPUTE. */
 en_status eni_scaler_check(eni_worker *w, int64_t micro, const float *grad);
 
 /* Once a step, with all checks in COMPUTE: blocks until the flags are there and sets the scale of the next
- * step. Then `has_overflown` says of which micro-batch the gradient does not count. */
+ * step. */
 en_status eni_scaler_await(eni_worker *w);
-int eni_scaler_has_overflown(const eni_scaler *scaler, int64_t micro);
 
 #endif

@@ -41,69 +41,44 @@ typedef struct score_set {
     en_event *event;
 } score_set;
 
-typedef struct eni_scores {
+/* What a step needs beside the vectors. */
+typedef struct eni_step_on_gpu {
     const en_gpu *gpu;
-    score_set set[2];
-    int at;
-} eni_scores;
+    score_set scores[2];
+    int set; /* of the step in progress */
 
-static en_status scores_open(eni_worker *w)
+    en_graph *graph[2]; /* by input buffer */
+    int neager;         /* full batches so far that were put in call by call */
+    uint64_t nlaunched;
+    const char *why_not; /* no graph; "" as long as there may be one */
+
+    en_event *lag[2]; /* of a slow rank: where its time begins and ends; else NULL */
+} eni_step_on_gpu;
+
+static en_status open_scores(eni_worker *w, score_set *set)
 {
-    if (w->device.ops->gpu == NULL) return EN_OK;
     const uint64_t n = (uint64_t)w->rank.job.accumulate;
-    eni_scores *scores = eni_alloc(sizeof *scores);
-    if (scores == NULL) return EN_ENOMEM;
-    w->gpu.scores = scores;
-    scores->gpu = w->device.ops->gpu;
-    for (int i = 0; i < 2; i++) {
-        score_set *set = &scores->set[i];
-        set->nsamples = eni_alloc_array(n, sizeof *set->nsamples);
-        set->pair = eni_gpu_host_alloc(w, n * sizeof *set->pair);
-        if (set->pair == NULL || set->nsamples == NULL) return EN_ENOMEM;
-        EN_TRY(scores->gpu->event_new(w->device.ctx, &set->event));
-    }
-    return EN_OK;
+    set->nsamples = eni_alloc_array(n, sizeof *set->nsamples);
+    set->pair = eni_gpu_host_alloc(w, n * sizeof *set->pair);
+    if (set->pair == NULL || set->nsamples == NULL) return EN_ENOMEM;
+    return w->device.ops->gpu->event_new(w->device.ctx, &set->event);
 }
 
-static void scores_close(eni_worker *w)
+static float *scores_pair(eni_step_on_gpu *step, uint64_t nsamples)
 {
-    eni_scores *scores = w->gpu.scores;
-    if (scores == NULL || w->gpu.is_stuck) return;
-    for (int i = 0; i < 2; i++) {
-        eni_gpu_host_free(w, scores->set[i].pair);
-        eni_free(scores->set[i].nsamples);
-        scores->gpu->event_free(scores->set[i].event);
-    }
-    eni_free(scores);
-    w->gpu.scores = NULL;
-}
-
-static void scores_begin(eni_scores *scores, int set)
-{
-    scores->at = set;
-    scores->set[set].n = 0;
-}
-
-static float *scores_pair(eni_scores *scores, uint64_t nsamples)
-{
-    score_set *set = &scores->set[scores->at];
+    score_set *set = &step->scores[step->set];
     set->nsamples[set->n] = nsamples;
     return set->pair[set->n++];
 }
 
-static en_status scores_end(eni_scores *scores)
+static en_status scores_end(const eni_step_on_gpu *step)
 {
-    return scores->gpu->event_record(scores->set[scores->at].event, EN_STREAM_COMPUTE);
-}
-
-static int scores_are_there(const eni_worker *w, int set)
-{
-    return w->gpu.scores->gpu->poll(w->gpu.scores->set[set].event) == EN_OK;
+    return step->gpu->event_record(step->scores[step->set].event, EN_STREAM_COMPUTE);
 }
 
 static en_status scores_read(eni_worker *w, int at, double *loss_out, uint64_t *correct_out)
 {
-    const score_set *set = &w->gpu.scores->set[at];
+    const score_set *set = &w->gpu.step->scores[at];
     *loss_out = 0;
     *correct_out = 0;
     EN_TRY(eni_gpu_wait(w, set->event, "its loss"));
@@ -126,14 +101,6 @@ static en_status scores_read(eni_worker *w, int at, double *loss_out, uint64_t *
 
 enum { EAGER_STEPS = 3 };
 
-typedef struct eni_graphs {
-    const en_gpu *gpu;
-    en_graph *graph[2]; /* by input buffer */
-    int neager;         /* full batches so far that were put in call by call */
-    uint64_t nlaunched;
-    const char *why_not; /* "" as long as it may be */
-} eni_graphs;
-
 static const char *obstacle(const eni_worker *w)
 {
     if (!w->config->graph) return "--no-graph";
@@ -144,28 +111,9 @@ static const char *obstacle(const eni_worker *w)
     return "";
 }
 
-static en_status graphs_open(eni_worker *w)
-{
-    if (w->device.ops->gpu == NULL) return EN_OK;
-    w->gpu.graphs = eni_alloc(sizeof *w->gpu.graphs);
-    if (w->gpu.graphs == NULL) return EN_ENOMEM;
-    w->gpu.graphs->gpu = w->device.ops->gpu;
-    w->gpu.graphs->why_not = obstacle(w);
-    return EN_OK;
-}
-
-static void graphs_close(eni_worker *w)
-{
-    if (w->gpu.graphs == NULL || w->gpu.is_stuck) return;
-    for (int i = 0; i < 2; i++)
-        w->gpu.graphs->gpu->graph_free(w->gpu.graphs->graph[i]);
-    eni_free(w->gpu.graphs);
-    w->gpu.graphs = NULL;
-}
-
 static int graphs_is_due(eni_worker *w, int is_full_batch)
 {
-    eni_graphs *g = w->gpu.graphs;
+    eni_step_on_gpu *g = w->gpu.step;
     if (!is_full_batch || g->why_not[0] != 0) return 0;
     if (g->neager == EAGER_STEPS) return 1;
     g->neager++;
@@ -175,7 +123,7 @@ static int graphs_is_due(eni_worker *w, int is_full_batch)
 /* The capture ends in any case: what follows is done and not captured. */
 static en_status record(eni_worker *w, int buffer, en_status (*enqueue)(void *user), void *user)
 {
-    eni_graphs *g = w->gpu.graphs;
+    eni_step_on_gpu *g = w->gpu.step;
     const int64_t begin = eni_now_ns();
     EN_TRY(g->gpu->capture_begin(w->device.ctx));
     const en_status put_in = enqueue(user);
@@ -193,7 +141,7 @@ static en_status record(eni_worker *w, int buffer, en_status (*enqueue)(void *us
 static en_status graphs_launch(eni_worker *w, int buffer, en_status (*enqueue)(void *user), void *user,
                                int *is_launched_out)
 {
-    eni_graphs *g = w->gpu.graphs;
+    eni_step_on_gpu *g = w->gpu.step;
     *is_launched_out = 0;
     if (g->graph[buffer] == NULL) {
         const en_status st = record(w, buffer, enqueue, user);
@@ -226,39 +174,67 @@ typedef struct work {
 /* The strategy's calls are the same in every step and enqueue only: they may be part of the capture. */
 static int is_strategy_captured(const eni_worker *w)
 {
-    const eni_gpu_steps *steps = eni_vectors_steps(w);
+    const eni_gpu_steps *steps = w->rank.trainer.steps;
     return steps != NULL && eni_gpu_steps_way(steps) != ENI_GPU_SHARED && w->gpu.scaler == NULL &&
            (w->rank.job.strategy->flags & EN_STATIC) != 0;
 }
 
 /* ---- a slow rank: what the GPU takes ---- */
 
-static en_status open_lag(eni_worker *w)
+static en_status open_lag(eni_worker *w, eni_step_on_gpu *step)
 {
-    const en_gpu *gpu = w->device.ops->gpu;
     if (w->straggler.factor <= 1) return EN_OK;
-    if (gpu->size <= offsetof(en_gpu, elapsed))
+    if (step->gpu->size <= offsetof(en_gpu, elapsed))
         return eni_fail(
             EN_EUNSUPPORTED, "worker",
             "--straggler: this library of the device %s cannot tell what the GPU takes; use the one "
             "that came with this program",
             w->device.ops->name);
     for (int i = 0; i < 2; i++)
-        EN_TRY(gpu->timer_new(w->device.ctx, &w->gpu.lag[i]));
+        EN_TRY(step->gpu->timer_new(w->device.ctx, &step->lag[i]));
     return EN_OK;
-}
-
-static void close_lag(eni_worker *w)
-{
-    for (int i = 0; i < 2 && !w->gpu.is_stuck && w->gpu.lag[i] != NULL; i++)
-        w->device.ops->gpu->event_free(w->gpu.lag[i]);
 }
 
 static en_status lag_event(eni_worker *w, int is_end)
 {
-    return w->gpu.lag[is_end] == NULL
-               ? EN_OK
-               : w->device.ops->gpu->event_record(w->gpu.lag[is_end], EN_STREAM_COMPUTE);
+    const eni_step_on_gpu *step = w->gpu.step;
+    return step->lag[is_end] == NULL ? EN_OK : step->gpu->event_record(step->lag[is_end], EN_STREAM_COMPUTE);
+}
+
+/* ---- all three of them ---- */
+
+static en_status open_step(eni_worker *w)
+{
+    eni_step_on_gpu *step = eni_alloc(sizeof *step);
+    if (step == NULL) return EN_ENOMEM;
+    w->gpu.step = step;
+    step->gpu = w->device.ops->gpu;
+    step->why_not = obstacle(w);
+    EN_TRY(open_scores(w, &step->scores[0]));
+    EN_TRY(open_scores(w, &step->scores[1]));
+    return open_lag(w, step);
+}
+
+/* Before the vectors: they hold the group's communicator, and events of the vectors. */
+static void close_graphs(const eni_worker *w)
+{
+    eni_step_on_gpu *step = w->gpu.step;
+    for (int i = 0; step != NULL && !w->gpu.is_stuck && i < 2; i++)
+        step->gpu->graph_free(step->graph[i]);
+}
+
+static void close_step(eni_worker *w)
+{
+    eni_step_on_gpu *step = w->gpu.step;
+    if (step == NULL || w->gpu.is_stuck) return;
+    for (int i = 0; i < 2; i++) {
+        eni_gpu_host_free(w, step->scores[i].pair);
+        eni_free(step->scores[i].nsamples);
+        step->gpu->event_free(step->scores[i].event);
+        if (step->lag[i] != NULL) step->gpu->event_free(step->lag[i]);
+    }
+    eni_free(step);
+    w->gpu.step = NULL;
 }
 
 /* ---- putting in ---- */
@@ -272,7 +248,7 @@ static en_status let_go(work *k, uint32_t bucket)
     if (w->gpu.scaler != NULL || w->rank.job.accumulate > 1)
         return EN_OK; /* not before all of the step is known */
     if (k->is_captured)
-        return is_strategy_captured(w) ? eni_gpu_steps_submit(eni_vectors_steps(w), bucket) : EN_OK;
+        return is_strategy_captured(w) ? eni_gpu_steps_submit(w->rank.trainer.steps, bucket) : EN_OK;
     return eni_step_submit(k->run, bucket + 1);
 }
 
@@ -318,10 +294,10 @@ static en_status put_in_captured(void *user)
     work *k = user;
     eni_worker *w = k->w;
     k->is_captured = 1;
-    if (is_strategy_captured(w)) eni_gpu_steps_replay(eni_vectors_steps(w), 0);
+    if (is_strategy_captured(w)) eni_gpu_steps_replay(w->rank.trainer.steps, 0);
     EN_TRY(put_in(k));
     for (uint32_t b = 0; is_strategy_captured(w) && b < w->rank.job.buckets->n; b++)
-        EN_TRY(eni_gpu_steps_wait(eni_vectors_steps(w), b));
+        EN_TRY(eni_gpu_steps_wait(w->rank.trainer.steps, b));
     return eni_vectors_join(w);
 }
 
@@ -330,11 +306,11 @@ static en_status compute(work *k, int is_due)
 {
     eni_step_run *run = k->run;
     eni_worker *w = k->w;
-    eni_gpu_steps *steps = is_strategy_captured(w) ? eni_vectors_steps(w) : NULL;
+    eni_gpu_steps *steps = is_strategy_captured(w) ? w->rank.trainer.steps : NULL;
     int is_launched = 0;
     eni_member_note(w->rank.member, (int64_t)run->step, "forward");
     run->nsamples += k->batch->micro.count;
-    k->pair = scores_pair(w->gpu.scores, k->batch->micro.count);
+    k->pair = scores_pair(w->gpu.step, k->batch->micro.count);
     eni_step_compute_begins(run);
     if (k->micro == 0) EN_TRY(lag_event(w, 0));
     if (is_due)
@@ -356,9 +332,10 @@ static en_status lag(eni_worker *w, eni_step_run *run, int64_t begin_ns)
     double loss;
     uint64_t correct;
     int64_t took;
-    if (w->gpu.lag[0] == NULL || run->nsamples == 0) return EN_OK;
+    const eni_step_on_gpu *step = w->gpu.step;
+    if (step->lag[0] == NULL || run->nsamples == 0) return EN_OK;
     EN_TRY(scores_read(w, run->set, &loss, &correct)); /* behind both events */
-    EN_TRY(w->device.ops->gpu->elapsed(w->gpu.lag[0], w->gpu.lag[1], &took));
+    EN_TRY(step->gpu->elapsed(step->lag[0], step->lag[1], &took));
     eni_straggler_took(&w->straggler, begin_ns, took);
     eni_step_compute_ends(run, "straggler");
     return EN_OK;
@@ -393,7 +370,7 @@ static en_status drop_overflown(eni_worker *w, eni_step_run *run, uint64_t *samp
     EN_TRY(eni_vectors_await_micros(w));
     eni_step_compute_ends(run, "gpu");
     for (int64_t i = 0; i < w->rank.job.accumulate; i++) {
-        if (!eni_scaler_has_overflown(w->gpu.scaler, i)) continue;
+        if (w->gpu.scaler->flags[i] == 0) continue;
         w->gpu.overflown += samples[i];
         samples[i] = 0;
         EN_TRY(eni_vectors_zero_grad(w, i));
@@ -424,15 +401,15 @@ static en_status gradient_of_rank(eni_worker *w, eni_step_run *run, const eni_ba
     uint64_t n = batch->micro.count;
     const int is_due = n > 0 && graphs_is_due(w, is_full_step(w, batch));
     const int is_sent_out = n > 0 && eni_vectors_are_staged(w);
-    if (eni_vectors_steps(w) != NULL && eni_gpu_steps_way(eni_vectors_steps(w)) != ENI_GPU_SHARED)
-        eni_gpu_steps_replay(eni_vectors_steps(w), is_due && is_strategy_captured(w));
+    if (w->rank.trainer.steps != NULL && eni_gpu_steps_way(w->rank.trainer.steps) != ENI_GPU_SHARED)
+        eni_gpu_steps_replay(w->rank.trainer.steps, is_due && is_strategy_captured(w));
     if (w->gpu.scaler == NULL) EN_TRY(begin(w, run, &n, 1));
     const int64_t begin_ns = eni_now_ns();
     if (n > 0)
         EN_TRY(compute(&k, is_due));
     else
         EN_TRY(eni_vectors_zero_grad(w, 0)); /* for strategies that step locally all the same */
-    EN_TRY(scores_end(w->gpu.scores));
+    EN_TRY(scores_end(w->gpu.step));
     EN_TRY(eni_prefetch_ahead(w->gpu.prefetch));
     EN_TRY(lag(w, run, begin_ns));
     if (w->gpu.scaler != NULL) {
@@ -454,7 +431,7 @@ static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run, const
         if (samples[i] > 0) EN_TRY(compute(&k, 0));
         EN_TRY(eni_prefetch_ahead(w->gpu.prefetch));
     }
-    EN_TRY(scores_end(w->gpu.scores));
+    EN_TRY(scores_end(w->gpu.step));
     EN_TRY(lag(w, run, begin_ns));
     if (w->gpu.scaler != NULL) EN_TRY(drop_overflown(w, run, samples, 0));
     if (eni_vectors_are_staged(w)) {
@@ -470,15 +447,16 @@ static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run, const
 static en_status gradient(void *self, eni_step_run *run)
 {
     eni_worker *w = self;
+    eni_step_on_gpu *step = w->gpu.step;
     const eni_batch *batch;
     EN_TRY(eni_next_batch(w, run, &batch));
     eni_straggler_begin_step(&w->straggler, run->step);
     /* a capture writes where it did when it was made: by the input buffer */
-    w->gpu.score_set =
-        w->rank.job.accumulate > 1 ? 1 - w->gpu.score_set : eni_prefetch_buffer(w->gpu.prefetch);
-    run->set = w->gpu.score_set;
-    scores_begin(w->gpu.scores, run->set);
-    eni_scaler_begin(w->gpu.scaler);
+    step->set = w->rank.job.accumulate > 1 ? 1 - step->set : eni_prefetch_buffer(w->gpu.prefetch);
+    step->scores[step->set].n = 0;
+    run->set = step->set;
+    for (int64_t i = 0; w->gpu.scaler != NULL && i < w->gpu.scaler->nmicros; i++)
+        w->gpu.scaler->flags[i] = 0; /* a micro-batch without samples is not looked at */
     if (w->rank.job.accumulate > 1 || (eni_vectors_are_staged(w) && eni_rank_is_alone(&w->rank)))
         return gradient_of_one_process(w, run, batch);
     return gradient_of_rank(w, run, batch);
@@ -487,7 +465,8 @@ static en_status gradient(void *self, eni_step_run *run)
 static en_status score(void *self, int set, bool may_wait, double *loss_out, uint64_t *correct_out)
 {
     eni_worker *w = self;
-    if (!may_wait && !scores_are_there(w, set)) return EN_ETIMEOUT;
+    const eni_step_on_gpu *step = w->gpu.step;
+    if (!may_wait && step->gpu->poll(step->scores[set].event) != EN_OK) return EN_ETIMEOUT;
     return scores_read(w, set, loss_out, correct_out);
 }
 
@@ -527,13 +506,12 @@ static en_status open_context(eni_worker *w)
                                   .host = eni_device_host(),
                                   .world = w->rank.world,
                                   .info = w->rank.info,
-                                  .is_told = c->verbose,
                                   .gather = gather,
                                   .user = w->rank.member};
     EN_TRY(eni_gpus_open(&gpus, &w->gpu.gpus));
     const uint32_t flags = (c->tf32 ? EN_OPEN_TF32 : 0) | (c->deterministic ? EN_OPEN_DETERMINISTIC : 0);
     const en_device_config config = {.size = sizeof config,
-                                     .index = eni_gpus_index(w->gpu.gpus),
+                                     .index = w->gpu.gpus->facts.index,
                                      .threads = w->threads,
                                      .host = eni_device_host(),
                                      .flags = flags};
@@ -560,22 +538,12 @@ static en_status open_trainer(void *self)
     EN_TRY(open_context(w));
     EN_TRY(choose_vectors(w));
     EN_TRY(eni_scaler_open(w));
-    EN_TRY(scores_open(w));
-    EN_TRY(graphs_open(w));
-    EN_TRY(open_lag(w));
+    EN_TRY(open_step(w));
     describe(w);
     const en_model_options options = {.size = sizeof options,
                                       .dtype = types[w->config->precision],
-                                      .loss_scale = eni_scaler_address(w->gpu.scaler)};
+                                      .loss_scale = w->gpu.scaler == NULL ? NULL : w->gpu.scaler->there};
     return en_model_new(&w->rank.job.schema, w->device.ops, w->device.ctx, &options, &w->model);
-}
-
-static en_status connect_vectors(void *self)
-{
-    eni_worker *w = self;
-    EN_TRY(eni_vectors_open(w));
-    w->rank.trainer.steps = eni_vectors_steps(w);
-    return EN_OK;
 }
 
 /* ---- batches ---- */
@@ -628,29 +596,35 @@ static en_status warm_up(void *self)
 
 /* ---- what result.json says of GPUs ---- */
 
+static json_t *describe_gpu(const en_gpu_facts *facts)
+{
+    json_t *gpu = json_object();
+    eni_json_set_text(gpu, "name", facts->name);
+    eni_json_set_int(gpu, "index", (uint64_t)facts->index);
+    eni_json_set_text(gpu, "uuid", facts->uuid);
+    return gpu;
+}
+
 static void report_rank(void *self, json_t *report)
 {
     const eni_worker *w = self;
     eni_straggler_report(&w->straggler, report);
     if (w->gpu.vectors == NULL) return;
-    const en_gpu_facts *facts = eni_gpus_facts(w->gpu.gpus);
-    const eni_scale *scale = eni_scaler_scale(w->gpu.scaler);
+    const en_gpu_facts *facts = &w->gpu.gpus->facts;
+    const eni_scaler *scaler = w->gpu.scaler;
     eni_gpus_use use;
     eni_gpus_look(w->gpu.gpus, &use);
-    json_t *gpu = json_object();
-    eni_json_set_text(gpu, "name", facts->name);
-    eni_json_set_int(gpu, "index", (uint64_t)facts->index);
-    eni_json_set_text(gpu, "uuid", facts->uuid);
+    json_t *gpu = describe_gpu(facts);
     eni_json_set_int(gpu, "memory_bytes", facts->memory_bytes);
     eni_json_set_int(gpu, "own_bytes", use.own_bytes); /* 0: the driver does not tell */
     json_object_set_new(gpu, "others", use.is_known ? json_integer(use.others) : json_null());
-    eni_json_set_int(gpu, "graph_steps", w->gpu.graphs->nlaunched);
-    eni_json_set_text(gpu, "no_graph_because", w->gpu.graphs->why_not);
-    eni_json_set_int(gpu, "copied_bytes", eni_vectors_copied(w));
-    if (scale != NULL) {
-        eni_json_set_int(gpu, "overflows", scale->overflows);
+    eni_json_set_int(gpu, "graph_steps", w->gpu.step->nlaunched);
+    eni_json_set_text(gpu, "no_graph_because", w->gpu.step->why_not);
+    eni_json_set_int(gpu, "copied_bytes", w->gpu.copied);
+    if (scaler != NULL) {
+        eni_json_set_int(gpu, "overflows", scaler->scale.overflows);
         eni_json_set_int(gpu, "samples_overflown", w->gpu.overflown);
-        eni_json_set_number(gpu, "loss_scale", (double)scale->scale);
+        eni_json_set_number(gpu, "loss_scale", (double)scaler->scale.scale);
     }
     json_object_set_new(report, "gpu", gpu);
 }
@@ -682,16 +656,12 @@ static void report_run(void *self, const json_t *reports, json_t *result)
     static const char *const precisions[] = {"fp32", "bf16", "fp16"};
     const eni_config *c = w->config;
     if (w->gpu.vectors == NULL) return;
-    const en_gpu_facts *facts = eni_gpus_facts(w->gpu.gpus);
-    json_t *gpu = json_object();
-    eni_json_set_text(gpu, "name", facts->name);
-    eni_json_set_int(gpu, "index", (uint64_t)facts->index);
-    eni_json_set_text(gpu, "uuid", facts->uuid);
+    json_t *gpu = describe_gpu(&w->gpu.gpus->facts);
     eni_json_set_text(gpu, "precision", precisions[c->precision]);
     json_object_set_new(gpu, "tf32", json_boolean(c->tf32));
     json_object_set_new(gpu, "deterministic", json_boolean(c->deterministic));
-    json_object_set_new(gpu, "graph", json_boolean(w->gpu.graphs->nlaunched > 0));
-    eni_json_set_text(gpu, "no_graph_because", w->gpu.graphs->why_not);
+    json_object_set_new(gpu, "graph", json_boolean(w->gpu.step->nlaunched > 0));
+    eni_json_set_text(gpu, "no_graph_because", w->gpu.step->why_not);
     eni_json_set_text(gpu, "vectors", eni_vectors_are_on_gpu(w) ? "gpu" : "staged");
     eni_json_set_text(gpu, "why", w->gpu.choice.why);
     add_sums(reports, gpu);
@@ -704,11 +674,10 @@ void eni_gpu_close(eni_worker *w)
 {
     if (w->device.ctx == NULL || w->device.ops->gpu == NULL) return;
     eni_vectors_settle(w);
-    graphs_close(w); /* they hold the group's communicator, and events of the vectors */
+    close_graphs(w);
     eni_vectors_close(w);
-    scores_close(w);
+    close_step(w);
     eni_scaler_close(w);
-    close_lag(w);
     if (w->gpu.is_stuck) return;
     for (int s = 0; s < ENI_SPLITS; s++)
         eni_evaluation_close(w->gpu.evaluation[s]);
@@ -716,7 +685,7 @@ void eni_gpu_close(eni_worker *w)
 }
 
 const eni_trainer_ops eni_trainer_gpu = {.open = open_trainer,
-                                         .connect = connect_vectors,
+                                         .connect = eni_vectors_open,
                                          .start = eni_vectors_start,
                                          .warm_up = warm_up,
                                          .gradient = gradient,

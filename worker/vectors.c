@@ -21,7 +21,6 @@ struct eni_vectors {
     int ngrads;
     int is_guest; /* param and slots are rank 0's */
 
-    eni_gpu_steps *steps;
     en_group *group;
 
     /* the host's side of a copy */
@@ -32,7 +31,6 @@ struct eni_vectors {
     en_event *left;     /* in EXCHANGE: gradients have left; and, elsewhere, all that was asked for is done */
     en_event *taken;    /* in EXCHANGE: new weights have come in */
     en_event **arrived; /* (nbuckets) a gradient is where the strategy finds it */
-    uint64_t copied;
 };
 
 /* ---- waiting for a GPU ---- */
@@ -45,7 +43,7 @@ static int is_group(const eni_worker *w)
 static void tell_late(void *user, const char *what)
 {
     const eni_worker *w = user;
-    const en_gpu_facts *facts = eni_gpus_facts(w->gpu.gpus);
+    const en_gpu_facts *facts = &w->gpu.gpus->facts;
     eni_error("gpu",
               "cuda:%d (%.40s) of rank %d has not answered for %.3g s: step %llu waits for %s; see what "
               "nvidia-smi and the kernel's log (Xid) say of it",
@@ -60,7 +58,7 @@ eni_gpu_timeout eni_gpu_timeout_of(eni_worker *w)
 
 static en_status wait_alone(eni_worker *w, en_event *event, const char *what)
 {
-    eni_gpu_steps *steps = eni_vectors_steps(w);
+    eni_gpu_steps *steps = w->rank.trainer.steps;
     const eni_alive alive = {eni_rank_alive, &w->rank, -1};
     const eni_gpu_timeout timeout = eni_gpu_timeout_of(w);
     return steps != NULL ? eni_gpu_steps_await(steps, event, what)
@@ -100,16 +98,6 @@ void eni_gpu_host_free(eni_worker *w, void *memory)
 bool eni_vectors_are_on_gpu(const eni_worker *w)
 {
     return w->gpu.choice.vectors == ENI_VECTORS_ON_GPU;
-}
-
-const eni_gpu_choice *eni_vectors_choice(const eni_worker *w)
-{
-    return w->gpu.vectors == NULL ? NULL : &w->gpu.choice;
-}
-
-eni_gpu_steps *eni_vectors_steps(const eni_worker *w)
-{
-    return w->gpu.vectors == NULL ? NULL : w->gpu.vectors->steps;
 }
 
 /* ---- vectors that stay on the GPU ---- */
@@ -232,13 +220,20 @@ static void give_all_back(eni_worker *w, eni_vectors *v)
         give_back(w, &v->slot[i]);
 }
 
+/* All that is in COMPUTE by now. */
+static en_status await_computed(eni_worker *w, const char *what)
+{
+    eni_vectors *v = w->gpu.vectors;
+    EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
+    return eni_gpu_wait(w, v->computed, what);
+}
+
 en_status eni_vectors_leave(void *worker)
 {
     eni_worker *w = worker;
     eni_vectors *v = w->gpu.vectors;
-    if (v == NULL || !eni_vectors_are_on_gpu(w) || w->gpu.choice.way == ENI_GPU_ALONE) return EN_OK;
-    EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE)); /* behind the last collective */
-    EN_TRY(eni_gpu_wait(w, v->computed, "its last step"));
+    if (!eni_vectors_are_on_gpu(w) || w->gpu.choice.way == ENI_GPU_ALONE) return EN_OK;
+    EN_TRY(await_computed(w, "its last step")); /* behind the last collective */
     give_all_back(w, v);
     return eni_member_gather(w->rank.member, "GPUs are done", NULL, 0, NULL, INT64_MAX);
 }
@@ -264,7 +259,7 @@ static en_status open_on_gpu(eni_worker *w, eni_vectors *v)
                                    .alive = {eni_rank_alive, &w->rank, -1},
                                    .timeout = eni_gpu_timeout_of(w)};
     memcpy(config.slot, v->slot, sizeof config.slot);
-    return eni_gpu_steps_open(&config, &v->steps);
+    return eni_gpu_steps_open(&config, &w->rank.trainer.steps);
 }
 
 void eni_vectors_abort(void *worker)
@@ -272,13 +267,6 @@ void eni_vectors_abort(void *worker)
     const eni_worker *w = worker;
     const eni_vectors *v = w->gpu.vectors;
     if (v != NULL && v->group != NULL) v->gpu->group_abort(v->group);
-}
-
-static void close_on_gpu(eni_worker *w, eni_vectors *v)
-{
-    eni_gpu_steps_close(v->steps);
-    v->steps = NULL;
-    give_all_back(w, v); /* after a death; else they have it already */
 }
 
 /* ---- life ---- */
@@ -308,9 +296,9 @@ static en_status open_staged(eni_worker *w, eni_vectors *v)
     return EN_OK;
 }
 
-en_status eni_vectors_open(eni_worker *w)
+en_status eni_vectors_open(void *worker)
 {
-    if (w->device.ops->gpu == NULL) return EN_OK;
+    eni_worker *w = worker;
     eni_vectors *v = eni_alloc(sizeof *v);
     if (v == NULL) return EN_ENOMEM;
     w->gpu.vectors = v;
@@ -319,31 +307,6 @@ en_status eni_vectors_open(eni_worker *w)
     v->nbuckets = w->rank.job.buckets->n;
     EN_TRY(new_events(w, v));
     return w->gpu.choice.vectors == ENI_VECTORS_STAGED ? open_staged(w, v) : open_on_gpu(w, v);
-}
-
-static en_status pin_slot(eni_worker *w, uint32_t slot)
-{
-    eni_vectors *v = w->gpu.vectors;
-    void *memory = eni_arena_at(w->rank.exchange.arena, slot, 0);
-    EN_TRY(v->gpu->register_memory(w->device.ctx, memory, w->rank.job.schema.count * sizeof(float)));
-    v->registered[v->nregistered++] = memory;
-    return EN_OK;
-}
-
-en_status eni_vectors_start(void *worker)
-{
-    eni_worker *w = worker;
-    eni_vectors *v = w->gpu.vectors;
-    uint32_t first;
-    if (v == NULL) return EN_OK;
-    EN_TRY(pin_slot(w, ENI_SLOT_PARAM));
-    EN_TRY(pin_slot(w, ENI_SLOT_GRAD));
-    if (!eni_vectors_are_staged(w)) {
-        eni_host_optimizer_slots(w->rank.exchange.host, &first);
-        for (int i = 0; i < v->nslots; i++)
-            EN_TRY(pin_slot(w, first + (uint32_t)i));
-    }
-    return eni_vectors_send(w);
 }
 
 /* eni_alive.status: until a deadline. */
@@ -381,7 +344,9 @@ void eni_vectors_close(eni_worker *w)
     eni_vectors *v = w->gpu.vectors;
     if (v == NULL || w->gpu.is_stuck) return;
     if (v->group != NULL) v->gpu->group_close(v->group);
-    close_on_gpu(w, v);
+    eni_gpu_steps_close(w->rank.trainer.steps);
+    w->rank.trainer.steps = NULL;
+    give_all_back(w, v); /* after a death; else they have it already */
     for (int i = 0; i < v->nregistered; i++)
         v->gpu->unregister_memory(w->device.ctx, v->registered[i]);
     for (int64_t i = 0; eni_vectors_are_staged(w) && w->micro_grads != NULL && i < w->rank.job.accumulate;
@@ -437,12 +402,11 @@ en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro)
 
 /* ---- gradients go out ---- */
 
-/* What is put into EXCHANGE from now on begins behind what is in COMPUTE. */
-static en_status exchange_behind_compute(eni_worker *w)
+/* What is put into `stream` from now on begins behind what is in `other`. */
+static en_status put_behind(eni_worker *w, int stream, int other, en_event *event)
 {
-    eni_vectors *v = w->gpu.vectors;
-    EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
-    return v->gpu->wait_event(w->device.ctx, EN_STREAM_EXCHANGE, v->computed);
+    EN_TRY(w->gpu.vectors->gpu->event_record(event, other));
+    return w->gpu.vectors->gpu->wait_event(w->device.ctx, stream, event);
 }
 
 en_status eni_vectors_send_out(eni_worker *w, uint32_t bucket)
@@ -450,7 +414,7 @@ en_status eni_vectors_send_out(eni_worker *w, uint32_t bucket)
     eni_vectors *v = w->gpu.vectors;
     const eni_bucket_range *range = &w->rank.job.buckets->bucket[bucket];
     const uint64_t bytes = (range->hi - range->lo) * sizeof(float);
-    EN_TRY(exchange_behind_compute(w));
+    EN_TRY(put_behind(w, EN_STREAM_EXCHANGE, EN_STREAM_COMPUTE, v->computed));
     EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE,
                         eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, range->lo),
                         eni_vectors_grad(w, 0) + range->lo, bytes, EN_COPY_OUT));
@@ -461,16 +425,15 @@ en_status eni_vectors_await(eni_worker *w, uint32_t bucket)
 {
     const eni_bucket_range *range = &w->rank.job.buckets->bucket[bucket];
     EN_TRY(eni_gpu_wait(w, w->gpu.vectors->arrived[bucket], "a gradient"));
-    w->gpu.vectors->copied += (range->hi - range->lo) * sizeof(float);
+    w->gpu.copied += (range->hi - range->lo) * sizeof(float);
     return EN_OK;
 }
 
 en_status eni_vectors_join(eni_worker *w)
 {
-    eni_vectors *v = w->gpu.vectors;
-    if (!eni_vectors_are_staged(w)) return EN_OK;
-    EN_TRY(v->gpu->event_record(v->left, EN_STREAM_EXCHANGE));
-    return v->gpu->wait_event(w->device.ctx, EN_STREAM_COMPUTE, v->left);
+    return eni_vectors_are_staged(w)
+               ? put_behind(w, EN_STREAM_COMPUTE, EN_STREAM_EXCHANGE, w->gpu.vectors->left)
+               : EN_OK;
 }
 
 en_status eni_vectors_send_micro(eni_worker *w, int64_t micro)
@@ -478,10 +441,10 @@ en_status eni_vectors_send_micro(eni_worker *w, int64_t micro)
     eni_vectors *v = w->gpu.vectors;
     const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
     if (!eni_vectors_are_staged(w)) return EN_OK;
-    EN_TRY(exchange_behind_compute(w));
+    EN_TRY(put_behind(w, EN_STREAM_EXCHANGE, EN_STREAM_COMPUTE, v->computed));
     EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE, w->micro_grads[micro], v->grads[0], bytes,
                         EN_COPY_OUT));
-    v->copied += bytes;
+    w->gpu.copied += bytes;
     return eni_vectors_join(w);
 }
 
@@ -499,7 +462,7 @@ static en_status take_in(eni_worker *w, uint32_t bucket)
     eni_vectors *v = w->gpu.vectors;
     const eni_bucket_range *range = &w->rank.job.buckets->bucket[bucket];
     const uint64_t bytes = (range->hi - range->lo) * sizeof(float);
-    v->copied += bytes;
+    w->gpu.copied += bytes;
     return v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE, v->param + range->lo,
                         eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, range->lo), bytes, EN_COPY_IN);
 }
@@ -507,9 +470,7 @@ static en_status take_in(eni_worker *w, uint32_t bucket)
 /* What is put into COMPUTE from now on begins behind them. */
 static en_status have_taken(eni_worker *w)
 {
-    eni_vectors *v = w->gpu.vectors;
-    EN_TRY(v->gpu->event_record(v->taken, EN_STREAM_EXCHANGE));
-    return v->gpu->wait_event(w->device.ctx, EN_STREAM_COMPUTE, v->taken);
+    return put_behind(w, EN_STREAM_COMPUTE, EN_STREAM_EXCHANGE, w->gpu.vectors->taken);
 }
 
 static en_status take_in_all(eni_worker *w)
@@ -546,22 +507,27 @@ en_status eni_vectors_begun(eni_worker *w)
 
 /* ---- all of it, now and then ---- */
 
-/* Every vector of this rank, as `direction` says; in COMPUTE, which is behind all steps. */
-static en_status copy_all(eni_worker *w, int direction, int and_slots)
+/* One vector, in COMPUTE, which is behind all steps; blocks. */
+static en_status copy_now(eni_worker *w, float *to, const float *from, int direction)
+{
+    EN_TRY(w->gpu.vectors->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, to, from,
+                                     w->rank.job.schema.count * sizeof(float), direction));
+    return await_computed(w, "a copy of its vectors");
+}
+
+/* Every vector of this rank, as `direction` says. */
+static en_status copy_all(eni_worker *w, int direction, bool and_slots)
 {
     eni_vectors *v = w->gpu.vectors;
-    const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
     uint32_t first;
     eni_host_optimizer_slots(w->rank.exchange.host, &first);
     for (int i = -1; i < (and_slots ? v->nslots : 0); i++) {
         float *there = i < 0 ? v->param : v->slot[i];
         float *here = eni_arena_at(w->rank.exchange.arena, i < 0 ? ENI_SLOT_PARAM : first + (uint32_t)i, 0);
-        const int is_in = direction == EN_COPY_IN;
-        EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, is_in ? there : here, is_in ? here : there,
-                            bytes, direction));
+        const bool is_in = direction == EN_COPY_IN;
+        EN_TRY(copy_now(w, is_in ? there : here, is_in ? here : there, direction));
     }
-    EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
-    return eni_gpu_wait(w, v->computed, "a copy of its vectors");
+    return EN_OK;
 }
 
 en_status eni_vectors_bring(void *worker, bool and_slots)
@@ -570,44 +536,46 @@ en_status eni_vectors_bring(void *worker, bool and_slots)
     return eni_vectors_are_on_gpu(w) ? copy_all(w, EN_COPY_OUT, and_slots) : EN_OK;
 }
 
-en_status eni_vectors_send(eni_worker *w)
-{
-    eni_vectors *v = w->gpu.vectors;
-    if (v == NULL) return EN_OK;
-    if (eni_vectors_are_staged(w)) {
-        EN_TRY(take_in_all(w));
-        return eni_gpu_wait(w, v->taken, "its weights to arrive");
-    }
-    if (!v->is_guest) EN_TRY(copy_all(w, EN_COPY_IN, 1));
-    if (w->gpu.choice.way != ENI_GPU_SHARED) return EN_OK;
-    /* the others compute with rank 0's: not before they are there */
-    return eni_member_gather(w->rank.member, "weights on the GPU", NULL, 0, NULL, INT64_MAX);
-}
-
 en_status eni_vectors_send_grad(eni_worker *w)
 {
-    const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
-    eni_vectors *v = w->gpu.vectors;
     float *here = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0);
-    if (v == NULL) return EN_OK;
-    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, eni_vectors_grad(w, 0), here, bytes, EN_COPY_IN));
-    EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
-    EN_TRY(eni_gpu_wait(w, v->computed, "a copy of its vectors"));
-    if (eni_vectors_are_staged(w)) memset(here, 0, bytes);
+    if (w->gpu.vectors == NULL) return EN_OK;
+    EN_TRY(copy_now(w, eni_vectors_grad(w, 0), here, EN_COPY_IN));
+    if (eni_vectors_are_staged(w)) memset(here, 0, w->rank.job.schema.count * sizeof(float));
     return EN_OK;
 }
 
 en_status eni_vectors_fetch_param(eni_worker *w)
 {
-    eni_vectors *v = w->gpu.vectors;
-    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE,
-                        eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0), v->param,
-                        w->rank.job.schema.count * sizeof(float), EN_COPY_OUT));
-    EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
-    return eni_gpu_wait(w, v->computed, "a copy of its vectors");
+    return copy_now(w, eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0), w->gpu.vectors->param,
+                    EN_COPY_OUT);
 }
 
-uint64_t eni_vectors_copied(const eni_worker *w)
+static en_status pin_slot(eni_worker *w, uint32_t slot)
 {
-    return w->gpu.vectors == NULL ? 0 : w->gpu.vectors->copied;
+    eni_vectors *v = w->gpu.vectors;
+    void *memory = eni_arena_at(w->rank.exchange.arena, slot, 0);
+    EN_TRY(v->gpu->register_memory(w->device.ctx, memory, w->rank.job.schema.count * sizeof(float)));
+    v->registered[v->nregistered++] = memory;
+    return EN_OK;
+}
+
+en_status eni_vectors_start(void *worker)
+{
+    eni_worker *w = worker;
+    eni_vectors *v = w->gpu.vectors;
+    uint32_t first;
+    EN_TRY(pin_slot(w, ENI_SLOT_PARAM));
+    EN_TRY(pin_slot(w, ENI_SLOT_GRAD));
+    if (eni_vectors_are_staged(w)) {
+        EN_TRY(take_in_all(w));
+        return eni_gpu_wait(w, v->taken, "its weights to arrive");
+    }
+    eni_host_optimizer_slots(w->rank.exchange.host, &first);
+    for (int i = 0; i < v->nslots; i++)
+        EN_TRY(pin_slot(w, first + (uint32_t)i));
+    if (!v->is_guest) EN_TRY(copy_all(w, EN_COPY_IN, true));
+    if (w->gpu.choice.way != ENI_GPU_SHARED) return EN_OK;
+    /* the others compute with rank 0's: not before they are there */
+    return eni_member_gather(w->rank.member, "weights on the GPU", NULL, 0, NULL, INT64_MAX);
 }

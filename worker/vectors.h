@@ -25,9 +25,9 @@
 
 typedef struct eni_vectors eni_vectors;
 
-/* Before the strategy is opened: takes device memory, meets the other ranks' GPUs. Nothing on host devices.
- */
-en_status eni_vectors_open(eni_worker *w);
+/* Before the strategy is opened: takes device memory, meets the other ranks' GPUs; sets the trainer's steps
+ * where vectors stay on the GPU. */
+en_status eni_vectors_open(void *worker);
 /* Once all that the arena holds is in place and it is mapped as it will be: registers it, and sends it. */
 en_status eni_vectors_start(void *worker);
 /* After the last step of a run that ends well: nobody reads another's memory any more or waits for another's
@@ -48,9 +48,6 @@ static inline bool eni_vectors_are_staged(const eni_worker *w)
 {
     return w->gpu.vectors != NULL && w->gpu.choice.vectors == ENI_VECTORS_STAGED;
 }
-/* The choice, or NULL on the host; the steps, or NULL unless ON_GPU. */
-const eni_gpu_choice *eni_vectors_choice(const eni_worker *w);
-eni_gpu_steps *eni_vectors_steps(const eni_worker *w);
 
 /* What the model reads and writes: device addresses. `micro` < accumulate; staged there is one gradient for
  * all of them. */
@@ -80,16 +77,11 @@ en_status eni_vectors_begun(eni_worker *w);
 /* On the GPU: the arena's weights (and, with `and_slots`, the optimizer's) become what the GPU has; blocks.
  * Nothing to do on the host, or staged. */
 en_status eni_vectors_bring(void *worker, bool and_slots);
-/* The other way round, after something on the host has changed them. */
-en_status eni_vectors_send(eni_worker *w);
 /* For `entrain check`: the arena's gradient becomes that of the GPU (of a rank in a world of several or of
  * the only micro-batch), and, staged, is zero in the arena; and, staged, the weights that the GPU has go
  * where the arena has its gradient. Both block. */
 en_status eni_vectors_send_grad(eni_worker *w);
 en_status eni_vectors_fetch_param(eni_worker *w);
-
-/* Bytes that were copied out and in for the exchange. */
-uint64_t eni_vectors_copied(const eni_worker *w);
 
 /* Blocks until the device has reached the event, as long as the run, and the group of GPUs, is alive. `what`
  * is what this rank needs it for ("a gradient"). A GPU that has not answered for five minutes ends the run,

@@ -32,13 +32,11 @@ typedef struct eni_on_gpu {
     eni_gpu_choice choice;                         /* where vectors lie */
     struct eni_vectors *vectors;                   /* vectors.h */
     struct eni_prefetch *prefetch;                 /* prefetch.h */
-    struct eni_scores *scores;                     /* trainer_gpu.c */
-    struct eni_graphs *graphs;                     /* trainer_gpu.c */
+    struct eni_step_on_gpu *step;                  /* trainer_gpu.c */
     struct eni_evaluation *evaluation[ENI_SPLITS]; /* models/evaluation.h, by set; rank 0 */
     struct eni_scaler *scaler;                     /* scaler.h; NULL but with fp16 */
-    en_event *lag[2];                              /* of a slow rank: trainer_gpu.c */
-    int score_set;                                 /* of the step in progress */
     uint64_t overflown;                            /* fp16: samples whose gradient did not count */
+    uint64_t copied;                               /* bytes out and in for the exchange */
     int is_stuck; /* it does not answer: what it may still write is not freed */
 } eni_on_gpu;
 

@@ -14,14 +14,14 @@
 
 /* ---- two ranks ---- */
 
-typedef int (*relation)(const eni_gpu_seat *a, const eni_gpu_seat *b);
+typedef int (*relation)(const eni_rank_gpu *a, const eni_rank_gpu *b);
 
 /* The first two ranks of which it holds. 0: it does of none. */
-static int find_two(const eni_gpu_seat *seats, int nranks, relation holds, int *first_out, int *second_out)
+static int find_two(const eni_rank_gpu *gpus, int nranks, relation holds, int *first_out, int *second_out)
 {
     for (int a = 0; a < nranks; a++)
         for (int b = a + 1; b < nranks; b++)
-            if (holds(&seats[a], &seats[b])) {
+            if (holds(&gpus[a], &gpus[b])) {
                 *first_out = a;
                 *second_out = b;
                 return 1;
@@ -29,30 +29,30 @@ static int find_two(const eni_gpu_seat *seats, int nranks, relation holds, int *
     return 0;
 }
 
-static int share_gpu(const eni_gpu_seat *a, const eni_gpu_seat *b)
+static int share_gpu(const eni_rank_gpu *a, const eni_rank_gpu *b)
 {
     return strcmp(a->uuid, b->uuid) == 0;
 }
 
-static int have_other_gpus(const eni_gpu_seat *a, const eni_gpu_seat *b)
+static int have_other_gpus(const eni_rank_gpu *a, const eni_rank_gpu *b)
 {
     return !share_gpu(a, b);
 }
 
-static int have_other_hosts(const eni_gpu_seat *a, const eni_gpu_seat *b)
+static int have_other_hosts(const eni_rank_gpu *a, const eni_rank_gpu *b)
 {
     return strcmp(a->host_id, b->host_id) != 0;
 }
 
 /* NCCL knows GPUs by their place on the bus, which slices of one GPU share. */
-static int have_slices(const eni_gpu_seat *a, const eni_gpu_seat *b)
+static int have_slices(const eni_rank_gpu *a, const eni_rank_gpu *b)
 {
     return strncmp(a->uuid, "MIG-", 4) == 0 && strncmp(b->uuid, "MIG-", 4) == 0 && !have_other_hosts(a, b);
 }
 
-int eni_gpu_find_pair(const eni_gpu_seat *seats, int nranks, int *first_out, int *second_out)
+int eni_gpu_find_pair(const eni_rank_gpu *gpus, int nranks, int *first_out, int *second_out)
 {
-    return find_two(seats, nranks, share_gpu, first_out, second_out);
+    return find_two(gpus, nranks, share_gpu, first_out, second_out);
 }
 
 /* ---- why not NCCL, why not IPC ---- */
@@ -61,7 +61,7 @@ int eni_gpu_find_pair(const eni_gpu_seat *seats, int nranks, int *first_out, int
 static int first_without_group(const eni_gpu_facts_of_run *f)
 {
     int r = 0;
-    while (r < f->nranks && f->seats[r].has_group)
+    while (r < f->nranks && f->gpus[r].has_group)
         r++;
     return r;
 }
@@ -69,7 +69,7 @@ static int first_without_group(const eni_gpu_facts_of_run *f)
 static int all_can_share(const eni_gpu_facts_of_run *f)
 {
     for (int r = 0; r < f->nranks; r++)
-        if (!f->seats[r].can_share) return 0;
+        if (!f->gpus[r].can_share) return 0;
     return 1;
 }
 
@@ -104,14 +104,14 @@ static void choose(eni_gpu_choice *choice, int vectors, int way, const char *fmt
 static void choose_shared(const eni_gpu_facts_of_run *f, int first, int second, eni_gpu_choice *choice)
 {
     int a, b;
-    const char *gpu = f->seats[first].uuid;
+    const char *gpu = f->gpus[first].uuid;
     const char *obstacle = !all_can_share(f) ? "CUDA IPC is refused here"
-                           : find_two(f->seats, f->nranks, have_other_hosts, &a, &b)
+                           : find_two(f->gpus, f->nranks, have_other_hosts, &a, &b)
                                ? "they share no host memory"
                            : f->no_shm != NULL          ? f->no_shm
                            : f->nranks > EN_GPU_SOURCES ? "more than 64 ranks"
                                                         : NULL;
-    if (find_two(f->seats, f->nranks, have_other_gpus, &a, &b))
+    if (find_two(f->gpus, f->nranks, have_other_gpus, &a, &b))
         choose(choice, ENI_VECTORS_STAGED, 0,
                "ranks %d and %d share %.12s, which NCCL refuses, and others do not", first, second, gpu);
     else if (obstacle != NULL)
@@ -128,18 +128,18 @@ static en_status refuse_nccl(const eni_gpu_facts_of_run *f, const char *obstacle
     int a, b;
     if (obstacle != NULL) {
         eni_error("gpu", "--backend=nccl: %s; give --backend=auto", obstacle);
-    } else if (eni_gpu_find_pair(f->seats, f->nranks, &a, &b)) {
+    } else if (eni_gpu_find_pair(f->gpus, f->nranks, &a, &b)) {
         eni_error("gpu",
                   "--backend=nccl: ranks %d and %d are both on cuda:%d of host %s (%s), and NCCL needs a GPU "
                   "for each "
                   "rank: give --backend=auto, or start no more ranks than GPUs",
-                  a, b, f->seats[a].index, f->seats[a].host, f->seats[a].uuid);
+                  a, b, f->gpus[a].index, f->gpus[a].host, f->gpus[a].uuid);
     } else {
         a = first_without_group(f);
         eni_error("gpu",
                   "--backend=nccl: rank %d on host %s finds no libnccl.so.2: install NCCL there, or give "
                   "--backend=auto",
-                  a, f->seats[a].host);
+                  a, f->gpus[a].host);
     }
     return EN_EINVAL;
 }
@@ -148,7 +148,7 @@ en_status eni_gpu_choose(const eni_gpu_facts_of_run *f, eni_gpu_choice *choice_o
 {
     int a = 0, b = 0;
     const int is_asked = f->backend == ENI_GPU_BACKEND_NCCL, is_one = f->nranks == 1;
-    const int has_pair = eni_gpu_find_pair(f->seats, f->nranks, &a, &b);
+    const int has_pair = eni_gpu_find_pair(f->gpus, f->nranks, &a, &b);
     const int has_group = first_without_group(f) == f->nranks;
     const char *obstacle = find_obstacle(f);
     if (is_asked && !f->is_solo && (obstacle != NULL || has_pair || !has_group))
@@ -159,7 +159,7 @@ en_status eni_gpu_choose(const eni_gpu_facts_of_run *f, eni_gpu_choice *choice_o
         choose(choice_out, ENI_VECTORS_ON_GPU, ENI_GPU_ALONE, "one rank: nothing to exchange");
     else if (has_pair)
         choose_shared(f, a, b, choice_out);
-    else if (!is_asked && find_two(f->seats, f->nranks, have_slices, &a, &b))
+    else if (!is_asked && find_two(f->gpus, f->nranks, have_slices, &a, &b))
         choose(choice_out, ENI_VECTORS_STAGED, 0,
                "ranks %d and %d have slices of GPUs (MIG), which NCCL refuses", a, b);
     else if (has_group && is_one)

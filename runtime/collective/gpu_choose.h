@@ -22,20 +22,20 @@ enum {
 };
 
 /* One rank's GPU, as it told the others. */
-typedef struct eni_gpu_seat {
+typedef struct eni_rank_gpu {
     char uuid[48];     /* empty: none; "MIG-..": a slice of a GPU */
     char host_id[128]; /* as in net/host_info.h: who may share memory */
     char host[64];     /* for people */
     int32_t index;     /* cuda:INDEX there */
     uint8_t can_share; /* CUDA IPC works between this process and the others on its GPU */
     uint8_t has_group; /* NCCL can be loaded */
-} eni_gpu_seat;
+} eni_rank_gpu;
 
 enum { ENI_GPU_BACKEND_AUTO, ENI_GPU_BACKEND_HOST, ENI_GPU_BACKEND_NCCL };
 
 typedef struct eni_gpu_facts_of_run {
     int nranks;
-    const eni_gpu_seat *seats; /* (nranks) */
+    const eni_rank_gpu *gpus; /* (nranks) */
     uint32_t strategy_flags;   /* EN_SHARED_PARAMS .. */
     int is_solo;               /* the strategy is solo: its weights change by step alone */
     int has_store;             /* weights live on servers */
@@ -58,6 +58,6 @@ en_status eni_gpu_choose(const eni_gpu_facts_of_run *facts, eni_gpu_choice *choi
 
 /* The first pair of ranks with the same GPU (the same uuid, whatever their hosts are called): 1, or 0 where
  * every rank has its own. */
-int eni_gpu_find_pair(const eni_gpu_seat *seats, int nranks, int *first_out, int *second_out);
+int eni_gpu_find_pair(const eni_rank_gpu *gpus, int nranks, int *first_out, int *second_out);
 
 #endif

@@ -87,27 +87,27 @@ static void listen_in(void *user, int level, const char *subsystem, const char *
     if (level == ENI_LOG_ERROR) snprintf(said, sizeof said, "%s", text);
 }
 
-static eni_gpu_seat seat_of(char letter, int facts, int is_last)
+static eni_rank_gpu gpu_of(char letter, int facts, int is_last)
 {
     const int is_far = letter < 'a';
-    eni_gpu_seat seat = {.index = (letter | 32) - 'a',
+    eni_rank_gpu gpu = {.index = (letter | 32) - 'a',
                          .can_share = !(facts & NO_IPC && is_last), /* one is enough */
                          .has_group = !(facts & NO_NCCL && is_last)};
-    snprintf(seat.uuid, sizeof seat.uuid, "%s-%c1%c1-xyz-more", facts & SLICES ? "MIG" : "GPU",
+    snprintf(gpu.uuid, sizeof gpu.uuid, "%s-%c1%c1-xyz-more", facts & SLICES ? "MIG" : "GPU",
              facts & PLAYED ? letter | 32 : letter, letter | 32);
-    snprintf(seat.host, sizeof seat.host, "%s", is_far ? "y" : "x");
-    snprintf(seat.host_id, sizeof seat.host_id, "id of %s", is_far ? "y" : "x");
-    return seat;
+    snprintf(gpu.host, sizeof gpu.host, "%s", is_far ? "y" : "x");
+    snprintf(gpu.host_id, sizeof gpu.host_id, "id of %s", is_far ? "y" : "x");
+    return gpu;
 }
 
 static int choose(const struct row *row, eni_gpu_choice *choice)
 {
-    eni_gpu_seat seats[8];
+    eni_rank_gpu gpus[8];
     const int n = (int)strlen(row->gpus), other = row->facts & OTHER;
     for (int r = 0; r < n; r++)
-        seats[r] = seat_of(row->gpus[r], row->facts, r == n - 1);
+        gpus[r] = gpu_of(row->gpus[r], row->facts, r == n - 1);
     const eni_gpu_facts_of_run facts = {.nranks = n,
-                                        .seats = seats,
+                                        .gpus = gpus,
                                         .strategy_flags = EN_SYNCHRONOUS |
                                                           (other || row->facts & SOLO ? 0 : EN_SHARED_PARAMS),
                                         .is_solo = (row->facts & SOLO) != 0,

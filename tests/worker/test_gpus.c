@@ -197,9 +197,9 @@ static int meets(int rank, int n, cluster_board *board, void *user)
                                     .user = &w};
     CLUSTER_CHECK(eni_gpus_open(&config, &gpus) == EN_OK);
     const int index = strcmp(t->spec, "cuda") == 0 ? rank % t->ngpus : atoi(t->spec + 5);
-    CLUSTER_CHECK(eni_gpus_index(gpus) == index && eni_gpus_facts(gpus)->index == index);
+    CLUSTER_CHECK(gpus->facts.index == index);
     for (int r = 0; r < n; r++)
-        CLUSTER_CHECK(eni_gpus_seats(gpus)[r].index == (strcmp(t->spec, "cuda") == 0 ? r % t->ngpus : index));
+        CLUSTER_CHECK(gpus->of_rank[r].index == (strcmp(t->spec, "cuda") == 0 ? r % t->ngpus : index));
     CLUSTER_CHECK((strstr(said, "rank 1 ") != NULL && strstr(said, "7.0 of 8.0 GB free") != NULL) ==
                   (rank == 0));
     const eni_gpu_facts_of_run facts = {.strategy_flags = t->flags, .accumulate = 1};
@@ -225,7 +225,7 @@ static int meets(int rank, int n, cluster_board *board, void *user)
     /* pids of another container's numbering: numbers are compared */
     int sharers = 0;
     for (int r = 0; r < n; r++)
-        sharers += eni_gpus_seats(gpus)[r].index == index;
+        sharers += gpus->of_rank[r].index == index;
     for (int i = 0; i < sharers + 1; i++)
         machine.users[i] = (en_gpu_user){20 + i, 1};
     machine.nusers = sharers;
