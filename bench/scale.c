@@ -74,10 +74,8 @@ static int allreduces(scale *s, const char *what, int algorithm, int transport)
     for (int i = 0; i < s->o.ranks.n; i++) {
         const int p = (int)s->o.ranks.value[i];
         eni_cost_curve curve;
-        double barrier;
         if (p < 2) continue;
-        if (eni_measure_allreduce(p, algorithm, transport, &s->o.bytes, 1, 150 * ENI_MILLI, &curve,
-                                  &barrier) != EN_OK)
+        if (eni_measure_allreduce(p, algorithm, transport, &s->o.bytes, 1, 150 * ENI_MILLI, &curve) != EN_OK)
             return 1;
         const double turns = max(1, (double)p / s->cores), bytes = (double)s->o.bytes;
         const eni_cost_numbers hop = {s->tcp.alpha * turns, s->tcp.beta * turns, 0};

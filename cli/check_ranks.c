@@ -37,7 +37,6 @@ static void sizes_of(uint64_t bytes[SIZES])
 typedef struct figures {
     int n, cores;
     eni_cost_curve curve[WAYS]; /* among the n ranks */
-    double barrier[WAYS];
     double move_one, move_all, sum;
     double flag, move;    /* of direct, between two ranks */
     eni_cost_numbers tcp; /* a hop, between two ranks */
@@ -54,7 +53,7 @@ static en_status measure(figures *f)
     EN_TRY(eni_measure_numbers(f->cores, &f->flag, &f->move, &f->tcp));
     for (int w = 0; w < WAYS; w++)
         EN_TRY(eni_measure_allreduce(f->n, ways[w].algorithm, ways[w].transport, bytes, SIZES, 25 * ENI_MILLI,
-                                     &f->curve[w], &f->barrier[w]));
+                                     &f->curve[w]));
     return EN_OK;
 }
 

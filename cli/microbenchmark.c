@@ -81,8 +81,8 @@ static en_status await_all(const pid_t *pid, int n, void *shared, int64_t deadli
         }
         if (left == before) poll(NULL, 0, 1);
         if (st != EN_OK || eni_now_ns() <= deadline_ns) continue;
-        eni_error("microbenchmark", "a measurement among %d processes did not end in time", n);
-        st = EN_ETIMEOUT;
+        st = eni_fail(EN_ETIMEOUT, "microbenchmark", "a measurement among %d processes did not end in time",
+                      n);
         for (int r = 0; r < n; r++)
             if (!has_ended[r]) kill(pid[r], SIGKILL);
     }
@@ -118,10 +118,9 @@ en_status eni_processes_run(int n, size_t shared_bytes, void **shared_out,
     const int error = errno;
     if (started < n) atomic_store(&head_of(shared)->lost, 1);
     en_status st = await_all(pid, started, shared, deadline_ns);
-    if (started < n) {
-        eni_error("microbenchmark", "cannot start a process to measure with: %s", strerror(error));
-        st = EN_ENOMEM;
-    }
+    if (started < n)
+        st = eni_fail(EN_ENOMEM, "microbenchmark", "cannot start a process to measure with: %s",
+                      strerror(error));
     if (st == EN_OK)
         *shared_out = shared;
     else
@@ -139,15 +138,10 @@ typedef struct group {
     int pairs[ENI_PROCESSES_MAX][ENI_PROCESSES_MAX];
 } group;
 
-typedef struct group_figures {
-    eni_cost_curve curve[ENI_PROCESSES_MAX];
-    double barrier[ENI_PROCESSES_MAX];
-} group_figures;
-
 static int group_main(const eni_process *self)
 {
     group *g = self->user;
-    group_figures *figures = self->shared;
+    eni_cost_curve *curves = self->shared; /* by rank */
     eni_coll *coll;
     for (int a = 0; a < g->n; a++)
         for (int b = 0; a != self->rank && b < g->n; b++)
@@ -161,9 +155,7 @@ static int group_main(const eni_process *self)
                                     .sockets = g->transport == ENI_OVER_TCP ? g->pairs[self->rank] : NULL,
                                     .alive = {eni_processes_alive, self->shared, -1}};
     if (eni_coll_open(&config, &coll) != EN_OK) return 1;
-    en_status st = eni_probe_barrier(coll, 51, &figures->barrier[self->rank]);
-    if (st == EN_OK)
-        st = eni_probe_allreduce(coll, 0, g->bytes, g->nsizes, g->budget_ns, &figures->curve[self->rank]);
+    const en_status st = eni_probe_allreduce(coll, 0, g->bytes, g->nsizes, g->budget_ns, &curves[self->rank]);
     eni_coll_close(coll);
     return st != EN_OK;
 }
@@ -206,20 +198,17 @@ static void close_group(group *g)
 }
 
 /* An all-reduce is over when its slowest rank has it. */
-static void slowest(const group *g, const group_figures *figures, eni_cost_curve *curve, double *barrier)
+static void slowest(const group *g, const eni_cost_curve *curves, eni_cost_curve *curve)
 {
-    *curve = figures->curve[0];
-    *barrier = figures->barrier[0];
-    for (int r = 1; r < g->n; r++) {
-        if (figures->barrier[r] > *barrier) *barrier = figures->barrier[r];
-        for (int i = 0; i < curve->n && i < figures->curve[r].n; i++)
-            if (figures->curve[r].point[i].seconds > curve->point[i].seconds)
-                curve->point[i].seconds = figures->curve[r].point[i].seconds;
-    }
+    *curve = curves[0];
+    for (int r = 1; r < g->n; r++)
+        for (int i = 0; i < curve->n && i < curves[r].n; i++)
+            if (curves[r].point[i].seconds > curve->point[i].seconds)
+                curve->point[i].seconds = curves[r].point[i].seconds;
 }
 
 en_status eni_measure_allreduce(int n, int algorithm, int transport, const uint64_t *bytes, int nsizes,
-                                int64_t budget_ns, eni_cost_curve *curve_out, double *barrier_out)
+                                int64_t budget_ns, eni_cost_curve *curve_out)
 {
     void *shared;
     group *g = eni_alloc(sizeof *g);
@@ -232,12 +221,11 @@ en_status eni_measure_allreduce(int n, int algorithm, int transport, const uint6
                  .budget_ns = budget_ns};
     memset(g->pairs, -1, sizeof g->pairs);
     en_status st = open_group(g);
-    if (st == EN_OK)
-        st = eni_processes_run(n, sizeof(group_figures), &shared, group_main, g,
-                               eni_now_ns() + 60 * ENI_SECOND);
+    const size_t room = (size_t)n * sizeof(eni_cost_curve);
+    if (st == EN_OK) st = eni_processes_run(n, room, &shared, group_main, g, eni_now_ns() + 60 * ENI_SECOND);
     if (st == EN_OK) {
-        slowest(g, shared, curve_out, barrier_out);
-        eni_processes_release(shared, sizeof(group_figures));
+        slowest(g, shared, curve_out);
+        eni_processes_release(shared, room);
     }
     close_group(g);
     return st;
@@ -249,13 +237,12 @@ en_status eni_measure_numbers(int cores, double *flag_out, double *move_out, eni
     static const uint64_t bytes[] = {4096, 65536, 1 << 20, 4 << 20};
     const int n = sizeof bytes / sizeof *bytes;
     eni_cost_curve direct, ring;
-    double alpha, beta, barrier;
-    EN_TRY(
-        eni_measure_allreduce(2, ENI_COLL_DIRECT, ENI_OVER_SHM, bytes, n, 25 * ENI_MILLI, &direct, &barrier));
+    double alpha, beta;
+    EN_TRY(eni_measure_allreduce(2, ENI_COLL_DIRECT, ENI_OVER_SHM, bytes, n, 25 * ENI_MILLI, &direct));
     eni_cost_line(&direct, &alpha, &beta);
     *flag_out = alpha / 2;
     *move_out = beta * (cores < 2 ? cores : 2) / 4;
-    EN_TRY(eni_measure_allreduce(2, ENI_COLL_RING, ENI_OVER_TCP, bytes, n, 25 * ENI_MILLI, &ring, &barrier));
+    EN_TRY(eni_measure_allreduce(2, ENI_COLL_RING, ENI_OVER_TCP, bytes, n, 25 * ENI_MILLI, &ring));
     eni_cost_line(&ring, &alpha, &beta);
     *tcp_out = (eni_cost_numbers){alpha / 2, beta, 0};
     return EN_OK;

@@ -15,9 +15,9 @@
 enum { ENI_PROCESSES_MAX = 64 }; /* processes */
 
 /* All-reduces of the given sizes among n ranks (2 .. ENI_PROCESSES_MAX), by ENI_COLL_* over ENI_OVER_*:
- * medians of the slowest rank, some budget_ns a size. barrier_out: of the same group. */
+ * medians of the slowest rank, some budget_ns a size. */
 en_status eni_measure_allreduce(int n, int algorithm, int transport, const uint64_t *bytes, int nsizes,
-                                int64_t budget_ns, eni_cost_curve *curve_out, double *barrier_out);
+                                int64_t budget_ns, eni_cost_curve *curve_out);
 
 /* What the formulas of cost_model.h need of two ranks on this host: of direct, a flag's latency and seconds
  * per byte that a core moves; of TCP, a hop's. gamma is in beta: both are work of the same core. */

@@ -1,4 +1,4 @@
-/* probe.c - all-reduces and barriers in rounds that all ranks agree on; copies and sums of one core. */
+/* probe.c - all-reduces in rounds that all ranks agree on; copies and sums of one core. */
 #include "runtime/collective/probe.h"
 
 #include <math.h>
@@ -81,20 +81,6 @@ en_status eni_probe_allreduce(eni_coll *coll, uint32_t slot, const uint64_t *byt
         eni_cost_add(&curve, (double)bytes[i], seconds);
     }
     *curve_out = curve;
-    return EN_OK;
-}
-
-en_status eni_probe_barrier(eni_coll *coll, int rounds, double *seconds_out)
-{
-    const eni_coll_op barrier = {.op = ENI_COLL_BARRIER};
-    double seconds[ROUNDS_MAX];
-    if (rounds > ROUNDS_MAX) rounds = ROUNDS_MAX;
-    for (int i = -2; i < rounds; i++) {
-        const int64_t begin = eni_now_ns();
-        EN_TRY(eni_coll_run(coll, &barrier));
-        if (i >= 0) seconds[i] = (double)(eni_now_ns() - begin) * 1e-9;
-    }
-    *seconds_out = eni_probe_median(seconds, rounds);
     return EN_OK;
 }
 

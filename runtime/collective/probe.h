@@ -46,9 +46,6 @@ void eni_cost_line(const eni_cost_curve *curve, double *alpha_out, double *beta_
 en_status eni_probe_allreduce(eni_coll *coll, uint32_t slot, const uint64_t *bytes, int nsizes,
                               int64_t budget_ns, eni_cost_curve *curve_out);
 
-/* Seconds of a barrier: two flag exchanges, or two rounds of messages. All ranks. */
-en_status eni_probe_barrier(eni_coll *coll, int rounds, double *seconds_out);
-
 /* Seconds per byte that this core loads or stores while it copies `bytes` bytes from one place to another: a
  * copy of b bytes moves 2b. `from` and `to` have room for `bytes`. */
 double eni_probe_copy(float *to, const float *from, uint64_t bytes, int64_t budget_ns);

@@ -22,10 +22,8 @@ static int probes(int rank, int n, cluster_board *board, void *user)
     static const uint64_t bytes[SIZES] = {4, 4096, 65536};
     eni_cost_curve curve;
     eni_coll_counters count;
-    double barrier;
     (void)n;
     CLUSTER_CHECK(coll != NULL);
-    CLUSTER_CHECK(eni_probe_barrier(coll, 5, &barrier) == EN_OK && barrier > 0);
     CLUSTER_CHECK(eni_probe_allreduce(coll, 1, bytes, SIZES, ENI_MILLI, &curve) == EN_OK);
     CLUSTER_CHECK(curve.n == SIZES);
     for (int i = 0; i < SIZES; i++)
