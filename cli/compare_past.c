@@ -23,6 +23,8 @@ static bool find_difference(const json_t *then, const json_t *now, difference *d
 static bool differs_below(const char *key, const json_t *then, const json_t *now, difference *d)
 {
     const size_t at = strlen(d->place);
+    if (then == NULL && strcmp(key, "alone") == 0)
+        return false; /* older ones leave it to the strategy's name */
     snprintf(d->place + at, sizeof d->place - at, "%s%.60s", at > 0 ? "." : "", key);
     if (find_difference(then, now, d)) return true;
     d->place[at] = 0;
@@ -36,19 +38,22 @@ static bool find_difference(const json_t *then, const json_t *now, difference *d
     json_t *value;
     char index[24];
     if (json_equal(then, now)) return false;
-    d->then = then;
-    d->now = now;
     if (json_is_object(then) && json_is_object(now)) {
         json_object_foreach((json_t *)(uintptr_t)then, key,
                             value) if (differs_below(key, value, json_object_get(now, key), d)) return true;
         json_object_foreach((json_t *)(uintptr_t)now, key,
                             value) if (differs_below(key, json_object_get(then, key), value, d)) return true;
-    } else if (json_is_array(then) && json_is_array(now) && json_array_size(then) == json_array_size(now)) {
+        return false;
+    }
+    if (json_is_array(then) && json_is_array(now) && json_array_size(then) == json_array_size(now)) {
         for (size_t i = 0; i < json_array_size(now); i++) {
             snprintf(index, sizeof index, "%zu", i + 1);
             if (differs_below(index, json_array_get(then, i), json_array_get(now, i), d)) return true;
         }
+        return false;
     }
+    d->then = then;
+    d->now = now;
     return true;
 }
 

@@ -97,7 +97,7 @@ static void format_users(const eni_gpus_one *g, char text[ENI_TABLE_TEXT])
     if (g->nusers > USERS_SHOWN) eni_text_add(text, ENI_TABLE_TEXT, " and %d more", g->nusers - USERS_SHOWN);
 }
 
-static void show_list(FILE *out, const eni_gpu_list *gpus)
+static en_status show_list(FILE *out, const eni_gpu_list *gpus)
 {
     eni_table table;
     char text[ENI_TABLE_TEXT];
@@ -116,7 +116,7 @@ static void show_list(FILE *out, const eni_gpu_list *gpus)
         format_users(&gpus->gpu[i], text);
         eni_table_put(&table, "%s", text);
     }
-    eni_table_print(&table, out);
+    return eni_table_print(&table, out);
 }
 
 /* How two GPUs are linked, for people and for programs. */
@@ -132,7 +132,7 @@ static const char *link_name(int link, bool is_json)
     return link_names[link][is_json];
 }
 
-static void show_links(FILE *out, const eni_gpu_list *gpus)
+static en_status show_links(FILE *out, const eni_gpu_list *gpus)
 {
     const int n = gpus->n < ENI_GPUS_LINKED ? gpus->n : ENI_GPUS_LINKED;
     char heads[1 + 4 * ENI_GPUS_LINKED] = ">";
@@ -146,8 +146,9 @@ static void show_links(FILE *out, const eni_gpu_list *gpus)
             eni_table_put(&table, "%s", link_name(a == b ? EN_LINK_SAME : gpus->link[a][b], false));
     }
     fprintf(out, "\nLinks (NVLink; PCIe: peer to peer; host: through the processor):\n");
-    eni_table_print(&table, out);
+    EN_TRY(eni_table_print(&table, out));
     if (gpus->n > n) fprintf(out, "(the first %d of %d)\n", n, gpus->n);
+    return EN_OK;
 }
 
 static int gpu_of(const eni_gpu_list *gpus, int rank)
@@ -200,7 +201,7 @@ void eni_gpus_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
                  has_unlinked_pair(gpus) ? ", over the host where GPUs are not linked" : "");
 }
 
-static void show_ranks(FILE *out, const eni_gpu_list *gpus)
+static en_status show_ranks(FILE *out, const eni_gpu_list *gpus)
 {
     enum { SHOWN = 64 };
     char text[ENI_GPUS_VERDICT];
@@ -215,19 +216,20 @@ static void show_ranks(FILE *out, const eni_gpu_list *gpus)
         eni_table_put(&table, SHORT_UUID, f->uuid);
     }
     fprintf(out, "\n%d rank%s on this host with --device=cuda:\n", gpus->nranks, gpus->nranks > 1 ? "s" : "");
-    eni_table_print(&table, out);
+    EN_TRY(eni_table_print(&table, out));
     if (gpus->nranks > n) fprintf(out, "(the first %d)\n", n);
     eni_gpus_verdict(gpus, text, sizeof text);
     fprintf(out, "\n%s\n", text);
+    return EN_OK;
 }
 
-void eni_gpus_show(FILE *out, const eni_gpu_list *gpus)
+en_status eni_gpus_show(FILE *out, const eni_gpu_list *gpus)
 {
-    show_list(out, gpus);
-    if (gpus->n > 1) show_links(out, gpus);
+    EN_TRY(show_list(out, gpus));
+    if (gpus->n > 1) EN_TRY(show_links(out, gpus));
     fprintf(out, "\nCollectives: %s\n",
             gpus->group[0] != 0 ? gpus->group : "no NCCL (libnccl.so.2 is not found)");
-    if (gpus->nranks > 0) show_ranks(out, gpus);
+    return gpus->nranks > 0 ? show_ranks(out, gpus) : EN_OK;
 }
 
 /* ---- as JSON ---- */
@@ -385,7 +387,7 @@ en_status eni_command_gpus(const eni_command_context *context)
     if (st == EN_OK && c->json)
         st = print_json(gpus);
     else if (st == EN_OK)
-        eni_gpus_show(stdout, gpus);
+        st = eni_gpus_show(stdout, gpus);
     eni_free(gpus);
     return st == EN_EUNSUPPORTED ? EN_EINVAL : st; /* no GPU, no driver: said; the user's affair */
 }

@@ -29,8 +29,8 @@ typedef struct eni_gpu_list {
     int nranks;                               /* -n; 0: not asked */
 } eni_gpu_list;
 
-/* What was found, as text, and as JSON, which is the caller's; NULL: out of memory. */
-void eni_gpus_show(FILE *out, const eni_gpu_list *gpus);
+/* What was found, as text (EN_ENOMEM), and as JSON, which is the caller's; NULL: out of memory. */
+en_status eni_gpus_show(FILE *out, const eni_gpu_list *gpus);
 json_t *eni_gpus_json(const eni_gpu_list *gpus);
 
 /* What `ring` does with `nranks` on these, one sentence. */
