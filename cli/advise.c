@@ -116,12 +116,11 @@ static en_status read_place(const eni_config *c, eni_cost_place *place)
 {
     uint64_t rate = 0;
     int64_t delay = 0;
-    const char *wrong;
     const int n = (int)c->workers;
     *place = (eni_cost_place){.ranks = n, .ranks_on_host = n};
     place->is_networked = c->transport == ENI_TRANSPORT_TCP; /* on this host, as fast as its cores feed it */
     if (c->net == NULL) return EN_OK;
-    if (!eni_net_parse(c->net, &rate, &delay, &wrong)) return EN_EINVAL;
+    if (!eni_net_parse(c->net, &rate, &delay)) return EN_EINVAL;
     place->is_networked = place->has_own_host = true;
     place->ranks_on_host = 1;
     place->rate = (double)rate;

@@ -17,7 +17,7 @@ typedef struct eni_command_context {
     const char *version; /* eni_version, which only main may name */
 } eni_command_context;
 
-en_status eni_command_run(const eni_command_context *context);        /* run.c */
+en_status eni_command_run(const eni_command_context *context);        /* launch.c */
 en_status eni_command_compare(const eni_command_context *context);    /* compare.c */
 en_status eni_command_check(const eni_command_context *context);      /* check_ranks.c */
 en_status eni_command_report(const eni_command_context *context);     /* list.c */

@@ -112,14 +112,11 @@ static void make_baseline(int64_t workers, eni_config *run)
 /* Before the first arm trains, for all. */
 static en_status check_strategy(comparison *c, int arm)
 {
-    char word[ENI_STRATEGY_WORD_MAX];
-    const char *given;
     const en_strategy *strategy;
-    EN_TRY(eni_plugin_split(c->arm[arm].strategy, word, &given));
-    EN_TRY(eni_plugin_find(c->context->plugin_dir, word, &strategy));
+    EN_TRY(eni_plugin_find(c->context->plugin_dir, c->arm[arm].strategy, &strategy));
     c->is_alone[arm] = (strategy->flags & EN_ALONE) != 0;
     if (c->is_alone[arm]) make_baseline(c->base.workers, &c->arm[arm]);
-    EN_TRY(eni_options_check(strategy, given));
+    EN_TRY(eni_options_check(strategy, eni_spec_options(c->arm[arm].strategy)));
     return eni_servers_check(&c->arm[arm], strategy);
 }
 
@@ -199,13 +196,12 @@ static en_status check_slow(const comparison *c)
         for (int k = 0; st == EN_OK && k < run.straggler.count; k++) {
             eni_straggler_parse(run.straggler.item[k], &rank, &factor);
             if (rank < run.workers) continue;
-            eni_error("compare",
-                      "--settings=slow: \"%s\" slows a rank that the arm %s with %lld worker%s does not "
-                      "have; give a "
-                      "--straggler that it has, or leave the arm out",
-                      run.straggler.item[k], c->label[i], (long long)run.workers,
-                      run.workers == 1 ? "" : "s");
-            st = EN_EINVAL;
+            st = eni_fail(EN_EINVAL, "compare",
+                          "--settings=slow: \"%s\" slows a rank that the arm %s with %lld worker%s does not "
+                          "have; give a "
+                          "--straggler that it has, or leave the arm out",
+                          run.straggler.item[k], c->label[i], (long long)run.workers,
+                          run.workers == 1 ? "" : "s");
         }
         eni_config_fini(&run);
         EN_TRY(st);
@@ -360,11 +356,10 @@ static en_status describe(comparison *c)
                                                   straggler == NULL ? json_null() : json_string(straggler)));
     }
     for (int i = 0; i < c->narms; i++) {
-        char word[ENI_STRATEGY_WORD_MAX];
-        const char *options = "";
-        if (eni_plugin_split(c->arm[i].strategy, word, &options) != EN_OK) word[0] = 0;
-        json_t *arm = json_pack("{s:s, s:s, s:s, s:f}", "name", c->label[i], "strategy", word, "options",
-                                options, "lr", c->arm[i].lr);
+        const char *strategy = c->arm[i].strategy;
+        json_t *arm = json_pack("{s:s, s:s#, s:s, s:f}", "name", c->label[i], "strategy", strategy,
+                                (int)eni_spec_head(strategy), "options", eni_spec_options(strategy), "lr",
+                                c->arm[i].lr);
         if (c->is_alone[i]) json_object_set_new(arm, "alone", json_true());
         json_array_append_new(arms, arm);
     }

@@ -23,13 +23,10 @@ static en_status choose_gpu(const char *spec, const char *plugin_dir, int local_
 {
     const en_device *table;
     int32_t count = 0;
-    *index_out = 0;
-    if (strcmp(spec, "cuda") != 0) return EN_OK;
-    EN_TRY(eni_device_load(spec, plugin_dir, &table));
+    if (!eni_device_is_gpu(spec)) return EN_OK;
+    EN_TRY(eni_device_load("cuda", plugin_dir, &table));
     EN_TRY(table->gpu->count(eni_device_host(), &count));
-    const int index = eni_gpu_of_rank(local_rank, nlocal, count);
-    *index_out = index > 0 ? index : 0;
-    return EN_OK;
+    return eni_gpu_pick(spec, count, local_rank, nlocal, index_out);
 }
 
 static en_status options_of(const eni_config *c, const eni_device *device, en_model_options *options_out)

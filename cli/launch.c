@@ -1,15 +1,17 @@
 /* launch.c - one run of the launcher from begin to end; see launch.h. What is checked and taken before anyone
- * starts is here; spawn.c starts the processes, watch.c waits for the end, and starts a psd
- * again that was killed. */
+ * starts is here, and the command `entrain run`; spawn.c starts the processes, watch.c waits for the end, and
+ * starts a psd again that was killed. */
 #include "cli/launch.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/commands.h"
 #include "cli/gpu_list.h"
 #include "cli/launch_impl.h"
 #include "cli/machine.h"
@@ -41,16 +43,13 @@ static en_status start_all(eni_launcher *l)
 {
     const eni_config *c = l->launch->config;
     const en_strategy *strategy;
-    const char *options;
-    char word[ENI_STRATEGY_WORD_MAX];
     int pipe_fds[2] = {-1, -1};
     EN_TRY(take_out(l));
     if (c->workers < 1 || c->workers > ENI_CHILDREN_MAX - 2 - c->servers)
         return eni_fail(EN_EINVAL, "launch", "-n %lld: between 1 and %d workers can be started",
                         (long long)c->workers, ENI_CHILDREN_MAX - 2);
-    EN_TRY(eni_plugin_split(c->strategy, word, &options));
-    EN_TRY(eni_plugin_find(l->launch->plugin_dir, word, &strategy));
-    EN_TRY(eni_options_check(strategy, options)); /* said once, not by every worker */
+    EN_TRY(eni_plugin_find(l->launch->plugin_dir, c->strategy, &strategy));
+    EN_TRY(eni_options_check(strategy, eni_spec_options(c->strategy))); /* said once, not by every worker */
     EN_TRY(eni_servers_check(c, strategy));
     if (!l->launch->has_gpus) EN_TRY(eni_gpu_here(c->device, l->launch->plugin_dir, l->launch->signal_fd));
     EN_TRY(eni_servers_open(l));
@@ -111,4 +110,68 @@ en_status eni_launch_run(const eni_launch *launch)
     fill_outcome(l, st, has_started, &before);
     eni_free(l);
     return st;
+}
+
+/* ---- `entrain run`, and one trace of it out of those that its processes have left ---- */
+
+/* Adds the events of a part, and what it had no room for. */
+static en_status append(json_t *events, const char *path, json_int_t *dropped)
+{
+    json_error_t error;
+    if (access(path, R_OK) != 0) return EN_OK;
+    json_t *part = json_load_file(path, 0, &error);
+    if (part == NULL) return eni_fail(EN_EFORMAT, "trace", "%s:%d: %s", path, error.line, error.text);
+    int failed = json_array_extend(events, json_object_get(part, "traceEvents"));
+    *dropped += json_integer_value(json_object_get(part, "dropped"));
+    json_decref(part);
+    if (failed == 0) return EN_OK;
+    return eni_fail(EN_EFORMAT, "trace", "%s has no list \"traceEvents\"", path);
+}
+
+/* Part `i` of a run of `nranks`: 0 is rank 0's, nranks is psd's. */
+static void name_part(const char *path, int i, int nranks, char *part, size_t bytes)
+{
+    if (i == 0)
+        snprintf(part, bytes, "%s", path);
+    else if (i < nranks)
+        snprintf(part, bytes, "%s.rank%d", path, i);
+    else
+        snprintf(part, bytes, "%s.psd", path);
+}
+
+en_status eni_merge_trace(const char *path, int nranks)
+{
+    char part[1200];
+    json_t *all = json_object(), *events = json_array();
+    json_int_t dropped = 0;
+    en_status st = EN_OK;
+    json_object_set_new(all, "traceEvents", events);
+    for (int i = 0; st == EN_OK && i <= nranks; i++) {
+        name_part(path, i, nranks, part, sizeof part);
+        st = append(events, part, &dropped);
+    }
+    json_object_set_new(all, "dropped", json_integer(dropped));
+    if (st == EN_OK && json_dump_file(all, path, JSON_COMPACT) != 0)
+        st = eni_fail(EN_EIO, "trace", "cannot write %s: %s", path, strerror(errno));
+    json_decref(all);
+    for (int i = 1; st == EN_OK && i <= nranks; i++) { /* only now: a failure leaves the parts as they are */
+        name_part(path, i, nranks, part, sizeof part);
+        unlink(part);
+    }
+    return st;
+}
+
+en_status eni_command_run(const eni_command_context *context)
+{
+    int64_t begin = eni_now_ns();
+    eni_launch launch = {
+        .config = context->config, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
+    const en_status st = eni_launch_run(&launch);
+    if (st == EN_ESTOP) return EN_OK; /* it was finished before */
+    EN_TRY(st);
+    if (context->config->trace != NULL &&
+        context->config->node_rank == 0) /* its own ranks; others stay apart */
+        EN_TRY(eni_merge_trace(context->config->trace, (int)context->config->workers));
+    if (!context->config->quiet) printf("Time elapsed: %.2f s\n", (double)(eni_now_ns() - begin) * 1e-9);
+    return EN_OK;
 }

@@ -45,7 +45,7 @@ en_status eni_launch_run(const eni_launch *launch);
 /* EN_EINVAL, logged: flags about servers that do not go together, or with this strategy. */
 en_status eni_servers_check(const eni_config *config, const en_strategy *strategy);
 
-/* run.c. Of a run with --trace: PATH (rank 0's), PATH.rank1 .. and PATH.psd become PATH; the parts are
+/* Of a run with --trace: PATH (rank 0's), PATH.rank1 .. and PATH.psd become PATH; the parts are
  * removed. Missing parts are fine. */
 en_status eni_merge_trace(const char *path, int nranks);
 

@@ -152,15 +152,15 @@ static en_status stop_run(const eni_run_status *run)
     if (st == EN_ENOENT) st = EN_OK; /* it has ended meanwhile */
     if (st == EN_OK && !wait_for_end(pidfd, begin + END_S * ENI_SECOND)) {
         if (run->is_stopped)
-            eni_error("stop",
-                      "run %" PRId64 ": its leader, pid %" PRId64
-                      ", is stopped (SIGSTOP or Ctrl-Z): kill -CONT "
-                      "%" PRId64 " lets it end",
-                      number, run->pid, run->pid);
+            st = eni_fail(EN_ETIMEOUT, "stop",
+                          "run %" PRId64 ": its leader, pid %" PRId64
+                          ", is stopped (SIGSTOP or Ctrl-Z): kill -CONT "
+                          "%" PRId64 " lets it end",
+                          number, run->pid, run->pid);
         else
-            eni_error("stop", "run %" PRId64 " was told and goes on after %d s; kill -9 %" PRId64 " ends it",
-                      number, END_S, number);
-        st = EN_ETIMEOUT;
+            st = eni_fail(EN_ETIMEOUT, "stop",
+                          "run %" PRId64 " was told and goes on after %d s; kill -9 %" PRId64 " ends it",
+                          number, END_S, number);
     }
     if (st == EN_OK)
         printf("run %" PRId64 " (%s, %d workers) has ended, %.1f s after it was asked\n", number,
@@ -177,11 +177,11 @@ en_status eni_command_stop(const eni_command_context *context)
     size_t n;
     EN_TRY(list(&runs, &n));
     const eni_run_status *run = find_run(runs, n, word);
-    en_status st = EN_EINVAL;
-    if (run != NULL)
-        st = stop_run(run);
-    else
-        eni_error("stop", "there is no run \"%.32s\" of yours on this host; `entrain ps` lists them", word);
+    const en_status st =
+        run != NULL
+            ? stop_run(run)
+            : eni_fail(EN_EINVAL, "stop",
+                       "there is no run \"%.32s\" of yours on this host; `entrain ps` lists them", word);
     eni_runs_free(runs, n);
     return st;
 }

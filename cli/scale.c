@@ -17,12 +17,10 @@
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/options.h"
 #include "core/try.h"
 #include "report/stats.h"
 #include "report/table.h"
 #include "runtime/net/host_info.h"
-#include "runtime/spec/plugin.h"
 
 enum { REPEATS_MAX = 99 };
 
@@ -80,22 +78,7 @@ static en_status check_batches(const scaling *s)
     return EN_OK;
 }
 
-/* Before the first run, not in the middle of them. */
-static en_status check_strategies(const scaling *s)
-{
-    const eni_config *c = s->context->config;
-    for (int i = 0; i < c->scaled.count; i++) {
-        char word[ENI_STRATEGY_WORD_MAX];
-        const char *given;
-        const en_strategy *strategy;
-        EN_TRY(eni_plugin_split(c->scaled.item[i], word, &given));
-        EN_TRY(eni_plugin_find(s->context->plugin_dir, word, &strategy));
-        EN_TRY(eni_options_check(strategy, given));
-    }
-    return EN_OK;
-}
-
-/* A straggler that only the larger rows have, for one. */
+/* Before the first run, not in the middle of them: a straggler that only the larger rows have, for one. */
 static en_status check_rows(const scaling *s)
 {
     for (int i = 0; i < s->nrows; i++) {
@@ -234,7 +217,6 @@ static en_status scale(scaling *s)
 {
     bool is_any_crowded = false;
     EN_TRY(check_batches(s));
-    EN_TRY(check_strategies(s));
     make_rows(s);
     EN_TRY(check_rows(s));
     EN_TRY(run_all(s));

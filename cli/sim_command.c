@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
 #include "runtime/sim/faults/faults.h"
 #include "runtime/sim/quadratic.h"
@@ -258,8 +259,6 @@ static en_status try_faults(const sim_trial *t, const en_strategy *strategy, con
 en_status eni_sim_cli(int argc, char **argv, const char *plugin_folder, FILE *out)
 {
     sim_trial t = {0};
-    char word[ENI_STRATEGY_WORD_MAX];
-    const char *given;
     const en_strategy *strategy;
     eni_options *options = NULL;
     eni_quadratic problem = {0};
@@ -270,9 +269,8 @@ en_status eni_sim_cli(int argc, char **argv, const char *plugin_folder, FILE *ou
         print_help(out);
         return EN_OK;
     }
-    EN_TRY(eni_plugin_split(t.strategy, word, &given));
-    EN_TRY(eni_plugin_find(plugin_folder, word, &strategy));
-    EN_TRY(eni_options_new(strategy, given, &options));
+    EN_TRY(eni_plugin_find(plugin_folder, t.strategy, &strategy));
+    EN_TRY(eni_options_new(strategy, eni_spec_options(t.strategy), &options));
     if (t.wants_faults) {
         st = try_faults(&t, strategy, options, out);
         goto free_all;

@@ -176,7 +176,7 @@ void eni_servers_close(eni_launcher *l)
     char folder[256];
     eni_run_status *runs;
     size_t n; /* listing them removes the file for `entrain ps` of a psd or rank 0 that was killed */
-    if (eni_env_runtime_dir(folder, sizeof folder) == EN_OK && eni_runs_list(folder, &runs, &n) == EN_OK)
+    if (eni_env_has_runtime_dir(folder, sizeof folder) && eni_runs_list(folder, &runs, &n) == EN_OK)
         eni_runs_free(runs, n);
     if (l->psd.state[0] == 0) return;
     empty_folder(l->psd.state);
@@ -216,28 +216,32 @@ static en_status pass_token(const eni_launcher *l, eni_config *config)
 
 /* Between fork and exec: only calls that are safe there. A launcher that died before the child could ask to
  * die with it is not its parent any more. */
-static void become(const char *path, char **argv, pid_t launcher_pid, const int *fds, size_t nfds)
+static void become(const char *path, char **argv, pid_t launcher_pid, const eni_config *config)
 {
+    const int64_t fds[] = {config->listen_fd, config->token_fd, config->result_fd, config->out_fd};
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     setpgid(0, 0);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != launcher_pid) _exit(126);
-    for (size_t i = 0; i < nfds; i++)
-        if (fds[i] >= 0) fcntl(fds[i], F_SETFD, 0);
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0) fcntl((int)fds[i], F_SETFD, 0);
     execv(path, argv);
     _exit(127);
 }
 
-static en_status spawn(eni_launcher *l, const char *role, int32_t rank, const char *program,
-                       const eni_config *config, eni_program as, const int *fds, size_t nfds)
+/* `config` is the child's own. */
+static en_status spawn(eni_launcher *l, const char *role, int32_t rank, eni_program as, eni_config *config)
 {
     char path[4096];
-    EN_TRY(eni_folder_program(program, path, sizeof path));
+    config->world_size = config->nnodes * config->workers;
+    config->result_fd = l->reports.in_fd;
+    EN_TRY(eni_folder_program(eni_program_name(as), path, sizeof path));
+    EN_TRY(pass_token(l, config));
     char **argv = eni_config_argv(config, as, path);
-    if (argv == NULL) return EN_ENOMEM;
-    pid_t own = getpid(), pid = fork();
-    if (pid == 0) become(path, argv, own, fds, nfds);
+    pid_t own = getpid(), pid = argv == NULL ? -1 : fork();
+    if (pid == 0) become(path, argv, own, config);
+    if (config->token_fd >= 0) close((int)config->token_fd);
     eni_free(argv);
     if (pid < 0) return eni_fail(EN_EIO, "launch", "cannot start %s: %s", role, strerror(errno));
     eni_child *c = &l->child[0]; /* a psd that is started again takes the place of the one that was killed */
@@ -266,58 +270,43 @@ static en_status set_text(char **field, const char *text)
 en_status eni_launcher_start_psd(eni_launcher *l, int server)
 {
     eni_config config;
-    const int report_fd = l->reports.in_fd;
-    char role[32];
+    char role[32], trace[1200];
     eni_peer_name(-1 - server, role);
     EN_TRY(eni_config_copy(l->launch->config, &config));
-    en_status st = pass_token(l, &config);
-    const int token = (int)config.token_fd, listen_fd = server == 0 ? l->listen_fd : -1;
-    const int fds[] = {listen_fd, token, report_fd};
-    config.world_size = config.nnodes * config.workers;
-    config.listen_fd = listen_fd;
-    config.result_fd = report_fd;
+    config.listen_fd = server == 0 ? l->listen_fd : -1;
     config.server_rank = server;
-    if (st == EN_OK) st = set_text(&config.listen, l->address);
+    en_status st = set_text(&config.listen, l->address);
     if (st == EN_OK && server > 0) st = set_text(&config.leader, l->address);
     if (st == EN_OK && l->psd.state[0] != 0) st = set_text(&config.state, l->psd.state);
     if (st == EN_OK && config.trace != NULL) { /* eni_merge_trace: one file per process */
-        char path[1200];
         if (server == 0)
-            snprintf(path, sizeof path, "%s.psd", config.trace);
+            snprintf(trace, sizeof trace, "%s.psd", config.trace);
         else
-            snprintf(path, sizeof path, "%s.psd%d", config.trace, server);
-        st = set_text(&config.trace, path);
+            snprintf(trace, sizeof trace, "%s.psd%d", config.trace, server);
+        st = set_text(&config.trace, trace);
     }
-    if (st == EN_OK) st = spawn(l, role, -1 - server, "psd", &config, ENI_PSD, fds, 3);
+    if (st == EN_OK) st = spawn(l, role, -1 - server, ENI_PSD, &config);
     eni_config_fini(&config);
-    if (token >= 0) close(token);
     return st;
 }
 
 en_status eni_launcher_start_worker(eni_launcher *l, int local_rank, int has_psd)
 {
     eni_config config;
-    const int report_fd = l->reports.in_fd;
     char role[24];
     const int rank = (int)(l->launch->config->node_rank * l->launch->config->workers) + local_rank;
     snprintf(role, sizeof role, "rank %d", rank);
     EN_TRY(eni_config_copy(l->launch->config, &config));
-    en_status st = pass_token(l, &config);
-    const int token = (int)config.token_fd, leads = rank == 0 && !has_psd;
-    const int fds[] = {token, leads ? l->listen_fd : -1, report_fd, rank == 0 ? l->out_fd : -1};
     config.rank = rank;
-    config.out_fd = fds[3];
-    config.world_size = config.nnodes * config.workers;
+    config.out_fd = rank == 0 ? l->out_fd : -1;
     config.local_rank = local_rank;
     config.local_size = config.workers;
-    config.listen_fd = fds[1];
-    config.result_fd = report_fd;
+    config.listen_fd = rank == 0 && !has_psd ? l->listen_fd : -1;
     config.begin_ns = l->begin_ns;
     config.check = l->launch->is_check;
     config.probe = l->launch->costs != NULL;
-    if (st == EN_OK) st = set_text(has_psd ? &config.server : &config.rendezvous, l->address);
-    if (st == EN_OK) st = spawn(l, role, rank, "worker", &config, ENI_WORKER, fds, 4);
+    en_status st = set_text(has_psd ? &config.server : &config.rendezvous, l->address);
+    if (st == EN_OK) st = spawn(l, role, rank, ENI_WORKER, &config);
     eni_config_fini(&config);
-    if (token >= 0) close(token);
     return st;
 }

@@ -14,7 +14,9 @@
 #include "cli/launch.h"
 #include "config/folders.h"
 #include "core/log.h"
+#include "core/options.h"
 #include "core/try.h"
+#include "runtime/spec/plugin.h"
 
 static en_status read_result(const char *dir, double *samples_s_out, double *step_out)
 {
@@ -58,7 +60,10 @@ static en_status make_run(const eni_command_context *context, const eni_trial *t
 
 en_status eni_trial_check(const eni_command_context *context, const eni_trial *trial)
 {
+    const en_strategy *strategy;
     eni_config run = {0};
+    EN_TRY(eni_plugin_find(context->plugin_dir, trial->strategy, &strategy));
+    EN_TRY(eni_options_check(strategy, eni_spec_options(trial->strategy)));
     EN_TRY(make_run(context, trial, &run));
     eni_config_fini(&run);
     return EN_OK;

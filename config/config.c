@@ -9,6 +9,7 @@
 #include "config/units.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
 
 enum { CURVE_POINTS = 48 };
@@ -55,19 +56,18 @@ en_status eni_config_copy(const eni_config *from, eni_config *config_out)
 {
     eni_config config = *from;
     en_status st = EN_OK;
-    for (int k = 0; k < eni_key_count; k++) { /* first forget what belongs to `from` */
-        void *field = (char *)&config + eni_keys[k].offset;
-        if (eni_keys[k].type == ENI_KEY_TEXT) *(char **)field = NULL;
-        if (eni_keys[k].type == ENI_KEY_LIST) *(eni_list *)field = (eni_list){0};
-    }
     config.args = (eni_list){0};
-    for (int k = 0; k < eni_key_count && st == EN_OK; k++) {
+    for (int k = 0; k < eni_key_count;
+         k++) { /* to the end: what belongs to `from` is forgotten in any case */
         const void *source = (const char *)from + eni_keys[k].offset;
         void *field = (char *)&config + eni_keys[k].offset;
-        if (eni_keys[k].type == ENI_KEY_LIST) st = copy_list(source, field);
-        if (eni_keys[k].type != ENI_KEY_TEXT || *(char *const *)source == NULL) continue;
-        *(char **)field = eni_strdup(*(char *const *)source);
-        if (*(char **)field == NULL) st = EN_ENOMEM;
+        if (eni_keys[k].type == ENI_KEY_LIST) {
+            *(eni_list *)field = (eni_list){0};
+            if (st == EN_OK) st = copy_list(source, field);
+        } else if (eni_keys[k].type == ENI_KEY_TEXT && *(char *const *)source != NULL) {
+            *(char **)field = st == EN_OK ? eni_strdup(*(char *const *)source) : NULL;
+            if (*(char **)field == NULL) st = EN_ENOMEM;
+        }
     }
     if (st == EN_OK) st = copy_list(&from->args, &config.args);
     if (st == EN_OK)
@@ -137,16 +137,15 @@ static en_status resolve_batch(eni_config *config)
 /* Defaults that follow from other keys. */
 static en_status resolve_defaults(eni_config *config)
 {
-    char word[64];
-    const char *options;
     if (config->epochs == 0 && config->steps == 0 && config->max_samples == 0) config->epochs = 1;
     if (config->target > 0 && config->eval_every == 0 && !eni_config_is_given(config, "eval-points"))
         config->eval_points = CURVE_POINTS; /* a time to it comes from a curve */
     if (strcmp(config->model, "toy") == 0 && !eni_config_is_given(config, "data"))
         EN_TRY(eni_key_set(config, eni_key_find("data", 4), "synthetic", "data", ENI_FROM_DEFAULT));
-    if (eni_config_is_given(config, "workers") || strlen(config->strategy) >= sizeof word) return EN_OK;
-    EN_TRY(eni_strategy_split(config->strategy, word, sizeof word, &options));
-    if (config->program == ENI_RUN && strcmp(word, "solo") == 0) config->workers = 1;
+    /* By its name: that a strategy is EN_ALONE is known only when its plugin is loaded, long after all flags are
+     * read. Another one that is, a plugin of a user, is refused with -n 2 by a sentence that asks for -n 1. */
+    const bool is_solo = eni_spec_head(config->strategy) == 4 && strncmp(config->strategy, "solo", 4) == 0;
+    if (config->program == ENI_RUN && is_solo && !eni_config_is_given(config, "workers")) config->workers = 1;
     return EN_OK;
 }
 
@@ -257,19 +256,15 @@ static en_status split_options(eni_config *run, char *options, const char *place
 
 en_status eni_config_arm(const eni_config *base, const char *arm, eni_config *run_out)
 {
-    en_status st;
     eni_config run = {0};
-    const char *options;
     char place[300];
-    char *spec = eni_alloc(strlen(arm) + 2), *copy = NULL;
-    if (spec == NULL) return EN_ENOMEM;
-    snprintf(place, sizeof place, "--arm=%.200s", arm);
-    EN_TRY_GOTO(eni_strategy_split(arm, spec, strlen(arm) + 1, &options), free_spec);
-    copy = eni_strdup(options);
-    st = copy == NULL ? EN_ENOMEM : eni_config_copy(base, &run);
+    char *spec = eni_alloc(strlen(arm) + 2), *options = eni_strdup(eni_spec_options(arm));
+    en_status st = spec == NULL || options == NULL ? EN_ENOMEM : eni_config_copy(base, &run);
     if (st != EN_OK) goto free_spec;
     run.program = ENI_RUN;
-    EN_TRY_GOTO(split_options(&run, copy, place, spec), fini_run);
+    snprintf(place, sizeof place, "--arm=%.200s", arm);
+    memcpy(spec, arm, eni_spec_head(arm));
+    EN_TRY_GOTO(split_options(&run, options, place, spec), fini_run);
     EN_TRY_GOTO(eni_key_set(&run, eni_key_find("strategy", 8), spec, place, ENI_FROM_FLAG), fini_run);
     EN_TRY_GOTO(eni_config_resolve(&run), fini_run);
     *run_out = run;
@@ -277,7 +272,7 @@ en_status eni_config_arm(const eni_config *base, const char *arm, eni_config *ru
 fini_run:
     eni_config_fini(&run);
 free_spec:
-    eni_free(copy);
+    eni_free(options);
     eni_free(spec);
     return st;
 }

@@ -66,7 +66,7 @@ enum { ENI_CONFIG_KEYS_MAX = 128 };
 
 typedef struct eni_config {
     /* what is trained */
-    char *strategy; /* "ssp:bound=3", "./mine.so:period=8": eni_strategy_split */
+    char *strategy; /* "ssp:bound=3", "./mine.so:period=8": eni_spec_head */
     char *model;    /* "convnet" */
     char *data;     /* "fashion-mnist", "mnist", "synthetic" or a folder */
     char *data_dir; /* the folder that holds the named set; NULL: the package's */
@@ -208,21 +208,16 @@ int64_t eni_config_seed(const eni_config *config, int i);
  * eni_free; NULL when out of memory (logged). */
 char **eni_config_argv(const eni_config *config, eni_program program, const char *executable);
 
-/* Yields, in the order of the table, every key that must be equal on all ranks of a run and its canonical
- * text ("0.01", "on", "ring"). The strategy is not among them: ranks may name its file by different paths,
- * so whoever has loaded it compares its name and resolved options. Both are valid during the call. A non-OK
- * status of visit ends the walk and is returned. */
-typedef en_status (*eni_config_visit)(void *user, const char *key, const char *value);
-en_status eni_config_match(const eni_config *config, eni_config_visit visit, void *user);
-
-/* What a key is to a comparison: an arm's own, in which arms may differ; of the condition, which all arms of
- * a setting share (every key that the table does not mark); or neither: where files go, what is printed. */
-enum { ENI_KIND_CONDITION, ENI_KIND_OWN, ENI_KIND_ASIDE };
+/* Which keys: for a comparison an arm's own, in which arms may differ; those of the condition, which all arms of
+ * a setting share (every key that the table does not mark); or neither: where files go, what is printed. And
+ * those that must be equal on all ranks of a run; the strategy is not among them: ranks may name its file by
+ * different paths, so whoever has loaded it compares its name and resolved options. */
+enum { ENI_KIND_CONDITION, ENI_KIND_OWN, ENI_KIND_ASIDE, ENI_KIND_MATCH };
 
 /* Yields, in the order of the table, every key of that kind that config->program takes: its canonical text
- * (the items of a list joined by commas; NULL: it has no value) and whether it was given or is not the
- * default. The text is valid during the call. A non-OK status of `see` ends the walk and is returned.
- * EN_ENOMEM. */
+ * ("0.01", "on", "ring"; the items of a list joined by commas; NULL: it has no value) and whether it was given
+ * or is not the default. The text is valid during the call. A non-OK status of `see` ends the walk and is
+ * returned. EN_ENOMEM. */
 typedef en_status (*eni_config_see)(void *user, const char *key, const char *value, bool is_told);
 en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see see, void *user);
 
@@ -237,9 +232,5 @@ void eni_config_help(eni_program program, FILE *stream);
 
 /* "entrain run", "worker", ... */
 const char *eni_program_name(eni_program program);
-
-/* Splits "ssp:bound=3" at the first ':' behind the last '/': word_out is "ssp", *options_out points behind
- * the ':' ("" if there is none). EN_EINVAL, logged: empty, or a word longer than `bytes` - 1. */
-en_status eni_strategy_split(const char *text, char *word_out, size_t bytes, const char **options_out);
 
 #endif

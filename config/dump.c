@@ -162,24 +162,16 @@ static en_status tell(const eni_config *config, int k, eni_config_see see, void 
 
 en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see see, void *user)
 {
+    static const struct {
+        uint32_t of, are; /* these flags are so */
+    } kinds[] = {[ENI_KIND_CONDITION] = {ENI_KEY_OWN | ENI_KEY_ASIDE, 0},
+                 [ENI_KIND_OWN] = {ENI_KEY_OWN, ENI_KEY_OWN},
+                 [ENI_KIND_ASIDE] = {ENI_KEY_OWN | ENI_KEY_ASIDE, ENI_KEY_ASIDE},
+                 [ENI_KIND_MATCH] = {ENI_KEY_MATCH, ENI_KEY_MATCH}};
     for (int k = 0; k < eni_key_count; k++) {
-        const uint32_t flags = eni_keys[k].flags;
-        const int is = (flags & ENI_KEY_OWN) != 0     ? ENI_KIND_OWN
-                       : (flags & ENI_KEY_ASIDE) != 0 ? ENI_KIND_ASIDE
-                                                      : ENI_KIND_CONDITION;
-        if (is != kind || (flags & ENI_KEY_HIDDEN) != 0 || !eni_key_applies(&eni_keys[k], config->program))
-            continue;
-        EN_TRY(tell(config, k, see, user));
+        const bool is = (eni_keys[k].flags & (kinds[kind].of | ENI_KEY_HIDDEN)) == kinds[kind].are;
+        if (is && eni_key_applies(&eni_keys[k], config->program)) EN_TRY(tell(config, k, see, user));
     }
-    return EN_OK;
-}
-
-en_status eni_config_match(const eni_config *config, eni_config_visit visit, void *user)
-{
-    char room[64];
-    for (int k = 0; k < eni_key_count; k++)
-        if ((eni_keys[k].flags & ENI_KEY_MATCH) != 0)
-            EN_TRY(visit(user, eni_keys[k].name, eni_key_text(config, &eni_keys[k], room)));
     return EN_OK;
 }
 

@@ -31,12 +31,19 @@ const char *eni_env(const char *name)
     return value != NULL && *value != '\0' ? value : NULL;
 }
 
-en_status eni_env_runtime_dir(char *path_out, size_t bytes)
+bool eni_env_has_runtime_dir(char *path_out, size_t bytes)
 {
     const char *base = eni_env("XDG_RUNTIME_DIR");
     int length = base != NULL ? snprintf(path_out, bytes, "%s/entrain", base)
                               : snprintf(path_out, bytes, "/tmp/entrain-%lu", (unsigned long)getuid());
-    if (length > 0 && (size_t)length < bytes) return EN_OK;
+    if (length > 0 && (size_t)length < bytes) return true;
+    path_out[0] = '\0';
+    return false;
+}
+
+en_status eni_env_runtime_dir(char *path_out, size_t bytes)
+{
+    if (eni_env_has_runtime_dir(path_out, bytes)) return EN_OK;
     return eni_fail(EN_EINVAL, "env", "XDG_RUNTIME_DIR is longer than %zu bytes; shorten or unset it", bytes);
 }
 

@@ -12,6 +12,9 @@
  * not exist yet. EN_EINVAL, logged, when it does not fit. */
 en_status eni_env_runtime_dir(char *path_out, size_t bytes);
 
+/* The same for who can do without it: false, and "", when it does not fit; nothing is logged. */
+bool eni_env_has_runtime_dir(char *path_out, size_t bytes);
+
 /* Any other variable that is only shown or passed on (NO_COLOR, TERM, COLUMNS); NULL if unset or empty. */
 const char *eni_env(const char *name);
 

@@ -1,8 +1,122 @@
-/* keys.c - the table: every key of every program, its type, default, range and help. */
+/* keys.c - the table: every key of every program, its type, default, range and help; before it what the texts
+ * of some must look like, behind it how a key is found by its name. */
 #include "config/keys.h"
-#include "core/options.h"
 
 #include <string.h>
+
+#include "config/units.h"
+#include "core/options.h"
+
+/* ---- what the texts of some keys must look like: eni_key_check ---------------------------------------- */
+
+/* A key alone may be a boolean that is on: the strategy knows. */
+static const char *check_strategy(const char *text)
+{
+    static const char expected[] = "NAME or ./FILE.so, then :KEY=VALUE,.., as ssp:bound=3";
+    const char *colon = text + eni_spec_head(text);
+    if (colon == text || strcmp(colon, ":") == 0) return expected;
+    for (const char *part = eni_spec_options(text); *part != '\0';) {
+        size_t length = strcspn(part, ",");
+        const char *mark = memchr(part, '=', length);
+        if (length == 0 || mark == part || (mark != NULL && mark == part + length - 1)) return expected;
+        part += length;
+        if (*part == ',' && *++part == '\0') return expected;
+    }
+    return NULL;
+}
+
+static const char *check_name(const char *text)
+{
+    return strpbrk(text, ":=") == NULL ? NULL
+                                       : "names only, as ring,ps-sync; options go with --arm=NAME:KEY=VALUE";
+}
+
+static const char *check_device(const char *text)
+{
+    int64_t index;
+    if (strcmp(text, "auto") == 0 || strcmp(text, "ref") == 0 || strcmp(text, "cpu") == 0 ||
+        strcmp(text, "cuda") == 0)
+        return NULL;
+    if (strncmp(text, "cuda:", 5) == 0 && eni_parse_i64(text + 5, &index) && index >= 0 && index < 1024)
+        return NULL;
+    return "auto, ref, cpu, cuda or cuda:INDEX";
+}
+
+const char *eni_check_endpoint(const char *text)
+{
+    static const char expected[] = "tcp://HOST:PORT with a port of 0 to 65535, as tcp://127.0.0.1:5555";
+    int64_t port;
+    if (strncmp(text, "tcp://", 6) != 0) return expected;
+    const char *host = text + 6, *colon = strrchr(host, ':');
+    if (colon == NULL || colon == host || strcspn(host, " \t/") != strlen(host)) return expected;
+    bool is_bracketed = host[0] == '[' && colon[-1] == ']' && colon - host > 2;
+    if (!is_bracketed && memchr(host, ':', (size_t)(colon - host)) != NULL)
+        return "an IPv6 address in brackets, as tcp://[::1]:5555";
+    return colon[1] != '+' && eni_parse_i64(colon + 1, &port) && port >= 0 && port <= 65535 ? NULL : expected;
+}
+
+static const char *check_rendezvous(const char *text)
+{
+    if (strcmp(text, "env://") == 0) return NULL;
+    if (strncmp(text, "file:///", 8) == 0 && text[8] != '\0' && text[strlen(text) - 1] != '/') return NULL;
+    const char *expected = eni_check_endpoint(text);
+    return expected == NULL
+               ? NULL
+               : "tcp://HOST:PORT, as tcp://127.0.0.1:23456, file:///PATH of a file that all hosts "
+                 "see, or env:// for MASTER_ADDR and MASTER_PORT";
+}
+
+static const char *check_straggler(const char *text)
+{
+    int64_t rank;
+    double factor;
+    return eni_straggler_parse(text, &rank, &factor) ? NULL
+                                                     : "RANK:FACTOR with a factor of 1 to 1000, as 1:3";
+}
+
+static const char *check_net(const char *text)
+{
+    uint64_t rate;
+    int64_t delay;
+    return eni_net_parse(text, &rate, &delay)
+               ? NULL
+               : "rate:RATE,delay:TIME, or one of them, as rate:200MB,delay:50us or rate:1Gbit";
+}
+
+static const char *check_count(const char *text)
+{
+    int64_t count;
+    return eni_parse_i64(text, &count) && count >= 1 && count <= 1024
+               ? NULL
+               : "whole numbers from 1 to 1024, as 1,2,4";
+}
+
+static const char *check_seed(const char *text)
+{
+    int64_t seed;
+    return eni_parse_i64(text, &seed) && seed >= 0 ? NULL : "whole numbers from 0, as 1,2,3";
+}
+
+static const char *check_setting(const char *text)
+{
+    const char *seeds = strchr(text, '@');
+    size_t length = seeds == NULL ? strlen(text) : (size_t)(seeds - text);
+    int64_t n = 1;
+    int is_known = length == 4 && (strncmp(text, "even", 4) == 0 || strncmp(text, "slow", 4) == 0);
+    if (is_known && (seeds == NULL || (eni_parse_i64(seeds + 1, &n) && n >= 1))) return NULL;
+    return "even, slow, even,slow, or slow@1 for the first seed only";
+}
+
+static const char *check_primary(const char *text)
+{
+    char setting[32];
+    int64_t a, b;
+    return eni_primary_parse(text, setting, &a, &b)
+               ? NULL
+               : "SETTING:ARM:ARM, two arms by their order from 1, as even:1:2";
+}
+
+/* ---- the table ---------------------------------------------------------------------------------------- */
 
 #define AT(field) offsetof(eni_config, field)
 
@@ -59,7 +173,7 @@
 const eni_key eni_keys[] = {
 
 #define GROUP "training"
-    TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", eni_check_strategy, NULL, R | W | P, OWN | STUDY,
+    TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", check_strategy, NULL, R | W | P, OWN | STUDY,
          NULL,
          "how the workers stay in step: a name of `entrain strategies`, or ./mine.so:key=value"),
     TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN | E, MATCH, NULL,
@@ -150,7 +264,7 @@ const eni_key eni_keys[] = {
 #define GROUP "compute and transport"
     INT("threads", NULL, threads, "0", 0, 4096, "N", TRAIN | E, 0, "cores / workers of this host",
         "compute threads per worker"),
-    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I]", eni_check_device, NULL, TRAIN | E | K, 0, NULL,
+    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I]", check_device, NULL, TRAIN | E | K, 0, NULL,
          "ref: plain loops, the same bits everywhere; cpu: oneDNN; cuda: a GPU, by the rank on its host"),
     CHOICE("precision", NULL, precision, "fp32", "fp32|bf16|fp16", TRAIN | E, MATCH, NULL,
            "what a GPU multiplies; weights, gradients and sums are 32 bits always"),
@@ -199,7 +313,7 @@ const eni_key eni_keys[] = {
     TEXT("server", NULL, server, NULL, "tcp://HOST:PORT", eni_check_endpoint, NULL, W, 0, "none",
          "where psd listens"),
     TEXT("rendezvous", "init-method", rendezvous, "tcp://127.0.0.1:23456", "tcp://HOST:PORT",
-         eni_check_rendezvous, NULL, W, ENV, NULL,
+         check_rendezvous, NULL, W, ENV, NULL,
          "where rank 0 meets the others; or file:///PATH on a shared disk, or env:// (MASTER_ADDR, MASTER_PORT)"),
     TEXT("listen", NULL, listen, "tcp://127.0.0.1:5555", "tcp://HOST:PORT", eni_check_endpoint, NULL, P, 0,
          NULL,
@@ -233,33 +347,33 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "emulation"
-    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", eni_check_straggler, RUNS, ENI_KEY_COMMAS, "none",
+    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS, ENI_KEY_COMMAS, "none",
          "makes a rank slower by seeded sleeps; may be repeated"),
-    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", eni_check_net, NULL, TRAIN | P | K, 0, "as it is",
+    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K, 0, "as it is",
          "a slower network in our own transport, as rate:200MB,delay:50us or rate:1Gbit"),
 
 #undef GROUP
 #define GROUP "comparison"
-    LIST("arm", NULL, arm, NULL, "STRATEGY[:KEY=VALUE,..]", eni_check_strategy, C, ASIDE, "none",
+    LIST("arm", NULL, arm, NULL, "STRATEGY[:KEY=VALUE,..]", check_strategy, C, ASIDE, "none",
          "one of the runs to compare, with options of the strategy and keys of the run; repeated"),
-    LIST("strategies", NULL, strategies, NULL, "NAME,NAME,..", eni_check_name, C, ENI_KEY_COMMAS | ASIDE, "none",
+    LIST("strategies", NULL, strategies, NULL, "NAME,NAME,..", check_name, C, ENI_KEY_COMMAS | ASIDE, "none",
          "shorthand for one --arm per name"),
-    LIST("seeds", NULL, seeds, NULL, "INT,INT,..", eni_check_seed, C, ENI_KEY_COMMAS | ASIDE, "--seed",
+    LIST("seeds", NULL, seeds, NULL, "INT,INT,..", check_seed, C, ENI_KEY_COMMAS | ASIDE, "--seed",
          "every arm runs once per seed"),
-    LIST("settings", "cells", settings, "even", "even,slow", eni_check_setting, C, ENI_KEY_COMMAS | ASIDE, "even; slow with --straggler",
+    LIST("settings", "cells", settings, "even", "even,slow", check_setting, C, ENI_KEY_COMMAS | ASIDE, "even; slow with --straggler",
          "settings: even, and slow (rank 1 is slowed 3x, or as --straggler says); slow@1: one seed"),
     BOOL("csv", NULL, csv, "off", ON(ENI_REPORT), ASIDE, NULL,
          "also the tables as CSV"),
     CHOICE("figures", NULL, figures, "svg", "svg|pdf", ON(ENI_REPORT), ASIDE, NULL,
            "pdf: also every figure as a PDF file"),
-    TEXT("primary", NULL, primary, NULL, "SETTING:ARM:ARM", eni_check_primary, NULL, C, ASIDE, "none",
+    TEXT("primary", NULL, primary, NULL, "SETTING:ARM:ARM", check_primary, NULL, C, ASIDE, "none",
          "the one comparison that is tested by itself, arms by their order: even:1:2"),
 
 #undef GROUP
 #define GROUP "scaling"
-    {GROUP, "ranks", "n workers", ENI_KEY_LIST, AT(ranks), "1,2", 0, 0, "N,N,..", eni_check_count, NULL, S,
+    {GROUP, "ranks", "n workers", ENI_KEY_LIST, AT(ranks), "1,2", 0, 0, "N,N,..", check_count, NULL, S,
      ENI_KEY_COMMAS, NULL, "how many workers, one row each"},
-    {GROUP, "arms", "strategy", ENI_KEY_LIST, AT(scaled), "ring", 0, 0, "NAME,NAME,..", eni_check_strategy, NULL, S,
+    {GROUP, "arms", "strategy", ENI_KEY_LIST, AT(scaled), "ring", 0, 0, "NAME,NAME,..", check_strategy, NULL, S,
      ENI_KEY_COMMAS, NULL, "the strategies to scale"},
     INT("repeats", "r", repeats, "3", 1, 99, "N", S | A, 0, NULL,
         "runs of each row, in turns; the table has the median"),

@@ -276,15 +276,13 @@ en_status eni_out_take(const eni_config *config, const char *path, eni_out_use u
     if (fd < 0)
         return eni_fail(EN_EINVAL, "out", "--out=%s: cannot open it: %s; name another folder", path,
                         strerror(errno));
-    en_status st = EN_OK;
+    en_status st;
     if (!lock(fd)) {
-        eni_error(
-            "out",
+        st = eni_fail(
+            EN_EINVAL, "out",
             "--out=%s: another run writes there: wait for its end (`entrain ps`), or give another folder",
             path);
-        st = EN_EINVAL;
-    }
-    if (st == EN_OK) {
+    } else {
         look(fd, path, config, &h);
         st = decide(config, path, &h, use);
     }
@@ -314,8 +312,8 @@ static en_status clear_files(int fd, const char *path, unsigned kind)
     for (const struct dirent *e; dir != NULL && st == EN_OK && (e = readdir(dir)) != NULL;) {
         if (!is_of(e->d_name, kind) || unlinkat(fd, e->d_name, 0) == 0 || errno == ENOENT || errno == EISDIR)
             continue;
-        eni_error("out", "--overwrite: cannot remove %s/%s: %s", path, e->d_name, strerror(errno));
-        st = EN_EIO;
+        st =
+            eni_fail(EN_EIO, "out", "--overwrite: cannot remove %s/%s: %s", path, e->d_name, strerror(errno));
     }
     if (dir != NULL) closedir(dir);
     return st;

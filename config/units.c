@@ -128,20 +128,16 @@ static bool net_part(const char *part, size_t length, uint64_t *rate, int64_t *d
     return false;
 }
 
-bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out, const char **wrong_out)
+bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out)
 {
     uint64_t rate = 0;
     int64_t delay = -1;
-    const char *part = text;
-    *wrong_out = text;
-    if (strcmp(text, "none") != 0) {
-        for (bool more = true; more;) {
-            size_t length = strcspn(part, ",");
-            *wrong_out = part;
-            if (!net_part(part, length, &rate, &delay)) return false;
-            more = part[length] == ',';
-            part += length + 1;
-        }
+    bool more = strcmp(text, "none") != 0;
+    for (const char *part = text; more;) {
+        size_t length = strcspn(part, ",");
+        if (!net_part(part, length, &rate, &delay)) return false;
+        more = part[length] == ',';
+        part += length + 1;
     }
     *bytes_per_s_out = rate;
     *delay_ns_out = delay < 0 ? 0 : delay;

@@ -26,10 +26,8 @@ bool eni_parse_duration(const char *text, int64_t *ns_out);
 void eni_format_real(double value, char *text_out, size_t bytes);
 void eni_format_duration(int64_t ns, char *text_out, size_t bytes);
 
-/* "rate:200MB,delay:50us", either alone, or "none": 0 is unlimited, no delay. On failure *wrong_out is the
- * part that cannot be read, inside `text`. */
-bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out,
-                   const char **wrong_out);
+/* "rate:200MB,delay:50us", either alone, or "none": 0 is unlimited, no delay. */
+bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out);
 
 /* "RANK:FACTOR", FACTOR in [1, 1000]. */
 bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out);

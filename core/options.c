@@ -67,6 +67,12 @@ size_t eni_spec_head(const char *spec)
     return from + strcspn(spec + from, ":");
 }
 
+const char *eni_spec_options(const char *spec)
+{
+    const char *head = spec + eni_spec_head(spec);
+    return *head == ':' ? head + 1 : head;
+}
+
 bool eni_parse_bool(const char *text, bool *value_out)
 {
     static const char *const words[] = {"off", "on", "false", "true", "no", "yes", "0", "1"};

@@ -54,6 +54,9 @@ int eni_edit_distance(const char *a, const char *b);
  * '/' of the path, or all of it. Values may hold a '/', so the path is looked for before the first '='. */
 size_t eni_spec_head(const char *spec);
 
+/* What stands behind that ':', "bound=3"; "" where there is none. */
+const char *eni_spec_options(const char *spec);
+
 /* on off true false yes no 1 0. */
 bool eni_parse_bool(const char *text, bool *value_out);
 

@@ -74,7 +74,9 @@ static en_status token_file(const eni_rank *self, uint16_t port, char *path_out,
         snprintf(path_out, bytes, "%s", self->asked.token_file);
         return EN_OK;
     }
-    if (self->asked.private_folder[0] == 0) return EN_EINVAL; /* why was said when the command was read */
+    if (self->asked.private_folder[0] == 0)
+        return eni_fail(EN_EINVAL, "join", "XDG_RUNTIME_DIR is longer than %zu bytes; shorten or unset it",
+                        sizeof self->asked.private_folder);
     return eni_token_path(self->asked.private_folder, port, path_out, bytes);
 }
 

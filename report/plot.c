@@ -355,7 +355,6 @@ static void put_emulated(eni_csv *csv, const json_t *emulated)
     uint64_t rate = 0;
     int64_t delay = 0, rank;
     double factor;
-    const char *wrong;
     size_t i;
     json_t *item;
     json_array_foreach(emulated, i, item)
@@ -367,7 +366,7 @@ static void put_emulated(eni_csv *csv, const json_t *emulated)
             eni_text_add(ranks, sizeof ranks, "%s%lld", ranks[0] != 0 ? ";" : "", (long long)rank);
             eni_text_add(factors, sizeof factors, "%s%.9g", factors[0] != 0 ? ";" : "", factor);
         }
-        if (starts_with(text, net) && !eni_net_parse(text + sizeof net - 1, &rate, &delay, &wrong))
+        if (starts_with(text, net) && !eni_net_parse(text + sizeof net - 1, &rate, &delay))
             rate = 0, delay = 0;
     }
     fprintf(csv->file, ",%s,%s", ranks, factors);

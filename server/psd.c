@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
 #include "runtime/client/client.h"
 #include "runtime/control/member.h"
@@ -468,13 +469,11 @@ static void on_gather(void *user, const char *tag, const eni_blob *blobs, size_t
 
 static en_status find_strategy(eni_psd *p, const char *plugins)
 {
-    char word[ENI_STRATEGY_WORD_MAX];
-    const char *options;
     if (!p->config->strategy)
         return eni_fail(EN_EINVAL, "psd",
                         "which strategy? Give --strategy=ps-sync, or another of `entrain strategies`");
-    EN_TRY(eni_plugin_split(p->config->strategy, word, &options));
-    EN_TRY(eni_plugin_find(plugins, word, &p->strategy));
+    const char *options = eni_spec_options(p->config->strategy);
+    EN_TRY(eni_plugin_find(plugins, p->config->strategy, &p->strategy));
     if (options[0]) EN_TRY(eni_options_new(p->strategy, options, &p->options));
     if (p->strategy->flags & EN_STORE_ON_SERVERS) return EN_OK;
     return eni_fail(EN_EINVAL, "psd",
@@ -527,7 +526,7 @@ static en_status start_leader(eni_psd *p)
 {
     const eni_config *c = p->config;
     char launcher[24], out[1024], folder[256];
-    const bool has_folder = eni_env_runtime_dir(folder, sizeof folder) == EN_OK;
+    const bool has_folder = eni_env_has_runtime_dir(folder, sizeof folder);
     snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
     eni_folder_absolute(c->out, out, sizeof out);
     const eni_key_value attributes[] = {

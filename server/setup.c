@@ -265,8 +265,7 @@ static en_status compare_net(const char *net, const eni_setup *setup, char *why)
     char ours[80], theirs[80];
     uint64_t rate;
     int64_t delay;
-    const char *wrong;
-    if (!eni_net_parse(net, &rate, &delay, &wrong)) return EN_EINVAL; /* config/ has checked it */
+    if (!eni_net_parse(net, &rate, &delay)) return EN_EINVAL; /* config/ has checked it */
     snprintf(ours, sizeof ours, "rate:%" PRIu64 "B,delay:%" PRId64 "ns", rate, delay);
     snprintf(theirs, sizeof theirs, "rate:%" PRIu64 "B,delay:%" PRId64 "ns", setup->net_bytes_per_s,
              setup->net_delay_ns);

@@ -19,14 +19,15 @@
 
 /* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out; so does the
  * text of --data, which is a folder's path on one host. */
-static en_status add_config_key(void *user, const char *key, const char *value)
+static en_status add_config_key(void *user, const char *key, const char *value, bool is_told)
 {
+    (void)is_told;
     static const char *const resolved[] = {"optimizer", "momentum",    "nesterov",  "weight-decay",
                                            "lr",        "lr-schedule", "lr-warmup", "lr-step",
                                            "lr-gamma",  "sum-order",   "data"};
     for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++)
         if (strcmp(key, resolved[i]) == 0) return EN_OK;
-    return eni_run_spec_add(user, key, value);
+    return eni_run_spec_add(user, key, value == NULL ? "" : value);
 }
 
 /* What must be equal on all ranks, as far as flags say it. */
@@ -35,7 +36,7 @@ static en_status tell_flags(eni_worker *w)
     w->spec = eni_alloc(sizeof *w->spec);
     if (w->spec == NULL) return EN_ENOMEM;
     EN_TRY(eni_run_spec_add_build(w->spec, w->rank.version));
-    return eni_config_match(w->config, add_config_key, w->spec);
+    return eni_config_of_kind(w->config, ENI_KIND_MATCH, add_config_key, w->spec);
 }
 
 static void tell_join(const eni_config *c, eni_join_options *out)
@@ -55,8 +56,7 @@ static void tell_join(const eni_config *c, eni_join_options *out)
                               .peer_timeout_ns = c->peer_timeout_ns,
                               .server_timeout_ns = c->server_timeout_ns};
     eni_folder_absolute(c->out, out->out, sizeof out->out);
-    if (eni_env_runtime_dir(out->private_folder, sizeof out->private_folder) != EN_OK)
-        out->private_folder[0] = 0;
+    (void)eni_env_has_runtime_dir(out->private_folder, sizeof out->private_folder);
 }
 
 static void tell_exchange(const eni_config *c, eni_exchange_options *out)
@@ -65,14 +65,13 @@ static void tell_exchange(const eni_config *c, eni_exchange_options *out)
                                     [ENI_ALLREDUCE_DIRECT] = ENI_COLL_DIRECT,
                                     [ENI_ALLREDUCE_RING] = ENI_COLL_RING,
                                     [ENI_ALLREDUCE_NAIVE] = ENI_COLL_NAIVE};
-    const char *wrong;
     *out = (eni_exchange_options){.net = c->net,
                                   .allreduce = allreduce[c->allreduce],
                                   .no_shm = c->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL,
                                   .sum_order = (eni_sum_order)c->sum_order,
                                   .bucket_cap_mb = c->bucket_cap_mb,
                                   .is_check = c->check};
-    if (c->net != NULL) (void)eni_net_parse(c->net, &out->net_bytes_per_s, &out->net_delay_ns, &wrong);
+    if (c->net != NULL) (void)eni_net_parse(c->net, &out->net_bytes_per_s, &out->net_delay_ns);
 }
 
 static void tell_records(const eni_config *c, eni_record_options *out)

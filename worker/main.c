@@ -13,22 +13,23 @@
 /* `worker --strategy=ssp --help`: what that strategy takes. */
 static void describe_strategy(const eni_config *config)
 {
-    char plugins[4096], word[ENI_STRATEGY_WORD_MAX];
+    char plugins[4096];
     const en_strategy *strategy;
-    const char *options;
     if (!eni_config_is_given(config, "strategy") || eni_folder_plugins(plugins, sizeof plugins) != EN_OK)
         return;
-    if (eni_plugin_split(config->strategy, word, &options) != EN_OK) return;
-    if (eni_plugin_find(plugins, word, &strategy) != EN_OK) return;
+    if (eni_plugin_find(plugins, config->strategy, &strategy) != EN_OK) return;
     printf("\n");
     eni_plugin_show(stdout, strategy);
 }
 
-/* The last resort of shutdown.h. */
+/* The last resort of shutdown.h: the compute thread is inside a long kernel, and this is another one. */
 static void leave_at_once(void *user, int code)
 {
-    const eni_worker *worker = user;
-    eni_worker_abandon(user, code);
+    eni_worker *worker = user;
+    const bool is_failed = code == 1;
+    eni_result_cut_short(&worker->rank, is_failed ? "failed" : "interrupted",
+                         is_failed ? "a process was lost" : "");
+    if (worker->rank.token_path[0] != 0) eni_token_remove(worker->rank.token_path);
     eni_end_write((int)worker->config->result_fd);
     _exit(code);
 }

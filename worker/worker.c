@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
 #include "data/plan.h"
 #include "models/registry.h"
@@ -24,17 +25,14 @@
 static en_status find_strategy(eni_worker *w)
 {
     eni_job *job = &w->rank.job;
-    char word[ENI_STRATEGY_WORD_MAX];
-    const char *given;
-    EN_TRY(eni_plugin_split(w->config->strategy, word, &given));
-    EN_TRY(eni_plugin_find(w->plugin_dir, word, &job->strategy));
+    EN_TRY(eni_plugin_find(w->plugin_dir, w->config->strategy, &job->strategy));
     if (job->strategy->flags & EN_ALONE && w->rank.world.nranks > 1)
         return eni_fail(
             EN_EINVAL, "worker",
             "%s trains in one process, here are %d workers: use -n 1, and --accumulate=%d for the "
             "micro-batches of all",
             job->strategy->name, w->rank.world.nranks, w->rank.world.nranks);
-    return eni_options_new(job->strategy, given, &job->options);
+    return eni_options_new(job->strategy, eni_spec_options(w->config->strategy), &job->options);
 }
 
 static en_status find_network(eni_worker *w)
@@ -352,12 +350,4 @@ en_status eni_worker_run(eni_worker *w)
     eni_shutdown_watch(rank->shutdown, NULL);
     close_all(w);
     return as_refusal(w, st);
-}
-
-void eni_worker_abandon(eni_worker *w, int code)
-{
-    const bool is_failed = code == 1;
-    eni_result_cut_short(&w->rank, is_failed ? "failed" : "interrupted",
-                         is_failed ? "a process was lost" : "");
-    if (w->rank.token_path[0] != 0) eni_token_remove(w->rank.token_path);
 }

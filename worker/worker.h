@@ -62,10 +62,6 @@ typedef struct eni_worker {
 /* worker.c: the whole life of a rank. Returns what main turns into the exit code. */
 en_status eni_worker_run(eni_worker *worker);
 
-/* worker.c: what must be done before the process ends without its compute thread, which is inside a long
- * kernel. On any thread; `code` is the exit code to come. */
-void eni_worker_abandon(eni_worker *worker, int code);
-
 /* command.c. tell_rank: before anything else. validate: EN_EINVAL, and what eni_weights_load says; reads
  * --init. begin_folders, at rank 0 once nothing can be refused any more: --out makes room, and all that is
  * written to are there. */

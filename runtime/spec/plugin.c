@@ -36,7 +36,7 @@ en_status eni_plugin_split(const char *spec, char word_out[ENI_STRATEGY_WORD_MAX
                         spec);
     memcpy(word_out, spec, length);
     word_out[length] = 0;
-    *options_out = spec[length] == ':' ? spec + length + 1 : spec + length;
+    *options_out = eni_spec_options(spec);
     return EN_OK;
 }
 
@@ -278,9 +278,11 @@ static void consider_builtin(void *user, const en_strategy *s, const char *path)
     consider(user, s);
 }
 
-en_status eni_plugin_find(const char *folder, const char *word, const en_strategy **strategy_out)
+en_status eni_plugin_find(const char *folder, const char *spec, const en_strategy **strategy_out)
 {
-    char path[ENI_STRATEGY_WORD_MAX];
+    char word[ENI_STRATEGY_WORD_MAX], path[ENI_STRATEGY_WORD_MAX];
+    const char *options;
+    EN_TRY(eni_plugin_split(spec, word, &options));
     search found = {.name = word};
     if (eni_plugin_is_path(word)) {
         const en_strategy *first = NULL;

@@ -34,12 +34,13 @@ en_status eni_plugin_split(const char *spec, char word_out[ENI_STRATEGY_WORD_MAX
 /* 1 if `word` is a path and not the name of a built-in: it contains '/' or ends in ".so". */
 int eni_plugin_is_path(const char *word);
 
-/* The strategy called `word` in `folder`, or in the file `word` names. Of a file with several tables a path
- * takes the first, "FILE.so@name" the one so called. *strategy_out is valid until the process ends.
+/* The strategy that `spec` names in `folder`, or in the file that it names; its options are not looked at. Of a
+ * file with several tables a path takes the first, "FILE.so@name" the one so called. *strategy_out is valid
+ * until the process ends.
  * EN_ENOENT: no such file or name (the nearest name is told); EN_EFORMAT: not a strategy file; EN_EVERSION:
  * built for another ABI; EN_EINVAL: a table that breaks the contract. Logged. Main thread; may block on the
  * file system, and runs the file's constructors. */
-en_status eni_plugin_find(const char *folder, const char *word, const en_strategy **strategy_out);
+en_status eni_plugin_find(const char *folder, const char *spec, const en_strategy **strategy_out);
 
 /* Calls visit for every built-in, sorted by file, in the order of the file: for `entrain strategies` and
  * --help. `path` is valid during the call. A file that does not load is logged and ends the list with its

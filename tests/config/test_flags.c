@@ -274,21 +274,6 @@ static void an_arm_is_a_strategy_and_keys(void **state)
     eni_config_fini(&base);
 }
 
-static void a_strategy_splits(void **state)
-{
-    (void)state;
-    char word[64];
-    const char *options;
-    assert_int_equal(eni_strategy_split("ssp:bound=3", word, sizeof word, &options), EN_OK);
-    assert_string_equal(word, "ssp");
-    assert_string_equal(options, "bound=3");
-    assert_int_equal(eni_strategy_split("ring", word, sizeof word, &options), EN_OK);
-    assert_string_equal(options, "");
-    assert_int_equal(eni_strategy_split("/a:b/c.so:file=/x/y:z", word, sizeof word, &options), EN_OK);
-    assert_string_equal(word, "/a:b/c.so");
-    assert_string_equal(options, "file=/x/y:z");
-}
-
 static void help_shows_the_keys_of_its_program(void **state)
 {
     (void)state;
@@ -466,7 +451,6 @@ int main(void)
         cmocka_unit_test(keys_that_follow_from_others),
         cmocka_unit_test(lists_collect),
         cmocka_unit_test(an_arm_is_a_strategy_and_keys),
-        cmocka_unit_test(a_strategy_splits),
         cmocka_unit_test(help_shows_the_keys_of_its_program),
         cmocka_unit_test(help_needs_no_complete_line),
         cmocka_unit_test(only_these_are_an_arms_own),

@@ -44,10 +44,11 @@ static void split_takes_name_and_options(void **state)
         {"ring", "ring", ""},
         {"./a:b/mine.so:period=8,x=y:z", "./a:b/mine.so", "period=8,x=y:z"},
         {"mine.so", "mine.so", ""},
+        {"/a:b/c.so:file=/x/y:z", "/a:b/c.so", "file=/x/y:z"},
         {"ssp:file=/a:b", "ssp", "file=/a:b"}};
     char word[ENI_STRATEGY_WORD_MAX];
     const char *options;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         assert_int_equal(eni_plugin_split(cases[i][0], word, &options), EN_OK);
         assert_string_equal(word, cases[i][1]);
         assert_string_equal(options, cases[i][2]);
