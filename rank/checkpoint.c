@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/json.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/mean.h"
@@ -88,11 +89,12 @@ static const field checkpoint_fields[] = {
     {WHOLE(eni_checkpoint, dropped)},      {WHOLE(eni_checkpoint, train_ns)},
     {WHOLE(eni_checkpoint, eval_ns)},
 };
+#define SUM(name) #name, offsetof(eni_rank_facts, sum.name), 0
 static const field rank_fields[] = {
-    {WHOLE(eni_rank_facts, steps)},
-    {WHOLE(eni_rank_facts, samples)},
-    {WHOLE(eni_rank_facts, last_samples)},
-    {WHOLE(eni_rank_facts, last_correct)},
+    {SUM(steps)},
+    {SUM(samples)},
+    {SUM(last_samples)},
+    {SUM(last_correct)},
     {"state", offsetof(eni_rank_facts, state_bytes), 0},
 };
 enum {
@@ -114,7 +116,7 @@ static json_t *rank_json(const eni_rank_facts *rank)
 {
     json_t *o = json_object();
     write_fields(o, rank, rank_fields, RANK_FIELDS);
-    json_object_set_new(o, "last_loss", isfinite(rank->last_loss) ? json_real(rank->last_loss) : json_null());
+    eni_json_set_number(o, "last_loss", rank->sum.last_loss);
     if (rank->scale.scale > 0)
         json_object_set_new(o, "loss_scale",
                             json_pack("[f, I, I, I]", rank->scale.scale, (json_int_t)rank->scale.good,
@@ -299,7 +301,7 @@ static en_status take_rank(const json_t *o, eni_rank_facts *rank, char *why_out)
     EN_TRY(take_scale(json_object_get(o, "loss_scale"), &rank->scale, why_out));
     if (rank->state_bytes > STATE_MAX)
         return wrong(why_out, EN_EFORMAT, "a rank's state has %zu bytes", rank->state_bytes);
-    rank->last_loss = json_is_number(loss) ? json_number_value(loss) : NAN;
+    rank->sum.last_loss = json_is_number(loss) ? json_number_value(loss) : NAN;
     return EN_OK;
 }
 

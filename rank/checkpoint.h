@@ -55,12 +55,16 @@ typedef struct eni_scale_facts {
     uint64_t samples; /* whose gradients did not count */
 } eni_scale_facts;
 
-/* What one rank had done; sums over the whole run so far. */
-typedef struct eni_rank_facts {
+/* What one rank has computed; sums over the whole run so far. */
+typedef struct eni_tally {
     uint64_t steps, samples;
     uint64_t last_samples, last_correct; /* of the last epoch */
-    double last_loss;                    /* NaN: diverged */
-    uint8_t *state;                      /* (state_bytes) the strategy's, or NULL */
+    double last_loss;                    /* sum over the samples of the last epoch; NaN: diverged */
+} eni_tally;
+
+typedef struct eni_rank_facts {
+    eni_tally sum;
+    uint8_t *state; /* (state_bytes) the strategy's, or NULL */
     size_t state_bytes;
     eni_scale_facts scale;
 } eni_rank_facts;

@@ -18,7 +18,7 @@ static void trace_coll(void *user, const char *name, int64_t begin_ns, int64_t e
 {
     eni_rank *self = user;
     eni_trace_span(self->records.trace, ENI_TRACE_COMM, name, begin_ns, end_ns,
-                   (int64_t)self->records.stats.steps, (int)bucket, bytes);
+                   (int64_t)self->records.stats.sum.steps, (int)bucket, bytes);
 }
 
 /* Opens what the members reach each other by, and the group. */

@@ -90,9 +90,7 @@ typedef struct eni_deferred_step {
 
 /* Sums of this rank over the whole run, for result.json. */
 typedef struct eni_stats {
-    uint64_t steps, samples;             /* computed by this rank */
-    uint64_t last_samples, last_correct; /* of the last epoch */
-    double last_loss;                    /* sum over the samples of the last epoch */
+    eni_tally sum;
     int64_t data_ns, compute_ns, send_ns, wait_ns, update_ns, step_ns;
     int64_t hidden_ns;      /* of compute_ns: an exchange was under way behind it (eni_host_counters) */
     int64_t clock_begin_ns; /* when all began together; 0: not yet */
@@ -100,7 +98,7 @@ typedef struct eni_stats {
     int64_t train_ns, eval_ns;
     int64_t startup_ns;   /* eni_startup_ns at the end of this process's first step; 0: there was none */
     int64_t before_ns;    /* on the training clock of the runs that this one goes on from */
-    uint64_t begin_steps; /* `steps` when this process began; the *_ns are of those since */
+    uint64_t begin_steps; /* `sum.steps` when this process began; the *_ns are of those since */
     eni_moved moved;      /* by training steps: without the broadcast of the start and without snapshots */
     int has_diverged;     /* a loss was not finite: said once */
 } eni_stats;

@@ -66,16 +66,17 @@ static char *report_of_this_rank(const eni_rank *self)
     eni_json_set_text(o, "role", role);
     eni_json_set_text(o, "host", self->host);
     eni_json_set_text(o, "cores", cores);
-    ENI_JSON_SET_INTS(
-        o, {"rank", (uint64_t)self->world.rank}, {"pid", (uint64_t)getpid()},
-        {"steps", t->steps - t->begin_steps}, {"all_steps", t->steps}, {"samples_computed", t->samples},
-        {"data_ns", (uint64_t)t->data_ns}, {"compute_ns", (uint64_t)t->compute_ns},
-        {"send_ns", (uint64_t)t->send_ns}, {"wait_ns", (uint64_t)t->wait_ns},
-        {"update_ns", (uint64_t)t->update_ns}, {"hidden_ns", (uint64_t)t->hidden_ns},
-        {"step_ns", (uint64_t)t->step_ns}, {"clock_begin_ns", (uint64_t)t->clock_begin_ns},
-        {"last_samples", t->last_samples}, {"last_correct", t->last_correct}, {"own_steps", host.steps},
-        {"max_rss", (uint64_t)usage.ru_maxrss * 1024}, {"data_bytes", self->trainer.about.data_bytes});
-    eni_json_set_number(o, "last_loss", t->last_loss);
+    ENI_JSON_SET_INTS(o, {"rank", (uint64_t)self->world.rank}, {"pid", (uint64_t)getpid()},
+                      {"steps", t->sum.steps - t->begin_steps}, {"all_steps", t->sum.steps},
+                      {"samples_computed", t->sum.samples}, {"data_ns", (uint64_t)t->data_ns},
+                      {"compute_ns", (uint64_t)t->compute_ns}, {"send_ns", (uint64_t)t->send_ns},
+                      {"wait_ns", (uint64_t)t->wait_ns}, {"update_ns", (uint64_t)t->update_ns},
+                      {"hidden_ns", (uint64_t)t->hidden_ns}, {"step_ns", (uint64_t)t->step_ns},
+                      {"clock_begin_ns", (uint64_t)t->clock_begin_ns}, {"last_samples", t->sum.last_samples},
+                      {"last_correct", t->sum.last_correct}, {"own_steps", host.steps},
+                      {"max_rss", (uint64_t)usage.ru_maxrss * 1024},
+                      {"data_bytes", self->trainer.about.data_bytes});
+    eni_json_set_number(o, "last_loss", t->sum.last_loss);
     eni_json_set_number(o, "cpu_seconds",
                         (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                             (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6);
@@ -187,7 +188,7 @@ static uint64_t own_samples_before(const eni_rank *self, int rank)
 {
     int is_known =
         self->saving.past.world == (uint64_t)self->world.nranks && (uint32_t)rank < self->saving.past.nranks;
-    return is_known ? self->saving.past.ranks[rank].samples : 0;
+    return is_known ? self->saving.past.ranks[rank].sum.samples : 0;
 }
 
 /* Whose gradients fp16 had no room for: computed, and applied nowhere. */
@@ -297,7 +298,7 @@ static void add_staleness(const eni_rank *self, const json_t *reports, json_t *r
 {
     static const char *const keys[] = {"staleness", "staleness_steady", "holds", "max_clocks_ahead"};
     const json_t *psd = store_report(self, reports);
-    const json_int_t steps = (json_int_t)(self->records.stats.steps * (uint64_t)self->world.nranks);
+    const json_int_t steps = (json_int_t)(self->records.stats.sum.steps * (uint64_t)self->world.nranks);
     if (json_object_get(psd, "staleness") == NULL)
         json_object_set_new(result, "staleness",
                             json_pack("{s:f, s:i, s:i, s:i, s:i, s:[[i, I]]}", "mean", 0.0, "p50", 0, "p95",
@@ -427,9 +428,9 @@ static void add_outcome(const eni_rank *self, const json_t *reports, const judge
     const json_t *psd = store_report(self, reports);
     double n = sum_over_ranks(reports, "last_samples"), seconds = (double)t->train_ns * 1e-9;
     double computed = json_number_value(json_object_get(result, "samples_computed"));
-    uint64_t updates = t->steps;
+    uint64_t updates = t->sum.steps;
     if (psd != NULL) updates = eni_json_int_of(psd, "updates") + self->saving.past.updates;
-    eni_json_set_int(result, "steps", t->steps);
+    eni_json_set_int(result, "steps", t->sum.steps);
     eni_json_set_int(result, "updates", updates);
     eni_json_set_number(result, "train_seconds", seconds);
     eni_json_set_number(result, "eval_seconds", (double)t->eval_ns * 1e-9);
@@ -596,7 +597,7 @@ static en_status evaluate_last(eni_rank *self, uint64_t version, judgement *j)
 {
     *j = (judgement){.loss = NAN, .accuracy = NAN, .curve.last = {.loss = NAN, .accuracy = NAN}};
     if (eni_shutdown_is_asked(self->shutdown)) return EN_OK;
-    eni_member_note(self->member, (int64_t)self->records.stats.steps, "evaluation");
+    eni_member_note(self->member, (int64_t)self->records.stats.sum.steps, "evaluation");
     const en_status st = evaluate_all(self, version, j);
     return st == EN_EINTR && eni_shutdown_status(self->shutdown) == EN_OK ? EN_OK : st;
 }

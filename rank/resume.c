@@ -391,15 +391,10 @@ static void restore_tally(eni_rank *self)
     uint64_t known = 0;
     int is_same_world = c->world == (uint64_t)self->world.nranks;
     for (uint32_t i = 0; is_same_world && i < c->nranks; i++)
-        known += c->ranks[i].samples;
-    if (is_same_world && r < c->nranks) {
-        t->samples = c->ranks[r].samples;
-        t->last_samples = c->ranks[r].last_samples;
-        t->last_correct = c->ranks[r].last_correct;
-        t->last_loss = c->ranks[r].last_loss;
-    }
+        known += c->ranks[i].sum.samples;
+    if (is_same_world && r < c->nranks) t->sum = c->ranks[r].sum;
     self->saving.carried = c->samples > known ? c->samples - known : 0;
-    t->steps = t->begin_steps = self->saving.first_step;
+    t->sum.steps = t->begin_steps = self->saving.first_step;
     t->before_ns = c->train_ns;
     t->eval_ns = c->eval_ns;
     memcpy(self->job.init_sha256, c->init_sha256, sizeof self->job.init_sha256);

@@ -304,13 +304,7 @@ static size_t blob_bytes(const collection *k)
 /* But for the strategy's state. */
 static eni_rank_facts own_facts(const eni_rank *self)
 {
-    const eni_stats *t = &self->records.stats;
-    return (eni_rank_facts){.steps = t->steps,
-                            .samples = t->samples,
-                            .last_samples = t->last_samples,
-                            .last_correct = t->last_correct,
-                            .last_loss = t->last_loss,
-                            .scale = eni_trainer_scale(&self->trainer)};
+    return (eni_rank_facts){.sum = self->records.stats.sum, .scale = eni_trainer_scale(&self->trainer)};
 }
 
 static void fill_blob(const collection *k, uint8_t *blob)
@@ -694,7 +688,7 @@ static en_status save_at(eni_rank *self, uint64_t samples)
 {
     eni_saver *s = self->saving.saver;
     int is_alone = self->job.is_claiming; /* rank 0 asks the store, nobody else is needed */
-    eni_member_note(self->member, (int64_t)self->records.stats.steps, "checkpoint");
+    eni_member_note(self->member, (int64_t)self->records.stats.sum.steps, "checkpoint");
     EN_TRY(eni_step_settle(self, true));
     EN_TRY(eni_trainer_bring(&self->trainer, true));
     keep_records(self);
@@ -721,7 +715,8 @@ en_status eni_save_step(eni_rank *self, uint64_t samples)
 /* Where the run was called off: all ranks are at the same step, or done with the store. */
 static uint64_t end_samples(const eni_rank *self)
 {
-    return self->job.is_claiming ? 0 : eni_plan_samples_before(&self->job.plan, self->records.stats.steps);
+    return self->job.is_claiming ? 0
+                                 : eni_plan_samples_before(&self->job.plan, self->records.stats.sum.steps);
 }
 
 en_status eni_save_finish(eni_rank *self)

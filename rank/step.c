@@ -208,8 +208,8 @@ static void note_step(eni_step_run *run)
                         .staleness = after.staleness};
     self->records.deferred = (eni_deferred_step){
         .is_there = 1, .step = s, .set = run->set, .loss = run->loss, .correct = run->correct};
-    t->steps++;
-    t->samples += run->nsamples;
+    t->sum.steps++;
+    t->sum.samples += run->nsamples;
     add(&t->moved, moved.payload_sent, moved.payload_received, moved.wire, moved.shm);
     t->step_ns += s.step_ns;
     t->data_ns += s.data_ns;
@@ -235,15 +235,15 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
     s->correct = deferred->correct;
     warn_if_diverged(self, s);
     eni_recorder_add(self->records.recorder, s);
-    if (self->records.asked.log_every < 2 || (t->steps - 1) % self->records.asked.log_every == 0)
+    if (self->records.asked.log_every < 2 || (t->sum.steps - 1) % self->records.asked.log_every == 0)
         eni_tensorboard_step(self->records.tensorboard, s);
     if (s->epoch + 1 >=
         (self->job.plan.samples + self->job.plan.epoch_samples - 1) / self->job.plan.epoch_samples) {
-        t->last_loss += deferred->loss;
-        t->last_correct += deferred->correct;
-        t->last_samples += s->nsamples;
+        t->sum.last_loss += deferred->loss;
+        t->sum.last_correct += deferred->correct;
+        t->sum.last_samples += s->nsamples;
     }
-    eni_member_note_samples(self->member, t->samples);
+    eni_member_note_samples(self->member, t->sum.samples);
     if (self->world.rank == 0) eni_bar_step(&self->records.bar, s->step, s->samples, s->loss);
     return EN_OK;
 }
@@ -304,7 +304,7 @@ en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples)
     const int64_t end = eni_now_ns(); /* of the step: what follows is on the clock too */
     eni_host_counters now;
     EN_TRY(eni_step_settle(self, true));
-    eni_member_note(self->member, (int64_t)self->records.stats.steps, "snapshot");
+    eni_member_note(self->member, (int64_t)self->records.stats.sum.steps, "snapshot");
     EN_TRY(eni_snapshot(self));
     eni_host_count(self->exchange.host, &now);
     if (self->world.rank == 0)

@@ -97,18 +97,13 @@ static en_status load_trace(eni_json *reader, trace *t)
     return reader->status;
 }
 
-static void role_of(const trace *t, long pid, char *text_out, size_t size)
+/* NULL: it has not told. */
+static const char *role_of(const trace *t, long pid)
 {
-    snprintf(text_out, size, "process %ld", pid);
+    const char *role = NULL;
     for (size_t i = 0; i < t->nprocesses; i++)
-        if (t->processes[i].pid == pid) snprintf(text_out, size, "%s", t->processes[i].role);
-}
-
-static bool is_rank_0(const trace *t, long pid)
-{
-    char role[64];
-    role_of(t, pid, role, sizeof role);
-    return strcmp(role, "rank 0") == 0;
+        if (t->processes[i].pid == pid) role = t->processes[i].role;
+    return role;
 }
 
 /* ---- the step ------------------------------------------------------------------------------------------ */
@@ -139,7 +134,9 @@ static bool choose_window(const trace *t, window *window_out)
         windows[s] = (window){INFINITY, -INFINITY, s};
     for (size_t i = 0; i < t->nspans; i++) {
         const drawn_span *s = &t->spans[i];
-        if (s->step < 0 || s->step > last || s->tid != ENI_TRACE_COMPUTE || !is_rank_0(t, s->pid)) continue;
+        const char *role = role_of(t, s->pid);
+        if (s->step < 0 || s->step > last || s->tid != ENI_TRACE_COMPUTE) continue;
+        if (role == NULL || strcmp(role, "rank 0") != 0) continue;
         windows[s->step].begin = fmin(windows[s->step].begin, s->begin);
         windows[s->step].end = fmax(windows[s->step].end, s->end);
     }
@@ -158,17 +155,14 @@ static size_t lane_of(const trace *t, eni_trace_step *step, const drawn_span *s)
         if (step->lanes[i].pid == s->pid && step->lanes[i].tid == s->tid) return i;
     if (step->nlanes == ENI_TRACE_LANES) return ENI_TRACE_LANES;
     eni_trace_lane *lane = &step->lanes[step->nlanes];
-    char role[40];
-    role_of(t, s->pid, role, sizeof role);
-    lane->pid = s->pid;
-    lane->tid = s->tid;
+    const char *role = role_of(t, s->pid);
+    *lane = (eni_trace_lane){.pid = s->pid, .tid = s->tid};
+    if (role == NULL) eni_text_add(lane->name, sizeof lane->name, "process %ld", s->pid);
+    if (role != NULL) eni_text_add(lane->name, sizeof lane->name, "%.39s", role);
     if (s->tid >= ENI_TRACE_SHARD0)
-        snprintf(lane->name, sizeof lane->name, "%s shard %ld", role, s->tid - ENI_TRACE_SHARD0);
-    else
-        snprintf(lane->name, sizeof lane->name, "%s%s", role,
-                 s->tid == ENI_TRACE_COMM     ? " comm"
-                 : s->tid == ENI_TRACE_LOADER ? " loader"
-                                              : "");
+        eni_text_add(lane->name, sizeof lane->name, " shard %ld", s->tid - ENI_TRACE_SHARD0);
+    else if (s->tid == ENI_TRACE_COMM || s->tid == ENI_TRACE_LOADER)
+        eni_text_add(lane->name, sizeof lane->name, s->tid == ENI_TRACE_COMM ? " comm" : " loader");
     return step->nlanes++;
 }
 

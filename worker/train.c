@@ -37,7 +37,7 @@ static en_status stop_clock(eni_rank *rank)
 {
     eni_stats *stats = &rank->records.stats;
     rank->records.is_concluding = 1;
-    eni_member_note(rank->member, (int64_t)stats->steps, "finish");
+    eni_member_note(rank->member, (int64_t)stats->sum.steps, "finish");
     if (rank->exchange.client != NULL) EN_TRY(eni_client_finished(rank->exchange.client));
     EN_TRY(eni_member_gather(rank->member, "trained", NULL, 0, NULL, INT64_MAX));
     stats->clock_end_ns = eni_now_ns();

@@ -79,7 +79,7 @@ static eni_checkpoint made_up(uint64_t samples)
     c.ranks = eni_alloc_array(2, sizeof *c.ranks);
     c.nranks = 2;
     for (uint8_t r = 0; r < 2; r++) {
-        c.ranks[r] = (eni_rank_facts){7, 28, 3, 2, 0.1 + r, eni_alloc(5), 5, {0, 0, 0, 0}};
+        c.ranks[r] = (eni_rank_facts){{7, 28, 3, 2, 0.1 + r}, eni_alloc(5), 5, {0, 0, 0, 0}};
         if (r == 1) c.ranks[r].scale = (eni_scale_facts){32768, 1999, 4, 61};
         memcpy(c.ranks[r].state, (uint8_t[]){r, 0, 255, 1, 2}, 5);
     }
@@ -124,7 +124,7 @@ static void it_comes_back_as_it_was(void **state)
     assert_true(b.ranks[0].scale.scale == 0 && b.ranks[1].scale.scale == 32768);
     assert_true(b.ranks[1].scale.good == 1999 && b.ranks[1].scale.overflows == 4 &&
                 b.ranks[1].scale.samples == 61);
-    assert_true(b.ranks[1].last_loss == 1.1 && b.stretches[1].samples == 12801);
+    assert_true(b.ranks[1].sum.last_loss == 1.1 && b.stretches[1].samples == 12801);
     assert_string_equal(b.history[0], "/a \"b\"/c");
     free(facts_a);
     free(facts_b);
