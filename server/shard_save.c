@@ -6,6 +6,7 @@
  * The shard stops only for the copy into memory; what takes long is the disk. One state is under way at a
  * time. */
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,9 +50,8 @@ struct eni_shard_saves {
     eni_snapshot_figures figures;
 
     pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    int is_started, is_stopping; /* under lock */
+    int is_started;
+    sem_t wake; /* a state is COMMITTED, or the thread is to end */
 };
 
 /* ---- the writer's thread ------------------------------------------------------------------------------- */
@@ -77,19 +77,14 @@ static void *run_writer(void *user)
 {
     eni_shard *shard = user;
     eni_shard_saves *saves = shard->saves;
-    pthread_mutex_lock(&saves->lock);
     for (;;) {
-        while (atomic_load(&saves->phase) != COMMITTED && !saves->is_stopping)
-            pthread_cond_wait(&saves->wake, &saves->lock);
-        if (atomic_load(&saves->phase) != COMMITTED) break;
-        pthread_mutex_unlock(&saves->lock);
+        while (sem_wait(&saves->wake) != 0) {
+        }
+        if (atomic_load(&saves->phase) != COMMITTED) return NULL;
         write_state(shard->config.state, saves);
         atomic_store(&saves->phase, WRITTEN);
         eni_shard_call_attention(shard);
-        pthread_mutex_lock(&saves->lock);
     }
-    pthread_mutex_unlock(&saves->lock);
-    return NULL;
 }
 
 static en_status add_bytes(void *user, const void *bytes, size_t length)
@@ -114,13 +109,13 @@ static en_status add_bytes(void *user, const void *bytes, size_t length)
 
 static uint64_t *seq_at(const eni_shard *shard, uint64_t *seqs, int32_t rank, uint32_t bucket)
 {
-    return &seqs[(uint64_t)rank * shard->config.setup->nbuckets + bucket];
+    return &seqs[(uint64_t)rank * shard->config.setup->store.nbuckets + bucket];
 }
 
 static void note_seqs(const eni_shard *shard, uint64_t *seqs)
 {
     for (int32_t r = 0; r < shard->config.nranks; r++)
-        for (uint32_t b = 0; b < shard->config.setup->nbuckets; b++)
+        for (uint32_t b = 0; b < shard->config.setup->store.nbuckets; b++)
             *seq_at(shard, seqs, r, b) = eni_store_seq(shard->store, r, b);
 }
 
@@ -192,10 +187,8 @@ static void begin(eni_shard *shard)
         return;
     }
     note_seqs(shard, saves->taken);
-    pthread_mutex_lock(&saves->lock);
     atomic_store(&saves->phase, COMMITTED);
-    pthread_cond_signal(&saves->wake);
-    pthread_mutex_unlock(&saves->lock);
+    sem_post(&saves->wake);
     const int64_t end_ns = eni_now_ns();
     shard->figures.save_ns += end_ns - begin_ns;
     eni_trace_span(shard->config.trace, ENI_TRACE_SHARD0 + shard->config.index, "state", begin_ns, end_ns, -1,
@@ -302,14 +295,13 @@ static en_status load(eni_shard *shard, int *was_loaded_out)
 en_status eni_shard_save_open(eni_shard *shard, int *was_loaded_out)
 {
     const eni_shard_config *config = &shard->config;
-    const size_t nranks = (size_t)config->nranks, nseqs = nranks * config->setup->nbuckets;
+    const size_t nranks = (size_t)config->nranks, nseqs = nranks * config->setup->store.nbuckets;
     *was_loaded_out = 0;
     if (!config->state) return EN_OK;
     eni_shard_saves *saves = eni_alloc(sizeof *saves);
     if (!saves) return EN_ENOMEM;
     shard->saves = saves;
-    pthread_mutex_init(&saves->lock, NULL);
-    pthread_cond_init(&saves->wake, NULL);
+    sem_init(&saves->wake, 0, 0);
     saves->limit = config->state_every;
     saves->stamp = (eni_state_stamp){.kind = ENI_STATE_SHARD,
                                      .shard = (uint32_t)config->index,
@@ -330,13 +322,9 @@ void eni_shard_save_close(eni_shard *shard)
 {
     eni_shard_saves *saves = shard->saves;
     if (!saves) return;
-    pthread_mutex_lock(&saves->lock);
-    saves->is_stopping = 1;
-    pthread_cond_signal(&saves->wake);
-    pthread_mutex_unlock(&saves->lock);
+    sem_post(&saves->wake); /* what is COMMITTED is written before it comes to that */
     if (saves->is_started) pthread_join(saves->thread, NULL);
-    pthread_cond_destroy(&saves->wake);
-    pthread_mutex_destroy(&saves->lock);
+    sem_destroy(&saves->wake);
     free(saves->bytes);
     eni_free(saves->client);
     eni_free(saves->taken);
