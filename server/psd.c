@@ -162,7 +162,6 @@ static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i
         .net = psd->net,
         .is_insecure = psd->config->insecure,
         .setup = &psd->setup,
-        .strategy = psd->strategy,
         .index = psd->share.first + i,
         .nshards = psd->share.nshards,
         .nranks = psd->nranks,
@@ -266,8 +265,9 @@ static en_status open_shards(eni_psd *psd, const eni_world_info *world, char why
                  en_status_str(st));
     else
         eni_info("psd", "%d worker%s here: %u bucket%s, %llu elements, %s", psd->nranks,
-                 psd->nranks == 1 ? " is" : "s are", psd->setup.nbuckets, psd->setup.nbuckets == 1 ? "" : "s",
-                 (unsigned long long)psd->setup.elements, psd->strategy->name);
+                 psd->nranks == 1 ? " is" : "s are", psd->setup.store.nbuckets,
+                 psd->setup.store.nbuckets == 1 ? "" : "s", (unsigned long long)psd->setup.elements,
+                 psd->strategy->name);
     return st;
 }
 

@@ -136,15 +136,15 @@ static int by_offset(const void *a, const void *b)
 
 static en_status check_overlap(const key_reader *r, const eni_setup *setup)
 {
-    uint64_t(*range)[2] = eni_alloc_array(setup->nbuckets, sizeof *range), end = 0;
+    uint64_t(*range)[2] = eni_alloc_array(setup->store.nbuckets, sizeof *range), end = 0;
     int is_apart = 1;
     if (!range) return refuse(r, EN_ENOMEM, "psd is out of memory");
-    for (uint32_t b = 0; b < setup->nbuckets; b++) {
+    for (uint32_t b = 0; b < setup->store.nbuckets; b++) {
         range[b][0] = setup->offsets[b];
         range[b][1] = setup->offsets[b] + setup->counts[b];
     }
-    qsort(range, setup->nbuckets, sizeof *range, by_offset);
-    for (uint32_t b = 0; b < setup->nbuckets && is_apart; b++) {
+    qsort(range, setup->store.nbuckets, sizeof *range, by_offset);
+    for (uint32_t b = 0; b < setup->store.nbuckets && is_apart; b++) {
         is_apart = range[b][0] >= end;
         end = range[b][1];
     }
@@ -156,11 +156,11 @@ static en_status read_buckets(const key_reader *r, eni_setup *setup)
 {
     uint32_t noffsets;
     EN_TRY(whole_of(r, "elements", &setup->elements));
-    EN_TRY(list_of(r, "buckets", &setup->counts, &setup->nbuckets));
+    EN_TRY(list_of(r, "buckets", &setup->counts, &setup->store.nbuckets));
     EN_TRY(list_of(r, "bucket-offsets", &setup->offsets, &noffsets));
-    if (noffsets != setup->nbuckets)
-        return refuse(r, EN_EPROTO, "there are %u buckets and %u offsets", setup->nbuckets, noffsets);
-    for (uint32_t b = 0; b < setup->nbuckets; b++) {
+    if (noffsets != setup->store.nbuckets)
+        return refuse(r, EN_EPROTO, "there are %u buckets and %u offsets", setup->store.nbuckets, noffsets);
+    for (uint32_t b = 0; b < setup->store.nbuckets; b++) {
         const uint64_t count = setup->counts[b], offset = setup->offsets[b];
         if (count == 0 || count > ENI_BUCKET_MAX / sizeof(float))
             return refuse(r, EN_EPROTO, "bucket %u has %llu elements, it must have 1 to %llu", b,
@@ -178,20 +178,21 @@ static en_status read_optimizer(const key_reader *r, eni_setup *setup)
     double momentum = 0, decay = 0, nesterov = 0;
     int kind = 0;
     EN_TRY(text_of(r, "optimizer", &name));
-    setup->optimizer = eni_optimizer_find(name);
-    if (!setup->optimizer) return refuse(r, EN_EPROTO, "this psd does not know the optimizer %.60s", name);
+    setup->store.optimizer = eni_optimizer_find(name);
+    if (!setup->store.optimizer)
+        return refuse(r, EN_EPROTO, "this psd does not know the optimizer %.60s", name);
     EN_TRY(real_of(r, "momentum", 0, &momentum));
     EN_TRY(real_of(r, "weight-decay", 0, &decay));
     EN_TRY(real_of(r, "nesterov", 0, &nesterov));
-    setup->hyper =
+    setup->store.hyper =
         (eni_hyper){.momentum = (float)momentum, .weight_decay = (float)decay, .nesterov = nesterov != 0};
     EN_TRY(word_of(r, "lr-schedule", eni_schedule_names, ENI_SCHEDULES, &kind));
-    setup->schedule.kind = (eni_schedule_kind)kind;
-    EN_TRY(real_of(r, "lr", 0, &setup->schedule.base));
-    EN_TRY(real_of(r, "lr-gamma", 0, &setup->schedule.gamma));
-    EN_TRY(whole_of(r, "lr-warmup", &setup->schedule.warmup));
-    EN_TRY(whole_of(r, "lr-step", &setup->schedule.step_samples));
-    return whole_of(r, "total-samples", &setup->schedule.total);
+    setup->store.schedule.kind = (eni_schedule_kind)kind;
+    EN_TRY(real_of(r, "lr", 0, &setup->store.schedule.base));
+    EN_TRY(real_of(r, "lr-gamma", 0, &setup->store.schedule.gamma));
+    EN_TRY(whole_of(r, "lr-warmup", &setup->store.schedule.warmup));
+    EN_TRY(whole_of(r, "lr-step", &setup->store.schedule.step_samples));
+    return whole_of(r, "total-samples", &setup->store.schedule.total);
 }
 
 static en_status read_strategy(const key_reader *r, const en_strategy *strategy, eni_setup *setup)
@@ -203,6 +204,7 @@ static en_status read_strategy(const key_reader *r, const en_strategy *strategy,
                       "psd was started with --strategy=%s, the workers with --strategy=%.60s", strategy->name,
                       name);
     EN_TRY(text_of(r, "strategy-options", &options));
+    setup->store.strategy = strategy;
     if (eni_options_new(strategy, options, &setup->options) != EN_OK)
         return refuse(r, EN_EMISMATCH, "the options '%.200s' are not those of psd's strategy %s", options,
                       strategy->name);
@@ -216,8 +218,8 @@ static en_status read_all(const key_reader *r, const en_strategy *strategy, eni_
     EN_TRY(read_buckets(r, setup));
     EN_TRY(read_optimizer(r, setup));
     EN_TRY(word_of(r, "sum-order", orders, 2, &order));
-    setup->sum_order = (eni_sum_order)order;
-    EN_TRY(whole_of(r, "seed", &setup->seed));
+    setup->store.sum_order = (eni_sum_order)order;
+    EN_TRY(whole_of(r, "seed", &setup->store.seed));
     EN_TRY(whole_of(r, "budget", &setup->budget));
     return read_net(r, setup);
 }
@@ -228,6 +230,9 @@ en_status eni_setup_read(const en_strategy *strategy, const eni_key_value *key_v
     const key_reader r = {key_values, nkey_values, why_out};
     eni_setup setup = {0};
     const en_status st = read_all(&r, strategy, &setup);
+    setup.store.options = setup.options;
+    setup.store.bucket_counts = setup.counts;
+    setup.store.weight_offsets = setup.offsets;
     if (st == EN_OK)
         *setup_out = setup;
     else
@@ -252,14 +257,6 @@ static en_status compare(const char *key, const char *ours, const char *theirs, 
     return EN_EMISMATCH;
 }
 
-/* A key that rank 0 does not tell (libentrain tells few) is not compared. */
-static en_status compare_key(const eni_key_value *key_values, size_t nkey_values, const char *key,
-                             const char *ours, char *why)
-{
-    const char *theirs = eni_key_value_find(key_values, nkey_values, key);
-    return theirs == NULL ? EN_OK : compare(key, ours, theirs, why);
-}
-
 static en_status compare_net(const char *net, const eni_setup *setup, char *why)
 {
     char ours[80], theirs[80];
@@ -279,15 +276,18 @@ en_status eni_psd_agree(const eni_config *c, const char *version, const eni_opti
     static const char *const transports[] = {"auto", "shm", "tcp"}; /* ENI_TRANSPORT_* */
     char abi[16];
     snprintf(abi, sizeof abi, "%u", EN_STRATEGY_ABI);
-    if (version != NULL) EN_TRY(compare_key(key_values, nkey_values, "version", version, why_out));
-    EN_TRY(compare_key(key_values, nkey_values, "strategy-abi", abi, why_out));
+    const eni_key_value own[] = {
+        {"version", version},
+        {"strategy-abi", abi},
+        {"sum-order", eni_config_is_given(c, "sum-order") ? orders[c->sum_order] : NULL},
+        {"transport", eni_config_is_given(c, "transport") ? transports[c->transport] : NULL}};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        const char *theirs = eni_key_value_find(key_values, nkey_values, own[i].key);
+        if (own[i].value != NULL && theirs != NULL) /* libentrain tells few */
+            EN_TRY(compare(own[i].key, own[i].value, theirs, why_out));
+    }
     if (options != NULL)
         EN_TRY(compare("strategy-options", eni_options_canonical(options),
                        eni_options_canonical(setup->options), why_out));
-    if (eni_config_is_given(c, "sum-order"))
-        EN_TRY(compare("sum-order", orders[c->sum_order], orders[setup->sum_order], why_out));
-    if (eni_config_is_given(c, "transport"))
-        EN_TRY(compare_key(key_values, nkey_values, "transport", transports[c->transport], why_out));
-    if (c->net != NULL) EN_TRY(compare_net(c->net, setup, why_out));
-    return EN_OK;
+    return c->net != NULL ? compare_net(c->net, setup, why_out) : EN_OK;
 }

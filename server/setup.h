@@ -9,22 +9,16 @@
 
 #include "config/config.h"
 #include "core/options.h"
-#include "ops/mean.h"
-#include "ops/optimizer.h"
 #include "runtime/control/control.h"
+#include "runtime/store/store.h"
 
 typedef struct eni_setup {
-    uint32_t nbuckets;
-    uint64_t *counts;  /* (nbuckets) elements */
-    uint64_t *offsets; /* (nbuckets) where each starts in the flat vector of a worker's arena */
-    uint64_t elements; /* of that vector */
-    const eni_optimizer *optimizer;
-    eni_hyper hyper;
-    eni_schedule schedule;
-    eni_sum_order sum_order;
-    uint64_t seed;
+    eni_store_config store;   /* of any shard, which adds its own number and where its weights are */
+    uint64_t *counts;         /* (store.nbuckets) elements; owned, as the next two */
+    uint64_t *offsets;        /* (store.nbuckets) where each starts in the flat vector of a worker's arena */
+    eni_options *options;     /* resolved */
+    uint64_t elements;        /* of that vector */
     uint64_t budget;          /* micro-batches to be claimed */
-    eni_options *options;     /* resolved; owned */
     uint64_t net_bytes_per_s; /* --net: 0, 0 is the wire as it is */
     int64_t net_delay_ns;
 } eni_setup;

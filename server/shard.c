@@ -248,7 +248,7 @@ static en_status await_attention(eni_shard *shard)
     int failed = 0;
     eni_shard_call_attention(shard);
     while ((shard->asked.visit || shard->asked.next_epoch) && failed == 0)
-        failed = pthread_cond_timedwait(&shard->done, &shard->lock, &deadline);
+        failed = pthread_cond_clockwait(&shard->done, &shard->lock, CLOCK_MONOTONIC, &deadline);
     const int was_done = !shard->asked.visit && !shard->asked.next_epoch;
     shard->asked.visit = NULL;
     shard->asked.next_epoch = 0;
@@ -309,44 +309,22 @@ static en_status open_wake(eni_shard *shard)
 static en_status open_store(eni_shard *shard)
 {
     const eni_shard_config *config = &shard->config;
-    const eni_setup *setup = config->setup;
-    const eni_store_config store = {
-        .strategy = config->strategy,
-        .options = setup->options,
-        .optimizer = setup->optimizer,
-        .hyper = setup->hyper,
-        .schedule = setup->schedule,
-        .sum_order = setup->sum_order,
-        .nbuckets = setup->nbuckets,
-        .bucket_counts = setup->counts,
-        .shard = config->index,
-        .nshards = config->nshards,
-        .world = config->nranks,
-        .seed = setup->seed,
-        .stream = (uint32_t)config->index,
-        .weights = config->weights ? config->weights->vector : NULL,
-        .weight_offsets = setup->offsets,
-        .old_ticket = eni_shard_old_ticket,
-    };
+    eni_store_config store = config->setup->store;
+    store.shard = config->index;
+    store.nshards = config->nshards;
+    store.world = config->nranks;
+    store.stream = (uint32_t)config->index;
+    store.weights = config->weights ? config->weights->vector : NULL;
+    store.old_ticket = eni_shard_old_ticket;
     return eni_store_new(&store, &shard->store);
 }
 
 static uint64_t largest_partition(const eni_shard *shard)
 {
     uint64_t most = 0;
-    for (uint32_t b = 0; b < shard->config.setup->nbuckets; b++)
+    for (uint32_t b = 0; b < shard->config.setup->store.nbuckets; b++)
         if (eni_store_count(shard->store, b) > most) most = eni_store_count(shard->store, b);
     return most * sizeof(float);
-}
-
-static void open_lock(eni_shard *shard)
-{
-    pthread_condattr_t clock;
-    pthread_mutex_init(&shard->lock, NULL);
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&shard->done, &clock);
-    pthread_condattr_destroy(&clock);
 }
 
 static void close_shard(eni_shard *shard)
@@ -381,7 +359,8 @@ en_status eni_shard_start(const eni_shard_config *config, eni_shard **shard_out,
     shard->doorbell_fd = eni_arenas_doorbell_fd(config->arenas, config->index);
     shard->timer_ns = INT64_MAX;
     shard->event_fd = shard->timer_fd = shard->wake_fd = -1;
-    open_lock(shard);
+    pthread_mutex_init(&shard->lock, NULL);
+    pthread_cond_init(&shard->done, NULL);
     en_status st = EN_ENOMEM;
     int was_loaded = 0;
     shard->route = eni_alloc_array((size_t)config->nranks, sizeof *shard->route);

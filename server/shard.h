@@ -28,7 +28,6 @@ typedef struct eni_shard_config {
     eni_address listen; /* port 0 */
     bool is_insecure;
     const eni_setup *setup;
-    const en_strategy *strategy;
     int32_t index, nshards;
     int32_t nranks;
     const uint8_t *is_client; /* (nranks) 0: this rank never calls (leader-only strategies) */

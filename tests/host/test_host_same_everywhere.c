@@ -77,15 +77,20 @@ static void open_shard(world *w)
     const uint8_t is_client[RECORDER_RANKS] = {1, !meets_at_servers(w), !meets_at_servers(w)};
     eni_address bound;
     eni_token_make(&w->token);
-    w->setup = (eni_setup){.nbuckets = w->buckets->n,
-                           .counts = calloc(w->buckets->n, sizeof(uint64_t)),
-                           .offsets = calloc(w->buckets->n, sizeof(uint64_t)),
-                           .elements = COUNT,
-                           .optimizer = eni_optimizer_find("sgd"),
-                           .hyper = w->config->hyper,
-                           .schedule = w->config->schedule,
-                           .seed = w->config->seed,
-                           .options = (eni_options *)(uintptr_t)w->config->options};
+    uint64_t *counts = calloc(w->buckets->n, sizeof *counts),
+             *offsets = calloc(w->buckets->n, sizeof *offsets);
+    w->setup = (eni_setup){.store = {.strategy = w->config->strategy,
+                                     .options = w->config->options,
+                                     .optimizer = eni_optimizer_find("sgd"),
+                                     .hyper = w->config->hyper,
+                                     .schedule = w->config->schedule,
+                                     .nbuckets = w->buckets->n,
+                                     .bucket_counts = counts,
+                                     .weight_offsets = offsets,
+                                     .seed = w->config->seed},
+                           .counts = counts,
+                           .offsets = offsets,
+                           .elements = COUNT};
     for (uint32_t b = 0; b < w->buckets->n; b++) {
         w->setup.offsets[b] = w->buckets->bucket[b].lo;
         w->setup.counts[b] = w->buckets->bucket[b].hi - w->buckets->bucket[b].lo;
@@ -96,7 +101,6 @@ static void open_shard(world *w)
     const eni_shard_config config = {.net = w->net,
                                      .listen = {.host = "127.0.0.1"},
                                      .setup = &w->setup,
-                                     .strategy = w->config->strategy,
                                      .nshards = 1,
                                      .nranks = w->nranks,
                                      .is_client = is_client,

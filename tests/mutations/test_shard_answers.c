@@ -108,7 +108,6 @@ static rig *open_rig_with(const eni_state *state)
     const eni_shard_config config = {.net = r->net,
                                      .listen = {.host = "127.0.0.1"},
                                      .setup = &r->setup,
-                                     .strategy = ps_async(),
                                      .nshards = 1,
                                      .nranks = WORLD,
                                      .is_client = everybody,

@@ -58,7 +58,6 @@ static inline rig *open_rig(eni_shaper *shaper)
         .net = r->net,
         .listen = {.host = "127.0.0.1"},
         .setup = &r->setup,
-        .strategy = en_strategy_entry(EN_STRATEGY_ABI),
         .nshards = 1,
         .nranks = WORLD,
         .is_client = everybody,

@@ -26,18 +26,18 @@ static void everything_is_read(void **state)
     char why[ENI_REASON_MAX];
     memcpy(key_values, good_key_values, sizeof good_key_values);
     assert_int_equal(read_key_values(KEY_VALUES, &setup, why), EN_OK);
-    assert_int_equal(setup.nbuckets, 3);
+    assert_int_equal(setup.store.nbuckets, 3);
     assert_int_equal(setup.counts[0], 700);
     assert_int_equal(setup.offsets[2], 0);
     assert_int_equal(setup.elements, 784);
-    assert_string_equal(setup.optimizer->name, "sgd");
-    assert_true(setup.hyper.momentum == 0.9f && setup.hyper.nesterov == 1);
-    assert_int_equal(setup.schedule.kind, ENI_LR_STEP);
-    assert_true(setup.schedule.base == 0.1 && setup.schedule.step_samples == 100);
-    assert_int_equal(setup.sum_order, ENI_SUM_RANK);
+    assert_string_equal(setup.store.optimizer->name, "sgd");
+    assert_true(setup.store.hyper.momentum == 0.9f && setup.store.hyper.nesterov == 1);
+    assert_int_equal(setup.store.schedule.kind, ENI_LR_STEP);
+    assert_true(setup.store.schedule.base == 0.1 && setup.store.schedule.step_samples == 100);
+    assert_int_equal(setup.store.sum_order, ENI_SUM_RANK);
     assert_int_equal(setup.budget, 40);
     assert_int_equal(setup.net_delay_ns, 0);
-    assert_true(setup.seed == 9007199254740993); /* 2^53 + 1: no double */
+    assert_true(setup.store.seed == 9007199254740993); /* 2^53 + 1: no double */
     eni_setup_fini(&setup);
     eni_setup_fini(&setup);
 }

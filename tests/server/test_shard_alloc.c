@@ -123,7 +123,6 @@ static rig *open_rig(int is_shared)
     const eni_shard_config config = {.net = r->net,
                                      .listen = {.host = "127.0.0.1"},
                                      .setup = &r->setup,
-                                     .strategy = en_strategy_entry(EN_STRATEGY_ABI),
                                      .nshards = 1,
                                      .nranks = 1,
                                      .is_client = everybody,
