@@ -169,17 +169,6 @@ static en_status take_memory(eni_loader *loader)
     return EN_OK;
 }
 
-static void init_sync(eni_loader *loader)
-{
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&loader->mutex, NULL);
-    pthread_cond_init(&loader->ready, &monotonic);
-    pthread_cond_init(&loader->room, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
-
 en_status eni_loader_start(const eni_loader_options *options, eni_loader **loader_out)
 {
     en_status st;
@@ -192,7 +181,9 @@ en_status eni_loader_start(const eni_loader_options *options, eni_loader **loade
     loader->next = options->first;
     loader->hold = options->hold > 0 ? (uint64_t)options->hold : 1;
     loader->nslots = (uint64_t)options->depth + loader->hold;
-    init_sync(loader);
+    pthread_mutex_init(&loader->mutex, NULL);
+    pthread_cond_init(&loader->ready, NULL);
+    pthread_cond_init(&loader->room, NULL);
     EN_TRY_GOTO(take_memory(loader), stop_loader);
     int code = pthread_create(&loader->thread, NULL, loader_main, loader);
     if (code != 0) {
@@ -214,7 +205,7 @@ static en_status wait_for_batch(eni_loader *loader, int64_t deadline_ns)
     const struct timespec until = {(time_t)(deadline_ns / ENI_SECOND), (long)(deadline_ns % ENI_SECOND)};
     int code = 0;
     while (!loader->is_aborted && loader->filled == loader->taken && loader->end == EN_OK && code == 0)
-        code = pthread_cond_timedwait(&loader->ready, &loader->mutex, &until);
+        code = pthread_cond_clockwait(&loader->ready, &loader->mutex, CLOCK_MONOTONIC, &until);
     if (loader->is_aborted) return EN_EINTR;
     if (loader->filled > loader->taken) return EN_OK;
     return loader->end != EN_OK ? loader->end : EN_ETIMEOUT;

@@ -272,7 +272,7 @@ static void *run_thread(void *user)
         const int64_t rest = (client->state.replaying > 0 ? BUSY_MS : REST_MS) * ENI_MILLI,
                       until = eni_now_ns() + rest;
         const struct timespec at = {until / ENI_SECOND, until % ENI_SECOND};
-        pthread_cond_timedwait(&client->stop, &client->lock, &at);
+        pthread_cond_clockwait(&client->stop, &client->lock, CLOCK_MONOTONIC, &at);
         if (!client->is_stopping && client->failure == EN_OK) client->failure = look_after(client);
     }
     pthread_mutex_unlock(&client->lock);
@@ -281,14 +281,10 @@ static void *run_thread(void *user)
 
 static en_status start_thread(eni_client *client)
 {
-    pthread_condattr_t clock;
     if (client->config.keep == 0) return EN_OK;
     client->wire.generation = 0;
     pthread_mutex_init(&client->lock, NULL);
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&client->stop, &clock);
-    pthread_condattr_destroy(&clock);
+    pthread_cond_init(&client->stop, NULL);
     client->has_thread = 1;
     if (pthread_create(&client->thread, NULL, run_thread, client) == 0) return EN_OK;
     client->has_thread = 0;

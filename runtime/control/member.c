@@ -193,7 +193,9 @@ static en_status wait_changed(eni_member *member, int64_t deadline_ns)
 {
     struct timespec until = {(time_t)(deadline_ns / ENI_SECOND), (long)(deadline_ns % ENI_SECOND)};
     if (deadline_ns < 0) return EN_ETIMEOUT;
-    return pthread_cond_timedwait(&member->changed, &member->lock, &until) == ETIMEDOUT ? EN_ETIMEOUT : EN_OK;
+    return pthread_cond_clockwait(&member->changed, &member->lock, CLOCK_MONOTONIC, &until) == ETIMEDOUT
+               ? EN_ETIMEOUT
+               : EN_OK;
 }
 
 /* With the lock held: EN_OK while the leader would answer a question, and we would wait for it. */

@@ -458,11 +458,7 @@ static en_status check_config(const eni_member_config *config)
 
 static en_status prepare(eni_member *member, const eni_member_config *config)
 {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&member->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    pthread_cond_init(&member->changed, NULL);
     pthread_mutex_init(&member->lock, NULL);
     member->link.fd = member->thread.wake_fd = member->event_fd = member->lead.process_fd = -1;
     atomic_init(&member->place.step, -1);
