@@ -112,25 +112,21 @@ static int needs(const eni_coll_op *op, int partner, int rank)
     return op->op != ENI_COLL_SENDRECV || rank == partner;
 }
 
-/* The first rank that has not published operation seq, or -1. */
-static int first_unpublished(const eni_coll *coll, uint64_t seq)
+/* By which a rank says that it has published operation seq; or finished it. */
+static inline eni_flag *flag_of(const direct *d, int rank, uint64_t seq, int is_finish)
 {
-    const direct *d = coll->state;
-    const eni_coll_op *op = eni_group_op(coll, seq);
-    for (int r = 0; r < coll->config.nranks; r++)
-        if (needs(op, op->from, r) &&
-            eni_flag_get(&d->blocks[r]->slots[seq % ENI_COLL_DEPTH].published) < stamp(coll, seq))
-            return r;
-    return -1;
+    control_block *block = d->blocks[rank];
+    return is_finish ? &block->finished : &block->slots[seq % ENI_COLL_DEPTH].published;
 }
 
-/* The first rank that has not finished operation seq, or -1. */
-static int first_unfinished(const eni_coll *coll, uint64_t seq)
+/* The first rank that has not, or -1. */
+static inline int first_behind(const eni_coll *coll, uint64_t seq, int is_finish)
 {
-    const direct *d = coll->state;
     const eni_coll_op *op = eni_group_op(coll, seq);
     for (int r = 0; r < coll->config.nranks; r++)
-        if (needs(op, op->to, r) && eni_flag_get(&d->blocks[r]->finished) < stamp(coll, seq)) return r;
+        if (needs(op, is_finish ? op->to : op->from, r) &&
+            eni_flag_get(flag_of(coll->state, r, seq, is_finish)) < stamp(coll, seq))
+            return r;
     return -1;
 }
 
@@ -372,11 +368,11 @@ static en_status advance(eni_coll *coll, uint64_t nsubmitted)
 {
     direct *d = coll->state;
     for (;;) {
-        while (d->nsettled < d->nperformed && first_unfinished(coll, d->nsettled) < 0)
+        while (d->nsettled < d->nperformed && first_behind(coll, d->nsettled, 1) < 0)
             settle(coll, d->nsettled);
         const uint64_t seq = d->nperformed;
         const int scratch_is_busy = d->scratch && d->nsettled < d->nperformed;
-        if (seq == nsubmitted || scratch_is_busy || first_unpublished(coll, seq) >= 0) return EN_OK;
+        if (seq == nsubmitted || scratch_is_busy || first_behind(coll, seq, 0) >= 0) return EN_OK;
         EN_TRY(compare(coll, seq));
         const eni_coll_op *op = eni_group_op(coll, seq);
         const int64_t begin_ns = eni_now_ns();
@@ -416,11 +412,9 @@ en_status eni_direct_wait(eni_coll *coll, uint64_t seq)
         if (d->nsettled > seq) return EN_OK;
         const uint64_t oldest = d->nsettled; /* what the wait hangs on: a flag or a counter of one rank */
         const int is_performed = oldest < d->nperformed;
-        const int rank = is_performed ? first_unfinished(coll, oldest) : first_unpublished(coll, oldest);
+        const int rank = first_behind(coll, oldest, is_performed);
         if (rank < 0) continue;
-        eni_flag *flag = is_performed ? &d->blocks[rank]->finished
-                                      : &d->blocks[rank]->slots[oldest % ENI_COLL_DEPTH].published;
-        EN_TRY(
-            eni_flag_await(flag, stamp(coll, oldest), spin_for(coll, rank), INT64_MAX, &coll->config.alive));
+        EN_TRY(eni_flag_await(flag_of(d, rank, oldest, is_performed), stamp(coll, oldest),
+                              spin_for(coll, rank), INT64_MAX, &coll->config.alive));
     }
 }
