@@ -16,7 +16,6 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/mean.h"
-#include "runtime/client/client_step.h"
 #include "runtime/client/client_wire.h"
 
 enum {
@@ -452,9 +451,9 @@ en_status eni_client_open(const eni_client_config *config, eni_client **client_o
     EN_TRY_GOTO(eni_client_state_init(&client->state, config->buckets->n, client->shards, config->rank,
                                       config->incarnation, config->keep),
                 close_client);
-    lay_out_partitions(client);
     EN_TRY_GOTO(eni_client_wire_connect(&client->wire, config->psd, config->join_deadline_ns), close_client);
     EN_TRY_GOTO(tell_state(client), close_client);
+    lay_out_partitions(client);
     EN_TRY_GOTO(start_thread(client), close_client);
     *client_out = client;
     return EN_OK;
@@ -519,18 +518,10 @@ void eni_client_set_past(eni_client *client, uint32_t bucket, int shard, const e
 
 eni_client_answer eni_client_answered(const eni_client *client, uint32_t bucket)
 {
-    eni_client_answer answer = {.version = UINT64_MAX};
-    int n = 0;
     enter(client);
-    for (int k = 0; k < client->shards; k++) {
-        const eni_client_partition *c = eni_client_partition_at(&client->state, bucket, k);
-        if (c->count == 0) continue;
-        if (c->version < answer.version) answer.version = c->version;
-        answer.staleness += (double)c->behind;
-        n++;
-    }
+    const eni_client_answer answer = eni_client_state_answered(&client->state, bucket);
     leave(client);
-    return n > 0 ? (eni_client_answer){answer.version, answer.staleness / n} : (eni_client_answer){0};
+    return answer;
 }
 
 int eni_client_is_shared(const eni_client *client)

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "entrain/status.h"
+#include "runtime/client/client_step.h"
 #include "runtime/collective/arena.h"
 #include "runtime/control/control.h"
 #include "runtime/net/shaper.h"
@@ -110,11 +111,6 @@ void eni_client_count(const eni_client *client, eni_client_counters *counters_ou
 int64_t eni_client_waited(const eni_client *client); /* wait_ns alone */
 
 /* What the store said in its last answers on a bucket. */
-typedef struct eni_client_answer {
-    uint64_t version; /* the least over its partitions */
-    double staleness; /* versions between the weights that the last push was computed on and those it met: the
-                         mean over the partitions. 0 before the first push */
-} eni_client_answer;
 eni_client_answer eni_client_answered(const eni_client *client, uint32_t bucket);
 
 /* 1 if payloads go through shared memory. */

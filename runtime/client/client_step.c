@@ -244,19 +244,20 @@ static en_status on_returned(eni_client_state *state, const eni_client_event *ev
                              eni_client_actions *actions)
 {
     eni_client_shard *s = &state->shards[event->shard];
+    const int is_first = s->parts == NULL;
+    if (is_first && (s->parts = eni_alloc_array(state->nbuckets, sizeof *s->parts)) == NULL) return EN_ENOMEM;
     state->replaying -= s->replaying;
     s->replaying = 0;
     s->epoch = event->epoch;
     if (s->goodbye != ENI_CLIENT_GOODBYE_DURABLE) s->goodbye = ENI_CLIENT_NO_GOODBYE;
     for (uint32_t b = 0; b < state->nbuckets; b++) {
         eni_client_partition *c = eni_client_partition_at(state, b, event->shard);
-        if (!s->is_known) c->base_epoch = event->epoch;
+        if (is_first) c->base_epoch = event->epoch;
         c->is_asking = 0;
         c->replay = c->first;
         s->replaying += c->replay != NULL;
         EN_TRY(send_next(state, actions, c));
     }
-    s->is_known = 1;
     state->replaying += s->replaying;
     EN_TRY(send_finished(state, actions, event->shard));
     return state->replaying == 0 ? recovered(actions) : EN_OK;
@@ -276,9 +277,14 @@ static en_status on_overdue(eni_client_state *state, const eni_client_event *eve
 
 /* ---- answers ---- */
 
+static int is_known(const eni_client_state *state, uint32_t shard)
+{
+    return shard < (uint32_t)state->nshards && state->shards[shard].parts != NULL;
+}
+
 static eni_client_partition *partition_of(const eni_client_state *state, const eni_header *h)
 {
-    if (h->bucket >= state->nbuckets || h->shard >= (uint32_t)state->nshards) return NULL;
+    if (h->bucket >= state->nbuckets || !is_known(state, h->shard)) return NULL;
     return eni_client_partition_at(state, h->bucket, (int)h->shard);
 }
 
@@ -344,7 +350,7 @@ static en_status on_reply(eni_client_state *state, const eni_header *h, eni_clie
 
 static en_status on_goodbye(eni_client_state *state, const eni_header *h)
 {
-    if (h->shard >= (uint32_t)state->nshards)
+    if (!is_known(state, h->shard))
         return eni_fail(EN_EPROTO, "client", "shard %u of %d said goodbye", h->shard, state->nshards);
     eni_client_shard *s = &state->shards[h->shard];
     if (h->epoch != s->epoch) return EN_OK;
@@ -385,25 +391,44 @@ en_status eni_client_state_init(eni_client_state *state, uint32_t nbuckets, int 
 {
     *state = (eni_client_state){
         .rank = rank, .incarnation = incarnation, .nbuckets = nbuckets, .nshards = nshards, .keep = keep};
-    state->parts = eni_alloc_array((size_t)nbuckets * (size_t)nshards, sizeof *state->parts);
     state->shards = eni_alloc_array((size_t)nshards, sizeof *state->shards);
-    return state->parts != NULL && state->shards != NULL ? EN_OK : EN_ENOMEM;
+    return state->shards != NULL ? EN_OK : EN_ENOMEM;
+}
+
+static void free_partition(eni_client_partition *c)
+{
+    while (c->first != NULL)
+        eni_client_drop_first(c);
+    for (eni_client_kept *kept = c->idle, *next; kept != NULL; kept = next) {
+        next = kept->next;
+        eni_free(kept->data);
+        eni_free(kept);
+    }
 }
 
 void eni_client_state_fini(eni_client_state *state)
 {
-    const uint64_t n = state->parts == NULL ? 0 : (uint64_t)state->nbuckets * (uint64_t)state->nshards;
-    for (uint64_t i = 0; i < n; i++) {
-        eni_client_partition *c = &state->parts[i];
-        while (c->first != NULL)
-            eni_client_drop_first(c);
-        for (eni_client_kept *kept = c->idle, *next; kept != NULL; kept = next) {
-            next = kept->next;
-            eni_free(kept->data);
-            eni_free(kept);
-        }
+    for (int k = 0; state->shards != NULL && k < state->nshards; k++) {
+        eni_client_shard *s = &state->shards[k];
+        for (uint32_t b = 0; s->parts != NULL && b < state->nbuckets; b++)
+            free_partition(&s->parts[b]);
+        eni_free(s->parts);
     }
-    eni_free(state->parts);
     eni_free(state->shards);
     *state = (eni_client_state){0};
+}
+
+eni_client_answer eni_client_state_answered(const eni_client_state *state, uint32_t bucket)
+{
+    eni_client_answer answer = {.version = UINT64_MAX};
+    int n = 0;
+    for (int k = 0; k < state->nshards; k++) {
+        const eni_client_partition *c =
+            state->shards[k].parts == NULL ? NULL : eni_client_partition_at(state, bucket, k);
+        if (c == NULL || c->count == 0) continue;
+        if (c->version < answer.version) answer.version = c->version;
+        answer.staleness += (double)c->behind;
+        n++;
+    }
+    return n > 0 ? (eni_client_answer){answer.version, answer.staleness / n} : (eni_client_answer){0};
 }

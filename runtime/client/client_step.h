@@ -43,8 +43,9 @@ typedef struct eni_client_kept {
 } eni_client_kept;
 
 typedef struct eni_client_partition {
-    uint64_t lo, count;  /* elements, relative to the bucket: whoever makes the client sets them; 0: empty */
-    uint64_t seq;        /* of the last call */
+    uint64_t lo,
+        count;    /* elements, relative to the bucket: whoever makes the shard known sets them; 0: empty */
+    uint64_t seq; /* of the last call */
     uint64_t awaited;    /* the seq that the answer must carry; 0 for what is no call */
     uint64_t version;    /* of the last answer: what the next gradient is computed on */
     uint32_t base_epoch; /* of the incarnation that gave `version` */
@@ -70,9 +71,9 @@ typedef enum eni_client_goodbye {
 
 typedef struct eni_client_shard {
     uint32_t epoch;
-    int is_known;       /* it has been there once */
     uint32_t replaying; /* partitions */
     eni_client_goodbye goodbye;
+    eni_client_partition *parts; /* (nbuckets) since it has been there once; NULL: it is not known */
 } eni_client_shard;
 
 typedef struct eni_client_state {
@@ -81,15 +82,15 @@ typedef struct eni_client_state {
     uint32_t nbuckets, keep;
     int nshards;
     int is_finishing;
-    uint32_t replaying;          /* partitions, of all shards */
-    eni_client_partition *parts; /* (nbuckets, nshards) */
-    eni_client_shard *shards;    /* (nshards) */
+    uint32_t replaying;       /* partitions, of all shards */
+    eni_client_shard *shards; /* (nshards) */
 } eni_client_state;
 
+/* Of a shard that is known. */
 static inline eni_client_partition *eni_client_partition_at(const eni_client_state *state, uint32_t bucket,
                                                             int shard)
 {
-    return &state->parts[(uint64_t)bucket * (uint64_t)state->nshards + (uint64_t)shard];
+    return &state->shards[shard].parts[bucket];
 }
 
 /* `keep`: calls per partition to keep at most; 0: none, then no shard can come back. EN_ENOMEM. */
@@ -106,8 +107,8 @@ typedef enum eni_client_event_type {
         1,             /* (bucket, shard): `message` of type CALL, INIT or SNAPSHOT says kind, what, nsamples,
                           covered, step; there is room (eni_client_has_room), and no call in flight */
     ENI_CLIENT_ANSWER, /* `message`: REPLY, REFUSED or GOODBYE, as it arrived */
-    ENI_CLIENT_RETURNED, /* (shard): an incarnation of it with this `epoch` is there, the first or another
-                            one; what was under way is lost */
+    ENI_CLIENT_RETURNED, /* (shard): an incarnation of it with this `epoch` is there, the first, which makes
+                            it known, or another one; what was under way is lost */
     ENI_CLIENT_OVERDUE,  /* (bucket, shard): the answer should be here: what is awaited is sent again. Bucket
                             ENI_CLIENT_ALL: the same of FINISHED. For transports that lose messages; needs
                             `keep` */
@@ -171,5 +172,13 @@ int eni_client_has_room(const eni_client_state *state, const eni_client_partitio
 
 /* Lets go of a partition's oldest call, whose shard gets nothing onto its disk. */
 void eni_client_drop_first(eni_client_partition *partition);
+
+/* What the store said in its last answers on a bucket. */
+typedef struct eni_client_answer {
+    uint64_t version; /* the least over its partitions */
+    double staleness; /* versions between the weights that the last push was computed on and those it met: the
+                         mean over the partitions. 0 before the first push */
+} eni_client_answer;
+eni_client_answer eni_client_state_answered(const eni_client_state *state, uint32_t bucket);
 
 #endif

@@ -32,8 +32,8 @@ static void returned(uint32_t epoch)
 static void open_state(uint32_t keep)
 {
     assert_int_equal(eni_client_state_init(&state, 1, 1, 7, 9, keep), EN_OK);
-    eni_client_partition_at(&state, 0, 0)->count = COUNT;
     returned(EPOCH);
+    eni_client_partition_at(&state, 0, 0)->count = COUNT;
     assert_int_equal(actions.n, 1);
     assert_int_equal(actions.item[0].type, ENI_CLIENT_RECOVERED);
 }

@@ -57,8 +57,8 @@ static void a_replay_begins_with_the_last_stable_call(void **state)
 {
     (void)state;
     assert_int_equal(eni_client_state_init(&client, 1, 1, 0, 1, KEEP), EN_OK);
-    eni_client_partition_at(&client, 0, 0)->count = COUNT;
     shard_is_there(1);
+    eni_client_partition_at(&client, 0, 0)->count = COUNT;
     for (uint64_t seq = 1; seq <= 3; seq++) {
         call();
         expect_sent(seq);
