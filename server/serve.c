@@ -384,21 +384,6 @@ static void on_finished(eni_shard *shard, const eni_packet *packet)
 
 /* ---- calls that are sent again, for this psd may have come back without them --------------------------- */
 
-static void answer_done(eni_shard *shard, const eni_packet *packet)
-{
-    const eni_header *h = &packet->header;
-    eni_header header = {.type = ENI_MSG_REPLY,
-                         .flags = ENI_FLAG_REPEAT,
-                         .rank = h->rank,
-                         .bucket = h->bucket,
-                         .seq = h->seq,
-                         .count = h->count,
-                         .stable = stable_of(shard, h->rank, h->bucket)};
-    eni_store_weights(shard->store, h->bucket, &header.version);
-    header.base_version = header.version;
-    post(shard, packet, &header, NULL);
-}
-
 static int delay(eni_shard *shard, const eni_packet *packet, int64_t ready_ns);
 
 /* What the store need not, or cannot yet, see of them. 1: that was all. */
@@ -409,12 +394,7 @@ static int replay(eni_shard *shard, eni_packet *packet)
     if (eni_store_count(shard->store, h->bucket) == 0) return 0;
     if (h->seq == 0) { /* the question how far the partition is stable */
         if (stable_of(shard, h->rank, h->bucket) < taken) eni_shard_save_ask(shard);
-        answer_done(shard, packet);
-        return 1;
-    }
-    if (h->seq < taken || (h->seq == taken && eni_shard_has_finished(shard, h->rank))) {
-        answer_done(shard, packet);
-        return 1;
+        return 0;
     }
     if (h->seq > taken + 1) {
         eni_shard_refuse(shard, packet, EN_EPROTO,

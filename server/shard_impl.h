@@ -109,8 +109,8 @@ static inline int eni_shard_is_meant(const eni_shard *shard, const eni_header *h
  * when the state is durable, never before.
  *
  * Bytes of a state: u32 ranks, u32 0, then one byte a rank (1: it has finished), then the store's
- * (store/store_save.h). Without --state there are no `saves`, nobody has finished or is secure, and of the
- * others only open, close and ask may be called. */
+ * (store/store_save.h). Without --state there are no `saves`, nobody is secure, and of the others only open,
+ * close and ask may be called. */
 /* Loads the newest sound state if there is one (*was_loaded_out), and starts the thread that writes.
  * EN_EFORMAT, EN_EMISMATCH, EN_EVERSION (logged): there is one, and it is of no use. */
 en_status eni_shard_save_open(eni_shard *shard, int *was_loaded_out);
@@ -133,8 +133,6 @@ uint64_t eni_shard_stable(const eni_shard *shard, int32_t rank, uint32_t bucket)
 /* A client said FINISHED. 1: it may be answered at once; 0: finish_due says when that is on disk, or cannot
  * be. */
 int eni_shard_save_finished(eni_shard *shard, int32_t rank);
-/* Whether the store knows that this client has finished. */
-int eni_shard_has_finished(const eni_shard *shard, int32_t rank);
 /* Whether that is on disk: nothing that this client has sent will be asked for again. */
 int eni_shard_is_secure(const eni_shard *shard, int32_t rank);
 

@@ -130,11 +130,6 @@ int eni_shard_is_secure(const eni_shard *shard, int32_t rank)
     return shard->saves && shard->saves->client[rank].is_secure;
 }
 
-int eni_shard_has_finished(const eni_shard *shard, int32_t rank)
-{
-    return shard->saves && shard->saves->client[rank].has_finished;
-}
-
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
 static en_status fill(eni_shard *shard)

@@ -11,6 +11,7 @@
  * actions. */
 #include "runtime/store/store.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -444,6 +445,20 @@ static void take_in(eni_store *store, const eni_store_event *event, eni_partitio
     part->is_initialised = 1;
 }
 
+/* Answers an event itself, at the version of now; data NULL: without a vector. */
+static en_status answer_event(eni_store *store, const eni_store_event *event, const eni_partition *part,
+                              uint32_t flags, const float *data)
+{
+    eni_store_action *reply =
+        eni_store_act(store, ENI_STORE_REPLY, event->client, event->ticket, event->bucket);
+    if (!reply) return EN_ENOMEM;
+    reply->flags = flags;
+    reply->version = reply->met = part->pub.version;
+    reply->data = data;
+    reply->count = data ? part->pub.count : 0;
+    return EN_OK;
+}
+
 static en_status on_init(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
     if (event->payload.count != part->pub.count || !event->payload.data)
@@ -461,11 +476,7 @@ static en_status on_init(eni_store *store, const eni_store_event *event, eni_par
                       part->pub.shard);
     const int is_repeat = part->is_initialised;
     if (!is_repeat) take_in(store, event, part);
-    eni_store_action *reply =
-        eni_store_act(store, ENI_STORE_REPLY, event->client, event->ticket, event->bucket);
-    if (!reply) return EN_ENOMEM;
-    reply->version = reply->met = part->pub.version;
-    reply->flags = is_repeat ? ENI_STORE_IS_REPEAT : 0;
+    EN_TRY(answer_event(store, event, part, is_repeat ? ENI_STORE_IS_REPEAT : 0, NULL));
     return offer_held(store, part);
 }
 
@@ -514,14 +525,16 @@ static en_status repeat_call(eni_store *store, const eni_store_event *event, eni
                       "call %llu of rank %d to bucket %u was answered with its payload, "
                       "which is not kept for a second answer",
                       (unsigned long long)event->seq, event->client, event->bucket);
-    eni_store_action *reply =
-        eni_store_act(store, ENI_STORE_REPLY, event->client, event->ticket, event->bucket);
-    if (!reply) return EN_ENOMEM;
-    reply->flags = ENI_STORE_IS_REPEAT;
-    reply->version = reply->met = part->pub.version; /* what it met is not kept */
-    reply->data = part->pub.w;
-    reply->count = part->pub.count;
-    return EN_OK;
+    return answer_event(store, event, part, ENI_STORE_IS_REPEAT, part->pub.w); /* what it met is not kept */
+}
+
+/* One that its client sends again after the store was away, and that lies behind what the client has done
+ * since: nothing is left to be done about it. Nor about seq 0, which only asks for an answer. */
+static bool is_past(const eni_store *store, const eni_store_event *event, const eni_partition *part)
+{
+    const uint64_t last = part->dedupe[event->client].seq;
+    const bool has_ended = store->client[event->client].presence != ENI_ACTIVE;
+    return event->is_replay && (event->seq == 0 || event->seq < last || (event->seq == last && has_ended));
 }
 
 /* Runs on_push (or its default) and books what became of the contribution. */
@@ -618,6 +631,7 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_par
                       event->client);
     if (event->incarnation > client->incarnation)
         EN_TRY(join(store, event->client, event->incarnation, NULL));
+    if (is_past(store, event, part)) return answer_event(store, event, part, ENI_STORE_IS_REPEAT, NULL);
     if (client->presence != ENI_ACTIVE)
         return REFUSE(EN_EMEMBER, "rank %d has %s and calls again", event->client,
                       client->presence == ENI_LEFT ? "left" : "finished");

@@ -24,7 +24,9 @@
  *                            answered: weights     answered again with those of now and ENI_FLAG_REPEAT
  *                            answered: its data    refused, that payload is not kept
  *                            refused               refused again
- *     seq < last         refused as stale, unless that very call is still held (then as above)
+ *     seq < last         refused as stale, unless that very call is still held (then as above). With
+ *                        is_replay, and seq == last of a client that has finished: answered without data
+ *     seq == 0           with is_replay: answered without data, for what the answer says beside it
  *     seq > last + 1     refused as a gap
  *     older incarnation  refused: fenced
  *     newer incarnation  the client left and joined again: what the old one was not answered is dropped,
@@ -164,8 +166,8 @@ typedef struct eni_store_action {
     uint64_t version; /* REPLY: of the weights; the client's next base_version */
     uint64_t met;     /* REPLY: the version that the push was applied to or dropped at: staleness is met minus
                          its base_version. `version` while that is not known, and where nothing was pushed */
-    const float *data; /* REPLY: (count); NULL in the answer to INIT. Read it before the next step: it points
-                          at live weights or into the payload */
+    const float *data; /* REPLY: (count); NULL in the answers to INIT and to a replay of what is past. Read it
+                          before the next step: it points at live weights or into the payload */
     uint64_t count;
     uint64_t steps, samples; /* REPLY to SNAPSHOT: optimizer steps and samples behind what is sent */
     int64_t when_ns;         /* TIMER_AT */
