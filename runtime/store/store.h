@@ -2,8 +2,8 @@
  *
  * A store holds the partitions of one shard: part k of K of every bucket. It has no socket, no clock, no
  * thread: whatever it may know comes with the event, whatever it wants done goes out as an action. So the
- * same code serves behind a socket (server/shard.c), in virtual time (runtime/sim) and in a replay of a
- * recorded run (store_log.h), and the same events always give the same actions and the same bytes.
+ * same code serves behind a socket (server/shard.c), in virtual time (runtime/sim) and in a replay of
+ * recorded events, and the same events always give the same actions and the same bytes.
  *
  *     CALL, INIT, SNAPSHOT  ->  +----------------------------+  ->  REPLY    weights or the edited payload
  *     MEMBER, TIMER         ->  | partitions, dedupe,        |  ->  REFUSE   with a status and a sentence

@@ -5,7 +5,9 @@
  * every number against what the store rests on. `expect` is what such a check says; saving asks nothing. */
 #include "runtime/store/store_save.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/log.h"
@@ -17,7 +19,7 @@ enum { PIECE = 64 * 1024 };
 
 typedef struct stream {
     /* saving: small fields are gathered into pieces; after a failed write nothing more is written */
-    eni_log_write write; /* NULL: this is loading */
+    eni_store_write write; /* NULL: this is loading */
     void *user;
     en_status status;
     size_t n;
@@ -423,6 +425,34 @@ static en_status partition_fields(stream *s, eni_store *store, eni_partition *pa
     return verdict(s);
 }
 
+/* ---- the configuration ---------------------------------------------------------------------------------- */
+
+static size_t write_scalars(const eni_store_config *c, char *text, size_t room)
+{
+    return (size_t)snprintf(
+        text, room,
+        "strategy=%s\noptions=%s\noptimizer=%s\nmomentum=%.17g\nweight-decay=%.17g\nnesterov=%d\nlr=%.17g\n"
+        "lr-schedule=%d\nlr-gamma=%.17g\nlr-step=%" PRIu64 "\nlr-warmup=%" PRIu64 "\ntotal-samples=%" PRIu64
+        "\nsum-order=%d\nshard=%d\nshards=%d\nworld=%d\nseed=%" PRIu64 "\nstream=%u\nbuckets=",
+        c->strategy->name, c->options ? eni_options_canonical(c->options) : "", c->optimizer->name,
+        (double)c->hyper.momentum, (double)c->hyper.weight_decay, c->hyper.nesterov, c->schedule.base,
+        (int)c->schedule.kind, c->schedule.gamma, c->schedule.step_samples, c->schedule.warmup,
+        c->schedule.total, (int)c->sum_order, c->shard, c->nshards, c->world, c->seed, c->stream);
+}
+
+char *eni_store_config_text(const eni_store_config *config, size_t *bytes_out)
+{
+    const size_t room = write_scalars(config, NULL, 0) + (size_t)config->nbuckets * 21 + 2;
+    char *text = eni_alloc(room);
+    if (!text) return NULL;
+    size_t n = write_scalars(config, text, room);
+    for (uint32_t b = 0; b < config->nbuckets; b++)
+        n += (size_t)snprintf(text + n, room - n, "%s%" PRIu64, b ? "," : "", config->bucket_counts[b]);
+    text[n++] = '\n';
+    *bytes_out = n;
+    return text;
+}
+
 /* ---- the whole ----------------------------------------------------------------------------------------- */
 
 static en_status whole(stream *s, eni_store *store)
@@ -446,7 +476,7 @@ static en_status whole(stream *s, eni_store *store)
     return verdict(s);
 }
 
-en_status eni_store_save(const eni_store *store, eni_log_write write, void *user)
+en_status eni_store_save(const eni_store *store, eni_store_write write, void *user)
 {
     stream *s = eni_alloc(sizeof *s);
     if (s == NULL) return EN_ENOMEM;

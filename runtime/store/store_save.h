@@ -16,7 +16,11 @@
  *     header    0  8  "ENSTATE\n"
  *               8  4  version, 2
  *              12  4  bytes of text that follow
- *              16     text: the configuration, line for line as in store_log.h; must be the loading store's
+ *              16     text: the configuration, which must be the loading store's, in lines "key=value\n":
+ *                     strategy, options, optimizer, momentum, weight-decay, nesterov, lr, lr-schedule
+ *                     (0 constant, 1 step, 2 cosine), lr-gamma, lr-step, lr-warmup, total-samples, sum-order
+ *                     (0 rank, 1 ring), shard, shards, world, seed, stream, buckets (element counts, comma
+ *                     separated). Reals as "%.17g".
  *
  * The bytes have no digest of their own: whoever puts them into a file adds one (server/state.h). Load checks
  * everything that memory safety and the store's invariants rest on: lengths, ranges, counts, references. It
@@ -36,18 +40,21 @@
 #ifndef STORE_STORE_SAVE_H
 #define STORE_STORE_SAVE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "runtime/store/store.h"
-#include "runtime/store/store_log.h" /* eni_log_write */
 
 enum { ENI_STATE_VERSION = 2 };
+
+/* Where the bytes go: a file, a running hash, memory. */
+typedef en_status (*eni_store_write)(void *user, const void *data, size_t bytes);
 
 /* Hands the state to write(user, data, bytes), piece after piece of at most 64 KiB. Between two events: not
  * while a step is in progress; actions of the last step stay valid. Changes nothing. Blocks as long as write
  * does. Returns the first status of write that is not EN_OK, and stops there; EN_ENOMEM. */
-en_status eni_store_save(const eni_store *store, eni_log_write write, void *user);
+en_status eni_store_save(const eni_store *store, eni_store_write write, void *user);
 
 /* Brings a saved state into a store that has just been made (eni_store_new) and has seen no event. The bytes
  * are only read during the call. Timers go on with what was left of them: due at now_ns + rest (pass the time
@@ -57,6 +64,9 @@ en_status eni_store_save(const eni_store *store, eni_log_write write, void *user
  * of another configuration, the first line that differs is named with both values; EN_ENOMEM; EN_EBUG: the
  * store is not new. All logged with the reason. On failure the store is good for eni_store_free only. */
 en_status eni_store_load(eni_store *store, const void *bytes, size_t length, int64_t now_ns);
+
+/* The configuration as the lines of a header; not terminated, freed with eni_free. NULL: out of memory. */
+char *eni_store_config_text(const eni_store_config *config, size_t *bytes_out);
 
 /* The seq of the last call of this client on this partition that was taken in; 0: none, or no such partition
  * or client. Those of a saved state are what `stable` on the wire promises once that state is safe on disk.

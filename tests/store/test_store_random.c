@@ -1,7 +1,7 @@
 /* test_store_random.c - random interleavings, repeats and lies included, against a model that is naive in
  * every way; and the same events again, from a log. */
 #include "core/log.h"
-#include "runtime/store/store_log.h"
+#include "tests/store/event_log.h"
 #include "tests/store/store_rig.h"
 
 enum { WORLD = 4, COUNT = 40, EVENTS = 400, SEEDS = 60 };
@@ -140,7 +140,7 @@ typedef struct run {
     rig r;
     eni_store_config config;
     model m;
-    eni_store_log log;
+    event_log log;
     buffer bytes;
     eni_rng_key key;
     uint64_t draws;
@@ -158,7 +158,7 @@ static void feed(run *t, eni_store_event event)
 {
     event.now_ns = t->r.now_ns + 1;
     event.ticket = t->r.ticket + 1;
-    assert_int_equal(eni_store_log_event(&t->log, &event), EN_OK);
+    assert_int_equal(event_log_event(&t->log, &event), EN_OK);
     rig_step(&t->r, event);
 }
 
@@ -252,8 +252,8 @@ static void begin(run *t, uint64_t seed)
     bound = draw(t, 4);
     t->config = rig_config(&any, WORLD, &count, 1);
     t->r = rig_new(&t->config);
-    t->log = (eni_store_log){append, &t->bytes, ENI_LOG_CONTENT};
-    assert_int_equal(eni_store_log_begin(&t->log, &t->config), EN_OK);
+    t->log = (event_log){append, &t->bytes, EVENT_LOG_CONTENT};
+    assert_int_equal(event_log_begin(&t->log, &t->config), EN_OK);
     for (uint64_t i = 0; i < COUNT; i++)
         t->m.w[i] = rig_weight(0, i);
 }
@@ -262,16 +262,16 @@ static void begin(run *t, uint64_t seed)
 static void replay(run *t)
 {
     static const uint64_t count = COUNT;
-    eni_store_reader reader;
+    event_reader reader;
     eni_store_event event;
     en_status st;
     char text[64];
-    assert_int_equal(eni_store_reader_open(t->bytes.data, t->bytes.n, &reader), EN_OK);
-    assert_int_equal(eni_store_reader_find(&reader, "buckets", text, sizeof text), EN_OK);
+    assert_int_equal(event_reader_open(t->bytes.data, t->bytes.n, &reader), EN_OK);
+    assert_int_equal(event_reader_find(&reader, "buckets", text, sizeof text), EN_OK);
     assert_string_equal(text, "40");
     const eni_store_config config = rig_config(&any, WORLD, &count, 1);
     rig again = rig_new(&config);
-    while ((st = eni_store_reader_next(&reader, &event, NULL)) == EN_OK)
+    while ((st = event_reader_next(&reader, &event, NULL)) == EN_OK)
         assert_int_equal(eni_store_step(again.store, &event, &again.actions), EN_OK);
     assert_int_equal(st, EN_ENOENT);
     assert_memory_equal(eni_store_weights(again.store, 0, NULL), t->m.w, sizeof t->m.w);
@@ -326,19 +326,19 @@ static void damaged_logs_are_refused(void **state)
     for (size_t n = 0; n < whole; n++) { /* cut anywhere: refused, or a log without its last event */
         uint8_t *cut = malloc(n + 1);
         memcpy(cut, t->bytes.data, n);
-        eni_store_reader reader;
+        event_reader reader;
         eni_store_event event;
-        if (eni_store_reader_open(cut, n, &reader) == EN_OK) {
-            const en_status st = eni_store_reader_next(&reader, &event, NULL);
+        if (event_reader_open(cut, n, &reader) == EN_OK) {
+            const en_status st = event_reader_next(&reader, &event, NULL);
             assert_int_not_equal(st, EN_OK);
             good += st == EN_ENOENT;
         }
         free(cut);
     }
     assert_int_equal(good, 1);
-    t->bytes.data[8] = ENI_LOG_VERSION + 1;
-    eni_store_reader reader;
-    assert_int_equal(eni_store_reader_open(t->bytes.data, whole, &reader), EN_EVERSION);
+    t->bytes.data[8] = EVENT_LOG_VERSION + 1;
+    event_reader reader;
+    assert_int_equal(event_reader_open(t->bytes.data, whole, &reader), EN_EVERSION);
     rig_free(&t->r);
     free(t->bytes.data);
     free(t);
@@ -349,17 +349,17 @@ static void hashes_stand_for_contents(void **state)
     (void)state;
     run *t = calloc(1, sizeof *t);
     begin(t, 1);
-    t->log.payloads = ENI_LOG_HASH;
+    t->log.payloads = EVENT_LOG_HASH;
     push_something(t, 0);
     push_something(t, 1);
-    eni_store_reader reader;
+    event_reader reader;
     eni_store_event event;
-    uint8_t a[ENI_LOG_DIGEST] = {0}, b[ENI_LOG_DIGEST] = {0};
-    assert_int_equal(eni_store_reader_open(t->bytes.data, t->bytes.n, &reader), EN_OK);
-    assert_int_equal(eni_store_reader_next(&reader, &event, a), EN_OK);
+    uint8_t a[EVENT_LOG_DIGEST] = {0}, b[EVENT_LOG_DIGEST] = {0};
+    assert_int_equal(event_reader_open(t->bytes.data, t->bytes.n, &reader), EN_OK);
+    assert_int_equal(event_reader_next(&reader, &event, a), EN_OK);
     assert_null(event.payload.data);
     assert_int_equal(event.payload.count, COUNT);
-    assert_int_equal(eni_store_reader_next(&reader, &event, b), EN_OK);
+    assert_int_equal(event_reader_next(&reader, &event, b), EN_OK);
     assert_memory_not_equal(a, b, sizeof a);
     rig_free(&t->r);
     free(t->bytes.data);

@@ -1,7 +1,6 @@
-/* store_log.c - a header of text, then records of bytes; the reader checks all that it reads. */
-#include "runtime/store/store_log.h"
+/* event_log.c - a header of text, then records of bytes; the reader checks all that it reads. */
+#include "tests/store/event_log.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,40 +30,14 @@ static uint64_t get(const uint8_t *at, int bytes)
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-static size_t write_scalars(const eni_store_config *c, char *text, size_t room)
-{
-    return (size_t)snprintf(
-        text, room,
-        "strategy=%s\noptions=%s\noptimizer=%s\nmomentum=%.17g\nweight-decay=%.17g\nnesterov=%d\nlr=%.17g\n"
-        "lr-schedule=%d\nlr-gamma=%.17g\nlr-step=%" PRIu64 "\nlr-warmup=%" PRIu64 "\ntotal-samples=%" PRIu64
-        "\nsum-order=%d\nshard=%d\nshards=%d\nworld=%d\nseed=%" PRIu64 "\nstream=%u\nbuckets=",
-        c->strategy->name, c->options ? eni_options_canonical(c->options) : "", c->optimizer->name,
-        (double)c->hyper.momentum, (double)c->hyper.weight_decay, c->hyper.nesterov, c->schedule.base,
-        (int)c->schedule.kind, c->schedule.gamma, c->schedule.step_samples, c->schedule.warmup,
-        c->schedule.total, (int)c->sum_order, c->shard, c->nshards, c->world, c->seed, c->stream);
-}
-
-char *eni_store_config_text(const eni_store_config *config, size_t *bytes_out)
-{
-    const size_t room = write_scalars(config, NULL, 0) + (size_t)config->nbuckets * 21 + 2;
-    char *text = eni_alloc(room);
-    if (!text) return NULL;
-    size_t n = write_scalars(config, text, room);
-    for (uint32_t b = 0; b < config->nbuckets; b++)
-        n += (size_t)snprintf(text + n, room - n, "%s%" PRIu64, b ? "," : "", config->bucket_counts[b]);
-    text[n++] = '\n';
-    *bytes_out = n;
-    return text;
-}
-
-en_status eni_store_log_begin(const eni_store_log *log, const eni_store_config *config)
+en_status event_log_begin(const event_log *log, const eni_store_config *config)
 {
     uint8_t header[HEADER];
     size_t n;
     char *text = eni_store_config_text(config, &n);
     if (!text) return EN_ENOMEM;
     memcpy(header, magic, sizeof magic);
-    put(header + 8, ENI_LOG_VERSION, 4);
+    put(header + 8, EVENT_LOG_VERSION, 4);
     put(header + 12, n, 4);
     en_status st = log->write(log->user, header, HEADER);
     if (st == EN_OK) st = log->write(log->user, text, n);
@@ -73,20 +46,20 @@ en_status eni_store_log_begin(const eni_store_log *log, const eni_store_config *
 }
 
 /* SHA-256 as bytes. */
-static void hash_payload(const eni_payload *payload, uint8_t digest_out[ENI_LOG_DIGEST])
+static void hash_payload(const eni_payload *payload, uint8_t digest_out[EVENT_LOG_DIGEST])
 {
     char hex[ENI_DIGEST_HEX];
     eni_digest_of(payload->data, payload->count * sizeof(float), hex);
-    for (int i = 0; i < ENI_LOG_DIGEST; i++) {
+    for (int i = 0; i < EVENT_LOG_DIGEST; i++) {
         unsigned byte;
         sscanf(hex + 2 * i, "%2x", &byte);
         digest_out[i] = (uint8_t)byte;
     }
 }
 
-en_status eni_store_log_event(const eni_store_log *log, const eni_store_event *event)
+en_status event_log_event(const event_log *log, const eni_store_event *event)
 {
-    uint8_t record[ENI_LOG_RECORD + ENI_LOG_DIGEST];
+    uint8_t record[EVENT_LOG_RECORD + EVENT_LOG_DIGEST];
     const eni_payload *payload = &event->payload;
     const int mode = payload->data ? log->payloads : 0;
     put(record, event->type, 1);
@@ -105,10 +78,10 @@ en_status eni_store_log_event(const eni_store_log *log, const eni_store_event *e
     put(record + 64, event->nsamples, 8);
     put(record + 72, event->covered, 8);
     put(record + 80, payload->count, 8);
-    if (mode == ENI_LOG_HASH) hash_payload(payload, record + ENI_LOG_RECORD);
-    EN_TRY(log->write(log->user, record, ENI_LOG_RECORD + (mode == ENI_LOG_HASH ? ENI_LOG_DIGEST : 0)));
+    if (mode == EVENT_LOG_HASH) hash_payload(payload, record + EVENT_LOG_RECORD);
+    EN_TRY(log->write(log->user, record, EVENT_LOG_RECORD + (mode == EVENT_LOG_HASH ? EVENT_LOG_DIGEST : 0)));
     /* Little-endian machines only, as on the wire. */
-    if (mode != ENI_LOG_CONTENT) return EN_OK;
+    if (mode != EVENT_LOG_CONTENT) return EN_OK;
     return log->write(log->user, payload->data, payload->count * sizeof(float));
 }
 
@@ -116,19 +89,19 @@ en_status eni_store_log_event(const eni_store_log *log, const eni_store_event *e
 
 static en_status refuse(const char *why)
 {
-    return eni_fail(EN_EFORMAT, "store_log", "not a whole event log: %s", why);
+    return eni_fail(EN_EFORMAT, "event_log", "not a whole event log: %s", why);
 }
 
-en_status eni_store_reader_open(const void *bytes, size_t length, eni_store_reader *reader_out)
+en_status event_reader_open(const void *bytes, size_t length, event_reader *reader_out)
 {
     const uint8_t *at = bytes;
     if (length < HEADER || memcmp(at, magic, sizeof magic) != 0) return refuse("it does not begin as one");
-    if (get(at + 8, 4) != ENI_LOG_VERSION)
-        return eni_fail(EN_EVERSION, "store_log", "this event log has version %u, this build reads %d",
-                        (unsigned)get(at + 8, 4), ENI_LOG_VERSION);
+    if (get(at + 8, 4) != EVENT_LOG_VERSION)
+        return eni_fail(EN_EVERSION, "event_log", "this event log has version %u, this build reads %d",
+                        (unsigned)get(at + 8, 4), EVENT_LOG_VERSION);
     const size_t text_bytes = (size_t)get(at + 12, 4);
     if (text_bytes > length - HEADER || text_bytes > TEXT_MAX) return refuse("its header is cut off");
-    *reader_out = (eni_store_reader){
+    *reader_out = (event_reader){
         .at = at + HEADER + text_bytes,
         .end = at + length,
         .text = (const char *)at + HEADER,
@@ -137,7 +110,7 @@ en_status eni_store_reader_open(const void *bytes, size_t length, eni_store_read
     return EN_OK;
 }
 
-en_status eni_store_reader_find(const eni_store_reader *reader, const char *key, char *text_out, size_t bytes)
+en_status event_reader_find(const event_reader *reader, const char *key, char *text_out, size_t bytes)
 {
     const size_t key_bytes = strlen(key);
     const char *line = reader->text, *end = reader->text + reader->text_bytes;
@@ -158,17 +131,17 @@ en_status eni_store_reader_find(const eni_store_reader *reader, const char *key,
 }
 
 /* The payload behind a record. */
-static en_status read_payload(eni_store_reader *reader, int mode, eni_payload *payload, uint8_t *digest_out)
+static en_status read_payload(event_reader *reader, int mode, eni_payload *payload, uint8_t *digest_out)
 {
     const uint64_t left = (uint64_t)(reader->end - reader->at);
     if (mode == 0) return payload->count == 0 ? EN_OK : refuse("elements without a payload");
-    if (mode == ENI_LOG_HASH) {
-        if (left < ENI_LOG_DIGEST) return refuse("a hash is cut off");
-        if (digest_out) memcpy(digest_out, reader->at, ENI_LOG_DIGEST);
-        reader->at += ENI_LOG_DIGEST;
+    if (mode == EVENT_LOG_HASH) {
+        if (left < EVENT_LOG_DIGEST) return refuse("a hash is cut off");
+        if (digest_out) memcpy(digest_out, reader->at, EVENT_LOG_DIGEST);
+        reader->at += EVENT_LOG_DIGEST;
         return EN_OK;
     }
-    if (mode != ENI_LOG_CONTENT) return refuse("a payload is of unknown kind");
+    if (mode != EVENT_LOG_CONTENT) return refuse("a payload is of unknown kind");
     if (payload->count > left / sizeof(float)) return refuse("a payload is cut off");
     payload->data = eni_alloc_array(payload->count, sizeof(float));
     if (!payload->data) return EN_ENOMEM;
@@ -179,12 +152,12 @@ static en_status read_payload(eni_store_reader *reader, int mode, eni_payload *p
     return EN_OK;
 }
 
-en_status eni_store_reader_next(eni_store_reader *reader, eni_store_event *event_out,
-                                uint8_t digest_out[ENI_LOG_DIGEST])
+en_status event_reader_next(event_reader *reader, eni_store_event *event_out,
+                            uint8_t digest_out[EVENT_LOG_DIGEST])
 {
     const uint8_t *at = reader->at;
     if (at == reader->end) return EN_ENOENT;
-    if (reader->end - at < ENI_LOG_RECORD) return refuse("a record is cut off");
+    if (reader->end - at < EVENT_LOG_RECORD) return refuse("a record is cut off");
     if (at[0] < ENI_STORE_INIT || at[0] > ENI_STORE_TIMER) return refuse("an event is of unknown type");
     eni_store_event event = {
         .type = (eni_store_event_type)at[0],
@@ -203,7 +176,7 @@ en_status eni_store_reader_next(eni_store_reader *reader, eni_store_event *event
         .payload = {.count = get(at + 80, 8)},
         .is_replay = (get(at + 2, 2) & IS_REPLAY) != 0,
     };
-    reader->at += ENI_LOG_RECORD;
+    reader->at += EVENT_LOG_RECORD;
     EN_TRY(read_payload(reader, at[1], &event.payload, digest_out));
     event.payload.flags = 0; /* a copy is neither borrowed nor read-only: the sums are the same */
     *event_out = event;

@@ -1,4 +1,4 @@
-/* store_log.h - every input of a store, in order, so that a run can be repeated without its workers.
+/* event_log.h - every input of a store, in order, so that a run can be repeated without its workers.
  *
  * eni_store_step is a pure function of the store's configuration and its events. A log holds both, so whoever
  * feeds it into a new store gets the same actions and the same bytes: for replay, for comparing two hosts of
@@ -9,10 +9,7 @@
  *     header    0  8  "ENSTORE\n"
  *               8  4  version, 2
  *              12  4  bytes of text that follow
- *              16     text: lines "key=value\n", the configuration: strategy, options, optimizer, momentum,
- *                     weight-decay, nesterov, lr, lr-schedule (0 constant, 1 step, 2 cosine), lr-gamma,
- *                     lr-step, lr-warmup, total-samples, sum-order (0 rank, 1 ring), shard, shards, world,
- *                     seed, stream, buckets (element counts, comma separated). Reals as "%.17g".
+ *              16     text: the configuration (eni_store_config_text)
  *
  *     record    0  1  type, ENI_STORE_*
  *               1  1  payload: 0 none, 1 content, 2 hash
@@ -33,52 +30,45 @@
  *              88     content: float32 each; hash: 32 bytes, SHA-256 of the content
  *
  * Contents make a log that can be replayed, as large as all gradients; hashes one that can be compared. */
-#ifndef STORE_STORE_LOG_H
-#define STORE_STORE_LOG_H
+#ifndef TESTS_STORE_EVENT_LOG_H
+#define TESTS_STORE_EVENT_LOG_H
 
-#include "runtime/store/store.h"
+#include "runtime/store/store_save.h"
 
-enum { ENI_LOG_CONTENT = 1, ENI_LOG_HASH = 2 };
-enum { ENI_LOG_VERSION = 2, ENI_LOG_RECORD = 88, ENI_LOG_DIGEST = 32 };
+enum { EVENT_LOG_CONTENT = 1, EVENT_LOG_HASH = 2 };
+enum { EVENT_LOG_VERSION = 2, EVENT_LOG_RECORD = 88, EVENT_LOG_DIGEST = 32 };
 
-/* Where the bytes go: a file, a running hash, memory. */
-typedef en_status (*eni_log_write)(void *user, const void *data, size_t bytes);
-
-typedef struct eni_store_log {
-    eni_log_write write;
+typedef struct event_log {
+    eni_store_write write;
     void *user;
-    int payloads; /* ENI_LOG_CONTENT or ENI_LOG_HASH */
-} eni_store_log;
-
-/* The configuration as the lines of a header; not terminated, freed with eni_free. NULL: out of memory. */
-char *eni_store_config_text(const eni_store_config *config, size_t *bytes_out);
+    int payloads; /* EVENT_LOG_CONTENT or EVENT_LOG_HASH */
+} event_log;
 
 /* Writes the header. Returns what write returns; EN_ENOMEM. */
-en_status eni_store_log_begin(const eni_store_log *log, const eni_store_config *config);
+en_status event_log_begin(const event_log *log, const eni_store_config *config);
 
 /* Writes one event: before eni_store_step, which takes the payload away. */
-en_status eni_store_log_event(const eni_store_log *log, const eni_store_event *event);
+en_status event_log_event(const event_log *log, const eni_store_event *event);
 
 /* A log in memory. */
-typedef struct eni_store_reader {
+typedef struct event_reader {
     const uint8_t *at, *end;
     const char *text; /* of the header; not terminated */
     size_t text_bytes;
-} eni_store_reader;
+} event_reader;
 
 /* Checks the header. The bytes are borrowed until the last call on the reader. EN_EFORMAT (no log, or cut
  * off), EN_EVERSION; both logged. */
-en_status eni_store_reader_open(const void *bytes, size_t length, eni_store_reader *reader_out);
+en_status event_reader_open(const void *bytes, size_t length, event_reader *reader_out);
 
 /* The value of a key of the header into text_out (`bytes` with the terminating 0). EN_ENOENT: no such key, or
  * no room. Not logged. */
-en_status eni_store_reader_find(const eni_store_reader *reader, const char *key, char *text_out,
-                                size_t bytes);
+en_status event_reader_find(const event_reader *reader, const char *key, char *text_out, size_t bytes);
 
 /* The next event, ready for eni_store_step: a payload's content is a copy that the event owns. With hashes
  * payload.data is NULL, payload.count is set, and digest_out (may be NULL) has the hash. EN_ENOENT at the
  * end; EN_EFORMAT (logged with the offset's reason) for anything but a whole record; EN_ENOMEM. */
-en_status eni_store_reader_next(eni_store_reader *reader, eni_store_event *event_out,
-                                uint8_t digest_out[ENI_LOG_DIGEST]);
+en_status event_reader_next(event_reader *reader, eni_store_event *event_out,
+                            uint8_t digest_out[EVENT_LOG_DIGEST]);
 
 #endif
