@@ -16,7 +16,7 @@ allowed() { # folder -> prefixes that it may include, itself and include/entrain
     runtime/store) echo "core ops runtime/net runtime/spec" ;;
     runtime/client) echo "core ops runtime/net runtime/control runtime/spec runtime/collective" ;;
     runtime/host) echo "core ops runtime/net runtime/spec runtime/collective runtime/client" ;;
-    runtime/sim) echo "core ops runtime/collective runtime/spec runtime/store runtime/host" ;;
+    runtime/sim) echo "core ops runtime/net runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
     runtime/sim/faults) echo "core ops runtime/net runtime/spec runtime/client runtime/store runtime/sim" ;;
     server) echo "core ops config runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client" ;;
     rank) echo "core ops models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;

@@ -1,8 +1,13 @@
 /* delivery.c - carries calls to the stores and answers back, in virtual time.
  *
- *     call -> message -> [network] -> store core: step(event) -> actions -> message -> [network] -> done
+ *     call -> client -> message -> [network] -> store -> message -> [network] -> client -> done
  *
- * The store is the one that runs in psd: dedupe, clocks, holds, staleness, sums and steps are its own. */
+ * Both ends are those of real runs: the ranks' client (runtime/client/client_step.h) says what to send, and
+ * whose an answer is; dedupe, clocks, holds, staleness, sums and steps are the store's (runtime/store). A
+ * message has the header of the wire, and takes as long as the network's model says.
+ *
+ * A fault plan stands at three places: where a message leaves (it may be lost, doubled or late), before a
+ * store (it may be down), and beside a client (it sends again what is overdue). */
 #include <inttypes.h>
 #include <string.h>
 
@@ -11,109 +16,75 @@
 #include "core/try.h"
 #include "runtime/sim/world.h"
 
-/* A call on its way to a store and its answer on the way back. */
-typedef struct message {
-    eni_sim_store *store;
-    eni_sim_rank *rank;
-    uint32_t bucket, kind, what;
-    uint64_t count, bytes; /* bytes: of what is on the way now */
-    uint64_t seq, base_version, nsamples, covered, version;
-    float *in;               /* where the answer goes */
-    uint64_t request;        /* ticket */
-    bool is_finished_notice; /* no call: the rank calls no more */
-    bool has_payload;
-    bool payload_is_lent; /* the store reads it still */
-    bool is_answered;
-    en_status status;
-    float payload[];
-} message;
+/* ---- on the way ---------------------------------------------------------------------------------------- */
 
-/* A message lives until it has been answered and the store has let go of its payload. */
-static void maybe_free(message *p)
-{
-    if (!p->payload_is_lent && p->is_answered) eni_sim_free(p->rank->sim, p);
-}
+static void arrived(void *sim, void *message);
 
-static void release_payload(void *owner)
-{
-    message *p = owner;
-    p->payload_is_lent = false;
-    maybe_free(p);
-}
-
-/* ---- the way back -------------------------------------------------------------------------------------- */
-
-/* An answer holds its own copy: the store's may change before it arrives. */
-typedef struct answer {
-    message *call;
-    uint64_t count, version;
-    en_status status;
-    float data[];
-} answer;
-
-static void answer_arrived(void *sim_, void *answer_)
+static void head_arrived(void *sim_, void *message_)
 {
     eni_sim *sim = sim_;
-    answer *a = answer_;
-    message *p = a->call;
-    if (a->status == EN_OK && p->in && a->count > 0) {
-        memcpy(p->in, a->data, a->count * sizeof(float));
-        p->rank->result->recv += a->count * sizeof(float);
-        eni_partition_client *part = &p->rank->parts[p->store - sim->stores.all][p->bucket];
-        if (a->version > part->base_version) part->base_version = a->version;
+    const eni_sim_message *m = message_;
+    const int64_t at = eni_network_arrive(&sim->network, sim->queue.now_ns, m->from, m->to, m->header.bytes);
+    eni_sim_post(sim, at, arrived, message_);
+}
+
+void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *data, int64_t late_ns)
+{
+    const int32_t rank = header->rank, node = sim->stores.all[header->shard].node;
+    const bool is_up = eni_sim_is_to_store(header);
+    eni_sim_message *m = eni_sim_alloc(sim, sizeof *m + header->bytes);
+    if (m == NULL) {
+        eni_sim_fail(sim, EN_ENOMEM);
+        return;
     }
-    eni_sim_rank_part_done(p->rank, p->request, a->status);
-    p->is_answered = true;
-    maybe_free(p);
-    eni_sim_free(sim, a);
-    sim->in_flight--;
+    m->sim = sim;
+    m->from = is_up ? rank : node;
+    m->to = is_up ? node : rank;
+    m->header = *header;
+    if (header->bytes > 0) memcpy(m->data, data, header->bytes);
+    sim->in_flight++;
+    const int64_t at = eni_network_depart(&sim->network, sim->queue.now_ns, m->from, m->to, header->bytes);
+    eni_sim_post(sim, at + late_ns, head_arrived, m);
 }
 
-static void answer_head(void *sim_, void *answer_)
+static void send(eni_sim *sim, const eni_header *header, const float *data)
 {
-    eni_sim *sim = sim_;
-    const answer *a = answer_;
-    const int64_t at = eni_network_arrive(&sim->network, sim->queue.now_ns, a->call->store->node,
-                                          a->call->rank->world.rank, a->count * sizeof(float));
-    eni_sim_post(sim, at, answer_arrived, answer_);
+    if (sim->config->faults)
+        sim->config->faults->send(sim, header, data);
+    else
+        eni_delivery_carry(sim, header, data, 0);
 }
+
+/* ---- at the store -------------------------------------------------------------------------------------- */
+
+/* A ticket names the incarnation too: the answer to a dead one's call must not reach its successor. */
+enum { TICKET_SEQ_BITS = 40 };
 
 static void reply(eni_sim_store *store, const eni_store_action *action)
 {
     eni_sim *sim = store->sim;
-    if (sim->faults) {
-        sim->faults->reply(store, action);
-        return;
-    }
-    message *p = (message *)(uintptr_t)action->ticket;
-    if (p == NULL) return; /* the answer to INIT */
-    const uint64_t count = action->data && action->type == ENI_STORE_REPLY ? action->count : 0;
-    answer *a = eni_sim_alloc(sim, sizeof *a + count * sizeof(float));
-    if (a == NULL) {
-        eni_sim_fail(sim, EN_ENOMEM);
-        return;
-    }
-    *a = (answer){.call = p, .count = count, .version = action->version};
-    if (action->type == ENI_STORE_REFUSE) {
-        a->status = action->status;
-        eni_log(sim->refusals++ ? ENI_LOG_DEBUG : ENI_LOG_WARN, "delivery", "store %d refused rank %d: %s",
-                store->peer, p->rank->world.rank, action->text);
-    }
-    if (count > 0) memcpy(a->data, action->data, count * sizeof(float));
+    if (action->ticket == 0) return; /* the answer to INIT */
+    eni_header header = {.type = action->type == ENI_STORE_REPLY ? ENI_MSG_REPLY : ENI_MSG_REFUSED,
+                         .rank = action->client,
+                         .incarnation = action->ticket >> TICKET_SEQ_BITS,
+                         .shard = (uint32_t)(store - sim->stores.all),
+                         .epoch = store->epoch,
+                         .bucket = action->bucket,
+                         .seq = action->ticket & ((UINT64_C(1) << TICKET_SEQ_BITS) - 1),
+                         .version = action->version,
+                         .base_version = action->met,
+                         .status = (uint32_t)action->status,
+                         .bytes = action->data != NULL ? action->count * sizeof(float) : 0};
+    memcpy(header.text, action->text, sizeof action->text);
     eni_event_trace_add(&sim->events, &(eni_sim_event){.at_ns = sim->queue.now_ns,
                                                        .type = ENI_SIM_REPLY,
-                                                       .rank = p->rank->world.rank,
+                                                       .rank = action->client,
                                                        .peer = store->peer,
-                                                       .bucket = p->bucket,
-                                                       .clock = p->seq,
+                                                       .bucket = action->bucket,
+                                                       .clock = header.seq,
                                                        .version = action->version});
-    sim->in_flight++;
-    const int64_t at = eni_network_depart(&sim->network, sim->queue.now_ns, store->node, p->rank->world.rank,
-                                          count * sizeof(float));
-    eni_sim_post(sim, at, answer_head, a);
+    send(sim, &header, action->data);
 }
-
-/* ---- at the store -------------------------------------------------------------------------------------- */
 
 /* A store's timer rings, unless it was replaced. */
 static void timer_due(void *sim, void *store_)
@@ -148,80 +119,136 @@ en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event
     return EN_OK;
 }
 
-static en_status call_arrived_at(eni_sim_store *store, message *p)
+static void release(void *message_)
 {
+    eni_sim_message *m = message_;
+    eni_sim_free(m->sim, m);
+}
+
+/* A call's message lives until the store has let go of its payload. */
+static en_status call_store(eni_sim_store *store, eni_sim_message *m)
+{
+    const eni_header *h = &m->header;
+    const bool is_push = h->bytes > 0;
     uint64_t version = 0;
-    eni_store_weights(store->core, p->bucket, &version);
+    eni_store_weights(store->core, h->bucket, &version);
     eni_event_trace_add(&store->sim->events, &(eni_sim_event){.at_ns = store->sim->queue.now_ns,
                                                               .type = ENI_SIM_PUSH,
-                                                              .rank = p->rank->world.rank,
+                                                              .rank = h->rank,
                                                               .peer = store->peer,
-                                                              .bucket = p->bucket,
-                                                              .clock = p->seq,
+                                                              .bucket = h->bucket,
+                                                              .clock = h->seq,
                                                               .version = version,
-                                                              .base = p->base_version});
-    p->payload_is_lent = p->has_payload;
+                                                              .base = h->base_version});
     const eni_store_event event = {.type = ENI_STORE_CALL,
-                                   .client = p->rank->world.rank,
-                                   .incarnation = ENI_SIM_INCARNATION,
-                                   .ticket = (uintptr_t)p,
-                                   .bucket = p->bucket,
-                                   .seq = p->seq,
-                                   .kind = p->kind,
-                                   .what = p->what,
-                                   .base_version = p->base_version,
-                                   .nsamples = p->nsamples,
-                                   .covered = p->covered,
-                                   .payload = {.data = p->has_payload ? p->payload : NULL,
-                                               .count = p->has_payload ? p->count : 0,
-                                               .release = p->has_payload ? release_payload : NULL,
-                                               .owner = p}};
+                                   .client = h->rank,
+                                   .incarnation = h->incarnation,
+                                   .ticket = h->incarnation << TICKET_SEQ_BITS | h->seq,
+                                   .bucket = h->bucket,
+                                   .seq = h->seq,
+                                   .kind = h->kind,
+                                   .what = h->what,
+                                   .base_version = h->base_version,
+                                   .is_replay = (h->flags & ENI_FLAG_REPLAY) != 0,
+                                   .nsamples = h->nsamples,
+                                   .covered = h->covered,
+                                   .payload = {.data = is_push ? m->data : NULL,
+                                               .count = h->bytes / sizeof(float),
+                                               .release = is_push ? release : NULL,
+                                               .owner = m}};
+    const en_status st = eni_delivery_handle(store, &event);
+    if (!is_push) release(m);
+    return st;
+}
+
+static en_status finish_at_store(eni_sim_store *store, eni_sim_message *m)
+{
+    const eni_store_event event = {.type = ENI_STORE_MEMBER,
+                                   .client = m->header.rank,
+                                   .incarnation = m->header.incarnation,
+                                   .member = EN_MEMBER_FINISHED};
+    release(m);
+    eni_event_trace_add(&store->sim->events, &(eni_sim_event){.at_ns = store->sim->queue.now_ns,
+                                                              .type = ENI_SIM_FINISHED,
+                                                              .rank = event.client,
+                                                              .peer = store->peer});
     return eni_delivery_handle(store, &event);
 }
 
-static en_status notice_arrived(eni_sim_store *store, message *p)
+en_status eni_delivery_take(eni_sim_store *store, eni_sim_message *message)
 {
-    const int32_t rank = p->rank->world.rank;
-    eni_sim_free(store->sim, p);
-    eni_event_trace_add(&store->sim->events, &(eni_sim_event){.at_ns = store->sim->queue.now_ns,
-                                                              .type = ENI_SIM_FINISHED,
-                                                              .rank = rank,
-                                                              .peer = store->peer});
-    return eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
-                                                         .client = rank,
-                                                         .incarnation = ENI_SIM_INCARNATION,
-                                                         .member = EN_MEMBER_FINISHED});
+    return message->header.type == ENI_MSG_CALL ? call_store(store, message)
+                                                : finish_at_store(store, message);
 }
 
-static void message_arrived(void *sim_, void *parcel_)
+/* ---- the ranks' clients -------------------------------------------------------------------------------- */
+
+/* The vector of an answer is the rank's. */
+static void complete(eni_sim_rank *rank, const eni_sim_message *answer)
 {
-    eni_sim *sim = sim_;
-    message *p = parcel_;
-    sim->in_flight--;
-    const en_status st = p->is_finished_notice ? notice_arrived(p->store, p) : call_arrived_at(p->store, p);
+    const eni_header *h = &answer->header;
+    const eni_sim_call *call = &rank->calls[h->bucket];
+    if (call->in != NULL && h->bytes > 0) {
+        memcpy(call->in + eni_client_partition_at(&rank->client, h->bucket, (int)h->shard)->lo, answer->data,
+               h->bytes);
+        rank->result->recv += h->bytes;
+    }
+    eni_sim_rank_part_done(rank, call->request, EN_OK);
+}
+
+static void refused(eni_sim_rank *rank, const eni_header *h, bool is_call)
+{
+    eni_sim *sim = rank->sim;
+    eni_log(sim->refusals++ ? ENI_LOG_DEBUG : ENI_LOG_WARN, "delivery", "store %d refused rank %d: %s",
+            sim->stores.all[h->shard].peer, rank->world.rank, h->text);
+    if (is_call)
+        eni_sim_rank_part_done(rank, rank->calls[h->bucket].request, (en_status)h->status);
+    else
+        eni_sim_fail(sim, (en_status)h->status);
+}
+
+/* One event into the state machine, its actions out. `answer`: the message of an ANSWER. */
+static void step(eni_sim_rank *rank, const eni_client_event *event, const eni_sim_message *answer)
+{
+    eni_sim *sim = rank->sim;
+    if (sim->config->faults) sim->config->faults->watch(rank, event, NULL);
+    const en_status st = eni_client_step(&rank->client, event, &sim->client_actions);
     if (st != EN_OK) eni_sim_fail(sim, st);
+    for (uint32_t i = 0; i < sim->client_actions.n && st == EN_OK; i++) {
+        const eni_client_action *action = &sim->client_actions.item[i];
+        switch (action->type) {
+        case ENI_CLIENT_SEND: send(sim, &action->header, action->payload); break;
+        case ENI_CLIENT_COMPLETE: complete(rank, answer); break;
+        case ENI_CLIENT_REFUSED: refused(rank, &answer->header, action->is_call); break;
+        case ENI_CLIENT_RECOVERED: break;
+        }
+        if (sim->config->faults) sim->config->faults->watch(rank, event, action);
+    }
 }
 
-static void message_head(void *sim_, void *parcel_)
+void eni_delivery_event(eni_sim_rank *rank, const eni_client_event *event)
+{
+    step(rank, event, NULL);
+}
+
+static void arrived(void *sim_, void *message_)
 {
     eni_sim *sim = sim_;
-    message *p = parcel_;
-    const int64_t at =
-        eni_network_arrive(&sim->network, sim->queue.now_ns, p->rank->world.rank, p->store->node, p->bytes);
-    eni_sim_post(sim, at, message_arrived, p);
+    eni_sim_message *m = message_;
+    const eni_header *h = &m->header;
+    sim->in_flight--;
+    if (eni_sim_is_to_store(h)) {
+        eni_sim_store *store = &sim->stores.all[h->shard];
+        const en_status st =
+            sim->config->faults ? sim->config->faults->at_store(store, m) : eni_delivery_take(store, m);
+        if (st != EN_OK) eni_sim_fail(sim, st);
+        return;
+    }
+    eni_sim_rank *rank = &sim->ranks[h->rank];
+    if (rank->client.incarnation == h->incarnation)
+        step(rank, &(eni_client_event){.type = ENI_CLIENT_ANSWER, .message = h}, m);
+    release(m);
 }
-
-static void send(message *p)
-{
-    eni_sim *sim = p->rank->sim;
-    sim->in_flight++;
-    p->rank->result->sent += p->bytes;
-    const int64_t at =
-        eni_network_depart(&sim->network, sim->queue.now_ns, p->rank->world.rank, p->store->node, p->bytes);
-    eni_sim_post(sim, at, message_head, p);
-}
-
-/* ---- the call ------------------------------------------------------------------------------------------ */
 
 bool eni_delivery_is_client(const eni_sim_rank *rank)
 {
@@ -229,91 +256,90 @@ bool eni_delivery_is_client(const eni_sim_rank *rank)
     return !(flags & EN_LEADERS_ARE_CLIENTS) || rank->world.local_rank == 0;
 }
 
-static eni_partition_client *partition_of(eni_sim_rank *rank, int32_t store, uint32_t bucket)
+/* Makes a store known to a rank's client, if it is not. */
+static void meet(eni_sim_rank *rank, int32_t store)
 {
-    eni_partition_client **row = &rank->parts[store];
-    if (*row == NULL) *row = eni_alloc_array(rank->sim->buckets->n, sizeof **row);
-    return *row ? &(*row)[bucket] : NULL;
+    const eni_sim *sim = rank->sim;
+    const int32_t nshards = sim->stores.nshards, shard = store < nshards ? store : 0;
+    if (rank->client.shards[store].parts != NULL) return;
+    step(rank,
+         &(eni_client_event){
+             .type = ENI_CLIENT_RETURNED, .shard = store, .epoch = sim->stores.all[store].epoch},
+         NULL);
+    for (uint32_t b = 0; b < sim->buckets->n && sim->status == EN_OK; b++) {
+        eni_client_partition *part = eni_client_partition_at(&rank->client, b, store);
+        const uint64_t count = sim->buckets->bucket[b].hi - sim->buckets->bucket[b].lo;
+        part->lo = eni_slice_lo(count, shard, store < nshards ? nshards : 1);
+        part->count = eni_slice_lo(count, shard + 1, store < nshards ? nshards : 1) - part->lo;
+    }
 }
 
-/* The part of a call that concerns one store: elements [lo, lo + count) of the bucket. */
-static en_status send_part(eni_sim_rank *rank, int32_t store, const message *like, const float *out,
-                           float *in, uint64_t lo)
+en_status eni_delivery_open_client(eni_sim_rank *rank, uint64_t incarnation)
 {
-    if (rank->sim->faults)
-        return rank->sim->faults->call(rank, &(eni_sim_call){.store = store,
-                                                             .bucket = like->bucket,
-                                                             .kind = like->kind,
-                                                             .what = like->what,
-                                                             .nsamples = like->nsamples,
-                                                             .covered = like->covered,
-                                                             .count = like->count,
-                                                             .out = out ? out + lo : NULL,
-                                                             .in = in ? in + lo : NULL,
-                                                             .request = like->request});
-    eni_partition_client *part = partition_of(rank, store, like->bucket);
-    const uint64_t bytes = out ? like->count * sizeof(float) : 0;
-    message *p = part ? eni_sim_alloc(rank->sim, sizeof *p + bytes) : NULL;
-    if (p == NULL) return EN_ENOMEM;
-    *p = *like;
-    p->store = &rank->sim->stores.all[store];
-    p->has_payload = out != NULL;
-    p->bytes = bytes;
-    p->seq = ++part->seq;
-    p->base_version = part->base_version;
-    p->in = in ? in + lo : NULL;
-    if (out) memcpy(p->payload, out + lo, bytes);
-    send(p);
-    return EN_OK;
+    eni_sim *sim = rank->sim;
+    rank->calls = eni_alloc_array(sim->buckets->n, sizeof *rank->calls);
+    if (rank->calls == NULL) return EN_ENOMEM;
+    EN_TRY(eni_client_state_init(&rank->client, sim->buckets->n, sim->stores.n, rank->world.rank, incarnation,
+                                 sim->config->faults ? UINT32_MAX : 0));
+    for (int32_t k = 0; k < sim->stores.nshards; k++)
+        meet(rank, k);
+    return sim->status;
+}
+
+void eni_delivery_close_client(eni_sim_rank *rank)
+{
+    eni_client_state_fini(&rank->client);
+    eni_free(rank->calls);
+    rank->calls = NULL;
+}
+
+/* To the partitions of stores first .. first + n - 1 that are not empty. */
+static en_status call_partitions(eni_sim_rank *rank, const eni_operation *op, int32_t first, int32_t n)
+{
+    const float *out = op->out == ENI_SLOT_NONE ? NULL : eni_sim_rank_at(rank, (uint32_t)op->out, op->bucket);
+    const eni_header header = {.type = ENI_MSG_CALL,
+                               .kind = op->call_kind,
+                               .what = op->what,
+                               .nsamples = op->nsamples,
+                               .covered = op->covered,
+                               .step = rank->first_batch};
+    for (int32_t k = first; k < first + n; k++) {
+        const eni_client_partition *part = eni_client_partition_at(&rank->client, op->bucket, k);
+        if (part->count == 0) continue;
+        if (out != NULL) rank->result->sent += part->count * sizeof(float);
+        step(rank,
+             &(eni_client_event){.type = ENI_CLIENT_CALL,
+                                 .bucket = op->bucket,
+                                 .shard = k,
+                                 .message = &header,
+                                 .payload = out == NULL ? NULL : (float *)(uintptr_t)(out + part->lo)},
+             NULL);
+    }
+    return rank->sim->status;
 }
 
 en_status eni_delivery_call(eni_sim_rank *rank, const eni_operation *op, uint64_t *ticket_out)
 {
     const eni_sim *sim = rank->sim;
-    const eni_bucket_range *range = &sim->buckets->bucket[op->bucket];
     const int32_t first = op->dest == EN_SERVERS ? 0 : sim->stores.nshards + op->dest;
     const int32_t n = op->dest == EN_SERVERS ? sim->stores.nshards : 1;
-    const uint64_t count = range->hi - range->lo;
-    const float *out = op->out == ENI_SLOT_NONE ? NULL : eni_sim_rank_at(rank, (uint32_t)op->out, op->bucket);
-    float *in = op->in == ENI_SLOT_NONE ? NULL : eni_sim_rank_at(rank, (uint32_t)op->in, op->bucket);
     uint32_t parts = 0;
-    for (int32_t k = 0; k < n; k++)
-        parts += eni_slice_lo(count, k + 1, n) > eni_slice_lo(count, k, n);
+    for (int32_t k = first; k < first + n; k++) {
+        meet(rank, k);
+        EN_TRY(sim->status);
+        parts += eni_client_partition_at(&rank->client, op->bucket, k)->count > 0;
+    }
     *ticket_out = eni_sim_rank_begin(rank, parts, "the answer to its call", op->bucket, op->dest);
     if (*ticket_out == 0) return EN_ENOMEM;
-    message like = {.rank = rank,
-                    .bucket = op->bucket,
-                    .kind = op->call_kind,
-                    .what = op->what,
-                    .nsamples = op->nsamples,
-                    .covered = op->covered,
-                    .request = *ticket_out};
-    for (int32_t k = 0; k < n; k++) {
-        const uint64_t lo = eni_slice_lo(count, k, n);
-        like.count = eni_slice_lo(count, k + 1, n) - lo;
-        if (like.count > 0) EN_TRY(send_part(rank, first + k, &like, out, in, lo));
-    }
-    return EN_OK;
+    rank->calls[op->bucket] = (eni_sim_call){
+        .in = op->in == ENI_SLOT_NONE ? NULL : eni_sim_rank_at(rank, (uint32_t)op->in, op->bucket),
+        .request = *ticket_out,
+        .micro_batch = rank->first_batch};
+    return call_partitions(rank, op, first, n);
 }
 
 /* Queues behind the rank's last push: it must not overtake it. */
 void eni_delivery_finished(eni_sim_rank *rank)
 {
-    eni_sim *sim = rank->sim;
-    if (!eni_delivery_is_client(rank)) return;
-    if (sim->faults) {
-        sim->faults->finished(rank);
-        return;
-    }
-    for (int32_t k = 0; k < sim->stores.n; k++) {
-        message *p = eni_sim_alloc(sim, sizeof *p);
-        if (p == NULL) {
-            eni_sim_fail(sim, EN_ENOMEM);
-            return;
-        }
-        p->rank = rank;
-        p->store = &sim->stores.all[k];
-        p->is_finished_notice = true;
-        send(p);
-    }
+    if (eni_delivery_is_client(rank)) step(rank, &(eni_client_event){.type = ENI_CLIENT_FINISH}, NULL);
 }

@@ -85,10 +85,6 @@ en_status eni_shards_open(eni_sim *sim)
     sim->stores.n = sim->stores.nshards + (flags & EN_STORE_ON_RANKS ? sim->nranks : 0);
     sim->stores.all = eni_alloc_array((size_t)sim->stores.n, sizeof *sim->stores.all);
     en_status st = sim->stores.all ? EN_OK : EN_ENOMEM;
-    for (int32_t i = 0; i < sim->nranks && st == EN_OK; i++) {
-        sim->ranks[i].parts = eni_alloc_array((size_t)sim->stores.n, sizeof *sim->ranks[i].parts);
-        if (sim->ranks[i].parts == NULL) st = EN_ENOMEM;
-    }
     for (int32_t k = 0; k < sim->stores.n && st == EN_OK; k++)
         st = open_store(sim, k);
     return st;

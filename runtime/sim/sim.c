@@ -92,8 +92,9 @@ static en_status open_rank(eni_sim *sim, int32_t index)
     return eni_fiber_new(eni_sim_rank_body, rank, STACK_BYTES, &rank->fiber);
 }
 
-static en_status start_rank(eni_sim *sim, int32_t index)
+static en_status start_rank(eni_sim *sim, int32_t index, uint64_t incarnation)
 {
+    EN_TRY(eni_delivery_open_client(&sim->ranks[index], incarnation));
     sim->ranks[index].is_running = true;
     sim->nrunning++;
     return eni_event_queue_post(&sim->queue, 0, eni_sim_rank_resume, sim, &sim->ranks[index]);
@@ -136,40 +137,36 @@ static en_status open_world(eni_sim *sim)
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(open_rank(sim, r));
     EN_TRY(eni_shards_open(sim));
-    sim->faults = c->faults; /* from here on: the answers to INIT are nobody's */
-    if (sim->faults) EN_TRY(sim->faults->open(sim));
+    if (c->faults) EN_TRY(c->faults->open(sim));
     for (int32_t r = 0; r < sim->nranks; r++)
-        EN_TRY(start_rank(sim, r));
+        EN_TRY(start_rank(sim, r, ENI_SIM_INCARNATION));
     return EN_OK;
 }
 
-static void close_rank(eni_sim_rank *rank, int32_t nstores)
+static void close_rank(eni_sim_rank *rank)
 {
     eni_fiber_free(rank->fiber);
     eni_host_close(rank->host);
-    for (int32_t k = 0; rank->parts && k < nstores; k++)
-        eni_free(rank->parts[k]);
-    eni_free(rank->parts);
+    eni_delivery_close_client(rank);
     eni_arena_close(rank->arena);
     free(rank->pending);
 }
 
-en_status eni_sim_restart_rank(eni_sim *sim, int32_t index)
+en_status eni_sim_restart_rank(eni_sim *sim, int32_t index, uint64_t incarnation)
 {
-    eni_sim_rank *rank = &sim->ranks[index];
-    close_rank(rank, sim->stores.n);
-    *rank = (eni_sim_rank){0};
+    close_rank(&sim->ranks[index]);
+    sim->ranks[index] = (eni_sim_rank){0};
     EN_TRY(open_rank(sim, index));
-    rank->parts = eni_alloc_array((size_t)sim->stores.n, sizeof *rank->parts);
-    return rank->parts ? start_rank(sim, index) : EN_ENOMEM;
+    return start_rank(sim, index, incarnation);
 }
 
 static void close_world(eni_sim *sim)
 {
-    if (sim->faults) sim->faults->close(sim);
+    if (sim->config->faults) sim->config->faults->close(sim);
     eni_shards_close(sim); /* gives back the payloads that it holds, so before the blocks */
     for (int32_t r = 0; sim->ranks && r < sim->nranks; r++)
-        close_rank(&sim->ranks[r], sim->stores.n);
+        close_rank(&sim->ranks[r]);
+    eni_client_actions_fini(&sim->client_actions);
     eni_sim_free_all(sim);
     for (uint64_t i = 0; sim->gradients.micro && i < sim->config->accumulate; i++)
         eni_free(sim->gradients.micro[i]);
@@ -186,7 +183,8 @@ static void close_world(eni_sim *sim)
 
 static bool is_over(const eni_sim *sim)
 {
-    return sim->faults ? sim->faults->is_over(sim) : sim->nrunning == 0 && sim->in_flight == 0;
+    return sim->config->faults ? sim->config->faults->is_over(sim)
+                               : sim->nrunning == 0 && sim->in_flight == 0;
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------ */
@@ -312,7 +310,7 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     eni_digest_begin(&sim.events.digest);
     EN_TRY_GOTO(open_world(&sim), close_world);
     st = loop(&sim);
-    if (st == EN_OK && sim.faults) st = sim.faults->check(&sim);
+    if (st == EN_OK && resolved.faults) st = resolved.faults->check(&sim);
     const en_status summed = sum_up(&sim);
     collect(&sim);
     if (st == EN_OK) st = summed;

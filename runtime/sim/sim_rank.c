@@ -15,21 +15,11 @@
 
 /* ---- the transport ------------------------------------------------------------------------------------- */
 
-/* The version of a bucket that this rank has last received, the least over its partitions. */
-static uint64_t version_of(const eni_sim_rank *rank, uint32_t bucket)
-{
-    uint64_t least = UINT64_MAX;
-    for (int32_t k = 0; k < rank->sim->stores.n; k++)
-        if (rank->parts[k] != NULL && rank->parts[k][bucket].base_version < least)
-            least = rank->parts[k][bucket].base_version;
-    return least != UINT64_MAX ? least : 0;
-}
-
 static en_status start(void *user, eni_operation *op)
 {
     eni_sim_rank *rank = user;
     if (op->kind == ENI_OPERATION_COLL) return eni_exchange_start(rank, op->group, &op->coll, &op->ticket);
-    op->version = version_of(rank, op->bucket);
+    op->version = eni_client_state_answered(&rank->client, op->bucket).version;
     return eni_delivery_call(rank, op, &op->ticket);
 }
 
@@ -52,7 +42,8 @@ static en_status wait(void *user, eni_operation *op)
     pending->is_told = true;
     op->waited_ns = rank->sim->queue.now_ns - begin;
     op->samples = pending->samples;
-    if (op->kind == ENI_OPERATION_CALL) op->version = version_of(rank, op->bucket);
+    if (op->kind == ENI_OPERATION_CALL)
+        op->version = eni_client_state_answered(&rank->client, op->bucket).version;
     return pending->status;
 }
 

@@ -11,6 +11,7 @@
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
 
+#include "runtime/client/client_step.h"
 #include "runtime/host/host.h"
 #include "runtime/sim/fiber.h"
 #include "runtime/sim/sim.h"
@@ -33,10 +34,12 @@ typedef struct eni_sim_pending {
     int32_t dest;
 } eni_sim_pending;
 
-/* What a rank knows of one partition that it calls. */
-typedef struct eni_partition_client {
-    uint64_t seq, base_version;
-} eni_partition_client;
+/* A rank's call on a bucket: it has one at a time (runtime/host). */
+typedef struct eni_sim_call {
+    float *in;            /* the bucket, where the answer goes; NULL: nowhere */
+    uint64_t request;     /* ticket */
+    uint64_t micro_batch; /* of the step that made it */
+} eni_sim_call;
 
 struct eni_sim_rank {
     eni_sim *sim;
@@ -57,8 +60,9 @@ struct eni_sim_rank {
 
     eni_sim_pending *pending;
     uint32_t npending;
-    uint64_t coll_calls[2];       /* per group: the next collective's number */
-    eni_partition_client **parts; /* (stores) rows of (nbuckets), made when first called */
+    uint64_t coll_calls[2];  /* per group: the next collective's number */
+    eni_client_state client; /* of all stores; zeroed: none (the rank is dead) */
+    eni_sim_call *calls;     /* (nbuckets) */
     eni_sim_rank_result *result;
 };
 
@@ -66,6 +70,7 @@ struct eni_sim_rank {
 typedef struct eni_sim_store {
     eni_sim *sim;
     eni_store *core;
+    uint32_t epoch;   /* how often it came back; with core NULL it is down */
     int32_t node;     /* of the network */
     int32_t peer;     /* in the event log */
     int64_t timer_ns; /* due; INT64_MAX: none */
@@ -123,36 +128,41 @@ struct eni_sim {
     eni_sim_stores stores;
     eni_sim_exchanges exchanges;
     eni_sim_gradients gradients;
+    eni_client_actions client_actions;
     eni_sim_block *blocks;        /* what eni_sim_alloc gave out */
     uint64_t refusals;            /* answers of stores that refused: the first is logged as a warning */
     uint64_t in_flight;           /* messages: the run ends when the last has arrived */
-    const eni_sim_faults *faults; /* NULL: nothing fails, or the stores are not open yet */
-    eni_fault_state *fault_state; /* theirs */
+    eni_fault_state *fault_state; /* of config->faults */
 
     bool claims;
     uint64_t next_batch; /* CLAIM: the next of the global order */
 };
 
-/* One partition's part of a call. */
-typedef struct eni_sim_call {
-    int32_t store;
-    uint32_t bucket, kind, what;
-    uint64_t nsamples, covered, count;
-    const float *out;
-    float *in;
-    uint64_t request; /* ticket */
-} eni_sim_call;
+/* One message on its way, with the header of the wire. */
+typedef struct eni_sim_message {
+    eni_sim *sim;
+    int32_t from, to; /* nodes of the network */
+    eni_header header;
+    float data[]; /* (header.bytes / 4) */
+} eni_sim_message;
 
-/* What fails in a run: messages, links, stores, ranks (runtime/sim/faults). With it calls and answers do not
- * go through the network of delivery.c, but through `call` and `reply`. */
+static inline bool eni_sim_is_to_store(const eni_header *header)
+{
+    return header->type == ENI_MSG_CALL || header->type == ENI_MSG_FINISHED;
+}
+
+/* What fails in a run: messages, links, stores, ranks (runtime/sim/faults). */
 struct eni_sim_faults {
     en_status (*open)(eni_sim *sim);    /* when the stores are open */
     void (*close)(eni_sim *sim);        /* also after an open that failed */
     int (*is_over)(const eni_sim *sim); /* 1 once every rank has finished and every store knows it */
     en_status (*check)(eni_sim *sim);   /* after the end: EN_EBUG, logged, for counts that do not agree */
-    en_status (*call)(eni_sim_rank *rank, const eni_sim_call *call);
-    void (*finished)(eni_sim_rank *rank); /* calls no more */
-    void (*reply)(eni_sim_store *store, const eni_store_action *action);
+    /* A message is to leave: each copy of it that does goes by eni_delivery_carry. */
+    void (*send)(eni_sim *sim, const eni_header *header, const float *data);
+    /* One has arrived at a store: takes it by eni_delivery_take, or frees it. */
+    en_status (*at_store)(eni_sim_store *store, eni_sim_message *message);
+    /* An event goes into a rank's client (action NULL); or what the client did about it is done. */
+    void (*watch)(eni_sim_rank *rank, const eni_client_event *event, const eni_client_action *action);
 };
 
 static inline void eni_sim_fail(eni_sim *sim, en_status status)
@@ -197,8 +207,8 @@ eni_sim_pending *eni_sim_rank_slot_of(eni_sim_rank *rank, uint64_t ticket);
 
 /* ---- sim.c ---- */
 
-/* A rank that died begins anew. */
-en_status eni_sim_restart_rank(eni_sim *sim, int32_t rank);
+/* A rank that died begins anew, as another incarnation. */
+en_status eni_sim_restart_rank(eni_sim *sim, int32_t rank, uint64_t incarnation);
 
 /* ---- sim_rank.c ---- */
 
@@ -215,8 +225,18 @@ en_status eni_exchange_start(eni_sim_rank *rank, int group, const eni_coll_op *o
 
 enum { ENI_SIM_INCARNATION = 1 }; /* nobody restarts */
 
-/* Sends a call (eni_operation) to its stores. */
+/* The client of a rank's incarnation, and its end: answers to it are nobody's from then on. */
+en_status eni_delivery_open_client(eni_sim_rank *rank, uint64_t incarnation);
+void eni_delivery_close_client(eni_sim_rank *rank);
+
+/* Makes a call (eni_operation) on its stores. */
 en_status eni_delivery_call(eni_sim_rank *rank, const eni_operation *operation, uint64_t *ticket_out);
+
+/* Tells every store that the rank calls no more. */
+void eni_delivery_finished(eni_sim_rank *rank);
+
+/* An event of neither: OVERDUE, RETURNED. */
+void eni_delivery_event(eni_sim_rank *rank, const eni_client_event *event);
 
 /* One event into a store's core, its actions out: answers on their way, timers set. Stamps the time. */
 en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event);
@@ -224,11 +244,13 @@ en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event
 /* A TIMER event is due at when_ns; INT64_MAX: none is. */
 void eni_delivery_set_timer(eni_sim_store *store, int64_t when_ns);
 
-/* Tells every store that the rank calls no more. */
-void eni_delivery_finished(eni_sim_rank *rank);
-
-/* 1 if this rank is a client of the stores. */
+/* Whether this rank is a client of the stores. */
 bool eni_delivery_is_client(const eni_sim_rank *rank);
+
+/* For faults: a copy of this message leaves, and is late_ns longer on its way than the network takes; and a
+ * message goes into its store, which owns it from here on. */
+void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *data, int64_t late_ns);
+en_status eni_delivery_take(eni_sim_store *store, eni_sim_message *message);
 
 /* ---- shards.c ---- */
 

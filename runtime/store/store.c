@@ -783,3 +783,8 @@ uint64_t eni_store_incarnation(const eni_store *store, int32_t client)
 {
     return client < 0 || client >= store->config.world ? 0 : store->client[client].incarnation;
 }
+
+bool eni_store_has_finished(const eni_store *store, int32_t client)
+{
+    return store->client[client].presence == ENI_FINISHED;
+}

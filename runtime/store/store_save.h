@@ -76,6 +76,9 @@ uint64_t eni_store_seq(const eni_store *store, int32_t client, uint32_t bucket);
 /* The incarnation that a client joined with last; 0: it never has. */
 uint64_t eni_store_incarnation(const eni_store *store, int32_t client);
 
+/* Whether that incarnation has finished. */
+bool eni_store_has_finished(const eni_store *store, int32_t client);
+
 /* When the next TIMER event is due; INT64_MAX: none. */
 int64_t eni_store_timer(const eni_store *store);
 

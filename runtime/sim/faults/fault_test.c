@@ -269,22 +269,22 @@ static en_status open_trial(trial *t)
     return t->init && t->weights && t->told ? EN_OK : EN_ENOMEM;
 }
 
+static const char *const promises[] = {"ends", "may-drop", "exact", "at-once"};
+
 int eni_promise_parse(const char *word, const char *strategy_name)
 {
-    static const char *const words[] = {"ends", "may-drop", "exact", "at-once"};
     if (!word && strcmp(strategy_name, "ps-sync") == 0) return ENI_PROMISE_EXACT;
     if (!word && (strcmp(strategy_name, "ps-async") == 0 || strcmp(strategy_name, "ssp") == 0))
         return ENI_PROMISE_AT_ONCE;
     if (!word) return ENI_PROMISE_ENDS;
     for (int i = 0; i < 4; i++)
-        if (strcmp(word, words[i]) == 0) return i;
+        if (strcmp(word, promises[i]) == 0) return i;
     return -1;
 }
 
 en_status eni_fault_test(const en_strategy *strategy, const eni_options *options, const char *spec,
                          eni_promise promise, uint64_t seed, eni_fault_stats *figures)
 {
-    static const char *const words[] = {"ends", "may-drop", "exact", "at-once"};
     trial t = {.strategy = strategy,
                .options = options,
                .promise = promise,
@@ -295,7 +295,7 @@ en_status eni_fault_test(const en_strategy *strategy, const eni_options *options
     if (st == EN_OK && t.broken) st = EN_EBUG;
     if (st != EN_OK)
         eni_error("storm", "%s; repeat: entrain sim --storm --seed=%" PRIu64 " --strategy=%s --promise=%s",
-                  t.broken ? t.broken : en_status_str(st), seed, spec, words[promise]);
+                  t.broken ? t.broken : en_status_str(st), seed, spec, promises[promise]);
     eni_free(t.init);
     eni_free(t.weights);
     eni_free(t.told);

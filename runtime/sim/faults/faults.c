@@ -45,8 +45,8 @@ static en_status open_kept(const eni_sim *sim, eni_snapshot *kept)
 {
     kept->seq = eni_alloc_array((size_t)sim->nranks * sim->buckets->n, sizeof *kept->seq);
     kept->incarnation = eni_alloc_array((size_t)sim->nranks, sizeof *kept->incarnation);
-    kept->finished = eni_alloc_array((size_t)sim->nranks, sizeof *kept->finished);
-    return kept->seq && kept->incarnation && kept->finished ? EN_OK : EN_ENOMEM;
+    kept->has_finished = eni_alloc((size_t)sim->nranks);
+    return kept->seq && kept->incarnation && kept->has_finished ? EN_OK : EN_ENOMEM;
 }
 
 static en_status open_faults(eni_sim *sim)
@@ -60,25 +60,21 @@ static en_status open_faults(eni_sim *sim)
     w->key = (eni_rng_key){.seed = w->plan->seed, .purpose = ENI_RNG_SIM, .rank = STREAM};
     w->fault = eni_alloc_array(stores, sizeof *w->fault);
     w->member = eni_alloc_array(ranks, sizeof *w->member);
-    w->client = eni_alloc_array(ranks, sizeof *w->client);
+    w->attempt = eni_alloc_array(ranks * stores * ((size_t)sim->buckets->n + 1), sizeof *w->attempt);
     w->cut = eni_alloc_array((size_t)w->plan->cuts, sizeof *w->cut);
-    if (!w->fault || !w->member || !w->client || !w->cut) return EN_ENOMEM;
+    if (!w->fault || !w->member || !w->attempt || !w->cut) return EN_ENOMEM;
     for (size_t r = 0; r < ranks; r++)
         w->member[r] = (eni_presence_of){.incarnation = ENI_SIM_INCARNATION, .is_in = 1};
     for (int32_t k = 0; k < sim->stores.n; k++) {
         eni_fault_saving *s = eni_sim_alloc(sim, sizeof *s);
         if (!s) return EN_ENOMEM;
         *s = (eni_fault_saving){.store = k};
-        w->fault[k].finished = eni_alloc_array(ranks, sizeof *w->fault[k].finished);
-        if (!w->fault[k].finished) return EN_ENOMEM;
         EN_TRY(open_kept(sim, &w->fault[k].safe));
         EN_TRY(open_kept(sim, &w->fault[k].pending));
         EN_TRY(
             eni_faults_keep(sim, k, &w->fault[k].safe)); /* as psd does once all initial weights are there */
         eni_faults_post(sim, eni_faults_draw_ns(w, w->plan->save_ns), eni_faults_save, s);
     }
-    for (int32_t r = 0; r < sim->nranks; r++)
-        EN_TRY(eni_faults_open_client(sim, r));
     draw_faults(sim);
     return sim->status;
 }
@@ -88,7 +84,7 @@ static void close_kept(eni_snapshot *kept)
     free(kept->bytes);
     eni_free(kept->seq);
     eni_free(kept->incarnation);
-    eni_free(kept->finished);
+    eni_free(kept->has_finished);
 }
 
 static void close_faults(eni_sim *sim)
@@ -98,14 +94,10 @@ static void close_faults(eni_sim *sim)
     for (int32_t k = 0; w->fault && k < sim->stores.n; k++) {
         close_kept(&w->fault[k].safe);
         close_kept(&w->fault[k].pending);
-        eni_free(w->fault[k].finished);
     }
     eni_free(w->fault);
     eni_free(w->member);
-    for (int32_t r = 0; w->client && r < sim->nranks; r++)
-        eni_faults_close_client(sim, r);
-    eni_free(w->client);
-    eni_client_actions_fini(&w->actions);
+    eni_free(w->attempt);
     eni_free(w->cut);
     eni_free(w);
     sim->fault_state = NULL;
@@ -114,7 +106,8 @@ static void close_faults(eni_sim *sim)
 static int is_over(const eni_sim *sim)
 {
     for (int32_t r = 0; r < sim->nranks; r++)
-        if (sim->ranks[r].is_running || sim->ranks[r].is_dead || !eni_faults_is_done(sim, r)) return 0;
+        if (sim->ranks[r].is_running || sim->ranks[r].is_dead || !eni_faults_is_done(&sim->ranks[r]))
+            return 0;
     return 1;
 }
 
@@ -143,6 +136,6 @@ const eni_sim_faults eni_faults = {.open = open_faults,
                                    .close = close_faults,
                                    .is_over = is_over,
                                    .check = check,
-                                   .call = eni_faults_call,
-                                   .finished = eni_faults_finished,
-                                   .reply = eni_faults_reply};
+                                   .send = eni_faults_send,
+                                   .at_store = eni_faults_at_store,
+                                   .watch = eni_faults_watch};

@@ -28,7 +28,7 @@ typedef struct eni_news {
     int type;
     int32_t rank, store;
     uint32_t bucket;
-    uint64_t seq, micro_batch, nsamples;
+    uint64_t seq, micro_batch;
 } eni_news;
 
 /* What went on, for reports. */

@@ -3,31 +3,14 @@
  *     fault_test.c   one strategy under faults
  *     faults.c       which faults, when
  *     outage.c       stores and ranks that die and return
- *     messages.c     messages that get lost, and the clients that send them; draws, members
+ *     messages.c     messages that get lost and are sent again; draws, members
  */
 #ifndef FAULTS_FAULTS_IMPL_H
 #define FAULTS_FAULTS_IMPL_H
 
 #include "core/rng.h"
-#include "runtime/client/client_step.h"
 #include "runtime/sim/faults/faults.h"
 #include "runtime/sim/world.h"
-
-/* The call in flight on a partition. */
-typedef struct eni_fault_call {
-    float *in;
-    uint64_t request, micro_batch, nsamples;
-    uint64_t attempt; /* counts sends: an alarm of an earlier one is void */
-} eni_fault_call;
-
-/* The client of one incarnation of a rank: the one that workers run. */
-typedef struct eni_fault_client {
-    eni_sim *sim;
-    int is_open;
-    eni_client_state state;
-    eni_fault_call *call;       /* (buckets, stores) */
-    uint64_t *finished_attempt; /* (stores) */
-} eni_fault_client;
 
 /* A saved state and what it promises. */
 typedef struct eni_snapshot {
@@ -35,16 +18,14 @@ typedef struct eni_snapshot {
     size_t n, room;
     uint64_t *seq;            /* (ranks, buckets) the last calls that it has taken in */
     uint64_t *incarnation;    /* (ranks) whose */
-    uint64_t *finished;       /* (ranks) the incarnation that has finished; 0: none */
+    uint8_t *has_finished;    /* (ranks) */
     uint64_t behind, counted; /* the second account of staleness */
 } eni_snapshot;
 
 typedef struct eni_fault_store {
-    uint32_t epoch;
-    int is_down, is_writing;
+    int is_writing;
     uint64_t write; /* counts saves: the end of one that a death cut short is void */
     eni_snapshot pending, safe;
-    uint64_t *finished;       /* (ranks) as in a snapshot, of the live store */
     uint64_t behind, counted; /* staleness of the live store, counted here */
 } eni_fault_store;
 
@@ -64,10 +45,9 @@ struct eni_fault_state {
     const eni_fault_plan *plan;
     eni_rng_key key;
     uint64_t draws;
-    eni_fault_store *fault;   /* (stores) */
-    eni_presence_of *member;  /* (ranks) */
-    eni_fault_client *client; /* (ranks) */
-    eni_client_actions actions;
+    eni_fault_store *fault;  /* (stores) */
+    eni_presence_of *member; /* (ranks) */
+    uint64_t *attempt; /* (ranks, stores, buckets + 1) counts sends: an alarm of an earlier one is void */
     eni_cut *cut;
     eni_fault_stats *figures;
 };
@@ -75,8 +55,6 @@ struct eni_fault_state {
 /* ---- messages.c: draws, events, members */
 uint64_t eni_faults_draw(eni_fault_state *state, uint64_t below);
 int64_t eni_faults_draw_ns(eni_fault_state *state, int64_t below);
-int eni_faults_happens(eni_fault_state *state, double share);
-int eni_faults_is_quiet(const eni_sim *sim);
 void eni_faults_post(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void *), void *subject);
 /* A MEMBER event into one store. */
 en_status eni_faults_member(eni_sim_store *store, int32_t rank, uint64_t incarnation, uint32_t member);
@@ -95,18 +73,16 @@ void eni_faults_save(void *sim, void *saving);
 void eni_faults_store_dies(void *sim, void *store);
 void eni_faults_rank_dies(void *sim, void *rank);
 
-/* ---- messages.c */
-en_status eni_faults_call(eni_sim_rank *rank, const eni_sim_call *call);
-void eni_faults_finished(eni_sim_rank *rank);
-/* An answer of a store goes on its way. */
-void eni_faults_reply(eni_sim_store *store, const eni_store_action *action);
+/* ---- messages.c: three of eni_sim_faults */
+void eni_faults_send(eni_sim *sim, const eni_header *header, const float *data);
+en_status eni_faults_at_store(eni_sim_store *store, eni_sim_message *message);
+void eni_faults_watch(eni_sim_rank *rank, const eni_client_event *event, const eni_client_action *action);
+
 /* The store of a new epoch is there: everything that it may not have is sent again. */
 void eni_faults_new_epoch(eni_sim *sim, int32_t rank, int32_t store, uint32_t epoch);
-/* The client of the rank's incarnation; and its end, without or with what that means to who listens. */
-en_status eni_faults_open_client(eni_sim *sim, int32_t rank);
-void eni_faults_close_client(eni_sim *sim, int32_t rank);
-void eni_faults_client_dies(eni_sim *sim, int32_t rank);
-/* 1 if every call of the rank is answered and, once it has finished, every store has heard so. */
-int eni_faults_is_done(const eni_sim *sim, int32_t rank);
+/* The end of a rank's client, with what that means to who listens. */
+void eni_faults_client_dies(eni_sim_rank *rank);
+/* 1 if every call of a rank that has finished is answered, and every store has heard that it has. */
+int eni_faults_is_done(const eni_sim_rank *rank);
 
 #endif

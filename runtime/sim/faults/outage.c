@@ -33,10 +33,10 @@ en_status eni_faults_keep(eni_sim *sim, int32_t k, eni_snapshot *kept)
     EN_TRY(eni_store_save(core, append, kept));
     for (int32_t r = 0; r < sim->nranks; r++) {
         kept->incarnation[r] = eni_store_incarnation(core, r);
+        kept->has_finished[r] = eni_store_has_finished(core, r);
         for (uint32_t b = 0; b < n; b++)
             kept->seq[(uint64_t)r * n + b] = eni_store_seq(core, r, b);
     }
-    memcpy(kept->finished, fault->finished, (size_t)sim->nranks * sizeof *kept->finished);
     kept->behind = fault->behind;
     kept->counted = fault->counted;
     return EN_OK;
@@ -63,7 +63,7 @@ void eni_faults_save(void *sim_, void *saving_)
     const eni_fault_saving *s = saving_;
     eni_fault_state *w = sim->fault_state;
     eni_fault_store *fault = &w->fault[s->store];
-    if (!fault->is_down && !fault->is_writing) {
+    if (sim->stores.all[s->store].core != NULL && !fault->is_writing) {
         eni_fault_saving *end = eni_sim_alloc(sim, sizeof *end);
         const en_status st = end ? eni_faults_keep(sim, s->store, &fault->pending) : EN_ENOMEM;
         if (st != EN_OK) {
@@ -99,7 +99,7 @@ static en_status tell_ranks(eni_sim *sim, int32_t k)
     for (int32_t r = 0; r < sim->nranks; r++) {
         leader_word *w = eni_sim_alloc(sim, sizeof *w);
         if (!w) return EN_ENOMEM;
-        *w = (leader_word){r, k, sim->fault_state->fault[k].epoch};
+        *w = (leader_word){r, k, sim->stores.all[k].epoch};
         eni_faults_post(sim,
                         sim->network.latency_ns +
                             eni_faults_draw_ns(sim->fault_state, sim->fault_state->plan->slow_ns),
@@ -115,9 +115,7 @@ static en_status revive(eni_sim *sim, int32_t k)
     eni_sim_store *store = &sim->stores.all[k];
     EN_TRY(eni_shards_renew(sim, k));
     EN_TRY(eni_store_load(store->core, fault->safe.bytes, fault->safe.n, sim->queue.now_ns));
-    fault->is_down = 0;
-    fault->epoch++;
-    memcpy(fault->finished, fault->safe.finished, (size_t)sim->nranks * sizeof *fault->finished);
+    store->epoch++;
     fault->behind = fault->safe.behind;
     fault->counted = fault->safe.counted;
     eni_delivery_set_timer(store, eni_store_timer(store->core));
@@ -142,9 +140,8 @@ void eni_faults_store_dies(void *sim_, void *store_)
     eni_fault_state *w = sim->fault_state;
     const int32_t k = (int32_t)(store - sim->stores.all);
     eni_fault_store *fault = &w->fault[k];
-    if (fault->is_down) return;
+    if (store->core == NULL) return;
     w->figures->store_deaths++;
-    fault->is_down = 1;
     fault->is_writing = 0;
     fault->write++;
     store->timer_ns = INT64_MAX;
@@ -160,7 +157,7 @@ static void member_everywhere(eni_sim *sim, int32_t r, uint32_t member)
     eni_fault_state *w = sim->fault_state;
     w->member[r].is_in = member == EN_MEMBER_JOINED;
     for (int32_t k = 0; k < sim->stores.n; k++) {
-        if (w->fault[k].is_down) continue; /* it is told when it returns */
+        if (sim->stores.all[k].core == NULL) continue; /* it is told when it returns */
         const en_status st = eni_faults_member(&sim->stores.all[k], r, w->member[r].incarnation, member);
         if (st != EN_OK) eni_sim_fail(sim, st);
     }
@@ -190,8 +187,7 @@ static void rank_returns(void *sim_, void *rank_)
     sim->fault_state->member[r].incarnation++;
     sim->fault_state->member[r].clock = least_clock(sim, r);
     member_everywhere(sim, r, EN_MEMBER_JOINED);
-    en_status st = eni_faults_open_client(sim, r);
-    if (st == EN_OK) st = eni_sim_restart_rank(sim, r);
+    const en_status st = eni_sim_restart_rank(sim, r, sim->fault_state->member[r].incarnation);
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
@@ -210,7 +206,7 @@ void eni_faults_rank_dies(void *sim_, void *rank_)
     eni_sim_rank *rank = rank_;
     if (!rank->is_running) return;
     sim->fault_state->figures->rank_deaths++;
-    eni_faults_client_dies(sim, rank->world.rank);
+    eni_faults_client_dies(rank);
     rank->is_running = false;
     rank->is_dead = true;
     sim->nrunning--;
