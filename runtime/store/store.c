@@ -51,7 +51,6 @@ static en_status partition_init(eni_store *store, eni_partition *part, uint32_t 
         .min_clock = UINT64_MAX,
     };
     if (part->pub.count == 0) return EN_OK;
-    store->npartitions++;
     if (part->pub.count > store->max_count) store->max_count = part->pub.count;
     part->dedupe = eni_alloc_array((size_t)config->world, sizeof *part->dedupe);
     part->state = eni_alloc(config->strategy->partition_state);
@@ -726,11 +725,6 @@ uint64_t eni_store_count(const eni_store *store, uint32_t bucket)
     return part ? part->pub.count : 0;
 }
 
-uint32_t eni_store_npartitions(const eni_store *store)
-{
-    return store->npartitions;
-}
-
 uint32_t eni_store_nused(const eni_store *store)
 {
     return store->nused;
@@ -742,18 +736,6 @@ const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t
     if (!part || !part->is_initialised) return NULL;
     if (version_out) *version_out = part->pub.version;
     return part->pub.w;
-}
-
-const float *eni_store_slot(const eni_store *store, uint32_t bucket, int i)
-{
-    const eni_partition *part = eni_store_partition(store, bucket);
-    return part && i >= 0 && i < ENI_MAX_SLOTS ? part->slot[i] : NULL;
-}
-
-uint64_t eni_store_samples(const eni_store *store, uint32_t bucket)
-{
-    const eni_partition *part = eni_store_partition(store, bucket);
-    return part ? part->samples : 0;
 }
 
 const eni_store_stats *eni_store_totals(const eni_store *store)

@@ -232,10 +232,7 @@ en_status eni_store_step(eni_store *store, const eni_store_event *event, eni_sto
 /* Elements of the partition of `bucket`, 0 if it is empty or there is no such bucket. */
 uint64_t eni_store_count(const eni_store *store, uint32_t bucket);
 
-/* Partitions that are not empty. */
-uint32_t eni_store_npartitions(const eni_store *store);
-
-/* Of those, the ones that some client has ever called: a strategy may keep the others elsewhere. */
+/* Partitions that some client has ever called: a strategy may keep the others elsewhere. */
 uint32_t eni_store_nused(const eni_store *store);
 
 /* The live weights of a partition (count), valid until the next step; NULL before INIT and for an empty
@@ -250,12 +247,6 @@ eni_version_buffer *eni_store_acquire(eni_store *store, uint32_t bucket);
 
 /* Any thread. `weights` is not looked at: this is an eni_release. */
 void eni_store_release(void *weights, void *buffer);
-
-/* Slot i of the optimizer on a partition (count), or NULL. */
-const float *eni_store_slot(const eni_store *store, uint32_t bucket, int i);
-
-/* Samples applied to a partition so far: what the learning rate is a function of. */
-uint64_t eni_store_samples(const eni_store *store, uint32_t bucket);
 
 /* Borrowed; they change with every step. client must be 0 .. world-1. */
 const eni_store_stats *eni_store_totals(const eni_store *store);

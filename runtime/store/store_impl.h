@@ -116,8 +116,7 @@ struct eni_store {
     eni_store_config config;
     eni_partition *part;       /* (nbuckets) */
     eni_client_record *client; /* (world) */
-    uint32_t npartitions;      /* not empty */
-    uint32_t nused;            /* of those, called by some client */
+    uint32_t nused;            /* partitions that some client has called */
     uint32_t nactive, nleft;   /* clients; nleft: finished or left */
     uint64_t max_count;        /* elements of the largest partition */
     eni_store_mean mean;

@@ -66,6 +66,13 @@ static inline const eni_store_action *rig_for(const rig *r, int32_t client)
     return &rig_nothing;
 }
 
+/* A look at a partition's weights, with what is behind them. */
+static inline const eni_store_action *rig_look(rig *r, uint32_t bucket)
+{
+    rig_step(r, (eni_store_event){.type = ENI_STORE_SNAPSHOT, .bucket = bucket});
+    return rig_for(r, 0);
+}
+
 static inline void rig_member(rig *r, int32_t client, int member, uint64_t incarnation)
 {
     rig_step(r, (eni_store_event){.type = ENI_STORE_MEMBER,

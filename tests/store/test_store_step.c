@@ -128,7 +128,7 @@ static void an_older_incarnation_is_fenced_a_newer_one_starts_afresh(void **stat
     push(&r, 1, 1, 0);
     assert_int_equal(r.actions.n, 2);
     assert_int_equal(rig_for(&r, 0)->ticket, ticket);
-    assert_int_equal(eni_store_samples(r.store, 0), 8);
+    assert_int_equal(rig_look(&r, 0)->samples, 8);
     assert_int_equal(eni_store_client(r.store, 0)->dropped, 4);
     event.seq = 2;
     event.base_version = 1;
@@ -204,7 +204,7 @@ static void a_finished_client_releases_the_others(void **state)
     rig_member(&r, 1, EN_MEMBER_FINISHED, 1);
     assert_int_equal(r.actions.n, 2);
     assert_int_equal(rig_for(&r, 0)->version, 1);
-    assert_int_equal(eni_store_samples(r.store, 0), 8);
+    assert_int_equal(rig_look(&r, 0)->samples, 8);
     push(&r, 1, 1, 0);
     expect_refused(&r, 1, EN_EMEMBER, "finished");
     push(&r, 0, 2, 1);
@@ -224,7 +224,7 @@ static void a_lost_client_takes_its_gradient_along(void **state)
     push(&r, 2, 1, 0);
     assert_int_equal(r.actions.n, 2);
     assert_int_equal(rig_for(&r, 1)->type, 0);
-    assert_int_equal(eni_store_samples(r.store, 0), 8);
+    assert_int_equal(rig_look(&r, 0)->samples, 8);
     assert_int_equal(eni_store_client(r.store, 1)->dropped, 4);
     assert_int_equal(eni_store_client(r.store, 0)->holds, 1); /* asked four times, held once */
     assert_int_equal(eni_store_client(r.store, 2)->holds, 0);

@@ -192,7 +192,7 @@ static void absorbing_twice_is_the_strategy_s_bug(void **state)
     assert_int_equal(rig_for(&r, 0)->type, ENI_STORE_REFUSE);
     assert_int_equal(rig_for(&r, 0)->status, EN_EBUG);
     call(&r, 0, HALF, 2, x, 0); /* nothing of it stayed staged */
-    assert_int_equal(eni_store_samples(r.store, 0), 2);
+    assert_int_equal(rig_look(&r, 0)->samples, 2);
     rig_free(&r);
 }
 

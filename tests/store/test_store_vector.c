@@ -74,12 +74,16 @@ static void a_store_goes_on_where_another_was(void **state)
     assert_int_equal(slot.samples, 5 * 13);
     put(&b, ENI_VECTOR_SLOT, m, &slot);
     put(&b, ENI_VECTOR_WEIGHTS, w, &weights);
-    assert_int_equal(eni_store_samples(b.store, 0), 5 * 13);
-    rig_step(&b, (eni_store_event){.type = ENI_STORE_SNAPSHOT});
+    assert_int_equal(rig_look(&b, 0)->samples, 5 * 13);
     assert_int_equal(b.actions.item[0].version, 5);
     push_as(&b, 1, 5, 6); /* the sixth push again, by a client that begins anew */
     assert_memory_equal(eni_store_weights(a.store, 0, NULL), eni_store_weights(b.store, 0, NULL), sizeof w);
-    assert_memory_equal(eni_store_slot(a.store, 0, 0), eni_store_slot(b.store, 0, 0), sizeof m);
+    float of_a[COUNT], of_b[COUNT];
+    look(&a, ENI_VECTOR_FREEZE, &weights, w);
+    look(&a, ENI_VECTOR_SLOT, &slot, of_a);
+    look(&b, ENI_VECTOR_FREEZE, &weights, w);
+    look(&b, ENI_VECTOR_SLOT, &slot, of_b);
+    assert_memory_equal(of_a, of_b, sizeof of_a);
     rig_free(&a);
     rig_free(&b);
 }
@@ -119,7 +123,9 @@ static void slots_come_before_the_weights(void **state)
                                    .kind = ENI_VECTOR_SLOT,
                                    .payload = {.data = vector, .count = COUNT}});
     assert_int_equal(rig_for(&r, 0)->flags, ENI_STORE_IS_REPEAT);
-    assert_true(eni_store_slot(r.store, 0, 0)[0] == 0);
+    eni_store_action slot;
+    look(&r, ENI_VECTOR_SLOT, &slot, vector);
+    assert_true(vector[0] == 0);
     rig_free(&r);
 }
 
