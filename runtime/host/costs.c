@@ -2,7 +2,6 @@
 #include "runtime/host/costs.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
@@ -142,20 +141,13 @@ static en_status run_round(const measuring *m, round_ns *r)
 
 /* ---- what follows from them ---- */
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Over the rounds, of the double at `offset` in each. */
 static double median_s(const measuring *m, size_t offset)
 {
     double value[ROUNDS];
     for (int i = 0; i < m->rounds; i++)
         memcpy(&value[i], (const char *)&m->round[i] + offset, sizeof value[i]);
-    qsort(value, (size_t)m->rounds, sizeof value[0], by_value);
-    return value[m->rounds / 2] * 1e-9;
+    return eni_probe_median(value, m->rounds) * 1e-9;
 }
 
 #define MEDIAN_S(m, field) median_s(m, offsetof(round_ns, field))

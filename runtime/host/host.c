@@ -82,7 +82,7 @@ static en_status hook_submit(eni_host *host, uint32_t b)
 {
     begin_hook(host, "submit", &host->buckets[b]);
     return end_hook(
-        host, host->config.strategy->submit(&host->table, host->state, &host->buckets[b], host->reqs[b]));
+        host, host->config.strategy->submit(&host->table, host->state, &host->buckets[b], host->of[b].reqs));
 }
 
 static en_status wait_for_all(eni_host *host, const en_req *req)
@@ -97,8 +97,8 @@ static en_status hook_finish(eni_host *host, uint32_t b)
     const en_strategy *s = host->config.strategy;
     begin_hook(host, "finish", &host->buckets[b]);
     return end_hook(host, s->finish != NULL
-                              ? s->finish(&host->table, host->state, &host->buckets[b], host->reqs[b])
-                              : wait_for_all(host, host->reqs[b]));
+                              ? s->finish(&host->table, host->state, &host->buckets[b], host->of[b].reqs)
+                              : wait_for_all(host, host->of[b].reqs));
 }
 
 static en_status hook_after_step(eni_host *host)
@@ -134,18 +134,8 @@ static en_status open_buckets(eni_host *host)
 {
     uint32_t n = host->config.buckets->n;
     host->buckets = eni_alloc_array(n, sizeof *host->buckets);
-    host->reqs = eni_alloc_array(n, sizeof *host->reqs);
-    host->of.steps_taken = eni_alloc_array(n, sizeof *host->of.steps_taken);
-    host->of.is_called = eni_alloc_array(n, sizeof *host->of.is_called);
-    host->of.is_empty = eni_alloc_array(n, sizeof *host->of.is_empty);
-    host->of.grad_samples = eni_alloc_array(n, sizeof *host->of.grad_samples);
-    host->of.uncovered = eni_alloc_array(n, sizeof *host->of.uncovered);
-    host->of.is_stepping = eni_alloc_array(n, sizeof *host->of.is_stepping);
-    host->requests.calling = eni_alloc_array(n, sizeof *host->requests.calling);
-    if (host->buckets == NULL || host->reqs == NULL || host->of.steps_taken == NULL ||
-        host->of.is_called == NULL || host->of.is_empty == NULL || host->of.grad_samples == NULL ||
-        host->of.uncovered == NULL || host->of.is_stepping == NULL || host->requests.calling == NULL)
-        return EN_ENOMEM;
+    host->of = eni_alloc_array(n, sizeof *host->of);
+    if (host->buckets == NULL || host->of == NULL) return EN_ENOMEM;
     for (uint32_t b = 0; b < n; b++) {
         eni_buckets_fill(host->config.buckets, b, &host->buckets[b]);
         host->buckets[b].param = eni_vec_of(ENI_SLOT_PARAM, b);
@@ -214,14 +204,7 @@ void eni_host_close(eni_host *host)
     if (host == NULL) return;
     for (int i = 0; i < ENI_HOST_REQUESTS / ENI_HOST_BLOCK; i++)
         eni_free(host->requests.block[i]);
-    eni_free(host->requests.calling);
-    eni_free(host->of.is_stepping);
-    eni_free(host->of.uncovered);
-    eni_free(host->of.grad_samples);
-    eni_free(host->of.is_empty);
-    eni_free(host->of.is_called);
-    eni_free(host->of.steps_taken);
-    eni_free(host->reqs);
+    eni_free(host->of);
     eni_free(host->buckets);
     eni_free(host->state);
     eni_free(host);
@@ -254,7 +237,7 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
     host->now.npushes = 0;
     host->now.left_ns = 0;
     host->counters.staleness = 0;
-    if (!host->of.is_called[0]) host->counters.base_version = host->of.steps_taken[0];
+    if (!host->of[0].is_called) host->counters.base_version = host->of[0].steps_taken;
     if (!host->now.has_samples) {
         host->now.local_samples = nsamples * (uint64_t)host->config.world.nlocal;
         host->now.world_samples = nsamples * (uint64_t)host->config.world.nranks;
@@ -262,12 +245,12 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
     /* With a local group this rank pushes for its host; else for itself alone. */
     const uint64_t computed = host->transport.has_local ? host->now.local_samples : nsamples;
     for (uint32_t b = 0; b < host->config.buckets->n; b++) {
-        host->of.grad_samples[b] = nsamples;
-        host->of.uncovered[b] += computed;
-        host->of.is_empty[b] = nsamples == 0;
+        host->of[b].grad_samples = nsamples;
+        host->of[b].uncovered += computed;
+        host->of[b].is_empty = nsamples == 0;
         host->buckets[b].step = step;
         host->buckets[b].nsamples = nsamples;
-        memset(host->reqs[b], 0, sizeof host->reqs[b]);
+        memset(host->of[b].reqs, 0, sizeof host->of[b].reqs);
     }
     if (host->config.gpu != NULL) EN_TRY(eni_host_gpu_begin(host, nsamples));
     return hook_before_step(host);
@@ -310,7 +293,7 @@ en_status eni_host_finish_bucket(eni_host *host, uint32_t bucket)
         return refuse_order(host, "finish of bucket", bucket);
     if (bucket == 0) note_hidden(host);
     EN_TRY(hook_finish(host, bucket));
-    if (host->of.is_stepping[bucket]) EN_TRY(eni_host_gpu_settle(host, bucket));
+    if (host->of[bucket].is_stepping) EN_TRY(eni_host_gpu_settle(host, bucket));
     host->now.nfinished++;
     return EN_OK;
 }
@@ -326,7 +309,7 @@ en_status eni_host_end(eni_host *host)
 {
     if (host->now.nfinished < host->config.buckets->n)
         return refuse_order(host, "the end before bucket", host->config.buckets->n);
-    if (!host->of.is_called[0]) host->counters.version = host->of.steps_taken[0];
+    if (!host->of[0].is_called) host->counters.version = host->of[0].steps_taken;
     if (host->config.has_store && !host->transport.is_client) note_followed_step(host);
     return hook_after_step(host);
 }
@@ -380,18 +363,18 @@ int eni_host_writes_param(const eni_host *host)
 
 uint64_t eni_host_steps_taken(const eni_host *host, uint32_t bucket)
 {
-    return host->of.steps_taken[bucket];
+    return host->of[bucket].steps_taken;
 }
 
 void eni_host_set_steps_taken(eni_host *host, uint32_t bucket, uint64_t steps)
 {
-    host->of.steps_taken[bucket] = steps;
+    host->of[bucket].steps_taken = steps;
     if (bucket == 0 && !host->transport.is_client) host->counters.version = steps;
 }
 
 int eni_host_is_called(const eni_host *host, uint32_t bucket)
 {
-    return host->of.is_called[bucket];
+    return host->of[bucket].is_called;
 }
 
 void eni_host_range(const eni_host *host, uint32_t bucket, uint64_t *lo_out, uint64_t *hi_out)

@@ -104,16 +104,9 @@ static en_status wait_shared(eni_host *host, eni_request *r)
     const int64_t begin = eni_host_now(host), updated = host->counters.update_ns;
     offer_until(host, r->id);
     EN_TRY(r->failed);
-    eni_host_wait_begins(host, r);
-    const en_status st = eni_operation_wait(host, &r->op);
-    eni_host_wait_ends(host);
+    const en_status st = eni_host_await(host, r, "all-reduce", begin, updated);
     EN_TRY(eni_gpu_steps_status(host->config.gpu)); /* the cause, where a kernel has failed */
-    EN_TRY(st);
-    const int64_t end = eni_host_now(host), waited = r->op.waited_ns;
-    host->counters.wait_ns += waited;
-    host->counters.send_ns += end - begin - waited - (host->counters.update_ns - updated);
-    eni_host_trace_wait(host, r, "all-reduce", begin, waited, end);
-    return EN_OK;
+    return st;
 }
 
 /* ---- what the table calls ---- */
@@ -155,13 +148,13 @@ en_status eni_host_gpu_step(eni_host *host, const en_bucket *bucket)
         return EN_EBUG;
     }
     EN_TRY(eni_gpu_steps_submit(host->config.gpu, bucket->id));
-    host->of.is_stepping[bucket->id] = 1;
+    host->of[bucket->id].is_stepping = 1;
     eni_host_stepped(host, bucket->id, &hyper);
     return EN_OK;
 }
 
 en_status eni_host_gpu_settle(eni_host *host, uint32_t bucket)
 {
-    host->of.is_stepping[bucket] = 0;
+    host->of[bucket].is_stepping = 0;
     return eni_gpu_steps_wait(host->config.gpu, bucket);
 }

@@ -144,7 +144,7 @@ static double host_cost(en_host *table, int op, const en_bucket *bucket)
 static void note_write(eni_host *host, en_vec v)
 {
     if (eni_vec_slot(v) == ENI_SLOT_PARAM) host->writes_param = 1;
-    if (eni_vec_slot(v) == ENI_SLOT_GRAD) host->of.is_empty[eni_vec_bucket(v)] = 0;
+    if (eni_vec_slot(v) == ENI_SLOT_GRAD) host->of[eni_vec_bucket(v)].is_empty = 0;
 }
 
 /* Whether something else than mean_step may write `v`; else misuse of `operation`. */
@@ -200,7 +200,7 @@ static en_status take_step(eni_host *host, const en_bucket *bucket)
     float *slots[ENI_MAX_SLOTS] = {NULL};
     for (int i = 0; i < host->slots.noptimizer; i++)
         slots[i] = vec_address(host, host_slot(&host->table, bucket, i)) + bucket->lo;
-    if (!host->of.is_empty[bucket->id])
+    if (!host->of[bucket->id].is_empty)
         host->config.optimizer->step(vec_address(host, bucket->param) + bucket->lo, slots,
                                      vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo,
                                      &hyper);
@@ -250,16 +250,6 @@ static bool is_vector_of(eni_host *host, const char *operation, const en_bucket 
     if (eni_vec_is_valid(host, v) && eni_vec_bucket(v) == bucket->id) return true;
     eni_host_misuse(host, "called %s with a vector that is not of bucket %u", operation, bucket->id);
     return false;
-}
-
-/* Ends the operation of a request, once. */
-static en_status complete(eni_host *host, eni_request *r)
-{
-    if (r->is_complete || r->failed != EN_OK) return r->failed;
-    r->is_complete = true;
-    r->failed = eni_operation_wait(host, &r->op);
-    host->counters.wait_ns += r->op.waited_ns;
-    return r->failed;
 }
 
 /* ---- parameters shared by the ranks of a host (EN_SHARED_PARAMS) ---- */
@@ -332,7 +322,7 @@ static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, const
     r->then_step = then_step;
     r->is_mean = op->slot == ENI_SLOT_GRAD && op->what == EN_GRAD && eni_coll_is_reduction(op);
     if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SENDRECV)
-        host->of.is_empty[bucket->id] = 0; /* until it is known */
+        host->of[bucket->id].is_empty = 0; /* until it is known */
     r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
     if (then_step && host->has_shared_params) fuse(host, r);
     const int64_t begin = eni_host_now(host), updated = host->counters.update_ns;
@@ -394,7 +384,7 @@ static en_req host_coll(en_host *table, int op, int group, int what, const en_bu
     if (slot == ENI_SLOT_PARAM && op != EN_BCAST)
         host->writes_param = 1; /* a copy of another rank's is no own */
     if (slot == ENI_SLOT_GRAD && what == EN_GRAD && (op == EN_ALLREDUCE || op == EN_REDUCE))
-        host->of.grad_samples[bucket->id] =
+        host->of[bucket->id].grad_samples =
             group == EN_LOCAL ? host->now.local_samples : host->now.world_samples;
     const eni_coll_op in_place = eni_host_bucket_op(host, op, what, bucket, inout);
     return start_coll(host, who, &in_place, bucket, 0);
@@ -451,7 +441,7 @@ static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket
 static void send_call(eni_host *host, eni_request *r)
 {
     const en_bucket *bucket = r->bucket;
-    r->op.nsamples = r->is_grad ? host->of.grad_samples[bucket->id] : bucket->nsamples;
+    r->op.nsamples = r->is_grad ? host->of[bucket->id].grad_samples : bucket->nsamples;
     r->op.step = host->now.step;
     r->is_unsent = false;
     const int64_t begin = eni_host_now(host);
@@ -501,7 +491,7 @@ void eni_host_send_unsent(eni_host *host, bool may_block)
         if (r == NULL || r->kind != REQ_CALL || !r->is_unsent) continue;
         eni_request *before = eni_host_request(host, r->after);
         if (before != NULL && !may_block && !is_done(host, before)) return;
-        const en_status st = before != NULL ? complete(host, before) : EN_OK;
+        const en_status st = before != NULL ? eni_host_complete(host, before) : EN_OK;
         if (st == EN_OK) {
             send_call(host, r);
         } else {
@@ -526,7 +516,7 @@ static bool may_call(eni_host *host, int dest, uint32_t kind, const en_bucket *b
                         host->config.has_store
                             ? "on servers, of which only local rank 0 of a host is a client"
                             : "on servers, but this run has none");
-    else if (eni_host_request(host, host->requests.calling[bucket->id]) != NULL)
+    else if (eni_host_request(host, host->of[bucket->id].calling) != NULL)
         eni_host_misuse(host, "called a store for bucket %u, whose last call has not been waited for",
                         bucket->id);
     else
@@ -546,9 +536,9 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const
         return REQUEST_REFUSED;
     eni_request *r = request_new(host, REQ_CALL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
-    host->of.is_called[bucket->id] = 1;
-    host->requests.calling[bucket->id] = r->id;
-    if (in == bucket->grad) host->of.is_empty[bucket->id] = 0;
+    host->of[bucket->id].is_called = 1;
+    host->of[bucket->id].calling = r->id;
+    if (in == bucket->grad) host->of[bucket->id].is_empty = 0;
     r->op = (eni_operation){.kind = ENI_OPERATION_CALL,
                             .dest = dest,
                             .bucket = bucket->id,
@@ -558,8 +548,8 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const
                             .in = in == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(in)};
     r->is_push = out != 0;
     if (r->is_push) {
-        r->op.covered = host->of.uncovered[bucket->id];
-        host->of.uncovered[bucket->id] = 0;
+        r->op.covered = host->of[bucket->id].uncovered;
+        host->of[bucket->id].uncovered = 0;
     }
     r->is_grad = what == EN_GRAD && out == bucket->grad;
     r->what = out == 0 ? "pull" : in == 0 ? "push" : "push-pull";
@@ -571,16 +561,8 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const
 
 static en_status wait_coll(eni_host *host, eni_request *r)
 {
-    const int64_t begin = eni_host_now(host), updated = host->counters.update_ns,
-                  waited = host->counters.wait_ns;
-    eni_host_wait_begins(host, r);
-    const en_status st = complete(host, r);
-    eni_host_wait_ends(host);
-    EN_TRY(st);
-    const int64_t end = eni_host_now(host), blocked = host->counters.wait_ns - waited;
-    host->counters.send_ns += end - begin - blocked - (host->counters.update_ns - updated);
-    eni_host_trace_wait(host, r, "all-reduce", begin, blocked, end);
-    if (r->is_mean) host->of.is_empty[r->bucket->id] = r->op.samples == 0;
+    EN_TRY(eni_host_await(host, r, "all-reduce", eni_host_now(host), host->counters.update_ns));
+    if (r->is_mean) host->of[r->bucket->id].is_empty = r->op.samples == 0;
     if (r->is_fused) eni_host_stepped(host, r->bucket->id, &r->hyper);
     return r->then_step && !r->is_fused ? take_step(host, r->bucket) : EN_OK;
 }
@@ -594,21 +576,14 @@ static void add_staleness(eni_host *host, double staleness)
 static en_status wait_call(eni_host *host, eni_request *r)
 {
     eni_host_send_unsent(host, true);
-    const int64_t begin = eni_host_now(host), waited = host->counters.wait_ns;
     if (r->failed != EN_OK) { /* woken by a death, perhaps: then that is the reason */
         EN_TRY(host->config.alive_status(host->config.alive_user));
         return r->failed;
     }
-    eni_host_wait_begins(host, r);
-    const en_status st = complete(host, r);
-    eni_host_wait_ends(host);
-    EN_TRY(st);
-    const int64_t end = eni_host_now(host), blocked = host->counters.wait_ns - waited;
-    host->counters.send_ns += end - begin - blocked;
+    EN_TRY(eni_host_await(host, r, "pull", eni_host_now(host), host->counters.update_ns));
     host->counters.lr = host->now.lr;
     if (r->bucket->id == 0) host->counters.version = r->op.version;
     if (r->is_push) add_staleness(host, r->op.staleness);
-    eni_host_trace_wait(host, r, "pull", begin, blocked, end);
     return EN_OK;
 }
 

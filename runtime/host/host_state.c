@@ -107,14 +107,14 @@ eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket)
 {
     eni_hyper hyper = host->config.hyper;
     hyper.lr = host->now.lr;
-    hyper.step = host->of.steps_taken[bucket];
+    hyper.step = host->of[bucket].steps_taken;
     return hyper;
 }
 
 void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper)
 {
     host->writes_param = 1;
-    host->of.steps_taken[bucket]++;
+    host->of[bucket].steps_taken++;
     host->counters.lr = hyper->lr;
     if (bucket == 0) host->counters.steps++;
 }
@@ -160,7 +160,7 @@ static en_status wait_coll(eni_coll *group, eni_operation *op)
     return EN_OK;
 }
 
-en_status eni_operation_wait(eni_host *host, eni_operation *op)
+static en_status wait_operation(eni_host *host, eni_operation *op)
 {
     const eni_transport *t = &host->transport;
     eni_client *client = host->config.client;
@@ -185,8 +185,18 @@ eni_request *eni_host_request(eni_host *host, en_req id)
     return r != NULL && r->kind != REQ_FREE && r->id == id ? r : NULL;
 }
 
-void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
-                         int64_t waited, int64_t end)
+en_status eni_host_complete(eni_host *host, eni_request *r)
+{
+    if (r->is_complete || r->failed != EN_OK) return r->failed;
+    r->is_complete = true;
+    r->failed = wait_operation(host, &r->op);
+    host->counters.wait_ns += r->op.waited_ns;
+    return r->failed;
+}
+
+/* Blocked first, work afterwards: the order is nearly always so, the two lengths are exact. */
+static void trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
+                       int64_t waited, int64_t end)
 {
     eni_trace *trace = host->config.trace;
     int64_t step = (int64_t)host->now.step;
@@ -196,15 +206,20 @@ void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char 
                    r->bucket->count * sizeof(float));
 }
 
-void eni_host_wait_begins(const eni_host *host, const eni_request *r)
+en_status eni_host_await(eni_host *host, eni_request *r, const char *work, int64_t begin_ns,
+                         int64_t updated_ns)
 {
     const eni_bucket_range *range = &host->config.buckets->bucket[r->bucket->id];
-    if (host->config.wait_note == NULL) return;
-    eni_wait_note_begin(host->config.wait_note, r->what, range->nparams > 0 ? range->params[0].name : "",
-                        r->bucket->count * sizeof(float), (uint32_t)(r->id - host->requests.first + 1));
-}
-
-void eni_host_wait_ends(const eni_host *host)
-{
-    if (host->config.wait_note != NULL) eni_wait_note_end(host->config.wait_note);
+    eni_wait_note *note = host->config.wait_note;
+    const int64_t waited_ns = host->counters.wait_ns;
+    if (note != NULL)
+        eni_wait_note_begin(note, r->what, range->nparams > 0 ? range->params[0].name : "",
+                            r->bucket->count * sizeof(float), (uint32_t)(r->id - host->requests.first + 1));
+    const en_status st = eni_host_complete(host, r);
+    if (note != NULL) eni_wait_note_end(note);
+    EN_TRY(st);
+    const int64_t end = eni_host_now(host), blocked = host->counters.wait_ns - waited_ns;
+    host->counters.send_ns += end - begin_ns - blocked - (host->counters.update_ns - updated_ns);
+    trace_wait(host, r, work, begin_ns, blocked, end);
+    return EN_OK;
 }

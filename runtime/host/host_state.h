@@ -62,7 +62,6 @@ typedef struct eni_host_requests {
     uint32_t n;                                             /* in progress */
     en_req base;                                            /* whose place is the ring's first */
     en_req next, first;                                     /* the step's first one */
-    en_req *calling;                                        /* (n) the bucket's last call */
 } eni_host_requests;
 
 /* Calls that are not sent yet: req[begin % ..] up to end. */
@@ -84,16 +83,18 @@ typedef struct eni_host_step {
     int64_t left_ns, busy_ns; /* when its first exchange left, 0: none has; busy() then */
 } eni_host_step;
 
-/* What is known of each bucket: arrays of (n). */
-typedef struct eni_host_buckets {
-    uint64_t *steps_taken;  /* optimizer steps */
-    uint8_t *is_called;     /* a store has been sent it, or asked for it */
-    uint8_t *is_empty;      /* grad is known to have no sample behind it: a step on it is none */
-    uint64_t *grad_samples; /* behind grad: this rank's own, or after a reduction its group's */
-    uint64_t *uncovered;  /* computed since the last push of the bucket: by this rank, or by the ranks of this
-                             host where it pushes for them */
-    uint8_t *is_stepping; /* on a GPU: step was called, and nothing is ordered behind it yet */
-} eni_host_buckets;
+/* What is known of a bucket. */
+typedef struct eni_host_bucket {
+    uint64_t steps_taken;  /* optimizer steps */
+    uint8_t is_called;     /* a store has been sent it, or asked for it */
+    uint8_t is_empty;      /* grad is known to have no sample behind it: a step on it is none */
+    uint8_t is_stepping;   /* on a GPU: step was called, and nothing is ordered behind it yet */
+    uint64_t grad_samples; /* behind grad: this rank's own, or after a reduction its group's */
+    uint64_t uncovered;   /* computed since the last push of the bucket: by this rank, or by the ranks of this
+                              host where it pushes for them */
+    en_req calling;       /* its last call */
+    en_req reqs[EN_REQS]; /* the strategy's */
+} eni_host_bucket;
 
 typedef struct eni_host_measured {
     bool is_done; /* costs are here, or why there are none */
@@ -105,8 +106,7 @@ struct eni_host {
     en_host table; /* first: en_host * and eni_host * are the same address */
     eni_host_config config;
     eni_transport transport;
-    en_bucket *buckets;      /* (n) */
-    en_req (*reqs)[EN_REQS]; /* (n) the strategy's */
+    en_bucket *buckets; /* (n) */
     eni_host_hook hook;
     void *state; /* of the strategy */
     eni_host_slot_names slots;
@@ -116,7 +116,7 @@ struct eni_host {
     eni_host_requests requests;
     eni_host_unsent unsent;
     eni_host_step now;
-    eni_host_buckets of;
+    eni_host_bucket *of; /* (n) */
     uint64_t rand_calls;
     eni_host_measured measured;
     en_req next_offer; /* SHARED: requests before it are offered, or are none of REQ_GPU */
@@ -189,19 +189,18 @@ eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_
 eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket);
 void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper);
 
-/* Blocked first, work afterwards: the order is nearly always so, the two lengths are exact. */
-void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
-                         int64_t waited, int64_t end);
-
 /* The operations of a transport (host.h): in virtual time the table's, else by the groups of ranks and the
  * store client. */
 en_status eni_operation_start(eni_host *host, eni_operation *op);
 bool eni_operation_test(eni_host *host, const eni_operation *op);
-en_status eni_operation_wait(eni_host *host, eni_operation *op);
 
-/* From here on this rank waits for others in request r; then no more. */
-void eni_host_wait_begins(const eni_host *host, const eni_request *r);
-void eni_host_wait_ends(const eni_host *host);
+/* Ends the operation of a request, once. */
+en_status eni_host_complete(eni_host *host, eni_request *r);
+
+/* The same in a wait of the strategy, which others are shown, and which is traced as `work` of the exchange
+ * from begin_ns on, but for what was blocked, and for what was stepped since update_ns was updated_ns. */
+en_status eni_host_await(eni_host *host, eni_request *r, const char *work, int64_t begin_ns,
+                         int64_t updated_ns);
 
 /* The request in progress of that number; NULL: it has been waited for. */
 eni_request *eni_host_request(eni_host *host, en_req id);
