@@ -264,18 +264,15 @@ typedef struct search {
     const en_strategy *found, *nearest;
 } search;
 
-static void consider(search *found, const en_strategy *s)
+/* An eni_plugin_visit. */
+static void consider(void *user, const en_strategy *s, const char *path)
 {
+    search *found = user;
+    (void)path;
     if (strcmp(s->name, found->name) == 0) found->found = s;
     if (!found->nearest ||
         eni_edit_distance(found->name, s->name) < eni_edit_distance(found->name, found->nearest->name))
         found->nearest = s;
-}
-
-static void consider_builtin(void *user, const en_strategy *s, const char *path)
-{
-    (void)path;
-    consider(user, s);
 }
 
 en_status eni_plugin_find(const char *folder, const char *spec, const en_strategy **strategy_out)
@@ -291,10 +288,10 @@ en_status eni_plugin_find(const char *folder, const char *spec, const en_strateg
         EN_TRY(load(path, &first));
         if (!found.name) found.name = first->name;
         for (const en_strategy *s = first; s; s = s->next)
-            consider(&found, s);
+            consider(&found, s, path);
     } else {
         snprintf(path, sizeof path, "%s", folder);
-        EN_TRY(eni_plugin_list(folder, consider_builtin, &found));
+        EN_TRY(eni_plugin_list(folder, consider, &found));
     }
     if (!found.found)
         return eni_fail(EN_ENOENT, "plugin", "there is no strategy %s in %s; the nearest is %s: %s",
