@@ -22,8 +22,9 @@ typedef struct eni_terms {
     uint64_t budget;                  /* micro-batches that claims hand out: 0 .. budget-1, then EN_ESTOP */
     const eni_key_value *member_data; /* the leader's word to all: shard endpoints, .. */
     size_t nmember_data;
-    bool goes_on; /* as in the config, for who hears it from the ranks; but rank 0, which keeps the curve and
-                     the result, cannot be done without */
+    bool
+        goes_on; /* --on-worker-loss=continue: a rank's death is told as LEFT, and the run goes on while another
+                     rank lives; but rank 0, which keeps the curve and the result, cannot be done without */
     char reason[ENI_REASON_MAX]; /* why not, when on_world fails: every rank logs it */
 } eni_terms;
 
@@ -72,8 +73,6 @@ typedef struct eni_leader_config {
     int64_t peer_timeout_ns; /* 0: 5 s */
     uint64_t budget;         /* terms.budget before on_world: enough where on_world is NULL */
 
-    bool goes_on;              /* --on-worker-loss=continue: a rank's death is told as LEFT, and the run goes
-                                  on while one rank lives */
     int64_t server_timeout_ns; /* > 0: server k >= 1 that breaks is waited for so long (each worker sees a new
                                   generation when it is back); and as long a revived leader waits for rejoins.
                                   0: its death is the run's, and a revived leader waits join_ns */

@@ -176,9 +176,9 @@ static void go_on_without(eni_leader *leader, eni_leader_member *member, const e
 
 static bool can_do_without(const eni_leader *leader, const eni_leader_member *member)
 {
-    return leader->config.goes_on && leader->stage == LEADER_RUNNING && member != NULL &&
-           member - leader->members < leader->config.nranks && others_live(leader, member) &&
-           (member != leader->members || !leader->terms.goes_on);
+    return leader->terms.goes_on && leader->stage == LEADER_RUNNING && member != NULL &&
+           member > leader->members && member - leader->members < leader->config.nranks &&
+           others_live(leader, member);
 }
 
 static void lose(eni_leader *leader, eni_leader_member *member, const eni_death *death)

@@ -267,7 +267,6 @@ static bool open_world(eni_leader *leader)
         eni_leader_finish(leader, st, why);
         return false;
     }
-    leader->config.goes_on |= leader->terms.goes_on;
     leader->world.budget = leader->terms.budget;
     leader->world.leader.member_data = leader->terms.member_data;
     leader->world.leader.nmember_data = leader->terms.nmember_data;

@@ -160,6 +160,15 @@ static void *gather(void *argument)
     return NULL;
 }
 
+static en_status go_on(void *user, const eni_world_info *world, eni_terms *terms)
+{
+    (void)user;
+    (void)world;
+    terms->goes_on = true;
+    terms->budget = 5;
+    return EN_OK;
+}
+
 static void a_run_may_go_on_without_a_rank(void **state)
 {
     (void)state;
@@ -169,8 +178,7 @@ static void a_run_may_go_on_without_a_rank(void **state)
     uint64_t index;
     eni_death death;
     crew_init(&c, 3);
-    c.config.goes_on = true;
-    c.config.budget = 5;
+    c.config.on_world = go_on;
     c.config.on_left = count_left;
     c.config.user = &left;
     pid_t pid = start_three(&c, false, &holder);
@@ -207,34 +215,27 @@ static void the_last_rank_cannot_be_done_without(void **state)
 {
     (void)state;
     crew c;
-    crew_init(&c, 2);
-    c.config.goes_on = true;
+    crew_init(&c, 3);
+    c.config.on_world = go_on;
     assert_true(crew_start(&c));
-    crew_join(&c, 0, 2);
-    eni_member_close(c.hand[0].member);
-    c.hand[0].member = NULL;
-    assert_true(crew_await_logged("the run goes on without it"));
+    crew_join(&c, 0, 3);
+    assert_int_equal(eni_member_bye(c.hand[0].member, crew_soon()), EN_OK);
     eni_member_close(c.hand[1].member);
     c.hand[1].member = NULL;
+    assert_true(crew_await_logged("the run goes on without it"));
+    eni_member_close(c.hand[2].member);
+    c.hand[2].member = NULL;
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_EPEER);
     crew_fini(&c);
 }
 
-/* Rank 0 keeps the curve and the result where the leader's process says so: whether it dies or gives up. */
-static en_status need_first(void *user, const eni_world_info *world, eni_terms *terms)
-{
-    (void)user;
-    (void)world;
-    terms->goes_on = true;
-    return EN_OK;
-}
-
+/* Rank 0 keeps the curve and the result: whether it dies or gives up. */
 static void the_first_rank_cannot_give_up_alone(void **state)
 {
     (void)state;
     crew c;
     crew_init(&c, 3);
-    c.config.on_world = need_first;
+    c.config.on_world = go_on;
     assert_true(crew_start(&c));
     crew_join(&c, 0, 3);
     eni_member_abort(c.hand[2].member, "no room");
