@@ -224,7 +224,7 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
             if (strcmp(world->peers[q].host_id, world->peers[r].host_id) == 0) psd->is_client[r] = 0;
     }
     if (psd->config->transport != ENI_TRANSPORT_SHM) eni_memory_keep(); /* payloads come as messages */
-    EN_TRY(eni_net_open(1, &psd->net));
+    EN_TRY(eni_net_open(&psd->net));
     if (psd->setup.net_bytes_per_s > 0 || psd->setup.net_delay_ns > 0) {
         psd->shaper = eni_shaper_new(psd->setup.net_bytes_per_s, psd->setup.net_delay_ns);
         if (!psd->shaper) return EN_ENOMEM;

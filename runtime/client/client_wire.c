@@ -252,7 +252,7 @@ en_status eni_client_wire_connect(eni_client_wire *t, const eni_endpoints *psd, 
     for (int k = 0; k < t->shards; k++) {
         eni_address address;
         EN_TRY(eni_address_parse(psd->tcp[k], &address));
-        EN_TRY(eni_dealer_open(t->config->net, &address, 0, &t->dealers[k]));
+        EN_TRY(eni_dealer_open(t->config->net, &address, &t->dealers[k]));
     }
     if (psd->servers > 0) {
         const en_status st = eni_shm_ring_open((uint32_t)t->shards, t->config->buckets->n, &t->ring);

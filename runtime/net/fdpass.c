@@ -73,17 +73,6 @@ static en_status check_user(int fd, int64_t *pid_out)
     return EN_OK;
 }
 
-/* Reads one message without descriptors. */
-static en_status recv_plain(int fd, void *data_out, size_t bytes, int64_t deadline_ns, int abort_fd)
-{
-    for (;;) {
-        ssize_t n = recv(fd, data_out, bytes, MSG_TRUNC);
-        if (n >= 0) return (size_t)n == bytes ? EN_OK : EN_EPROTO;
-        if (errno != EAGAIN && errno != EINTR) return EN_EPEER;
-        EN_TRY(eni_tcp_wait(fd, POLLIN, deadline_ns, abort_fd));
-    }
-}
-
 /* Checks user and token of a connection that has shown one, and answers with one byte. */
 static en_status admit(int fd, const eni_token *shown, const eni_token *token)
 {
@@ -135,6 +124,8 @@ static en_status attempt(int fd, const char *name, const eni_token *token, int64
                          bool *again_out)
 {
     char answer = 0;
+    int fds[ENI_FDPASS_MAX];
+    size_t nfds, bytes;
     *again_out = false;
     en_status st = knock(fd, name, deadline_ns, abort_fd);
     if (st == EN_ENOENT)
@@ -144,9 +135,9 @@ static en_status attempt(int fd, const char *name, const eni_token *token, int64
     *again_out = true;
     if (send(fd, token->bytes, sizeof token->bytes, MSG_NOSIGNAL) != (ssize_t)sizeof token->bytes)
         return EN_EPEER;
-    st = recv_plain(fd, &answer, 1, deadline_ns, abort_fd);
-    if (st == EN_EPROTO) st = EN_EPEER; /* the end, no byte */
-    EN_TRY(st);
+    EN_TRY(eni_fdpass_recv(fd, fds, &nfds, &answer, 1, &bytes, deadline_ns, abort_fd));
+    for (size_t i = 0; i < nfds; i++)
+        close(fds[i]); /* nobody of ours sends any here */
     *again_out = false;
     if (answer == 'y') return EN_OK;
     return eni_fail(EN_EDENIED, "fdpass", "the process behind @%.47s did not accept our job token", name);

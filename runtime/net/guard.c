@@ -23,7 +23,6 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/try.h"
 
 enum {
     TICK_MS = 5,
@@ -157,7 +156,10 @@ static bool take_event(eni_guard *guard)
 static void *watch(void *user)
 {
     eni_guard *guard = user;
+    sigset_t all;
     bool goes_on = true;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for main */
     while (goes_on) {
         pthread_mutex_lock(&guard->lock);
         look_round(guard);
@@ -171,18 +173,6 @@ static void *watch(void *user)
     return NULL;
 }
 
-static en_status start_thread(eni_guard *guard)
-{
-    sigset_t all, before;
-    sigfillset(&all); /* signals are for the main thread */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&guard->thread, NULL, watch, guard);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0) return EN_OK;
-    return eni_fail(EN_ENOMEM, "guard", "cannot start the thread that watches a shard's connections: %s",
-                    strerror(error));
-}
-
 en_status eni_guard_start(void *context, void *router, eni_guard **guard_out)
 {
     eni_guard *guard = eni_alloc(sizeof *guard);
@@ -192,23 +182,24 @@ en_status eni_guard_start(void *context, void *router, eni_guard **guard_out)
     pthread_mutex_init(&guard->lock, NULL);
     snprintf(name, sizeof name, "inproc://guard-%p", (void *)guard);
     guard->events = zmq_socket(context, ZMQ_PAIR);
-    en_status st = EN_EIO;
     if (guard->events == NULL ||
         zmq_socket_monitor(router, name, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_MONITOR_STOPPED) != 0 ||
         zmq_connect(guard->events, name) != 0) {
         eni_error("guard", "cannot watch a shard's connections: %s", zmq_strerror(errno));
         goto free_guard;
     }
-    EN_TRY_GOTO(start_thread(guard), stop_monitor);
-    *guard_out = guard;
-    return EN_OK;
-stop_monitor:
+    const int error = pthread_create(&guard->thread, NULL, watch, guard);
+    if (error == 0) {
+        *guard_out = guard;
+        return EN_OK;
+    }
+    eni_error("guard", "cannot start the thread that watches a shard's connections: %s", strerror(error));
     zmq_socket_monitor(router, NULL, 0);
 free_guard:
     if (guard->events != NULL) zmq_close(guard->events);
     pthread_mutex_destroy(&guard->lock);
     eni_free(guard);
-    return st;
+    return EN_EIO;
 }
 
 void eni_guard_admit(eni_guard *guard, int fd)

@@ -60,7 +60,7 @@ struct eni_net {
     holder *idle;
 };
 
-en_status eni_net_open(int io_threads, eni_net **net_out)
+en_status eni_net_open(eni_net **net_out)
 {
     eni_net *net = eni_alloc(sizeof *net);
     if (net == NULL) return EN_ENOMEM;
@@ -71,7 +71,6 @@ en_status eni_net_open(int io_threads, eni_net **net_out)
         return EN_ENOMEM;
     }
     pthread_mutex_init(&net->lock, NULL);
-    zmq_ctx_set(net->context, ZMQ_IO_THREADS, io_threads < 1 ? 1 : io_threads);
     zmq_ctx_set(net->context, ZMQ_MAX_MSGSZ, INT32_MAX);
     *net_out = net;
     return EN_OK;
@@ -507,15 +506,14 @@ struct eni_dealer {
     bool is_greeted; /* a message went out, so there is a connection */
 };
 
-en_status eni_dealer_open(eni_net *net, const eni_address *shard, uint64_t max_payload,
-                          eni_dealer **dealer_out)
+en_status eni_dealer_open(eni_net *net, const eni_address *shard, eni_dealer **dealer_out)
 {
     char text[ENI_ADDRESS_TEXT];
     eni_dealer *dealer = eni_alloc(sizeof *dealer);
     if (dealer == NULL) return EN_ENOMEM;
     en_status st;
     socket_endpoint(shard, text);
-    EN_TRY_GOTO(socket_open(net, ZMQ_DEALER, shard, max_payload, &dealer->socket), close_dealer);
+    EN_TRY_GOTO(socket_open(net, ZMQ_DEALER, shard, 0, &dealer->socket), close_dealer);
     if (zmq_connect(dealer->socket.zmq, text) != 0) {
         eni_error("dealer", "cannot connect to %s: %s", text, zmq_strerror(errno));
         EN_TRY_GOTO(EN_EIO, close_dealer);

@@ -34,8 +34,8 @@ typedef struct eni_dealer eni_dealer; /* a worker's socket to one shard */
 
 typedef void (*eni_release)(void *memory, void *hint);
 
-/* `io_threads`: ZeroMQ's copying threads; one carries about 2 GB/s. 0: one. */
-en_status eni_net_open(int io_threads, eni_net **net_out);
+/* With one copying thread of ZeroMQ's, which carries about 2 GB/s. */
+en_status eni_net_open(eni_net **net_out);
 
 /* Every packet must be released and every socket closed before. Waits at most 2 s for what is still unsent (0
  * s after eni_net_abort). NULL is fine. */
@@ -106,8 +106,7 @@ void eni_router_count(const eni_router *router, eni_socket_count *count_out); /*
 void eni_router_close(eni_router *router);                                    /* NULL is fine */
 
 /* Connects in the background; returns at once. */
-en_status eni_dealer_open(eni_net *net, const eni_address *shard, uint64_t max_payload,
-                          eni_dealer **dealer_out);
+en_status eni_dealer_open(eni_net *net, const eni_address *shard, eni_dealer **dealer_out);
 
 /* Sends. Blocks only while no connection is there or 64 messages are unsent, until the deadline or abort_fd.
  * Deadline 0: only tries; EN_ETIMEOUT is not logged then. */

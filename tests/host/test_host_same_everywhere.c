@@ -291,7 +291,7 @@ static en_status run_on_sockets(const eni_sim_config *config, world *w)
         assert_int_equal(eni_arena_open(COUNT, ENI_ARENA_NSLOTS, 1, &w->arenas[r]), EN_OK);
         memcpy(eni_arena_at(w->arenas[r], ENI_SLOT_PARAM, 0), config->problem->init, COUNT * sizeof(float));
     }
-    assert_int_equal(eni_net_open(1, &w->net), EN_OK);
+    assert_int_equal(eni_net_open(&w->net), EN_OK);
     if (has_store(w)) open_shard(w);
     pthread_barrier_init(&w->barrier, NULL, (unsigned)w->nranks);
     for (int r = 0; r < w->nranks; r++) {

@@ -100,7 +100,7 @@ static rig *open_rig_with(const eni_state *state)
     char why[ENI_REASON_MAX];
     eni_token_make(&r->token);
     r->vector = calloc(ELEMENTS, sizeof *r->vector);
-    assert_int_equal(eni_net_open(1, &r->net), EN_OK);
+    assert_int_equal(eni_net_open(&r->net), EN_OK);
     assert_int_equal(eni_setup_read(ps_async(), pairs, PAIRS, &r->setup, why), EN_OK);
     const eni_arenas_config arenas = {
         .nranks = WORLD, .epoch = 1, .elements = ELEMENTS, .token = r->token, .own_shards = 1, .nshards = 1};
@@ -120,7 +120,7 @@ static rig *open_rig_with(const eni_state *state)
                                      .on_failure = never};
     assert_int_equal(eni_shard_start(&config, &r->shard, &r->address), EN_OK);
     for (int c = 0; c < WORLD; c++) {
-        assert_int_equal(eni_dealer_open(r->net, &r->address, 0, &r->dealer[c]), EN_OK);
+        assert_int_equal(eni_dealer_open(r->net, &r->address, &r->dealer[c]), EN_OK);
         eni_header header = header_of(c, ENI_MSG_HELLO);
         eni_token_hex(&r->token, header.text);
         say(r, c, &header);

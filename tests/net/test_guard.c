@@ -34,7 +34,7 @@ static int set_up(void **state)
     static bench b;
     b = (bench){0};
     *state = &b;
-    if (eni_net_open(1, &b.net) != EN_OK) return 1;
+    if (eni_net_open(&b.net) != EN_OK) return 1;
     if (eni_router_open(b.net, &any_port, false, 1 << 20, &b.router, &b.address) != EN_OK) return 1;
     return eni_router_guard(b.router) == EN_OK ? 0 : 1;
 }
@@ -119,7 +119,7 @@ static void the_admitted_stay(void **state)
     eni_header hello = {.type = ENI_MSG_HELLO},
                call = {.type = ENI_MSG_CALL, .dtype = ENI_DTYPE_F32, .count = 5000, .bytes = sizeof payload};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(eni_dealer_open(b->net, &b->address, 0, &dealer[i]), EN_OK);
+        assert_int_equal(eni_dealer_open(b->net, &b->address, &dealer[i]), EN_OK);
         assert_int_equal(eni_dealer_send(dealer[i], &hello, NULL, NULL, NULL, soon(), -1), EN_OK);
         assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
         assert_true(in.source >= 0);

@@ -38,9 +38,9 @@ static int set_up(void **state)
     static bench b;
     b = (bench){0};
     *state = &b;
-    if (eni_net_open(1, &b.net) != EN_OK) return 1;
+    if (eni_net_open(&b.net) != EN_OK) return 1;
     if (eni_router_open(b.net, &any_port, false, 1 << 20, &b.router, &b.address) != EN_OK) return 1;
-    return eni_dealer_open(b.net, &b.address, 1 << 20, &b.dealer) == EN_OK ? 0 : 1;
+    return eni_dealer_open(b.net, &b.address, &b.dealer) == EN_OK ? 0 : 1;
 }
 
 static int tear_down(void **state)
@@ -157,10 +157,10 @@ static int set_up_with_crc(void **state)
     static bench b;
     b = (bench){0};
     *state = &b;
-    if (eni_net_open(1, &b.net) != EN_OK) return 1;
+    if (eni_net_open(&b.net) != EN_OK) return 1;
     static const eni_address anywhere = {"0.0.0.0", 0}; /* beyond loopback, though the way there is not */
     if (eni_router_open(b.net, &anywhere, true, 1 << 20, &b.router, &b.address) != EN_OK) return 1;
-    return eni_dealer_open(b.net, &b.address, 1 << 20, &b.dealer) == EN_OK ? 0 : 1;
+    return eni_dealer_open(b.net, &b.address, &b.dealer) == EN_OK ? 0 : 1;
 }
 
 /* RFC 3720, B.4: 32 bytes of zeros. */
@@ -219,7 +219,7 @@ static void a_shard_that_is_not_there_is_a_deadline_or_an_abort(void **state)
     int wake = eventfd(1, EFD_CLOEXEC);
     int hold;
     const eni_address nobody = {"127.0.0.1", (uint16_t)port_take(&hold)};
-    assert_int_equal(eni_dealer_open(b->net, &nobody, 0, &lost), EN_OK);
+    assert_int_equal(eni_dealer_open(b->net, &nobody, &lost), EN_OK);
     eni_header h = header_of(ENI_MSG_CALL, 1);
     assert_int_equal(
         eni_dealer_send(lost, &h, &value, count_release, &released, eni_now_ns() + ENI_MILLI, -1),
@@ -303,7 +303,7 @@ static void a_frame_over_the_limit_never_arrives(void **state)
     assert_int_equal(eni_router_recv(b->router, 300, -1, &in), EN_ETIMEOUT);
     /* The lane goes on for others. */
     eni_dealer *other;
-    assert_int_equal(eni_dealer_open(b->net, &b->address, 0, &other), EN_OK);
+    assert_int_equal(eni_dealer_open(b->net, &b->address, &other), EN_OK);
     assert_int_equal(eni_dealer_send(other, &small, NULL, NULL, NULL, soon(), -1), EN_OK);
     assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
     eni_dealer_close(other);

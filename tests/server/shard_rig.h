@@ -47,7 +47,7 @@ static inline rig *open_rig(eni_shaper *shaper)
     rig *r = calloc(1, sizeof *r);
     char why[ENI_REASON_MAX];
     eni_token_make(&r->token);
-    assert_int_equal(eni_net_open(1, &r->net), EN_OK);
+    assert_int_equal(eni_net_open(&r->net), EN_OK);
     assert_int_equal(
         eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), good_key_values, KEY_VALUES, &r->setup, why),
         EN_OK);
@@ -70,7 +70,7 @@ static inline rig *open_rig(eni_shaper *shaper)
     };
     assert_int_equal(eni_shard_start(&config, &r->shard, &r->address), EN_OK);
     for (int c = 0; c < WORLD; c++)
-        assert_int_equal(eni_dealer_open(r->net, &r->address, 0, &r->dealer[c]), EN_OK);
+        assert_int_equal(eni_dealer_open(r->net, &r->address, &r->dealer[c]), EN_OK);
     return r;
 }
 
