@@ -53,15 +53,6 @@ void eni_mean_ranks(float *dst, const float *const *src, const uint64_t *nsample
 void eni_mean_all(float *const *vectors, const uint64_t *nsamples, int world, eni_sum_order order,
                   uint64_t count, uint64_t lo, uint64_t hi);
 
-/* What eni_mean takes: mean[i] = (sum over k of src[k][i] * scale[k]) * inv. n == 0: the mean is 0. */
-typedef struct eni_sources {
-    const float *const *src;
-    const float *scale;
-    int n;
-    float inv;
-    const int *rank; /* (n) whose each one is; NULL: not known. Not looked at here */
-} eni_sources;
-
 /* The mean of gradients and the optimizer's step in one loop: each gradient is read once, weights and
  * optimizer state are read and written once, and the mean exists only in registers. The bits of eni_mean,
  * then the optimizer's step.
@@ -72,10 +63,9 @@ void eni_mean_step(const eni_optimizer *optimizer, float *w, float *const *slots
                    uint64_t count, const eni_hyper *hyper);
 
 /* The steps of a travelling sum (one hop of a ring): first: acc = src * scale, overwrites; add: acc += src *
- * scale; last: acc *= inv. The same bits as eni_mean in the same order. */
+ * scale. The same bits as eni_mean in the same order, once multiplied by inv. */
 void eni_mean_first(float *acc, const float *src, float scale, uint64_t count);
 void eni_mean_add(float *acc, const float *src, float scale, uint64_t count);
-void eni_mean_last(float *acc, float inv, uint64_t count);
 
 /* 1 if every element is finite. */
 int eni_all_finite(const float *src, uint64_t count);

@@ -21,6 +21,9 @@
 #define ENI_MULTIVERSION_SHORT
 #endif
 
+/* For their parts: into each of its caller's versions, where arguments may be constants. */
+#define ENI_ALWAYS_INLINE static inline __attribute__((always_inline))
+
 /* What such a function computes with at a time: a register on AVX-512, two or four elsewhere. */
 typedef float eni_line __attribute__((vector_size(64), aligned(4), may_alias));
 

@@ -5,9 +5,10 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "core/memory.h"
 #include "ops/multiversion.h"
 
-/* SGD as torch.optim.SGD, dampening 0:
+/* The mean and SGD in one loop: sums stay in registers. SGD as torch.optim.SGD, dampening 0:
  *
  *     d = g + weight_decay * w
  *     m = momentum * m + d          (a first step from m = 0 gives m = d, as PyTorch's)
@@ -16,54 +17,90 @@
  * One loop for each case that is used: the loops are bound by memory, so a case must not touch a vector
  * that it does not need. PyTorch leaves the decay term out when it is 0, and so do we: 0 * inf is not 0. */
 
-ENI_MULTIVERSION static void sgd_plain(float *restrict w, const float *restrict g, uint64_t count, float lr)
+enum { MOMENTUM = 1, DECAY = 2, NESTEROV = 4 };
+
+/* Lines go by address: how one is handed over by value depends on the machine version. */
+ENI_ALWAYS_INLINE void mean_of(eni_line *mean, const eni_sources *from, int n, uint64_t i)
 {
-    for (uint64_t i = 0; i < count; i++)
-        w[i] -= lr * g[i];
+    eni_line sum = *(const eni_line *)(from->src[0] + i) * from->scale[0];
+    for (int k = 1; k < n; k++)
+        sum += *(const eni_line *)(from->src[k] + i) * from->scale[k];
+    *mean = sum * from->inv;
 }
 
-ENI_MULTIVERSION static void sgd_plain_decay(float *restrict w, const float *restrict g, uint64_t count,
-                                             float lr, float decay)
+ENI_ALWAYS_INLINE void step_line(float *w_at, float *m_at, const eni_line *mean, int kind, float lr, float mu,
+                                 float decay)
 {
-    for (uint64_t i = 0; i < count; i++)
-        w[i] -= lr * (g[i] + decay * w[i]);
+    const eni_line w = *(eni_line *)w_at;
+    eni_line d = *mean;
+    if (kind & DECAY) d += decay * w;
+    if (kind & MOMENTUM) {
+        const eni_line m = mu * *(eni_line *)m_at + d;
+        *(eni_line *)m_at = m;
+        if (kind & NESTEROV)
+            d += mu * m;
+        else
+            d = m;
+    }
+    *(eni_line *)w_at = w - lr * d;
 }
 
-ENI_MULTIVERSION static void sgd_momentum(float *restrict w, float *restrict m, const float *restrict g,
-                                          uint64_t count, float lr, float mu)
+/* n and kind are constants where this is inlined. */
+ENI_ALWAYS_INLINE void sgd_lines(float *w, float *m, const eni_sources *given, int n, int kind,
+                                 uint64_t count, const eni_hyper *hyper)
 {
-    for (uint64_t i = 0; i < count; i++) {
-        m[i] = mu * m[i] + g[i];
-        w[i] -= lr * m[i];
+    enum { STRIDE = 2, LINE = ENI_LINE_FLOATS };
+    const float lr = hyper->lr, mu = hyper->momentum, decay = hyper->weight_decay;
+    const eni_sources from = *given;
+    uint64_t i = 0;
+    for (; i + STRIDE * LINE <= count; i += STRIDE * LINE) {
+        eni_line g[STRIDE];
+        for (int s = 0; s < STRIDE; s++)
+            mean_of(&g[s], &from, n, i + (uint64_t)s * LINE);
+        for (int s = 0; s < STRIDE; s++)
+            step_line(w + i + s * LINE, m + (kind & MOMENTUM ? i + (uint64_t)s * LINE : 0), &g[s], kind, lr,
+                      mu, decay);
+    }
+    for (; i < count; i++) { /* as above, one by one */
+        float g = from.src[0][i] * from.scale[0];
+        for (int k = 1; k < n; k++)
+            g += from.src[k][i] * from.scale[k];
+        g *= from.inv;
+        if (kind & DECAY) g += decay * w[i];
+        if (kind & MOMENTUM) {
+            m[i] = mu * m[i] + g;
+            g = kind & NESTEROV ? g + mu * m[i] : m[i];
+        }
+        w[i] -= lr * g;
     }
 }
 
-ENI_MULTIVERSION static void sgd_momentum_decay(float *restrict w, float *restrict m, const float *restrict g,
-                                                uint64_t count, float lr, float mu, float decay)
+ENI_ALWAYS_INLINE void sgd_cases(float *w, float *m, const eni_sources *from, int n, int kind, uint64_t count,
+                                 const eni_hyper *hyper)
 {
-    for (uint64_t i = 0; i < count; i++) {
-        m[i] = mu * m[i] + (g[i] + decay * w[i]);
-        w[i] -= lr * m[i];
+    switch (kind) {
+    case 0: sgd_lines(w, m, from, n, 0, count, hyper); break;
+    case DECAY: sgd_lines(w, m, from, n, DECAY, count, hyper); break;
+    case MOMENTUM: sgd_lines(w, m, from, n, MOMENTUM, count, hyper); break;
+    case MOMENTUM | DECAY: sgd_lines(w, m, from, n, MOMENTUM | DECAY, count, hyper); break;
+    case MOMENTUM | NESTEROV: sgd_lines(w, m, from, n, MOMENTUM | NESTEROV, count, hyper); break;
+    default: sgd_lines(w, m, from, n, MOMENTUM | DECAY | NESTEROV, count, hyper); break;
     }
 }
 
-ENI_MULTIVERSION static void sgd_nesterov(float *restrict w, float *restrict m, const float *restrict g,
-                                          uint64_t count, float lr, float mu)
+ENI_MULTIVERSION static void sgd_any(float *w, float *m, const eni_sources *from, int kind, uint64_t count,
+                                     const eni_hyper *hyper)
 {
-    for (uint64_t i = 0; i < count; i++) {
-        m[i] = mu * m[i] + g[i];
-        w[i] -= lr * (g[i] + mu * m[i]);
-    }
+    sgd_cases(w, m, from, from->n, kind, count, hyper);
 }
 
-ENI_MULTIVERSION static void sgd_nesterov_decay(float *restrict w, float *restrict m, const float *restrict g,
-                                                uint64_t count, float lr, float mu, float decay)
+ENI_MULTIVERSION static void sgd_2(float *w, float *m, const eni_sources *from, int kind, uint64_t count,
+                                   const eni_hyper *hyper)
 {
-    for (uint64_t i = 0; i < count; i++) {
-        const float d = g[i] + decay * w[i];
-        m[i] = mu * m[i] + d;
-        w[i] -= lr * (d + mu * m[i]);
-    }
+    const float *const src[] = {from->src[0], from->src[1]};
+    const float scale[] = {from->scale[0], from->scale[1]};
+    const eni_sources two = {.src = src, .scale = scale, .n = 2, .inv = from->inv};
+    sgd_cases(w, m, &two, 2, kind, count, hyper);
 }
 
 static int sgd_slots(const eni_hyper *hyper)
@@ -71,34 +108,37 @@ static int sgd_slots(const eni_hyper *hyper)
     return hyper->momentum != 0.0f;
 }
 
-static void sgd_step(float *w, float *const *slots, const float *g, uint64_t count, const eni_hyper *hyper)
+static void sgd_mean_step(float *w, float *const *slots, const eni_sources *from, uint64_t count,
+                          const eni_hyper *hyper)
 {
-    const float lr = hyper->lr, mu = hyper->momentum, decay = hyper->weight_decay;
-    const int decays = decay != 0.0f;
-    float *m = mu != 0.0f ? slots[0] : NULL;
-    if (!m && !decays)
-        sgd_plain(w, g, count, lr);
-    else if (!m)
-        sgd_plain_decay(w, g, count, lr, decay);
-    else if (!hyper->nesterov && !decays)
-        sgd_momentum(w, m, g, count, lr, mu);
-    else if (!hyper->nesterov)
-        sgd_momentum_decay(w, m, g, count, lr, mu, decay);
-    else if (!decays)
-        sgd_nesterov(w, m, g, count, lr, mu);
+    const int has_momentum = sgd_slots(hyper);
+    const int kind = (has_momentum ? MOMENTUM : 0) | (hyper->weight_decay != 0.0f ? DECAY : 0) |
+                     (has_momentum && hyper->nesterov ? NESTEROV : 0);
+    float *m = has_momentum ? slots[0] : NULL;
+    if (from->n == 2)
+        sgd_2(w, m, from, kind, count, hyper);
     else
-        sgd_nesterov_decay(w, m, g, count, lr, mu, decay);
+        sgd_any(w, m, from, kind, count, hyper);
 }
 
-const eni_optimizer eni_sgd = {
+/* The mean of one source, of which a product with 1 changes no bit. */
+static void sgd_step(float *w, float *const *slots, const float *g, uint64_t count, const eni_hyper *hyper)
+{
+    const float one = 1.0f;
+    const eni_sources self = {.src = &g, .scale = &one, .n = 1, .inv = 1.0f};
+    sgd_mean_step(w, slots, &self, count, hyper);
+}
+
+static const eni_optimizer sgd = {
     .name = "sgd",
     .formula = "d = g + wd*w; m = mu*m + d; w -= lr*m, or lr*(d + mu*m) with Nesterov (torch.optim.SGD)",
     .slots = sgd_slots,
     .slot_names = {"momentum_buffer"},
     .step = sgd_step,
+    .mean_step = sgd_mean_step,
 };
 
-static const eni_optimizer *const optimizers[] = {&eni_sgd};
+static const eni_optimizer *const optimizers[] = {&sgd};
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 
 const eni_optimizer *eni_optimizer_find(const char *name)

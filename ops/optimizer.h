@@ -18,6 +18,15 @@ typedef struct eni_hyper {
     uint64_t step; /* steps already taken on this range: 0 for the first (Adam's bias correction) */
 } eni_hyper;
 
+/* What eni_mean takes: mean[i] = (sum over k of src[k][i] * scale[k]) * inv. n == 0: the mean is 0. */
+typedef struct eni_sources {
+    const float *const *src;
+    const float *scale;
+    int n;
+    float inv;
+    const int *rank; /* (n) whose each one is; NULL: not known. Not looked at here */
+} eni_sources;
+
 typedef struct eni_optimizer {
     const char *name;                      /* "sgd" */
     const char *formula;                   /* one line, with its source */
@@ -25,9 +34,10 @@ typedef struct eni_optimizer {
     const char *slot_names[ENI_MAX_SLOTS]; /* "momentum_buffer", as PyTorch's state_dict calls it */
     /* w, slots: (count), stepped in place; g: (count), read only, gradient of the mean loss. */
     void (*step)(float *w, float *const *slots, const float *g, uint64_t count, const eni_hyper *hyper);
+    /* The same with g = the mean of `from` (n > 0), in one loop: the bits of eni_mean, then step. NULL: none */
+    void (*mean_step)(float *w, float *const *slots, const eni_sources *from, uint64_t count,
+                      const eni_hyper *hyper);
 } eni_optimizer;
-
-extern const eni_optimizer eni_sgd;
 
 /* By name, or NULL. The table is static. */
 const eni_optimizer *eni_optimizer_find(const char *name);

@@ -13,8 +13,6 @@ enum {
     BLOCK = 2048,  /* output elements at a time */
 };
 
-#define INLINE inline __attribute__((always_inline)) /* into each of its caller's versions */
-
 int eni_cpu_pool_fits(const en_op *op)
 {
     return op->kernel_h == 2 && op->kernel_w == 2 && op->stride_h == 2 && op->stride_w == 2 &&
@@ -38,9 +36,9 @@ static inline int32_t position_of_larger(float first, float second, int32_t firs
 }
 
 /* One output pixel: v0 v1 above v2 v3, (c) each. `relu` is a constant where this is inlined. */
-static INLINE void pixel_forward(float *restrict y, int32_t *restrict position, const float *restrict v0,
-                                 const float *restrict v1, const float *restrict v2, const float *restrict v3,
-                                 int64_t c, int relu)
+ENI_ALWAYS_INLINE void pixel_forward(float *restrict y, int32_t *restrict position, const float *restrict v0,
+                                     const float *restrict v1, const float *restrict v2,
+                                     const float *restrict v3, int64_t c, int relu)
 {
     for (int64_t k = 0; k < c; k++) {
         const float upper = larger(v0[k], v1[k]), lower = larger(v2[k], v3[k]);
@@ -55,8 +53,8 @@ static INLINE void pixel_forward(float *restrict y, int32_t *restrict position, 
 
 /* `w` output pixels, (w, c), from two stretches of input, (2w, c). Positions are found in 32 bits and
  * narrowed at the end, because vectors do not mix element sizes well. w * c <= BLOCK. */
-static INLINE void block_forward(float *y, uint8_t *position, const float *top, const float *bottom,
-                                 int64_t w, int64_t c, int relu)
+ENI_ALWAYS_INLINE void block_forward(float *y, uint8_t *position, const float *top, const float *bottom,
+                                     int64_t w, int64_t c, int relu)
 {
     int32_t wide[BLOCK];
     for (int64_t q = 0; q < w; q++, y += c, top += 2 * c, bottom += 2 * c)
@@ -78,9 +76,9 @@ ENI_MULTIVERSION_SHORT static void block_relu_max(float *y, uint8_t *position, c
 }
 
 /* The gradient of an output pixel, (c), goes to one position of its window; the others get 0. */
-static INLINE void pixel_backward(float *restrict dx0, float *restrict dx1, float *restrict dx2,
-                                  float *restrict dx3, const float *restrict dy,
-                                  const int32_t *restrict position, int64_t c)
+ENI_ALWAYS_INLINE void pixel_backward(float *restrict dx0, float *restrict dx1, float *restrict dx2,
+                                      float *restrict dx3, const float *restrict dy,
+                                      const int32_t *restrict position, int64_t c)
 {
     for (int64_t k = 0; k < c; k++) {
         dx0[k] = position[k] == 0 ? dy[k] : 0.0f;

@@ -144,7 +144,8 @@ static void a_travelling_sum_equals_the_ring_order(void **state)
                 else
                     eni_mean_add(travelling + lo, source[r] + lo, scale, count);
             }
-            eni_mean_last(travelling + lo, 1.0f / (float)samples, count);
+            for (uint64_t i = 0; i < count; i++)
+                travelling[lo + i] *= 1.0f / (float)samples;
         }
         eni_mean_ranks(want, sources, samples_of[s], WORLD, ENI_SUM_RING, COUNT, 0, COUNT);
         assert_memory_equal(want, travelling, sizeof want);
