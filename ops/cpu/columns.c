@@ -10,7 +10,6 @@
  *
  * The pixels of a few images at a time, so that the matrix stays in the cache. In a row the window's order is
  * (KH, KW, C): what lies side by side in x stays so. A last column of ones makes db of the same product. */
-#include <stdio.h>
 #include <string.h>
 
 #include "core/memory.h"
@@ -88,30 +87,28 @@ static void *scratch(const en_plan *plan, const en_args *args)
 
 /* ---- prepare ---- */
 
-static en_status prepare_pass(en_plan *plan, int which, char *name_out)
+static en_status prepare_pass(en_plan *plan, int which)
 {
     const en_op *op = &plan->op;
     const int64_t pixels = plan->images * plan->y.h * plan->y.w, is_weights = which == ENI_BACKWARD_WEIGHTS;
     const eni_product_shape shape = {.m = is_weights ? op->channels : pixels,
                                      .n = row_length(op),
                                      .k = is_weights ? pixels : op->channels,
-                                     .is_transposed = (int)is_weights,
+                                     .is_a_transposed = (int)is_weights,
                                      .adds = (int)is_weights};
-    eni_dnnl_product *product = &plan->product[which];
+    eni_dnnl_primitive *product = &plan->product[which];
     EN_TRY(eni_dnnl_product_init(&plan->ctx->dnnl, &shape, product));
-    const uint64_t bytes =
-        (uint64_t)(matrix_floats(plan) + weights_floats(plan)) * sizeof(float) + product->scratch_bytes;
-    if (bytes > plan->info.workspace_bytes) plan->info.workspace_bytes = bytes;
-    snprintf(name_out, sizeof plan->info.forward, "columns:%s", product->name);
+    eni_cpu_describe_pass(plan, which, "columns:", product->name,
+                          (uint64_t)(matrix_floats(plan) + weights_floats(plan)) * sizeof(float) +
+                              product->scratch_bytes);
     return EN_OK;
 }
 
 en_status eni_cpu_columns_prepare(en_plan *plan)
 {
     plan->images = chunk_images(plan);
-    EN_TRY(prepare_pass(plan, ENI_BACKWARD_WEIGHTS, plan->info.backward_weights));
-    if (plan->op.flags & EN_OP_NO_DX) return EN_OK;
-    return prepare_pass(plan, ENI_BACKWARD_DATA, plan->info.backward_data);
+    EN_TRY(prepare_pass(plan, ENI_BACKWARD_WEIGHTS));
+    return plan->op.flags & EN_OP_NO_DX ? EN_OK : prepare_pass(plan, ENI_BACKWARD_DATA);
 }
 
 /* ---- between images and the matrix ---- */
@@ -235,28 +232,16 @@ static void weights_out(const en_plan *plan, const en_args *args)
 
 /* ---- run ---- */
 
-static en_status multiply(const en_plan *plan, int which, const void *a, const void *b, void *c, void *space)
-{
-    const eni_dnnl_product *product = &plan->product[which];
-    EN_TRY(eni_cpu_aim_view(product->a, a));
-    EN_TRY(eni_cpu_aim_view(product->b, b));
-    EN_TRY(eni_cpu_aim_view(product->c, c));
-    EN_TRY(eni_cpu_aim_view(product->scratch, space));
-    const dnnl_exec_arg_t tensors[] = {{DNNL_ARG_SRC, product->a},
-                                       {DNNL_ARG_WEIGHTS, product->b},
-                                       {DNNL_ARG_DST, product->c},
-                                       {DNNL_ARG_SCRATCHPAD, product->scratch}};
-    return eni_cpu_execute(plan, product->primitive, 4, tensors);
-}
-
 en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args)
 {
     float *sum = weights(plan, args);
+    void *columns = matrix(args), *space = scratch(plan, args);
     memset(sum, 0, (size_t)weights_floats(plan) * sizeof *sum);
     for (int64_t first = 0; first < plan->y.n; first += plan->images) {
         const en_args chunk = chunk_at(plan, args, first);
         eni_cpu_split(plan, &chunk, plan->images, 1, gather_part);
-        EN_TRY(multiply(plan, ENI_BACKWARD_WEIGHTS, chunk.dy, matrix(args), sum, scratch(plan, args)));
+        const void *const at[] = {chunk.dy, columns, sum, space};
+        EN_TRY(eni_cpu_run(plan, &plan->product[ENI_BACKWARD_WEIGHTS], at));
     }
     weights_out(plan, args);
     return EN_OK;
@@ -264,11 +249,12 @@ en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args)
 
 en_status eni_cpu_columns_backward_data(en_plan *plan, const en_args *args)
 {
+    void *w = weights(plan, args), *columns = matrix(args), *space = scratch(plan, args);
     weights_in(plan, args);
     for (int64_t first = 0; first < plan->y.n; first += plan->images) {
         const en_args chunk = chunk_at(plan, args, first);
-        EN_TRY(multiply(plan, ENI_BACKWARD_DATA, chunk.dy, weights(plan, args), matrix(args),
-                        scratch(plan, args)));
+        const void *const at[] = {chunk.dy, w, columns, space};
+        EN_TRY(eni_cpu_run(plan, &plan->product[ENI_BACKWARD_DATA], at));
         eni_cpu_split(plan, &chunk, plan->images, 1, add_part);
     }
     return EN_OK;

@@ -20,33 +20,30 @@ typedef struct eni_dnnl {
 
 enum { ENI_FORWARD, ENI_BACKWARD_WEIGHTS, ENI_BACKWARD_DATA, ENI_PASSES };
 
-/* One pass of a convolution or a linear layer, ready to run. `source` is x or dx, `weights` w or dw, `bias`
- * b or db, `target` y or dy. Weights in the order that oneDNN picked lie in memory of the pass; `reorder`
- * brings them there (or, for dw, back to PyTorch's order), and is NULL where that is the order already. */
-typedef struct eni_dnnl_pass {
-    dnnl_primitive_t primitive, reorder;
-    dnnl_memory_t source, weights, bias, target;
-    dnnl_memory_t picked; /* the weights in the picked order; the same object as `weights` without reorder */
-    dnnl_memory_t scratch;
-    void *picked_data; /* owned */
+/* A primitive, ready to run, with a view of each of its tensors: eni_cpu_run has the order. */
+enum { ENI_DNNL_VIEWS = 5 };
+typedef struct eni_dnnl_primitive {
+    dnnl_primitive_t primitive;
+    dnnl_exec_arg_t view[ENI_DNNL_VIEWS];
+    int nviews;
     uint64_t scratch_bytes;
-    char name[48]; /* as oneDNN names the implementation */
-} eni_dnnl_pass;
+    char name[40]; /* as oneDNN names the implementation */
+} eni_dnnl_primitive;
 
-/* One product of matrices, c = a b or c += a b, ready to run. Rows of b and c are `stride` apart; a is
- * packed, as (m, k) or transposed, (k, m). */
+/* One pass of a convolution. Where oneDNN picked an order of its own for the weights, they lie in `picked`, and
+ * `reorder` brings them there (or dw back to PyTorch's order). */
+typedef struct eni_dnnl_conv {
+    eni_dnnl_primitive run, reorder;
+    void *picked; /* owned; NULL: the order is PyTorch's already */
+} eni_dnnl_conv;
+
+/* One product of matrices, c (m, n) = a b, all packed. */
 typedef struct eni_product_shape {
     int64_t m, n, k;
-    int is_transposed; /* a is (k, m) in memory */
-    int adds;          /* to what c holds */
+    int is_a_transposed, is_b_transposed; /* a is (k, m) in memory; b (n, k) */
+    int has_bias;                         /* (n), added to each row */
+    int adds;                             /* to what c holds */
 } eni_product_shape;
-
-typedef struct eni_dnnl_product {
-    dnnl_primitive_t primitive;
-    dnnl_memory_t a, b, c, scratch;
-    uint64_t scratch_bytes;
-    char name[40];
-} eni_dnnl_product;
 
 /* EN_OK, or the failure logged with oneDNN's own word for it. */
 en_status eni_dnnl_check(dnnl_status_t status, const char *what);
@@ -54,15 +51,13 @@ en_status eni_dnnl_check(dnnl_status_t status, const char *what);
 en_status eni_dnnl_open(eni_dnnl *dnnl_out);
 void eni_dnnl_close(eni_dnnl *dnnl);
 
-/* Creates pass `which` of a checked conv2d or linear op. The calling thread's OpenMP thread count is frozen
- * into it. On failure pass_out is left zeroed. */
-en_status eni_dnnl_pass_init(const eni_dnnl *dnnl, const en_op *op, int which, eni_dnnl_pass *pass_out);
-void eni_dnnl_pass_fini(eni_dnnl_pass *pass);
-
-/* The same for a product. */
+/* Creates pass `which` of a checked conv2d op, or a product, in zeroed memory. The calling thread's OpenMP thread
+ * count is frozen into it. What is there after a failure, fini frees. */
+en_status eni_dnnl_conv_init(const eni_dnnl *dnnl, const en_op *op, int which, eni_dnnl_conv *conv);
+void eni_dnnl_conv_fini(eni_dnnl_conv *conv);
 en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape,
-                                eni_dnnl_product *product_out);
-void eni_dnnl_product_fini(eni_dnnl_product *product);
+                                eni_dnnl_primitive *product);
+void eni_dnnl_primitive_fini(eni_dnnl_primitive *primitive);
 
 /* ---- the device ---------------------------------------------------------------------------------------- */
 
@@ -79,10 +74,9 @@ struct en_plan {
     en_extent y;
     en_ctx *ctx; /* borrowed; outlives us */
     const eni_cpu_kernel *kernel;
-    eni_dnnl_pass pass[ENI_PASSES]; /* conv2d and linear; others leave them zeroed */
-    eni_dnnl_product
-        product[ENI_PASSES]; /* of a conv2d whose backward passes run in columns.c, else zeroed */
-    int64_t images;          /* and how many images it takes at a time; 0: it does not */
+    eni_dnnl_conv pass[ENI_PASSES];         /* of a conv2d; others leave them zeroed */
+    eni_dnnl_primitive product[ENI_PASSES]; /* of a linear, and of a conv2d whose backward is in columns.c */
+    int64_t images;                         /* and how many images it takes at a time; 0: it does not */
     en_plan_info info;
 };
 
@@ -96,9 +90,12 @@ struct eni_cpu_kernel {
 
 extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_linear, eni_cpu_pool;
 
-/* Creates the passes that a plan's flags leave. On failure cpu_plan_free frees what was made. */
-en_status eni_cpu_prepare_passes(en_plan *plan);
-en_status eni_cpu_prepare_forward(en_plan *plan); /* the first of them alone */
+/* How many passes the plan's flags leave: forward, backward_weights, backward_data. */
+int eni_cpu_passes(const en_plan *plan);
+
+/* Writes a pass into plan->info: PREFIX NAME, and the workspace it wants. */
+void eni_cpu_describe_pass(en_plan *plan, int which, const char *prefix, const char *name,
+                           uint64_t workspace);
 
 /* columns.c: the backward passes of a convolution whose channels fill oneDNN's registers badly. Its workspace
  * does not overlap anything that the caller reads. */
@@ -107,17 +104,12 @@ en_status eni_cpu_columns_prepare(en_plan *plan);
 en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args);
 en_status eni_cpu_columns_backward_data(en_plan *plan, const en_args *args);
 
-/* Points a view at memory. */
-en_status eni_cpu_aim_view(dnnl_memory_t view, const void *data);
+/* Runs a primitive on tensors at these addresses. Of a convolution: x or dx, w or dw in the picked order, y or dy,
+ * scratch, b or db; of a product: a, b, c, scratch, bias (either without the last where there is no bias); of a
+ * reorder: from, to. */
+en_status eni_cpu_run(const en_plan *plan, const eni_dnnl_primitive *primitive, const void *const *at);
 
-/* Points a pass at the tensors of this run; the bias is looked at only with EN_OP_BIAS. */
-en_status eni_cpu_aim(const en_plan *plan, const eni_dnnl_pass *pass, const void *source, const void *weights,
-                      const void *bias, const void *target, void *workspace);
-
-en_status eni_cpu_execute(const en_plan *plan, dnnl_primitive_t primitive, int nargs,
-                          const dnnl_exec_arg_t *args);
-
-/* y = relu(y), and dy = 0 where y is not positive: what EN_OP_FUSE_RELU asks of a layer. */
+/* y = relu(y), and dy = 0 where y is not positive, if the op has EN_OP_FUSE_RELU. */
 void eni_cpu_relu_in_place(const en_plan *plan, const en_args *args);
 void eni_cpu_relu_mask(const en_plan *plan, const en_args *args);
 

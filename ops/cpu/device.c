@@ -151,21 +151,12 @@ static void keep_memory(const en_plan *plan)
     fill_cache_of_small_blocks();
 }
 
-/* The bytes and names of a plan that runs the reference loops. */
-static void describe_ref(en_plan *plan)
-{
-    const eni_ref_kernel *ref = eni_ref_kernel_find(plan->op.kind);
-    if (ref->saved_bytes && !(plan->op.flags & EN_OP_FORWARD_ONLY))
-        plan->info.saved_bytes = ref->saved_bytes(&plan->op);
-    if (ref->workspace_bytes) plan->info.workspace_bytes = ref->workspace_bytes(&plan->op);
-}
-
 static void cpu_plan_free(en_plan *plan)
 {
     if (!plan) return;
     for (int which = 0; which < ENI_PASSES; which++) {
-        eni_dnnl_pass_fini(&plan->pass[which]);
-        eni_dnnl_product_fini(&plan->product[which]);
+        eni_dnnl_conv_fini(&plan->pass[which]);
+        eni_dnnl_primitive_fini(&plan->product[which]);
     }
     eni_free(plan);
 }
@@ -179,18 +170,10 @@ static en_status cpu_plan(en_ctx *ctx, const en_op *op, en_plan **plan_out)
     plan->y = eni_ref_output(op);
     plan->ctx = ctx;
     plan->kernel = find_kernel(op);
-    plan->info.size = sizeof plan->info;
-
-    const uint32_t flags = op->flags;
-    snprintf(plan->info.forward, sizeof plan->info.forward, "loops");
-    if (!(flags & (EN_OP_FORWARD_ONLY | EN_OP_NO_DX)))
-        snprintf(plan->info.backward_data, sizeof plan->info.backward_data, "loops");
-    en_status st = EN_OK;
+    eni_ref_describe(op, &plan->info);
+    if (plan->kernel) plan->info.saved_bytes = plan->info.workspace_bytes = 0; /* it has its own */
     omp_set_num_threads(ctx->threads); /* per calling thread, and frozen into what is created now */
-    if (!plan->kernel)
-        describe_ref(plan);
-    else if (plan->kernel->prepare)
-        st = plan->kernel->prepare(plan);
+    const en_status st = plan->kernel && plan->kernel->prepare ? plan->kernel->prepare(plan) : EN_OK;
     if (st != EN_OK) {
         cpu_plan_free(plan);
         return st;

@@ -5,17 +5,30 @@
 #include "ops/cpu/cpu.h"
 #include "ops/multiversion.h"
 
+/* A transposed factor is the same memory read the other way round. oneDNN's inner product would want weights in
+ * an order of its own (a reorder costs more than it gains), or else takes a slower way that allocates in every
+ * call. */
+static en_status linear_prepare(en_plan *plan)
+{
+    const int64_t n = plan->op.x.n, in = plan->op.x.c, out = plan->op.channels;
+    const int has_bias = (plan->op.flags & EN_OP_BIAS) != 0;
+    const eni_product_shape shapes[ENI_PASSES] = {
+        [ENI_FORWARD] = {.m = n, .n = out, .k = in, .is_b_transposed = 1, .has_bias = has_bias},
+        [ENI_BACKWARD_WEIGHTS] = {.m = out, .n = in, .k = n, .is_a_transposed = 1},
+        [ENI_BACKWARD_DATA] = {.m = n, .n = in, .k = out}};
+    for (int which = 0; which < eni_cpu_passes(plan); which++) {
+        eni_dnnl_primitive *product = &plan->product[which];
+        EN_TRY(eni_dnnl_product_init(&plan->ctx->dnnl, &shapes[which], product));
+        eni_cpu_describe_pass(plan, which, "", product->name, product->scratch_bytes);
+    }
+    return EN_OK;
+}
+
 static en_status linear_forward(en_plan *plan, const en_args *args)
 {
-    const eni_dnnl_pass *pass = &plan->pass[ENI_FORWARD];
-    EN_TRY(eni_cpu_aim(plan, pass, args->x, args->w, args->b, args->y, args->workspace));
-    const dnnl_exec_arg_t tensors[] = {{DNNL_ARG_SRC, pass->source},
-                                       {DNNL_ARG_WEIGHTS, pass->weights},
-                                       {DNNL_ARG_DST, pass->target},
-                                       {DNNL_ARG_SCRATCHPAD, pass->scratch},
-                                       {DNNL_ARG_BIAS, pass->bias}};
-    EN_TRY(eni_cpu_execute(plan, pass->primitive, plan->op.flags & EN_OP_BIAS ? 5 : 4, tensors));
-    if (plan->op.flags & EN_OP_FUSE_RELU) eni_cpu_relu_in_place(plan, args);
+    const void *const at[] = {args->x, args->w, args->y, args->workspace, args->b};
+    EN_TRY(eni_cpu_run(plan, &plan->product[ENI_FORWARD], at));
+    eni_cpu_relu_in_place(plan, args);
     return EN_OK;
 }
 
@@ -37,31 +50,21 @@ static void bias_part(const en_plan *plan, const en_args *args, int64_t from, in
 
 static en_status linear_backward_weights(en_plan *plan, const en_args *args)
 {
-    const eni_dnnl_pass *pass = &plan->pass[ENI_BACKWARD_WEIGHTS];
-    if (plan->op.flags & EN_OP_FUSE_RELU) eni_cpu_relu_mask(plan, args);
+    const void *const at[] = {args->dy, args->x, args->dw, args->workspace};
+    eni_cpu_relu_mask(plan, args);
     if (plan->op.flags & EN_OP_BIAS) eni_cpu_split(plan, args, plan->y.c, 1024, bias_part);
-    EN_TRY(eni_cpu_aim(plan, pass, args->x, args->dw, args->db, args->dy, args->workspace));
-    const dnnl_exec_arg_t tensors[] = {{DNNL_ARG_SRC, pass->target},
-                                       {DNNL_ARG_WEIGHTS, pass->source},
-                                       {DNNL_ARG_DST, pass->weights},
-                                       {DNNL_ARG_SCRATCHPAD, pass->scratch}};
-    return eni_cpu_execute(plan, pass->primitive, 4, tensors);
+    return eni_cpu_run(plan, &plan->product[ENI_BACKWARD_WEIGHTS], at);
 }
 
 static en_status linear_backward_data(en_plan *plan, const en_args *args)
 {
-    const eni_dnnl_pass *pass = &plan->pass[ENI_BACKWARD_DATA];
-    EN_TRY(eni_cpu_aim(plan, pass, args->dx, args->w, args->b, args->dy, args->workspace));
-    const dnnl_exec_arg_t tensors[] = {{DNNL_ARG_SRC, pass->target},
-                                       {DNNL_ARG_WEIGHTS, pass->weights},
-                                       {DNNL_ARG_DST, pass->source},
-                                       {DNNL_ARG_SCRATCHPAD, pass->scratch}};
-    return eni_cpu_execute(plan, pass->primitive, 4, tensors);
+    const void *const at[] = {args->dy, args->w, args->dx, args->workspace};
+    return eni_cpu_run(plan, &plan->product[ENI_BACKWARD_DATA], at);
 }
 
 const eni_cpu_kernel eni_cpu_linear = {
     .forward = linear_forward,
     .backward_weights = linear_backward_weights,
     .backward_data = linear_backward_data,
-    .prepare = eni_cpu_prepare_passes,
+    .prepare = linear_prepare,
 };

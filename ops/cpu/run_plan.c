@@ -1,58 +1,36 @@
-/* run_plan.c - what convolution and linear layers share: making the passes of a plan, running one, the relu
+/* run_plan.c - what convolution and linear layers share: naming the passes of a plan, running one, the relu
  * behind it; and loops of our own over the threads of the device. */
 #include <stdio.h>
 
-#include "core/try.h"
 #include "ops/cpu/cpu.h"
 
-static en_status prepare_pass(en_plan *plan, int which)
+int eni_cpu_passes(const en_plan *plan)
+{
+    return plan->op.flags & EN_OP_FORWARD_ONLY ? 1 : plan->op.flags & EN_OP_NO_DX ? 2 : ENI_PASSES;
+}
+
+void eni_cpu_describe_pass(en_plan *plan, int which, const char *prefix, const char *name, uint64_t workspace)
 {
     char *const names[ENI_PASSES] = {plan->info.forward, plan->info.backward_weights,
                                      plan->info.backward_data};
-    eni_dnnl_pass *pass = &plan->pass[which];
-    EN_TRY(eni_dnnl_pass_init(&plan->ctx->dnnl, &plan->op, which, pass));
-    if (pass->scratch_bytes > plan->info.workspace_bytes) plan->info.workspace_bytes = pass->scratch_bytes;
-    snprintf(names[which], sizeof plan->info.forward, "%s", pass->name);
-    return EN_OK;
+    snprintf(names[which], sizeof plan->info.forward, "%s%s", prefix, name);
+    if (workspace > plan->info.workspace_bytes) plan->info.workspace_bytes = workspace;
 }
 
-en_status eni_cpu_prepare_forward(en_plan *plan)
+/* Steps mostly run on the same memory: then no view is pointed anywhere else. */
+en_status eni_cpu_run(const en_plan *plan, const eni_dnnl_primitive *primitive, const void *const *at)
 {
-    return prepare_pass(plan, ENI_FORWARD);
-}
-
-en_status eni_cpu_prepare_passes(en_plan *plan)
-{
-    EN_TRY(prepare_pass(plan, ENI_FORWARD));
-    if (plan->op.flags & EN_OP_FORWARD_ONLY) return EN_OK;
-    EN_TRY(prepare_pass(plan, ENI_BACKWARD_WEIGHTS));
-    return plan->op.flags & EN_OP_NO_DX ? EN_OK : prepare_pass(plan, ENI_BACKWARD_DATA);
-}
-
-/* Steps mostly run on the same memory: then nothing happens. */
-en_status eni_cpu_aim_view(dnnl_memory_t view, const void *data)
-{
-    void *old;
-    dnnl_status_t status = dnnl_memory_get_data_handle(view, &old);
-    if (status == dnnl_success && old != data) status = dnnl_memory_set_data_handle(view, (void *)data);
-    return status == dnnl_success ? EN_OK : eni_dnnl_check(status, "aiming a view");
-}
-
-en_status eni_cpu_aim(const en_plan *plan, const eni_dnnl_pass *pass, const void *source, const void *weights,
-                      const void *bias, const void *target, void *workspace)
-{
-    EN_TRY(eni_cpu_aim_view(pass->source, source));
-    EN_TRY(eni_cpu_aim_view(pass->weights, weights));
-    EN_TRY(eni_cpu_aim_view(pass->target, target));
-    EN_TRY(eni_cpu_aim_view(pass->scratch, workspace));
-    return plan->op.flags & EN_OP_BIAS ? eni_cpu_aim_view(pass->bias, bias) : EN_OK;
-}
-
-en_status eni_cpu_execute(const en_plan *plan, dnnl_primitive_t primitive, int nargs,
-                          const dnnl_exec_arg_t *args)
-{
-    dnnl_status_t status = dnnl_primitive_execute(primitive, plan->ctx->dnnl.stream, nargs, args);
-    return status == dnnl_success ? EN_OK : eni_dnnl_check(status, "running a primitive");
+    for (int i = 0; i < primitive->nviews; i++) {
+        const dnnl_memory_t view = primitive->view[i].memory;
+        void *old;
+        dnnl_status_t status = dnnl_memory_get_data_handle(view, &old);
+        if (status == dnnl_success && old != at[i])
+            status = dnnl_memory_set_data_handle(view, (void *)(uintptr_t)at[i]);
+        if (status != dnnl_success) return eni_dnnl_check(status, "aiming a view");
+    }
+    return eni_dnnl_check(dnnl_primitive_execute(primitive->primitive, plan->ctx->dnnl.stream,
+                                                 primitive->nviews, primitive->view),
+                          "running a primitive");
 }
 
 /* ---- loops over the threads of the device ----------------------------------------------------------------
@@ -95,10 +73,12 @@ static void mask_part(const en_plan *plan, const en_args *args, int64_t from, in
 
 void eni_cpu_relu_in_place(const en_plan *plan, const en_args *args)
 {
-    eni_cpu_split(plan, args, en_extent_count(plan->y), GRAIN, clamp_part);
+    if (plan->op.flags & EN_OP_FUSE_RELU)
+        eni_cpu_split(plan, args, en_extent_count(plan->y), GRAIN, clamp_part);
 }
 
 void eni_cpu_relu_mask(const en_plan *plan, const en_args *args)
 {
-    eni_cpu_split(plan, args, en_extent_count(plan->y), GRAIN, mask_part);
+    if (plan->op.flags & EN_OP_FUSE_RELU)
+        eni_cpu_split(plan, args, en_extent_count(plan->y), GRAIN, mask_part);
 }

@@ -1,12 +1,11 @@
 /* device.c - the table of the reference device. */
-#include <string.h>
-
 #include "core/memory.h"
 #include "ops/device.h"
 #include "ops/ref/ref.h"
 
+/* Plain loops on the caller's thread need no state. */
 struct en_ctx {
-    int unused; /* plain loops on the caller's thread need no state */
+    int unused;
 };
 
 struct en_plan {
@@ -16,16 +15,15 @@ struct en_plan {
 
 static en_status ref_open(const en_device_config *config, en_ctx **ctx_out)
 {
+    static en_ctx one;
     (void)config;
-    en_ctx *ctx = eni_alloc(sizeof *ctx);
-    if (!ctx) return EN_ENOMEM;
-    *ctx_out = ctx;
+    *ctx_out = &one;
     return EN_OK;
 }
 
 static void ref_close(en_ctx *ctx)
 {
-    eni_free(ctx);
+    (void)ctx;
 }
 
 static const char *ref_describe(en_ctx *ctx)
@@ -53,14 +51,8 @@ static void ref_plan_free(en_plan *plan)
 
 static void ref_plan_info(const en_plan *plan, en_plan_info *info_out)
 {
-    const en_op *op = &plan->op;
-    const eni_ref_kernel *kernel = plan->kernel;
-    const int trains = !(op->flags & EN_OP_FORWARD_ONLY), has_dx = trains && !(op->flags & EN_OP_NO_DX);
-    en_plan_info info = {.size = sizeof info, .forward = "loops"};
-    info.saved_bytes = trains && kernel->saved_bytes ? kernel->saved_bytes(op) : 0;
-    info.workspace_bytes = kernel->workspace_bytes ? kernel->workspace_bytes(op) : 0;
-    if (trains && kernel->backward_weights) strcpy(info.backward_weights, "loops");
-    if (has_dx) strcpy(info.backward_data, "loops");
+    en_plan_info info;
+    eni_ref_describe(&plan->op, &info);
     eni_ref_give_info(&info, info_out);
 }
 

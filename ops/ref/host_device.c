@@ -49,6 +49,17 @@ en_status eni_ref_check(const en_op *op, const char *device)
     return eni_ref_check_sense(op, device);
 }
 
+void eni_ref_describe(const en_op *op, en_plan_info *info_out)
+{
+    const eni_ref_kernel *kernel = eni_ref_kernel_find(op->kind);
+    const int trains = !(op->flags & EN_OP_FORWARD_ONLY), has_dx = trains && !(op->flags & EN_OP_NO_DX);
+    *info_out = (en_plan_info){.size = sizeof *info_out, .forward = "loops"};
+    info_out->saved_bytes = trains && kernel->saved_bytes ? kernel->saved_bytes(op) : 0;
+    info_out->workspace_bytes = kernel->workspace_bytes ? kernel->workspace_bytes(op) : 0;
+    if (trains && kernel->backward_weights) strcpy(info_out->backward_weights, "loops");
+    if (has_dx) strcpy(info_out->backward_data, "loops");
+}
+
 en_status eni_ref_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
 {
     (void)ctx;

@@ -37,6 +37,9 @@ en_status eni_ref_check_sense(const en_op *op, const char *device);
 /* The extent of y, of an op that was checked. */
 en_extent eni_ref_output(const en_op *op);
 
+/* The bytes and names of a plan of an op that was checked, if the loops run it. */
+void eni_ref_describe(const en_op *op, en_plan_info *info_out);
+
 /* Copies what the caller's struct has room for: it may be older and smaller, or newer and larger. */
 void eni_ref_give_info(const en_plan_info *info, en_plan_info *info_out);
 
