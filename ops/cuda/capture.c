@@ -51,17 +51,6 @@ static cudaError_t prepare(en_graph *graph, cudaGraph_t captured)
     return error;
 }
 
-static en_graph *new_graph(en_ctx *ctx)
-{
-    en_graph *graph = eni_alloc(sizeof *graph);
-    if (!graph) return NULL;
-    graph->ctx = ctx;
-    graph->events = eni_cuda_events_take(ctx, &graph->nevents);
-    if (graph->events) return graph;
-    eni_free(graph);
-    return NULL;
-}
-
 en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out)
 {
     if (!ctx->is_capturing) return eni_fail(EN_EBUG, "cuda", "a capture was to end that did not begin");
@@ -73,8 +62,12 @@ en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out)
         if (captured) (void)cudaGraphDestroy(captured);
         return refuse(ctx, error);
     }
-    en_graph *graph = new_graph(ctx);
-    if (graph) error = prepare(graph, captured);
+    en_graph *graph = eni_alloc(sizeof *graph);
+    if (graph) {
+        graph->ctx = ctx;
+        graph->events = eni_cuda_events_take(ctx, &graph->nevents);
+        error = prepare(graph, captured);
+    }
     (void)cudaGraphDestroy(captured);
     if (!graph) return EN_ENOMEM;
     if (error != cudaSuccess) {

@@ -62,22 +62,12 @@ template <typename T, int V> static en_status run_fold(const en_plan *plan, cons
                    (uint32_t)count);
 }
 
-template <typename T> static en_status run_unfold(const en_plan *plan, const void *x, void *windows)
-{
-    return ENI_PACKED(plan->op.x.c, T, run_unfold, plan, x, windows);
-}
-
-template <typename T> static en_status run_fold(const en_plan *plan, const void *windows, void *dx)
-{
-    return ENI_PACKED(plan->op.x.c, T, run_fold, plan, windows, dx);
-}
-
 en_status eni_cuda_unfold_x(const en_plan *plan, const void *x, void *windows)
 {
-    return ENI_TYPED(plan->op.dtype, run_unfold, plan, x, windows);
+    return ENI_PACKED(plan->op.dtype, plan->op.x.c, run_unfold, plan, x, windows);
 }
 
 en_status eni_cuda_fold_dx(const en_plan *plan, const void *windows, void *dx)
 {
-    return ENI_TYPED(plan->op.dtype, run_fold, plan, windows, dx);
+    return ENI_PACKED(plan->op.dtype, plan->op.x.c, run_fold, plan, windows, dx);
 }

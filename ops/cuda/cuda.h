@@ -112,8 +112,7 @@ en_status eni_cuda_select(en_ctx *ctx);
 
 /* staging.c: copies from and to host memory that is not page-locked, through memory that is. What is to go
  * out arrives at eni_cuda_staging_drain, which waits for COMPUTE. */
-en_status eni_cuda_staging_in(en_ctx *ctx, void *dst, const void *src, uint64_t bytes);
-en_status eni_cuda_staging_out(en_ctx *ctx, void *dst, const void *src, uint64_t bytes);
+en_status eni_cuda_staging_copy(en_ctx *ctx, void *dst, const void *src, uint64_t bytes, int direction);
 en_status eni_cuda_staging_drain(en_ctx *ctx);
 void eni_cuda_staging_close(en_ctx *ctx);
 
@@ -148,7 +147,7 @@ typedef struct eni_cuda_set {
     en_event *event;
     int is_ticked;
 } eni_cuda_set;
-eni_cuda_set *eni_cuda_events_take(en_ctx *ctx, int *n_out);
+eni_cuda_set *eni_cuda_events_take(en_ctx *ctx, int *n_out); /* NULL: none */
 void eni_cuda_events_launched(const eni_cuda_set *set, int n, cudaEvent_t behind);
 /* The graph with this event is about to be freed. */
 void eni_cuda_events_let_go(en_ctx *ctx, const eni_cuda_set *set, int n, cudaEvent_t behind);

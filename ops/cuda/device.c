@@ -195,8 +195,7 @@ static en_status cuda_copy(en_ctx *ctx, void *dst, const void *src, uint64_t byt
     const void *host = direction == EN_COPY_IN ? src : dst;
     if (direction == EN_COPY_ON || is_registered(ctx, host, bytes))
         return eni_cuda_stream_copy(ctx, EN_STREAM_COMPUTE, dst, src, bytes, direction);
-    return direction == EN_COPY_IN ? eni_cuda_staging_in(ctx, dst, src, bytes)
-                                   : eni_cuda_staging_out(ctx, dst, src, bytes);
+    return eni_cuda_staging_copy(ctx, dst, src, bytes, direction);
 }
 
 static en_status cuda_zero(en_ctx *ctx, void *dst, uint64_t bytes)

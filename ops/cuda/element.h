@@ -31,15 +31,19 @@
     ENI_LAUNCH((plan)->ctx, kernel, eni_blocks(count, ENI_BLOCK), ENI_BLOCK, eni_cuda_stream(plan),          \
                __VA_ARGS__)
 
-/* run<T>(..) for a type, and run<T, V>(..) for packs of V where V divides `count`: 4 or 2, else 1. */
+/* run<T>(..) for a type, and run<T, V>(..) for a type and packs of V where V divides `count`: 4 or 2, else 1. */
 #define ENI_TYPED(dtype, run, ...)                                                                           \
     ((dtype) == EN_BF16  ? run<eni_bf16>(__VA_ARGS__)                                                        \
      : (dtype) == EN_F16 ? run<eni_f16>(__VA_ARGS__)                                                         \
                          : run<float>(__VA_ARGS__))
-#define ENI_PACKED(count, T, run, ...)                                                                       \
+#define ENI_PACKED_AS(count, T, run, ...)                                                                    \
     ((count) % 4 == 0   ? run<T, 4>(__VA_ARGS__)                                                             \
      : (count) % 2 == 0 ? run<T, 2>(__VA_ARGS__)                                                             \
                         : run<T, 1>(__VA_ARGS__))
+#define ENI_PACKED(dtype, count, run, ...)                                                                   \
+    ((dtype) == EN_BF16  ? ENI_PACKED_AS(count, eni_bf16, run, __VA_ARGS__)                                  \
+     : (dtype) == EN_F16 ? ENI_PACKED_AS(count, eni_f16, run, __VA_ARGS__)                                   \
+                         : ENI_PACKED_AS(count, float, run, __VA_ARGS__))
 
 typedef __nv_bfloat16 eni_bf16;
 typedef __half eni_f16;

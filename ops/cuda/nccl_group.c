@@ -225,36 +225,37 @@ static void free_op(en_group *group, const float *scale, ncclRedOp_t op)
     pthread_mutex_unlock(&group->lock);
 }
 
-en_status eni_cuda_group_sum(en_group *group, float *data, uint64_t count, const float *scale)
+/* Puts a collective into EXCHANGE: the sum, or rank 0's data for all. */
+static en_status put_in(en_group *group, float *data, uint64_t count, const float *scale, int is_sum)
 {
     if (count == 0) return EN_OK;
     EN_TRY(eni_cuda_select(group->ctx));
+    const char *doing = is_sum ? "adding up" : "spreading";
     const nccl_library *nccl = &group->nccl;
     const cudaStream_t stream = group->ctx->stream[EN_STREAM_EXCHANGE];
     ncclRedOp_t op = ncclSum;
     pthread_mutex_lock(&group->lock);
-    en_status st = group->comm ? say(group, make_op(group, scale, &op), "adding up") : EN_EPEER;
+    en_status st = group->comm ? say(group, make_op(group, scale, &op), doing) : EN_EPEER;
     const int is_made = st == EN_OK;
     if (st == EN_OK)
-        st = say(group, nccl->all_reduce(data, data, count, ncclFloat, op, group->comm, stream), "adding up");
+        st = say(group,
+                 is_sum ? nccl->all_reduce(data, data, count, ncclFloat, op, group->comm, stream)
+                        : nccl->broadcast(data, data, count, ncclFloat, 0, group->comm, stream),
+                 doing);
     pthread_mutex_unlock(&group->lock);
-    if (st == EN_OK) st = settle(group, "adding up");
+    if (st == EN_OK) st = settle(group, doing);
     if (is_made) free_op(group, scale, op);
     return st;
 }
 
+en_status eni_cuda_group_sum(en_group *group, float *data, uint64_t count, const float *scale)
+{
+    return put_in(group, data, count, scale, 1);
+}
+
 en_status eni_cuda_group_broadcast(en_group *group, float *data, uint64_t count)
 {
-    if (count == 0) return EN_OK;
-    EN_TRY(eni_cuda_select(group->ctx));
-    const cudaStream_t stream = group->ctx->stream[EN_STREAM_EXCHANGE];
-    pthread_mutex_lock(&group->lock);
-    const en_status st =
-        group->comm ? say(group, group->nccl.broadcast(data, data, count, ncclFloat, 0, group->comm, stream),
-                          "spreading")
-                    : EN_EPEER;
-    pthread_mutex_unlock(&group->lock);
-    return st == EN_OK ? settle(group, "spreading") : st;
+    return put_in(group, data, count, NULL, 0);
 }
 
 en_status eni_cuda_group_poll(en_group *group)

@@ -93,21 +93,11 @@ template <typename T, int V> static en_status run_forward(const en_plan *plan, c
     return is_two ? run_forward<T, V, 2, 0>(plan, args) : run_forward<T, V, 0, 0>(plan, args);
 }
 
-template <typename T> static en_status run_forward(const en_plan *plan, const en_args *args)
-{
-    return ENI_PACKED(plan->y.c, T, run_forward, plan, args);
-}
-
 template <typename T, int V> static en_status run_backward(const en_plan *plan, const en_args *args)
 {
     const int64_t count = en_extent_count(plan->op.x) / V;
     return ENI_RUN(plan, (pool_backward<T, V>), count, (const T *)args->dy, (const uint8_t *)args->saved,
                    (T *)args->dx, eni_window_of(plan, V), (uint32_t)count);
-}
-
-template <typename T> static en_status run_backward(const en_plan *plan, const en_args *args)
-{
-    return ENI_PACKED(plan->y.c, T, run_backward, plan, args);
 }
 
 /* Saves a byte per output: its place. */
@@ -119,12 +109,12 @@ static en_status prepare(en_plan *plan)
 
 static en_status forward(en_plan *plan, const en_args *args)
 {
-    return ENI_TYPED(plan->op.dtype, run_forward, plan, args);
+    return ENI_PACKED(plan->op.dtype, plan->y.c, run_forward, plan, args);
 }
 
 static en_status backward(en_plan *plan, const en_args *args)
 {
-    return ENI_TYPED(plan->op.dtype, run_backward, plan, args);
+    return ENI_PACKED(plan->op.dtype, plan->y.c, run_backward, plan, args);
 }
 
 const eni_cuda_kernel eni_cuda_pool = {prepare, NULL, forward, NULL, backward};

@@ -17,31 +17,21 @@
 #include "core/try.h"
 #include "ops/cuda/cuda.h"
 
-typedef struct run {
-    uintptr_t lo, hi; /* page edges */
-    int users;        /* ranges that touch it */
-} run;
-
 typedef struct range {
     uintptr_t lo, hi;
 } range;
 
 struct eni_cuda_registered {
-    run *runs;
+    range *runs; /* between page edges */
     range *ranges;
     int nruns, nranges, run_room, range_room;
 };
-
-static int touches(const run *r, const range *p)
-{
-    return p->lo < r->hi && r->lo < p->hi;
-}
 
 uint64_t eni_cuda_registered_part(const en_ctx *ctx, const void *memory, uint64_t bytes)
 {
     const uintptr_t at = (uintptr_t)memory;
     for (int i = 0; ctx->registered && i < ctx->registered->nruns; i++) {
-        const run *r = &ctx->registered->runs[i];
+        const range *r = &ctx->registered->runs[i];
         if (at >= r->lo && at < r->hi) return r->hi - at < bytes ? r->hi - at : bytes;
     }
     return 0;
@@ -68,10 +58,17 @@ static void drop_run(eni_cuda_registered *held, int i)
     held->runs[i] = held->runs[--held->nruns];
 }
 
+static int is_used(const eni_cuda_registered *held, const range *r)
+{
+    for (int i = 0; i < held->nranges; i++)
+        if (held->ranges[i].lo < r->hi && r->lo < held->ranges[i].hi) return 1;
+    return 0;
+}
+
 static void drop_unused(eni_cuda_registered *held)
 {
     for (int i = held->nruns - 1; i >= 0; i--)
-        if (held->runs[i].users == 0) drop_run(held, i);
+        if (!is_used(held, &held->runs[i])) drop_run(held, i);
 }
 
 static en_status register_run(en_ctx *ctx, uintptr_t lo, uintptr_t hi)
@@ -85,7 +82,7 @@ static en_status register_run(en_ctx *ctx, uintptr_t lo, uintptr_t hi)
             EN_EUNSUPPORTED, "cuda", "page-locking %llu KiB of host memory for %s failed: CUDA error %d, %s",
             (unsigned long long)((hi - lo) >> 10), ctx->name, (int)error, cudaGetErrorString(error));
     }
-    held->runs[held->nruns++] = (run){lo, hi, 0};
+    held->runs[held->nruns++] = (range){lo, hi};
     return EN_OK;
 }
 
@@ -95,7 +92,7 @@ static en_status register_gaps(en_ctx *ctx, uintptr_t lo, uintptr_t hi)
     while (lo < hi) {
         uintptr_t next = hi, skip = 0;
         for (int i = 0; i < ctx->registered->nruns; i++) {
-            const run *r = &ctx->registered->runs[i];
+            const range *r = &ctx->registered->runs[i];
             if (r->lo <= lo && lo < r->hi) skip = r->hi;
             if (r->lo > lo && r->lo < next) next = r->lo;
         }
@@ -119,10 +116,7 @@ en_status eni_cuda_register_memory(en_ctx *ctx, void *memory, uint64_t bytes)
         drop_unused(held);
         return st;
     }
-    const range registered = {at, at + bytes};
-    for (int i = 0; i < held->nruns; i++)
-        held->runs[i].users += touches(&held->runs[i], &registered);
-    held->ranges[held->nranges++] = registered;
+    held->ranges[held->nranges++] = (range){at, at + bytes};
     return EN_OK;
 }
 
@@ -131,8 +125,6 @@ void eni_cuda_unregister_memory(en_ctx *ctx, void *memory)
     eni_cuda_registered *held = ctx->registered;
     for (int i = 0; held && i < held->nranges; i++) {
         if (held->ranges[i].lo != (uintptr_t)memory) continue;
-        for (int k = 0; k < held->nruns; k++)
-            held->runs[k].users -= touches(&held->runs[k], &held->ranges[i]);
         held->ranges[i] = held->ranges[--held->nranges];
         if (ctx->is_hung) return;
         (void)eni_cuda_select(ctx);

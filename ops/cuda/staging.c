@@ -67,38 +67,24 @@ static en_status take(en_ctx *ctx, uint64_t bytes, char **at_out, uint64_t *part
     return EN_OK;
 }
 
-en_status eni_cuda_staging_in(en_ctx *ctx, void *dst, const void *src, uint64_t bytes)
+en_status eni_cuda_staging_copy(en_ctx *ctx, void *dst, const void *src, uint64_t bytes, int direction)
 {
+    const cudaStream_t stream = ctx->stream[EN_STREAM_COMPUTE];
     EN_TRY(open_staging(ctx));
-    for (uint64_t done = 0; done < bytes;) {
-        uint64_t part;
-        char *at;
+    eni_cuda_staging *staging = ctx->staging;
+    for (uint64_t done = 0, part; done < bytes; done += part) {
+        char *at, *to = (char *)dst + done;
+        const char *from = (const char *)src + done;
         EN_TRY(take(ctx, bytes - done, &at, &part));
-        memcpy(at, (const char *)src + done, part);
-        EN_TRY(eni_cuda_check(ctx,
-                              cudaMemcpyAsync((char *)dst + done, at, part, cudaMemcpyHostToDevice,
-                                              ctx->stream[EN_STREAM_COMPUTE]),
-                              "copying to the GPU"));
-        done += part;
-    }
-    return EN_OK;
-}
-
-en_status eni_cuda_staging_out(en_ctx *ctx, void *dst, const void *src, uint64_t bytes)
-{
-    EN_TRY(open_staging(ctx));
-    for (uint64_t done = 0; done < bytes;) {
-        uint64_t part;
-        char *at;
-        EN_TRY(take(ctx, bytes - done, &at, &part));
-        EN_TRY(eni_cuda_check(ctx,
-                              cudaMemcpyAsync(at, (const char *)src + done, part, cudaMemcpyDeviceToHost,
-                                              ctx->stream[EN_STREAM_COMPUTE]),
-                              "copying from the GPU"));
-        eni_cuda_staging *staging = ctx->staging;
-        staging->out[staging->nouts++] =
-            (struct out){(char *)dst + done, (uint64_t)(at - staging->memory), part};
-        done += part;
+        if (direction == EN_COPY_IN) {
+            memcpy(at, from, part);
+            EN_TRY(eni_cuda_check(ctx, cudaMemcpyAsync(to, at, part, cudaMemcpyHostToDevice, stream),
+                                  "copying to the GPU"));
+        } else {
+            EN_TRY(eni_cuda_check(ctx, cudaMemcpyAsync(at, from, part, cudaMemcpyDeviceToHost, stream),
+                                  "copying from the GPU"));
+            staging->out[staging->nouts++] = (struct out){to, (uint64_t)(at - staging->memory), part};
+        }
     }
     return EN_OK;
 }

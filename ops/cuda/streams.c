@@ -68,9 +68,6 @@ en_status eni_cuda_events_open(en_ctx *ctx)
 {
     eni_cuda_events *events = ctx->events = eni_alloc(sizeof *events);
     if (!events) return EN_ENOMEM;
-    events->room = ROOM_AT_FIRST;
-    events->set = eni_alloc_array(ROOM_AT_FIRST, sizeof *events->set);
-    if (!events->set) return EN_ENOMEM;
     EN_TRY(eni_cuda_check(
         ctx, cudaHostAlloc((void **)&events->words, WORDS * sizeof *events->words, cudaHostAllocMapped),
         "taking page-locked memory"));
@@ -151,12 +148,13 @@ void eni_cuda_event_free(en_event *event)
 static en_status remember(eni_cuda_events *events, en_event *event)
 {
     if (events->nset == events->room) {
-        eni_cuda_set *larger = eni_alloc_array((size_t)events->room * 2, sizeof *larger);
+        const int room = events->room > 0 ? 2 * events->room : ROOM_AT_FIRST;
+        eni_cuda_set *larger = eni_alloc_array((size_t)room, sizeof *larger);
         if (!larger) return EN_ENOMEM;
-        memcpy(larger, events->set, (size_t)events->nset * sizeof *larger);
+        if (events->nset > 0) memcpy(larger, events->set, (size_t)events->nset * sizeof *larger);
         eni_free(events->set);
         events->set = larger;
-        events->room *= 2;
+        events->room = room;
     }
     events->set[events->nset++] = (eni_cuda_set){event, event->is_watched};
     return EN_OK;
@@ -195,10 +193,10 @@ void eni_cuda_events_begin(en_ctx *ctx)
 eni_cuda_set *eni_cuda_events_take(en_ctx *ctx, int *n_out)
 {
     eni_cuda_events *events = ctx->events;
-    const int n = events->nset;
-    eni_cuda_set *taken = eni_alloc_array((size_t)(n > 0 ? n : 1), sizeof *taken);
-    if (taken && n > 0) memcpy(taken, events->set, (size_t)n * sizeof *taken);
-    *n_out = n;
+    eni_cuda_set *taken = events->set;
+    *n_out = events->nset;
+    events->set = NULL;
+    events->nset = events->room = 0;
     return taken;
 }
 
