@@ -21,9 +21,18 @@ static void log_for_device(int level, const char *subsystem, const char *text)
 
 static const en_device_host host = {.abi = EN_DEVICE_ABI, .size = sizeof host, .log = log_for_device};
 
-/* "cuda:1" to name "cuda" and index 1. */
-static en_status parse_spec(const char *spec, char name_out[ENI_DEVICE_NAME], int *index_out)
+/* "auto": the cpu device where it was built, else the one that is always there. */
+static const char *best_of(const char *plugin_dir)
 {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/device_cpu.so", plugin_dir);
+    return access(path, R_OK) == 0 ? "cpu" : "ref";
+}
+
+en_status eni_device_parse(const char *spec, const char *plugin_dir, char name_out[ENI_DEVICE_NAME],
+                           int *index_out)
+{
+    if (strcmp(spec, "auto") == 0) spec = best_of(plugin_dir);
     const size_t length = strcspn(spec, ":");
     const int letters = (int)strspn(spec, "abcdefghijklmnopqrstuvwxyz0123456789_");
     char *end = "";
@@ -148,20 +157,6 @@ en_status eni_device_load(const char *name, const char *plugin_dir, const en_dev
     return strcmp(name, (*table_out)->name) == 0 ? EN_OK : load(name, plugin_dir, table_out);
 }
 
-/* "auto": the cpu device where it was built, else the one that is always there. */
-static const char *best_of(const char *plugin_dir)
-{
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/device_cpu.so", plugin_dir);
-    return access(path, R_OK) == 0 ? "cpu" : "ref";
-}
-
-en_status eni_device_parse(const char *spec, const char *plugin_dir, char name_out[ENI_DEVICE_NAME],
-                           int *index_out)
-{
-    return parse_spec(strcmp(spec, "auto") == 0 ? best_of(plugin_dir) : spec, name_out, index_out);
-}
-
 en_status eni_device_open_with(const char *spec, const eni_device_options *options, eni_device *device_out)
 {
     char name[ENI_DEVICE_NAME];
@@ -173,12 +168,11 @@ en_status eni_device_open_with(const char *spec, const eni_device_options *optio
         return eni_fail(EN_EINVAL, "device", "%d threads for device %s: at least one is needed",
                         options->threads, name);
 
-    const en_device *table = eni_ref_device();
-    if (strcmp(name, table->name) != 0) {
-        if (strcmp(name, "cuda") != 0) EN_TRY(set_thread_environment(options->threads));
-        EN_TRY(load(name, options->plugin_dir, &table));
-    }
+    const en_device *table;
     en_ctx *ctx;
+    if (strcmp(name, "ref") != 0 && strcmp(name, "cuda") != 0)
+        EN_TRY(set_thread_environment(options->threads));
+    EN_TRY(eni_device_load(name, options->plugin_dir, &table));
     EN_TRY(table->open(&config, &ctx));
     *device_out = (eni_device){.ops = table, .ctx = ctx};
     return EN_OK;
