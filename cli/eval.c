@@ -103,7 +103,7 @@ static en_status evaluate(evaluation *e)
                    .fill = eni_dataset_fill_test,
                    .sample_bytes = d->sample_floats * sizeof(float),
                    .user = e->dataset,
-                   .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
+                   .target_bytes = eni_dataset_target_bytes(d)};
     eni_set_score score;
     int64_t begin = eni_now_ns();
     EN_TRY(eni_model_evaluate_set(e->compute.model, e->flat, &set, &score));

@@ -142,6 +142,22 @@ en_status eni_dataset_check(const eni_data_options *options)
     return refuse_limit(options, ENI_TRAIN, options->limit_train, size - options->holdout);
 }
 
+static void count_floats(eni_dataset *set)
+{
+    set->sample_floats = (size_t)set->height * (size_t)set->width * (size_t)set->channels;
+}
+
+/* Of one sample in memory. */
+static uint64_t x_bytes(const eni_dataset *set)
+{
+    return set->sample_floats * (set->classes > 0 ? 1 : sizeof(float));
+}
+
+static uint64_t target_bytes(const eni_dataset *set)
+{
+    return set->classes > 0 ? 1 : (uint64_t)set->targets * sizeof(float);
+}
+
 /* The last ones; their memory stays that of the training samples. */
 static void hold_out(uint64_t n, eni_dataset *set)
 {
@@ -149,10 +165,8 @@ static void hold_out(uint64_t n, eni_dataset *set)
     const uint64_t rest = train->count - n;
     train->count = rest;
     held->count = n;
-    if (train->images != NULL) held->images = train->images + rest * set->sample_floats;
-    if (train->labels != NULL) held->labels = train->labels + rest;
-    if (train->features != NULL) held->features = train->features + rest * set->sample_floats;
-    if (train->targets != NULL) held->targets = train->targets + rest * (uint64_t)set->targets;
+    held->x = (uint8_t *)train->x + rest * x_bytes(set);
+    held->target = (uint8_t *)train->target + rest * target_bytes(set);
 }
 
 /* Real sets shrink to their limit; made-up ones were made at it. */
@@ -172,12 +186,12 @@ static en_status apply_limits(const eni_data_options *options, eni_dataset *set)
 
 static en_status check_labels(const eni_dataset *set)
 {
-    for (int s = 0; s < ENI_SPLITS; s++) {
-        const eni_split *split = &set->split[s];
-        for (uint64_t i = 0; split->labels != NULL && i < split->count; i++) {
-            if (split->labels[i] < set->classes) continue;
+    for (int s = 0; s < ENI_SPLITS && set->classes > 0; s++) {
+        const uint8_t *labels = set->split[s].target;
+        for (uint64_t i = 0; i < set->split[s].count; i++) {
+            if (labels[i] < set->classes) continue;
             return eni_fail(EN_EFORMAT, "dataset", "%s: label %u of %s sample %llu is not in 0 .. %d",
-                            set->name, split->labels[i],
+                            set->name, labels[i],
                             s == ENI_TRAIN  ? "training"
                             : s == ENI_TEST ? "test"
                                             : "held-out",
@@ -214,46 +228,43 @@ void eni_dataset_close(eni_dataset *dataset)
     if (dataset == NULL) return;
     if (dataset->map != NULL) munmap(dataset->map, dataset->map_bytes);
     for (int s = ENI_TRAIN; dataset->map == NULL && s <= ENI_TEST; s++) {
-        eni_free(dataset->split[s].images);
-        eni_free(dataset->split[s].labels);
-        eni_free(dataset->split[s].features);
-        eni_free(dataset->split[s].targets);
+        eni_free(dataset->split[s].x);
+        eni_free(dataset->split[s].target);
     }
     eni_free(dataset);
 }
 
 /* One sample to row i of the outputs. */
 static void copy_sample(const eni_dataset *set, const eni_split *split, uint64_t sample, size_t i,
-                        float *x_out, int32_t *labels_out, float *targets_out)
+                        float *x_out, void *target_out)
 {
     const size_t size = set->sample_floats, targets = (size_t)set->targets;
     float *x = x_out + i * size;
-    if (split->images != NULL) {
-        const uint8_t *pixel = split->images + sample * size;
+    if (set->classes > 0) {
+        const uint8_t *pixel = (const uint8_t *)split->x + sample * size, *labels = split->target;
         for (size_t k = 0; k < size; k++)
             x[k] = set->table[pixel[k]];
+        if (target_out != NULL) ((int32_t *)target_out)[i] = labels[sample];
     } else {
-        memcpy(x, split->features + sample * size, size * sizeof *x);
+        const float *features = split->x, *target = split->target;
+        memcpy(x, features + sample * size, size * sizeof *x);
+        if (target_out != NULL)
+            memcpy((float *)target_out + i * targets, target + sample * targets, targets * sizeof *target);
     }
-    if (split->labels != NULL && labels_out != NULL) labels_out[i] = split->labels[sample];
-    if (split->targets != NULL && targets_out != NULL)
-        memcpy(targets_out + i * targets, split->targets + sample * targets, targets * sizeof *targets_out);
 }
 
 void eni_dataset_gather(const eni_dataset *dataset, int split, const uint32_t *indices, size_t count,
-                        float *x_out, int32_t *labels_out, float *targets_out)
+                        float *x_out, void *target_out)
 {
-    const eni_split *from = &dataset->split[split];
     for (size_t i = 0; i < count; i++)
-        copy_sample(dataset, from, indices[i], i, x_out, labels_out, targets_out);
+        copy_sample(dataset, &dataset->split[split], indices[i], i, x_out, target_out);
 }
 
 void eni_dataset_range(const eni_dataset *dataset, int split, uint64_t first, size_t count, float *x_out,
-                       int32_t *labels_out, float *targets_out)
+                       void *target_out)
 {
-    const eni_split *from = &dataset->split[split];
     for (size_t i = 0; i < count; i++)
-        copy_sample(dataset, from, first + i, i, x_out, labels_out, targets_out);
+        copy_sample(dataset, &dataset->split[split], first + i, i, x_out, target_out);
 }
 
 static bool is_summed(const eni_dataset *dataset)
@@ -275,17 +286,13 @@ en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST
     for (int s = 0; s < ENI_SPLITS; s++) {
         const eni_split *split = &dataset->split[s];
         if (s == ENI_HOLDOUT && split->count == 0) continue; /* the sum of a set that has none is as ever */
-        const size_t samples = split->count * dataset->sample_floats;
         char shape[128];
         int length =
             snprintf(shape, sizeof shape, "%llu %d %d %d %d %d\n", (ull)split->count, dataset->height,
                      dataset->width, dataset->channels, dataset->classes, dataset->targets);
         eni_digest_add(&digest, shape, (size_t)length);
-        if (split->images != NULL) eni_digest_add(&digest, split->images, samples);
-        if (split->features != NULL) eni_digest_add(&digest, split->features, samples * sizeof(float));
-        if (split->labels != NULL) eni_digest_add(&digest, split->labels, split->count);
-        if (split->targets != NULL)
-            eni_digest_add(&digest, split->targets, split->count * (size_t)dataset->targets * sizeof(float));
+        eni_digest_add(&digest, split->x, split->count * x_bytes(dataset));
+        eni_digest_add(&digest, split->target, split->count * target_bytes(dataset));
     }
     eni_digest_end(&digest, hex_out);
     return EN_OK;
@@ -293,42 +300,28 @@ en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST
 
 uint64_t eni_dataset_bytes(const eni_dataset *dataset)
 {
-    const uint64_t image = dataset->sample_floats, targets = (uint64_t)dataset->targets;
-    uint64_t bytes = 0;
-    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
-        const eni_split *split = &dataset->split[s];
-        const uint64_t sample = (split->images != NULL ? image : 0) + (split->labels != NULL ? 1 : 0) +
-                                (split->features != NULL ? image * sizeof(float) : 0) +
-                                (split->targets != NULL ? targets * sizeof(float) : 0);
-        bytes += split->read * sample;
-    }
-    return bytes;
-}
-
-static void fill(const eni_dataset *d, int split, uint64_t first, uint64_t n, float *x_out, void *target_out)
-{
-    eni_dataset_range(d, split, first, n, x_out, d->classes > 0 ? target_out : NULL,
-                      d->classes > 0 ? NULL : target_out);
+    return (dataset->split[ENI_TRAIN].read + dataset->split[ENI_TEST].read) *
+           (x_bytes(dataset) + target_bytes(dataset));
 }
 
 void eni_dataset_fill_test(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out)
 {
-    fill(dataset, ENI_TEST, first, n, x_out, target_out);
+    eni_dataset_range(dataset, ENI_TEST, first, n, x_out, target_out);
 }
 
 void eni_dataset_fill_holdout(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out)
 {
-    fill(dataset, ENI_HOLDOUT, first, n, x_out, target_out);
+    eni_dataset_range(dataset, ENI_HOLDOUT, first, n, x_out, target_out);
 }
 
 /* ---- one copy of a set for all processes that train on it on this host ---- */
 
-/*     [header: one page] [images] [labels] [features] [targets] of the training split, and of the test split
+/*     [header: one page] [x] [target] of the training split, and of the test split
  *
  * What is held out is among the training samples. Each array starts on a page. */
 
-#define LENT_MAGIC UINT64_C(0x31746e656c6e65) /* "enlent1" */
-enum { PAGE = 4096, SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE, ARRAYS = 4 };
+#define LENT_MAGIC UINT64_C(0x32746e656c6e65) /* "enlent2" */
+enum { PAGE = 4096, SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE, ARRAYS = 2 };
 enum { MAX_VALUES = 1 << 26 }; /* of a sample, so that no product below overflows */
 
 typedef struct lent_header {
@@ -337,19 +330,15 @@ typedef struct lent_header {
     int32_t height, width, channels, classes, targets;
     uint64_t summed[ENI_SPLITS]; /* samples that sha256 is about */
     uint64_t read[2];            /* .. that are there */
-    uint8_t has[2][ARRAYS];
 } lent_header;
 _Static_assert(sizeof(lent_header) <= PAGE, "the header is one page");
 
 /* The arrays of a split, in the order in which they lie, and the bytes of each. */
-static void arrays_of(eni_split *split, uint64_t sample_floats, uint64_t targets, void **array_out[ARRAYS],
+static void arrays_of(const eni_dataset *set, eni_split *split, void **array_out[ARRAYS],
                       uint64_t bytes_out[ARRAYS])
 {
-    const uint64_t n = split->read;
-    array_out[0] = (void **)&split->images, bytes_out[0] = n * sample_floats;
-    array_out[1] = (void **)&split->labels, bytes_out[1] = n;
-    array_out[2] = (void **)&split->features, bytes_out[2] = n * sample_floats * sizeof(float);
-    array_out[3] = (void **)&split->targets, bytes_out[3] = n * targets * sizeof(float);
+    array_out[0] = &split->x, bytes_out[0] = split->read * x_bytes(set);
+    array_out[1] = &split->target, bytes_out[1] = split->read * target_bytes(set);
 }
 
 static bool write_all(int fd, const void *data, uint64_t bytes, uint64_t at)
@@ -372,9 +361,8 @@ static bool move_all(eni_dataset *set, int fd, const lent_header *head)
     for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
         void **array[ARRAYS];
         uint64_t bytes[ARRAYS];
-        arrays_of(&set->split[s], set->sample_floats, (uint64_t)set->targets, array, bytes);
+        arrays_of(set, &set->split[s], array, bytes);
         for (int a = 0; a < ARRAYS; a++) {
-            if (*array[a] == NULL) continue;
             if (!write_all(fd, *array[a], bytes[a], at)) return false;
             at += eni_round_up(bytes[a], PAGE);
             eni_free(*array[a]);
@@ -384,7 +372,7 @@ static bool move_all(eni_dataset *set, int fd, const lent_header *head)
     return ftruncate(fd, (off_t)at) == 0;
 }
 
-static void describe(eni_dataset *set, lent_header *head_out)
+static void describe(const eni_dataset *set, lent_header *head_out)
 {
     *head_out = (lent_header){.magic = LENT_MAGIC,
                               .height = set->height,
@@ -395,14 +383,8 @@ static void describe(eni_dataset *set, lent_header *head_out)
     snprintf(head_out->name, sizeof head_out->name, "%s", set->name);
     for (int s = 0; s < ENI_SPLITS; s++)
         head_out->summed[s] = set->split[s].count;
-    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
-        void **array[ARRAYS];
-        uint64_t bytes[ARRAYS];
+    for (int s = ENI_TRAIN; s <= ENI_TEST; s++)
         head_out->read[s] = set->split[s].read;
-        arrays_of(&set->split[s], set->sample_floats, (uint64_t)set->targets, array, bytes);
-        for (int a = 0; a < ARRAYS; a++)
-            head_out->has[s][a] = *array[a] != NULL;
-    }
 }
 
 en_status eni_dataset_lend(eni_dataset *set, int *fd_out)
@@ -442,14 +424,12 @@ static en_status place_split(eni_dataset *set, int s, const lent_header *head, u
 {
     void **array[ARRAYS];
     uint64_t bytes[ARRAYS];
-    const uint64_t values = (uint64_t)set->height * (uint64_t)set->width * (uint64_t)set->channels;
     eni_split *split = &set->split[s];
     split->count = split->read = head->read[s];
-    if (values > MAX_VALUES || (uint64_t)set->targets > MAX_VALUES || split->read > UINT32_MAX)
+    if (set->sample_floats > MAX_VALUES || (uint64_t)set->targets > MAX_VALUES || split->read > UINT32_MAX)
         return EN_EPROTO;
-    arrays_of(split, values, (uint64_t)set->targets, array, bytes);
+    arrays_of(set, split, array, bytes);
     for (int a = 0; a < ARRAYS; a++) {
-        if (!head->has[s][a]) continue;
         if (*at > set->map_bytes || bytes[a] > set->map_bytes - *at) return EN_EPROTO;
         *array[a] = (uint8_t *)set->map + *at;
         *at += eni_round_up(bytes[a], PAGE);
@@ -469,6 +449,7 @@ static en_status map(int fd, eni_dataset *set)
     memcpy(set->sha256, head.sha256, sizeof set->sha256);
     set->height = head.height, set->width = head.width, set->channels = head.channels;
     set->classes = head.classes, set->targets = head.targets;
+    count_floats(set);
     for (int s = 0; s < ENI_SPLITS; s++)
         set->summed[s] = head.summed[s];
     for (int s = ENI_TRAIN; s <= ENI_TEST; s++)
@@ -483,13 +464,10 @@ static en_status map(int fd, eni_dataset *set)
  * the MNIST convnet as published, whose PyTorch peer uses them for both. */
 static void set_normalisation(eni_dataset *set)
 {
-    int is_image = set->classes > 0;
-    set->mean = is_image ? 0.1307f : 0.0f;
-    set->std = is_image ? 0.3081f : 1.0f;
     for (int pixel = 0; pixel < 256; pixel++) {
         float unit = (float)pixel / 255.0f;
-        float centred = unit - set->mean;
-        set->table[pixel] = centred / set->std;
+        float centred = unit - 0.1307f;
+        set->table[pixel] = centred / 0.3081f;
     }
 }
 
@@ -500,7 +478,7 @@ en_status eni_dataset_open(const eni_data_options *options, eni_dataset **datase
     if (set == NULL) return EN_ENOMEM;
     EN_TRY_GOTO(check_holdout(options), close_set);
     EN_TRY_GOTO(options->lent_fd != NULL ? map(*options->lent_fd, set) : read_named(options, set), close_set);
-    set->sample_floats = (size_t)set->height * (size_t)set->width * (size_t)set->channels;
+    count_floats(set);
     EN_TRY_GOTO(check_want(&options->want, set), close_set);
     EN_TRY_GOTO(apply_limits(options, set), close_set);
     EN_TRY_GOTO(check_labels(set), close_set);

@@ -40,18 +40,15 @@ typedef struct eni_data_options {
 
 typedef struct eni_split {
     uint64_t count;
-    uint64_t read;   /* samples in memory: a limit makes count smaller */
-    uint8_t *images; /* (count, H, W, C) or NULL */
-    uint8_t *labels; /* (count) or NULL */
-    float *features; /* (count, H, W, C) in place of images, or NULL */
-    float *targets;  /* (count, T) in place of labels, or NULL */
+    uint64_t read; /* samples in memory: a limit makes count smaller */
+    void *x;       /* (count, H, W, C): pixels, uint8_t, of a set with classes; else float */
+    void *target;  /* labels (count), uint8_t; else float (count, T) */
 } eni_split;
 
 typedef struct eni_dataset {
     char name[64]; /* "fashion-mnist", "synthetic", "folder" */
     int height, width, channels;
     int classes, targets;        /* as in eni_data_want; one of them is 0 */
-    float mean, std;             /* of pixel / 255; (0, 1) for a regression set */
     float table[256];            /* normalised value of a pixel */
     eni_split split[ENI_SPLITS]; /* ENI_HOLDOUT lies in the memory of ENI_TRAIN */
     size_t sample_floats;        /* H * W * C */
@@ -91,15 +88,21 @@ static inline uint64_t eni_dataset_most_held_out(uint64_t train_size)
     return train_size / 10;
 }
 
-/* Writes `count` samples of a split, normalised: x_out (count, H, W, C), and labels_out (count) or
- * targets_out (count, T) where the set has them and the pointer is not NULL. indices[i] < the split's count
- * (the caller's promise). Overwrites. Any thread, no allocation. */
+/* Writes `count` samples of a split, normalised: x_out (count, H, W, C), and, unless it is NULL, target_out:
+ * labels, int32_t (count), or float (count, T). indices[i] < the split's count (the caller's promise).
+ * Overwrites. Any thread, no allocation. */
 void eni_dataset_gather(const eni_dataset *dataset, int split, const uint32_t *indices, size_t count,
-                        float *x_out, int32_t *labels_out, float *targets_out);
+                        float *x_out, void *target_out);
 
 /* The same for samples [first, first + count) in file order: for evaluation. */
 void eni_dataset_range(const eni_dataset *dataset, int split, uint64_t first, size_t count, float *x_out,
-                       int32_t *labels_out, float *targets_out);
+                       void *target_out);
+
+/* Of one sample, as they are written there. */
+static inline uint64_t eni_dataset_target_bytes(const eni_dataset *dataset)
+{
+    return dataset->classes > 0 ? sizeof(int32_t) : (uint64_t)dataset->targets * sizeof(float);
+}
 
 /* The test split as models/evaluation.h asks for it (an eni_set_fill): samples [first, first + n), and labels
  * or targets, whichever the set has. `dataset` is a const eni_dataset. */

@@ -38,9 +38,6 @@ typedef struct eni_idx {
  * eni_idx_fini frees. */
 en_status eni_idx_read(const char *path, eni_idx *idx_out);
 
-/* Its shape only, by the head of the file: no elements, nothing to free. Same errors. */
-en_status eni_idx_shape(const char *path, eni_idx *idx_out);
-
 /* Safe on zeroed memory. */
 void eni_idx_fini(eni_idx *idx);
 

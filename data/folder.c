@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -126,12 +127,10 @@ static en_status read_head(gzFile file, const char *path, uint64_t file_bytes, e
     return check_plausible(path, file_bytes, gzdirect(file) != 0, head + idx->bytes);
 }
 
-/* Header and elements of an open file; on failure idx->elements is the caller's to free. */
-static en_status read_idx(gzFile file, const char *path, uint64_t file_bytes, eni_idx *idx)
+/* What lies behind the header; on failure idx->elements is the caller's to free. */
+static en_status read_elements(gzFile file, const char *path, size_t head, eni_idx *idx)
 {
     uint64_t found;
-    size_t head;
-    EN_TRY(read_head(file, path, file_bytes, idx, &head));
     idx->elements = eni_alloc(idx->bytes);
     if (idx->elements == NULL) return EN_ENOMEM;
     EN_TRY(read_bytes(file, path, idx->elements, idx->bytes, &found));
@@ -170,26 +169,8 @@ static en_status open_file(const char *path, gzFile *file_out, uint64_t *bytes_o
     return EN_OK;
 }
 
-en_status eni_idx_read(const char *path, eni_idx *idx_out)
-{
-    gzFile file;
-    uint64_t file_bytes;
-    eni_idx idx = {0};
-    EN_TRY(open_file(path, &file, &file_bytes));
-    en_status st = read_idx(file, path, file_bytes, &idx);
-    int closed = gzclose_r(file);
-    if (st == EN_OK && closed != Z_OK) {
-        eni_error("idx", "%s is truncated: its gzip stream has no end; fetch it again", path);
-        st = EN_EFORMAT;
-    }
-    if (st != EN_OK)
-        eni_idx_fini(&idx);
-    else
-        *idx_out = idx;
-    return st;
-}
-
-en_status eni_idx_shape(const char *path, eni_idx *idx_out)
+/* Of one that is not read whole only the shape: there is nothing to free. */
+static en_status read_idx(const char *path, bool is_whole, eni_idx *idx_out)
 {
     gzFile file;
     uint64_t file_bytes;
@@ -197,9 +178,20 @@ en_status eni_idx_shape(const char *path, eni_idx *idx_out)
     eni_idx idx = {0};
     EN_TRY(open_file(path, &file, &file_bytes));
     en_status st = read_head(file, path, file_bytes, &idx, &head);
-    gzclose_r(file);
-    if (st == EN_OK) *idx_out = idx;
+    if (st == EN_OK && is_whole) st = read_elements(file, path, head, &idx);
+    const int closed = gzclose_r(file);
+    if (st == EN_OK && is_whole && closed != Z_OK)
+        st = eni_fail(EN_EFORMAT, "idx", "%s is truncated: its gzip stream has no end; fetch it again", path);
+    if (st != EN_OK)
+        eni_idx_fini(&idx);
+    else
+        *idx_out = idx;
     return st;
+}
+
+en_status eni_idx_read(const char *path, eni_idx *idx_out)
+{
+    return read_idx(path, true, idx_out);
 }
 
 void eni_idx_fini(eni_idx *idx)
@@ -243,11 +235,11 @@ static en_status read_split(const char *folder, const char *prefix, const char *
     eni_idx labels;
     snprintf(name, sizeof name, "%s-images-idx3-ubyte", prefix);
     EN_TRY(read_file(folder, name, remedy, ENI_IDX_DIMS, images_out));
-    split->images = images_out->elements;
+    split->x = images_out->elements;
     split->count = images_out->dim[0];
     snprintf(name, sizeof name, "%s-labels-idx1-ubyte", prefix);
     EN_TRY(read_file(folder, name, remedy, 1, &labels));
-    split->labels = labels.elements;
+    split->target = labels.elements;
     if (labels.dim[0] == split->count) return EN_OK;
     return eni_fail(EN_EFORMAT, "dataset",
                     "%s: %llu %s images but %llu labels; the files do not belong together", folder,
@@ -259,7 +251,7 @@ en_status eni_dataset_folder_size(const char *folder, const char *remedy, uint64
     char path[PATH_MAX];
     eni_idx idx;
     EN_TRY(find_file(folder, "train-labels-idx1-ubyte", remedy, path));
-    EN_TRY(eni_idx_shape(path, &idx));
+    EN_TRY(read_idx(path, false, &idx));
     *size_out = idx.dim[0];
     return EN_OK;
 }

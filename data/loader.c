@@ -26,8 +26,7 @@ typedef struct loader_slot {
     void *memory; /* what follows lies in it */
     bool is_registered;
     float *x; /* (B, H, W, C) */
-    int32_t *labels;
-    float *targets;
+    void *target;
 } loader_slot;
 
 struct eni_loader {
@@ -70,8 +69,8 @@ static void fill(eni_loader *loader, const eni_micro *micro, loader_slot *slot)
 {
     eni_sampler_indices(loader->sampler, micro, loader->indices);
     eni_dataset_gather(loader->options.dataset, ENI_TRAIN, loader->indices, micro->count, slot->x,
-                       slot->labels, slot->targets);
-    slot->batch = (eni_batch){*micro, slot->x, slot->labels, slot->targets};
+                       slot->target);
+    slot->batch = (eni_batch){*micro, slot->x, slot->target};
 }
 
 /* Waits for a slot that is neither filled nor in the consumer's hands. False: aborted. There is no deadline:
@@ -126,15 +125,14 @@ static en_status check_options(const eni_loader_options *o)
                     o->depth, (unsigned long long)o->stride, DEPTH_MAX);
 }
 
-/* One block: x, then labels or targets on a line of their own. */
+/* One block: x, then the targets on a line of their own. */
 static en_status take_buffer(eni_loader *loader, uint64_t rows, loader_slot *slot)
 {
     const eni_loader_options *o = &loader->options;
     const eni_dataset *set = o->dataset;
-    const uint64_t wanted = set->classes > 0 ? 1 : (uint64_t)set->targets;
     uint64_t x_bytes, target_bytes, bytes;
     if (__builtin_mul_overflow(rows, set->sample_floats * sizeof *slot->x, &x_bytes) ||
-        __builtin_mul_overflow(rows, wanted * sizeof *slot->targets, &target_bytes) ||
+        __builtin_mul_overflow(rows, eni_dataset_target_bytes(set), &target_bytes) ||
         __builtin_add_overflow(x_bytes, target_bytes, &bytes) || bytes > UINT64_MAX - ENI_LINE)
         return eni_fail(EN_ENOMEM, "loader",
                         "batches of %llu samples do not fit; give a smaller --batch-size",
@@ -144,11 +142,7 @@ static en_status take_buffer(eni_loader *loader, uint64_t rows, loader_slot *slo
     slot->memory = o->register_memory != NULL ? eni_alloc_pages(bytes) : eni_alloc(bytes);
     if (slot->memory == NULL) return EN_ENOMEM;
     slot->x = slot->memory;
-    void *target = (char *)slot->memory + x_bytes;
-    if (set->classes > 0)
-        slot->labels = target;
-    else
-        slot->targets = target;
+    slot->target = (char *)slot->memory + x_bytes;
     if (o->register_memory == NULL) return EN_OK;
     EN_TRY(o->register_memory(o->pin_user, slot->memory, bytes));
     slot->is_registered = true;

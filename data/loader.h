@@ -52,9 +52,8 @@ typedef struct eni_loader_options {
 
 typedef struct eni_batch {
     eni_micro micro;
-    const float *x;        /* (micro.count, H, W, C) */
-    const int32_t *labels; /* (micro.count) or NULL */
-    const float *targets;  /* (micro.count, T) or NULL */
+    const float *x;     /* (micro.count, H, W, C) */
+    const void *target; /* labels, int32_t (micro.count), or float (micro.count, T) */
 } eni_batch;
 
 typedef struct eni_loader eni_loader;

@@ -38,16 +38,16 @@ static en_status make_classes(uint64_t seed, int draw, const stretches *stretch,
 {
     const eni_rng_key prototype = stream(seed, DRAW_PROTOTYPE), key = stream(seed, draw);
     const uint64_t size = set->sample_floats;
-    split->images = eni_alloc_array(split->count, size);
-    split->labels = eni_alloc(split->count);
-    if (split->images == NULL || split->labels == NULL) return EN_ENOMEM;
+    uint8_t *images = split->x = eni_alloc_array(split->count, size);
+    uint8_t *labels = split->target = eni_alloc(split->count);
+    if (images == NULL || labels == NULL) return EN_ENOMEM;
     for (uint64_t i = 0; i < split->count; i++) {
         uint64_t number = number_of(stretch, i), label = number % (uint64_t)set->classes;
-        split->labels[i] = (uint8_t)label;
+        labels[i] = (uint8_t)label;
         for (uint64_t p = 0; p < size; p++) {
             int base = (int)(eni_rng_u64(&prototype, label * size + p) >> 56);
             int value = base + (int)(eni_rng_u64(&key, number * size + p) >> 57) - 64;
-            split->images[i * size + p] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+            images[i * size + p] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
         }
     }
     return EN_OK;
@@ -59,12 +59,12 @@ static en_status make_regression(uint64_t seed, int draw, const stretches *stret
 {
     const eni_rng_key matrix = stream(seed, DRAW_MATRIX), key = stream(seed, draw);
     const uint64_t size = set->sample_floats, targets = (uint64_t)set->targets;
-    split->features = eni_alloc_array(split->count, size * sizeof(float));
-    split->targets = eni_alloc_array(split->count, targets * sizeof(float));
-    if (split->features == NULL || split->targets == NULL) return EN_ENOMEM;
+    float *features = split->x = eni_alloc_array(split->count, size * sizeof *features);
+    float *all_targets = split->target = eni_alloc_array(split->count, targets * sizeof *features);
+    if (features == NULL || all_targets == NULL) return EN_ENOMEM;
     for (uint64_t i = 0; i < split->count; i++) {
         const uint64_t number = number_of(stretch, i);
-        float *x = split->features + i * size, *y = split->targets + i * targets;
+        float *x = features + i * size, *y = all_targets + i * targets;
         for (uint64_t k = 0; k < size; k++)
             x[k] = exact_unit(&key, number * size + k);
         for (uint64_t t = 0; t < targets; t++)

@@ -52,11 +52,6 @@ typedef struct scratch {
     en_event *done; /* on a GPU */
 } scratch;
 
-static uint64_t target_floats(const eni_worker *w)
-{
-    return w->dataset->classes > 0 ? 1 : (uint64_t)w->dataset->targets;
-}
-
 static void make_up(const scratch *s, uint64_t n)
 {
     const eni_dataset *d = s->w->dataset;
@@ -81,7 +76,7 @@ static en_status open_scratch(scratch *s, uint64_t n)
 {
     const eni_worker *w = s->w;
     const uint64_t bytes[3] = {n * w->dataset->sample_floats * sizeof(float),
-                               n * target_floats(w) * sizeof(float),
+                               n * eni_dataset_target_bytes(w->dataset),
                                w->rank.job.schema.count * sizeof(float)};
     const int is_on_gpu = w->device.ops->gpu != NULL;
     s->x = eni_alloc(bytes[0]);

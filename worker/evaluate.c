@@ -39,7 +39,7 @@ static eni_set set_of(eni_worker *w, int split)
                      .alive_user = w,
                      .timeout_ns = w->gpu.gpus == NULL ? 0 : timeout.ns,
                      .tell = timeout.tell,
-                     .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
+                     .target_bytes = eni_dataset_target_bytes(d)};
 }
 
 static en_status open_on_gpu(eni_worker *w, int split)

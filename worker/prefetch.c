@@ -64,18 +64,13 @@ static en_status fill(eni_prefetch *prefetch, const eni_batch *from)
     const eni_prefetch_config *c = &prefetch->config;
     buffer *b = &prefetch->buffers[prefetch->filled % 2];
     const uint64_t n = from->micro.count;
-    const void *target = from->labels != NULL ? (const void *)from->labels : (const void *)from->targets;
-    b->batch = (eni_batch){.micro = from->micro, .x = b->x};
-    if (from->labels != NULL)
-        b->batch.labels = b->target;
-    else
-        b->batch.targets = b->target;
+    b->batch = (eni_batch){.micro = from->micro, .x = b->x, .target = b->target};
     prefetch->filled++;
     if (n == 0) return EN_OK;
     EN_TRY(prefetch->gpu->wait_event(c->ctx, EN_STREAM_PREFETCH, b->read));
     EN_TRY(prefetch->gpu->copy(c->ctx, EN_STREAM_PREFETCH, b->x, from->x, n * c->sample_bytes, EN_COPY_IN));
-    EN_TRY(
-        prefetch->gpu->copy(c->ctx, EN_STREAM_PREFETCH, b->target, target, n * c->target_bytes, EN_COPY_IN));
+    EN_TRY(prefetch->gpu->copy(c->ctx, EN_STREAM_PREFETCH, b->target, from->target, n * c->target_bytes,
+                               EN_COPY_IN));
     return prefetch->gpu->event_record(b->copied, EN_STREAM_PREFETCH);
 }
 

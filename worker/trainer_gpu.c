@@ -275,9 +275,7 @@ static en_status put_in(work *k)
     const eni_batch *b = k->batch;
     const float *param = eni_vectors_param(w);
     float *grad = eni_vectors_grad(w, k->micro);
-    const en_batch input = {.n = (int64_t)b->micro.count,
-                            .x = b->x,
-                            .target = b->labels != NULL ? (const void *)b->labels : (const void *)b->targets};
+    const en_batch input = {.n = (int64_t)b->micro.count, .x = b->x, .target = b->target};
     k->complete = 0;
     EN_TRY(en_model_forward(w->model, param, &input));
     EN_TRY(en_model_backward(w->model, param, grad, on_grad_ready, k));
@@ -569,15 +567,15 @@ static en_status open_prefetch(eni_worker *w)
 {
     const eni_dataset *d = w->dataset;
     const uint64_t count = d->split[ENI_TRAIN].count;
-    const eni_prefetch_config config = {
-        .device = w->device.ops,
-        .ctx = w->device.ctx,
-        .loader = w->loader,
-        .rows = w->rank.job.plan.batch < count ? w->rank.job.plan.batch : count,
-        .sample_bytes = d->sample_floats * sizeof(float),
-        .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (uint64_t)d->targets),
-        .await = await,
-        .user = w};
+    const eni_prefetch_config config = {.device = w->device.ops,
+                                        .ctx = w->device.ctx,
+                                        .loader = w->loader,
+                                        .rows =
+                                            w->rank.job.plan.batch < count ? w->rank.job.plan.batch : count,
+                                        .sample_bytes = d->sample_floats * sizeof(float),
+                                        .target_bytes = eni_dataset_target_bytes(d),
+                                        .await = await,
+                                        .user = w};
     return eni_prefetch_open(&config, &w->gpu.prefetch);
 }
 

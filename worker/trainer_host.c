@@ -47,10 +47,7 @@ static en_status forward_backward(eni_worker *w, eni_step_run *run, const eni_ba
 {
     progress p = {w, run};
     const float *param = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0);
-    const en_batch input = {.n = (int64_t)batch->micro.count,
-                            .x = batch->x,
-                            .target = batch->labels != NULL ? (const void *)batch->labels
-                                                            : (const void *)batch->targets};
+    const en_batch input = {.n = (int64_t)batch->micro.count, .x = batch->x, .target = batch->target};
     en_score score;
     eni_member_note(w->rank.member, (int64_t)run->step, "forward");
     compute_begins(&p);

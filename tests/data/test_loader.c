@@ -56,10 +56,9 @@ static void check_batch(const eni_batch *batch)
     int32_t labels[64];
     sampler = eni_sampler_new(N, SEED, true);
     eni_sampler_indices(sampler, &batch->micro, indices);
-    eni_dataset_gather(set, ENI_TRAIN, indices, batch->micro.count, x, labels, NULL);
+    eni_dataset_gather(set, ENI_TRAIN, indices, batch->micro.count, x, labels);
     assert_memory_equal(x, batch->x, batch->micro.count * 16 * sizeof *x);
-    assert_memory_equal(labels, batch->labels, batch->micro.count * sizeof *labels);
-    assert_null(batch->targets);
+    assert_memory_equal(labels, batch->target, batch->micro.count * sizeof *labels);
     eni_sampler_free(sampler);
 }
 
@@ -362,7 +361,7 @@ static void every_buffer_is_registered(void **state)
     while (eni_loader_next(loader, soon(), &batch) == EN_OK) {
         check_batch(batch);
         assert_true(is_registered(&p, batch->x, batch->micro.count * 16 * sizeof *batch->x));
-        assert_true(is_registered(&p, batch->labels, batch->micro.count * sizeof *batch->labels));
+        assert_true(is_registered(&p, batch->target, batch->micro.count * sizeof(int32_t)));
     }
     eni_loader_stop(loader);
     assert_int_equal(p.n, 0);

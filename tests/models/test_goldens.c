@@ -50,7 +50,7 @@ static void compare_loss(double got, double want, const char *network, int step)
 static en_batch golden_batch(int step, float *x, int32_t *labels)
 {
     const size_t n = (size_t)json_integer_value(json_object_get(goldens, "batch"));
-    eni_dataset_range(fashion, ENI_TRAIN, (uint64_t)step * n, n, x, labels, NULL);
+    eni_dataset_range(fashion, ENI_TRAIN, (uint64_t)step * n, n, x, labels);
     return (en_batch){.n = (int64_t)n, .x = x, .target = labels};
 }
 

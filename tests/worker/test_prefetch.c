@@ -105,7 +105,7 @@ static en_status step(course *c)
     if (n > 0) {
         GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_COMPUTE, c->x + c->nsamples * SAMPLE, b->x,
                              n * SAMPLE * sizeof(float), EN_COPY_ON));
-        GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_COMPUTE, c->labels + c->nsamples, b->labels,
+        GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_COMPUTE, c->labels + c->nsamples, b->target,
                              n * sizeof(int32_t), EN_COPY_ON));
         GPU_OK(eni_prefetch_done(c->prefetch));
     }
@@ -128,7 +128,7 @@ static void check(course *c, uint64_t first, uint64_t stride)
     uint64_t at = 0;
     for (uint64_t m = first; eni_plan_micro(&c->plan, m, &micro) == EN_OK; m += stride) {
         eni_sampler_indices(sampler, &micro, indices);
-        eni_dataset_gather(set, ENI_TRAIN, indices, micro.count, x + at * SAMPLE, labels + at, NULL);
+        eni_dataset_gather(set, ENI_TRAIN, indices, micro.count, x + at * SAMPLE, labels + at);
         at += micro.count;
     }
     assert_int_equal(at, c->nsamples);
