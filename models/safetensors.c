@@ -388,17 +388,6 @@ static char *header_new(const eni_st_tensor *tensors, uint32_t ntensors, const e
     return text;
 }
 
-/* What goes into a file, header first. */
-typedef struct contents {
-    uint64_t length; /* of the header with its padding */
-    char *header;
-    size_t text; /* of the header without it */
-    const eni_st_tensor *tensors;
-    uint32_t ntensors;
-} contents;
-
-static const char spaces[HEADER_ALIGN] = "        ";
-
 /* ---- the seal ---------------------------------------------------------------------------------------- */
 
 #define SEAL_PREFIX "{\"__metadata__\":{\"digest\":\""
@@ -406,19 +395,15 @@ enum { SEAL_AT = sizeof SEAL_PREFIX - 1, SEAL_BYTES = ENI_DIGEST_HEX - 1 };
 static const char no_seal[ENI_DIGEST_HEX] =
     "0000000000000000000000000000000000000000000000000000000000000000";
 
-/* Writes the hash of the file into its header, which has no_seal there. */
-static en_status seal(contents *c, char digest_out[ENI_DIGEST_HEX])
+/* Writes the hash of the file's parts into the header, which has no_seal there. */
+static void seal(char *header, const struct iovec *parts, size_t n, char digest_out[ENI_DIGEST_HEX])
 {
     eni_digest digest;
     eni_digest_begin(&digest);
-    eni_digest_add(&digest, &c->length, LENGTH_BYTES);
-    eni_digest_add(&digest, c->header, c->text);
-    eni_digest_add(&digest, spaces, c->length - c->text);
-    for (uint32_t t = 0; t < c->ntensors; t++)
-        eni_digest_add(&digest, c->tensors[t].data, eni_st_bytes(&c->tensors[t]));
+    for (size_t i = 0; i < n; i++)
+        eni_digest_add(&digest, parts[i].iov_base, parts[i].iov_len);
     eni_digest_end(&digest, digest_out);
-    memcpy(c->header + SEAL_AT, digest_out, SEAL_BYTES);
-    return EN_OK;
+    memcpy(header + SEAL_AT, digest_out, SEAL_BYTES);
 }
 
 en_status eni_st_check_seal(const void *data, size_t bytes, char digest_out[ENI_DIGEST_HEX],
@@ -444,38 +429,31 @@ en_status eni_st_check_seal(const void *data, size_t bytes, char digest_out[ENI_
 
 /* ---- the file ---------------------------------------------------------------------------------------- */
 
-static en_status contents_write(const contents *c, const char *path, char why_out[ENI_ST_WHY])
-{
-    const size_t n = 3 + c->ntensors;
-    struct iovec *parts = eni_alloc_array(n, sizeof *parts);
-    if (parts == NULL) return EN_ENOMEM;
-    parts[0] = (struct iovec){(void *)(uintptr_t)&c->length, sizeof c->length};
-    parts[1] = (struct iovec){c->header, c->text};
-    parts[2] = (struct iovec){(void *)(uintptr_t)spaces, c->length - c->text};
-    for (uint32_t t = 0; t < c->ntensors; t++)
-        parts[3 + t] = (struct iovec){(void *)(uintptr_t)c->tensors[t].data, eni_st_bytes(&c->tensors[t])};
-    const en_status st = eni_file_replace(path, parts, n, why_out, ENI_ST_WHY);
-    eni_free(parts);
-    return st;
-}
-
 /* digest_out NULL: without a seal. */
 static en_status write_file(const char *path, const eni_st_tensor *tensors, uint32_t ntensors,
                             const eni_st_meta *meta, uint32_t nmeta, char *digest_out,
                             char why_out[ENI_ST_WHY])
 {
-    contents c = {
-        .header = header_new(tensors, ntensors, meta, nmeta), .tensors = tensors, .ntensors = ntensors};
+    static char spaces[HEADER_ALIGN] = "        ";
+    char *header = header_new(tensors, ntensors, meta, nmeta);
+    const size_t n = 3 + (size_t)ntensors;
+    struct iovec *parts = eni_alloc_array(n, sizeof *parts);
     en_status st = EN_ENOMEM;
     snprintf(why_out, ENI_ST_WHY, "%s: no header: out of memory, or a name that is not UTF-8 or there twice",
              path);
-    if (c.header != NULL) {
-        c.text = strlen(c.header);
-        c.length = eni_round_up(c.text, HEADER_ALIGN);
-        st = digest_out != NULL ? seal(&c, digest_out) : EN_OK;
+    if (header != NULL && parts != NULL) {
+        const size_t text = strlen(header);
+        uint64_t length = eni_round_up(text, HEADER_ALIGN); /* with its padding */
+        parts[0] = (struct iovec){&length, sizeof length};
+        parts[1] = (struct iovec){header, text};
+        parts[2] = (struct iovec){spaces, length - text};
+        for (uint32_t t = 0; t < ntensors; t++)
+            parts[3 + t] = (struct iovec){(void *)(uintptr_t)tensors[t].data, eni_st_bytes(&tensors[t])};
+        if (digest_out != NULL) seal(header, parts, n, digest_out);
+        st = eni_file_replace(path, parts, n, why_out, ENI_ST_WHY);
     }
-    if (st == EN_OK) st = contents_write(&c, path, why_out);
-    free(c.header); /* jansson's, made with malloc */
+    eni_free(parts);
+    free(header); /* jansson's, made with malloc */
     return st;
 }
 
