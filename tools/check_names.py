@@ -2,10 +2,12 @@
 """check_names.py [TREE]: one name, one thing, over all sources of the product.
 
 An object of the run is a few parts that have names, not a list of everything; no type has the name of another one, so
-that ctags and gdb find the one that is meant; and files have one name only where they are the same thing twice.
+that ctags and gdb find the one that is meant; and files have one name only where they are the same thing twice. A file
+has a test of its name, or stands in tests/mirror.txt with those that show what it does.
 Exit 1 and a line per offence.
 """
 import collections
+import fnmatch
 import pathlib
 import re
 import sys
@@ -74,6 +76,38 @@ def may_be_same(name, names):
     return name == "main.c" or len(folders) == len(names) and any(folders <= same for same in SAME_FILES)
 
 
+def listed(tree):
+    """(patterns, tests) of each entry of tests/mirror.txt; an entry goes on where a line is indented."""
+    file = tree / "tests/mirror.txt"
+    text = re.sub(r"^#.*\n|^\n", "", file.read_text(), flags=re.M) if file.exists() else ""
+    for entry in re.sub(r"\n[ \t]+", " ", text).splitlines():
+        patterns, _, tests = entry.partition(":")
+        yield patterns.split(), tests.split()
+
+
+def untested(tree, files):
+    """What is wrong with the tests that the product's files have, or are said to have."""
+    lone = set()
+    for name in files:
+        path = pathlib.PurePath(name.removeprefix("runtime/"))
+        if path.suffix in (".c", ".cu") and not list((tree / "tests" / path.parent).glob(f"test_{path.stem}.*")):
+            lone.add(name)
+    found = set()
+    for patterns, tests in listed(tree):
+        for pattern in patterns:
+            these = set(fnmatch.filter(lone, pattern))
+            found |= these
+            if not these:
+                yield f"{pattern} in tests/mirror.txt is no file without a test of its own: take it out"
+        for test in tests:
+            if not (tree / test).exists():
+                yield f"{test} in tests/mirror.txt is no file"
+        if not tests:
+            yield f"{' '.join(patterns)} in tests/mirror.txt: name the tests that show what it does"
+    for name in sorted(lone - found):
+        yield f"{name} has no test of its name, and is not in tests/mirror.txt: add either"
+
+
 def offences(tree):
     files = [f for top in TREES for f in sorted((tree / top).rglob("*")) if f.suffix in (".c", ".h", ".cu", ".cuh")]
     homes, same = collections.defaultdict(list), collections.defaultdict(list)
@@ -90,12 +124,13 @@ def offences(tree):
     for name, names in sorted(same.items()):
         if len(names) > 1 and not may_be_same(name, names):
             yield f"{name} is {', '.join(names)}: rename all but one"
+    yield from untested(tree, [str(file.relative_to(tree)) for file in files])
 
 
 def main():
     tree = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
     found = list(offences(tree))
-    print("\n".join(found) or "names: every type and every file has its own, objects are made of parts")
+    print("\n".join(found) or "names: every type and every file has its own, and every file a test; objects are made of parts")
     sys.exit(bool(found))
 
 

@@ -10,6 +10,9 @@ members() { for i in $(seq "$1"); do printf ' int member%d;' "$i"; done; }
 # ---- what is allowed
 mkdir -p "$work/cli" "$work/worker" "$work/ops/cpu" "$work/ops/ref"
 touch "$work/cli/main.c" "$work/worker/main.c"
+mkdir -p "$work/tests/cli"
+touch "$work/tests/cli/test_all.c"
+printf '# a reason\n*.c:\n    tests/cli/test_all.c\n' > "$work/tests/mirror.txt"
 for device in cpu ref; do echo 'struct en_ctx { int own; };' > "$work/ops/$device/conv.c"; done
 {
     echo '/* struct eni_worker { int in_a_comment; }; */ typedef struct eni_worker eni_worker;'
@@ -37,3 +40,17 @@ rm "$work/cli/a.c" "$work/worker/b.c"
 touch "$work/cli/gpus.c" "$work/worker/gpus.c"
 check
 [ $code = 1 ] && [ "$said" = "gpus.c is cli/gpus.c, worker/gpus.c: rename all but one" ] || bad "one file name: $said"
+rm "$work/cli/gpus.c" "$work/worker/gpus.c"
+
+mkdir -p "$work/runtime/net"
+touch "$work/runtime/net/tcp.c"
+echo '*/main.c ops/*.c: tests/cli/test_all.c' > "$work/tests/mirror.txt"
+check
+[ "$said" = "runtime/net/tcp.c has no test of its name, and is not in tests/mirror.txt: add either" ] || bad "no test: $said"
+mkdir -p "$work/tests/net"
+touch "$work/tests/net/test_tcp.c"
+check
+[ $code = 0 ] || bad "refused a file with a test: $said"
+echo 'runtime/net/tcp.c: tests/cli/gone.c' >> "$work/tests/mirror.txt"
+check
+[ $code = 1 ] && [ "$(echo "$said" | wc -l)" = 2 ] || bad "a list that is out of date: $said"

@@ -1,4 +1,4 @@
-/* test_idx.c - IDX files: what is read, how fast, and what is refused. */
+/* test_folder.c - IDX files: what is read, how fast, and what is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* test_weights.c - psd's weights: workers can map them, and can do nothing else to them. */
+/* test_arenas.c - psd's weights: workers can map them, and can do nothing else to them. */
 #include "server/arenas.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* test_startup.c - the age of this process, or of the run that a launcher began. */
+/* test_rank.c - the age of this process, or of the run that a launcher began. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

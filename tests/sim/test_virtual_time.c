@@ -1,4 +1,4 @@
-/* test_event_queue.c - events come out by time, and by order of posting within one time. */
+/* test_virtual_time.c - events come out by time, and by order of posting within one time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

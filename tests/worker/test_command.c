@@ -1,4 +1,4 @@
-/* test_refuse.c - a flag for GPUs ends a run on a host instead of being passed over. */
+/* test_command.c - a flag for GPUs ends a run on a host instead of being passed over. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* test_launcher.c - what a worker makes of the variables of torchrun, Slurm, Open MPI, PMI and MVAPICH2. The
+/* test_env.c - what a worker makes of the variables of torchrun, Slurm, Open MPI, PMI and MVAPICH2. The
  * values are those that the real launchers set (see tests/system/test_torchrun.c and its neighbours). */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* test_flags.c - the command line: what it sets, what it refuses, and in which words. */
+/* test_parse.c - the command line: what it sets, what it refuses, and in which words. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
