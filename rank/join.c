@@ -199,7 +199,7 @@ static en_status read_token(eni_rank *self, const eni_address *leader, int64_t d
     if (self->asked.token_fd >= 0) return eni_token_read_fd(self->asked.token_fd, &self->token);
     EN_TRY(check_near(self, leader));
     EN_TRY(token_file(self, leader->port, path, sizeof path));
-    while (access(path, F_OK) != 0 || (!is_users && eni_file_look(path) == ENI_HOLDER_ENDED)) {
+    while (access(path, F_OK) != 0 || (!is_users && eni_writer_look(path) == ENI_WRITER_ENDED)) {
         EN_TRY(eni_rank_alive(self));
         const int64_t now = eni_now_ns();
         if (now > deadline_ns) {

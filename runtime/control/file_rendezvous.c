@@ -141,7 +141,7 @@ en_status eni_file_rendezvous_check_free(const char *path, const char *host_id)
     EN_TRY(st);
     bool is_here = strcmp(old.host_id, host_id) == 0;
     /* A lock that is there is seen on the writer's host always, on others perhaps. */
-    bool is_alive = is_here ? eni_file_look(path) == ENI_HOLDER_LIVES
+    bool is_alive = is_here ? eni_writer_look(path) == ENI_WRITER_LIVES
                             : answers(&old, host_id, eni_now_ns() + answer_ns, &address, &error);
     if (!is_alive) return EN_OK;
     return eni_fail(EN_EINVAL, "rendezvous",
@@ -165,7 +165,7 @@ static en_status look(const char *path, const char *host_id, int64_t deadline_ns
 {
     EN_TRY(eni_file_rendezvous_read(path, m));
     bool is_here = strcmp(m->host_id, host_id) == 0;
-    if (is_here && eni_file_look(path) != ENI_HOLDER_LIVES) return EN_ENOENT; /* a dead run's */
+    if (is_here && eni_writer_look(path) != ENI_WRITER_LIVES) return EN_ENOENT; /* a dead run's */
     bool can_reach =
         is_here; /* a leader that listens on its loopback only is never reached from another host */
     for (int i = 0; i < m->naddresses; i++)

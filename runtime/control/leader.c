@@ -206,11 +206,11 @@ static void accept_all(eni_leader *leader)
     bool is_full;
     for (eni_connection *connection; (connection = next_connection(leader, &is_full)) != NULL || is_full;) {
         int fd;
-        if (eni_tcp_accept(leader->door.listen_fd, 0, -1, &fd) != EN_OK) return;
+        if (eni_tcp_accept(leader->listener.fd, 0, -1, &fd) != EN_OK) return;
         if (connection == NULL || connection->stage != CONNECTION_FREE) {
-            if (!leader->door.has_warned_full)
+            if (!leader->listener.has_warned_full)
                 eni_warn("leader", "too many connections: closing unauthenticated ones");
-            leader->door.has_warned_full = true;
+            leader->listener.has_warned_full = true;
         }
         if (connection == NULL) {
             close(fd);
@@ -218,7 +218,7 @@ static void accept_all(eni_leader *leader)
         }
         if (connection->stage != CONNECTION_FREE) eni_connection_free(connection);
         *connection = (eni_connection){.stage = CONNECTION_NEW,
-                                       .refusals = &leader->door.refusals,
+                                       .refusals = &leader->listener.refusals,
                                        .heard_ns = eni_now_ns(),
                                        .process_fd = -1};
         eni_link_init(&connection->link, fd);
@@ -320,7 +320,7 @@ static void wait_events(eni_leader *leader)
     set[POLL_WAKE] = (struct pollfd){leader->loop.wake_fd, POLLIN, 0};
     bool is_full;
     const bool has_room = next_connection(leader, &is_full) != NULL || is_full;
-    set[POLL_LISTEN] = (struct pollfd){has_room ? leader->door.listen_fd : -1, POLLIN, 0};
+    set[POLL_LISTEN] = (struct pollfd){has_room ? leader->listener.fd : -1, POLLIN, 0};
     for (size_t i = 0; i < leader->nconnections; i++) {
         eni_connection *connection = &leader->connections[i];
         short events = POLLIN;
@@ -418,7 +418,7 @@ static void leader_free(eni_leader *leader)
         eni_peer_fini(&leader->peers[i]);
     eni_run_writer_close(leader->status.writer);
     eni_free(leader->status.rank);
-    if (leader->door.listen_fd >= 0) close(leader->door.listen_fd);
+    if (leader->listener.fd >= 0) close(leader->listener.fd);
     if (leader->loop.wake_fd >= 0) close(leader->loop.wake_fd);
     if (leader->loop.over_fd >= 0) close(leader->loop.over_fd);
     eni_free((void *)(uintptr_t)leader->config.host);
@@ -478,7 +478,7 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
     leader->config.attributes = NULL;
     leader->born = eni_process_born(getpid());
     leader->stop.step = ENI_STEP_NEVER;
-    leader->door.listen_fd = leader->loop.wake_fd = leader->loop.over_fd = -1;
+    leader->listener.fd = leader->loop.wake_fd = leader->loop.over_fd = -1;
     if (config->peer_timeout_ns == 0) leader->config.peer_timeout_ns = 5 * ENI_SECOND;
     if (config->deadlock_ns == 0)
         leader->config.deadlock_ns =
@@ -492,15 +492,15 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
     EN_TRY_GOTO(allocate(leader, config), free_leader);
     if (config->listen_fd >= 0) { /* inherited, taken over */
         EN_TRY_GOTO(eni_tcp_adopt(config->listen_fd, &leader->address), free_leader);
-        leader->door.listen_fd = config->listen_fd;
+        leader->listener.fd = config->listen_fd;
     } else {
-        st = eni_tcp_listen(&config->listen, config->is_insecure, &leader->door.listen_fd, &leader->address);
+        st = eni_tcp_listen(&config->listen, config->is_insecure, &leader->listener.fd, &leader->address);
         EN_TRY_GOTO(st, free_leader);
     }
     eni_leader_status_open(leader);
     if (pthread_create(&leader->loop.thread, NULL, run, leader) != 0) {
         eni_error("leader", "cannot start a thread");
-        if (config->listen_fd >= 0) leader->door.listen_fd = -1; /* not taken over after all */
+        if (config->listen_fd >= 0) leader->listener.fd = -1; /* not taken over after all */
         EN_TRY_GOTO(EN_EIO, free_leader);
     }
     *leader_out = leader;

@@ -110,11 +110,11 @@ typedef struct eni_leader_loop {
 } eni_leader_loop;
 
 /* Where members come in. */
-typedef struct eni_leader_door {
-    int listen_fd;
+typedef struct eni_leader_listener {
+    int fd;
     bool has_warned_full; /* once is enough: unauthenticated peers must not fill a log */
     eni_log_limit refusals;
-} eni_leader_door;
+} eni_leader_listener;
 
 /* Somebody gave up; the run ends when no death has explained it by then. at_ns 0: nobody did. */
 typedef struct eni_leader_abort_notice {
@@ -144,7 +144,7 @@ struct eni_leader {
     eni_address address;
     uint64_t born;
     eni_leader_loop loop;
-    eni_leader_door door;
+    eni_leader_listener listener;
     eni_leader_stage stage;
     eni_leader_times when;
     eni_connection *connections;

@@ -133,14 +133,14 @@ en_status eni_secret_open(const char *who, const char *path, int *fd_out)
         (unsigned)about.st_uid, (unsigned)(about.st_mode & 0777));
 }
 
-eni_file_holder eni_file_look(const char *path)
+eni_writer_state eni_writer_look(const char *path)
 {
     const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return ENI_HOLDER_UNKNOWN;
+    if (fd < 0) return ENI_WRITER_UNKNOWN;
     const bool is_free = flock(fd, LOCK_SH | LOCK_NB) == 0;
     const int error = errno;
     close(fd);
-    return is_free ? ENI_HOLDER_ENDED : error == EWOULDBLOCK ? ENI_HOLDER_LIVES : ENI_HOLDER_UNKNOWN;
+    return is_free ? ENI_WRITER_ENDED : error == EWOULDBLOCK ? ENI_WRITER_LIVES : ENI_WRITER_UNKNOWN;
 }
 
 /* Reads one token, with or without a newline behind it, to the end of the file. */

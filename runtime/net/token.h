@@ -47,8 +47,8 @@ en_status eni_token_write(const eni_token *token, const char *path, int *lock_ou
 
 /* Whether the process that wrote a file, and keeps a lock on it, has ended. Not known: there is no such file,
  * or its file system has no locks. */
-typedef enum eni_file_holder { ENI_HOLDER_UNKNOWN, ENI_HOLDER_LIVES, ENI_HOLDER_ENDED } eni_file_holder;
-eni_file_holder eni_file_look(const char *path);
+typedef enum eni_writer_state { ENI_WRITER_UNKNOWN, ENI_WRITER_LIVES, ENI_WRITER_ENDED } eni_writer_state;
+eni_writer_state eni_writer_look(const char *path);
 
 /* Opens a file that holds a secret. EN_ENOENT, not logged; logged for `who`: EN_EDENIED for a symbolic link,
  * another owner, or a mode that lets others read; EN_EIO. */

@@ -95,14 +95,14 @@ static void a_file_that_nobody_holds_is_stale(void **state)
     eni_token a, b;
     int lock = -1, second = -1;
     eni_token_make(&a);
-    assert_int_equal(eni_file_look(p->path), ENI_HOLDER_UNKNOWN); /* there is none */
+    assert_int_equal(eni_writer_look(p->path), ENI_WRITER_UNKNOWN); /* there is none */
     assert_int_equal(eni_token_write(&a, p->path, &lock), EN_OK);
-    assert_int_equal(eni_file_look(p->path), ENI_HOLDER_LIVES);
+    assert_int_equal(eni_writer_look(p->path), ENI_WRITER_LIVES);
     assert_int_equal(eni_token_read(p->path, &b), EN_OK);
     close(lock); /* as the kernel does for a killed process */
-    assert_int_equal(eni_file_look(p->path), ENI_HOLDER_ENDED);
+    assert_int_equal(eni_writer_look(p->path), ENI_WRITER_ENDED);
     assert_int_equal(eni_token_write(&b, p->path, &second), EN_OK);
-    assert_int_equal(eni_file_look(p->path), ENI_HOLDER_LIVES);
+    assert_int_equal(eni_writer_look(p->path), ENI_WRITER_LIVES);
     close(second);
 }
 
