@@ -108,25 +108,56 @@ static int sgd_slots(const eni_hyper *hyper)
     return hyper->momentum != 0.0f;
 }
 
+static int kind_of(const eni_hyper *hyper)
+{
+    const int has_momentum = sgd_slots(hyper);
+    return (has_momentum ? MOMENTUM : 0) | (hyper->weight_decay != 0.0f ? DECAY : 0) |
+           (has_momentum && hyper->nesterov ? NESTEROV : 0);
+}
+
 static void sgd_mean_step(float *w, float *const *slots, const eni_sources *from, uint64_t count,
                           const eni_hyper *hyper)
 {
-    const int has_momentum = sgd_slots(hyper);
-    const int kind = (has_momentum ? MOMENTUM : 0) | (hyper->weight_decay != 0.0f ? DECAY : 0) |
-                     (has_momentum && hyper->nesterov ? NESTEROV : 0);
-    float *m = has_momentum ? slots[0] : NULL;
+    const int kind = kind_of(hyper);
+    float *m = sgd_slots(hyper) ? slots[0] : NULL;
     if (from->n == 2)
         sgd_2(w, m, from, kind, count, hyper);
     else
         sgd_any(w, m, from, kind, count, hyper);
 }
 
-/* The mean of one source, of which a product with 1 changes no bit. */
+/* `kind` is a constant where this is inlined. */
+ENI_ALWAYS_INLINE void step_all(float *restrict w, float *restrict m, const float *restrict g, int kind,
+                                uint64_t count, const eni_hyper *hyper)
+{
+    const float lr = hyper->lr, mu = hyper->momentum, decay = hyper->weight_decay;
+    for (uint64_t i = 0; i < count; i++) {
+        float d = g[i];
+        if (kind & DECAY) d += decay * w[i];
+        if (kind & MOMENTUM) {
+            m[i] = mu * m[i] + d;
+            d = kind & NESTEROV ? d + mu * m[i] : m[i];
+        }
+        w[i] -= lr * d;
+    }
+}
+
+ENI_MULTIVERSION static void step_cases(float *w, float *m, const float *g, int kind, uint64_t count,
+                                        const eni_hyper *hyper)
+{
+    switch (kind) {
+    case 0: step_all(w, m, g, 0, count, hyper); break;
+    case DECAY: step_all(w, m, g, DECAY, count, hyper); break;
+    case MOMENTUM: step_all(w, m, g, MOMENTUM, count, hyper); break;
+    case MOMENTUM | DECAY: step_all(w, m, g, MOMENTUM | DECAY, count, hyper); break;
+    case MOMENTUM | NESTEROV: step_all(w, m, g, MOMENTUM | NESTEROV, count, hyper); break;
+    default: step_all(w, m, g, MOMENTUM | DECAY | NESTEROV, count, hyper); break;
+    }
+}
+
 static void sgd_step(float *w, float *const *slots, const float *g, uint64_t count, const eni_hyper *hyper)
 {
-    const float one = 1.0f;
-    const eni_sources self = {.src = &g, .scale = &one, .n = 1, .inv = 1.0f};
-    sgd_mean_step(w, slots, &self, count, hyper);
+    step_cases(w, sgd_slots(hyper) ? slots[0] : NULL, g, kind_of(hyper), count, hyper);
 }
 
 static const eni_optimizer sgd = {
