@@ -101,6 +101,8 @@ void eni_log(int level, const char *subsystem, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    for (char *c = text; *c != '\0'; c++) /* what a stranger has sent must not look like a line of ours */
+        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
     if (level == ENI_LOG_ERROR) keep_error(text);
     if (level <= log_state.level && log_state.sink != NULL)
         log_state.sink(log_state.user, level, subsystem, text);

@@ -39,14 +39,17 @@ static void test_sink_hears_what_the_level_lets_through(void **state)
     assert_int_equal(heard.level, ENI_LOG_INFO);
     assert_string_equal(heard.subsystem, "ring");
     assert_string_equal(heard.text, "peer 3");
+    eni_info("ring", "from a peer: %s",
+             "a\n09:00:00.000 E psd leader: no line of ours\x1b[2J\x7f"); /* forged */
+    assert_string_equal(heard.text, "from a peer: a?09:00:00.000 E psd leader: no line of ours?[2J?");
     eni_log_set_level(ENI_LOG_ERROR);
     eni_warn("ring", "dropped");
-    assert_int_equal(heard.count, 1);
-    eni_error("store", "kept");
     assert_int_equal(heard.count, 2);
+    eni_error("store", "kept");
+    assert_int_equal(heard.count, 3);
     eni_log_set_level(ENI_LOG_TRACE);
     eni_log(ENI_LOG_TRACE, "store", "kept too");
-    assert_int_equal(heard.count, 3);
+    assert_int_equal(heard.count, 4);
     eni_log_set_level(ENI_LOG_INFO);
     eni_log_set_sink(NULL, NULL);
 }
