@@ -147,8 +147,9 @@ static void test_time_is_that_of_the_thread(void **state)
 /* Computes for so long on the processor, as ends sees it. */
 static void compute(eni_straggler *s, int64_t cpu_ns)
 {
-    const int64_t begin = eni_now_ns(), until = eni_thread_ns() + cpu_ns;
+    const int64_t begin = eni_now_ns();
     eni_straggler_begins(s);
+    const int64_t until = eni_thread_ns() + cpu_ns;
     while (eni_thread_ns() < until) {
     }
     eni_straggler_ends(s, begin);
