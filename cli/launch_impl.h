@@ -23,6 +23,7 @@ typedef struct eni_child {
     int has_ended, status; /* of waitpid, until it is noted */
     int is_terminated;     /* we killed it: its end says nothing */
     int has_said_end;      /* it is done and ends by itself: its exit code counts */
+    char cause[360];       /* the hook of a plugin that has ended it, in its own words; "": none */
 } eni_child;
 
 /* psd, when it may be started again. */

@@ -1,6 +1,7 @@
 /* list.c - the sub-commands that only show something: strategies, models, data, report. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/commands.h"
 #include "core/log.h"
@@ -23,9 +24,12 @@ en_status eni_command_strategies(const eni_command_context *context)
     const eni_list *names = &context->config->args;
     if (names->count == 0) return eni_plugin_list(context->plugin_dir, print_strategy, NULL);
     for (int i = 0; i < names->count; i++) {
+        const char *name = names->item[i];
+        const bool is_file = eni_plugin_is_path(name) && strchr(name, '@') == NULL; /* all of its tables */
         const en_strategy *strategy;
-        EN_TRY(eni_plugin_find(context->plugin_dir, names->item[i], &strategy));
-        print_strategy(NULL, strategy, NULL);
+        EN_TRY(eni_plugin_find(context->plugin_dir, name, &strategy));
+        for (; strategy != NULL; strategy = is_file ? strategy->next : NULL)
+            print_strategy(NULL, strategy, NULL);
     }
     return EN_OK;
 }

@@ -12,6 +12,7 @@
 #include "config/folders.h"
 #include "core/options.h"
 #include "core/log.h"
+#include "core/hook.h"
 #include "core/signals.h"
 #include "core/version.h"
 
@@ -64,7 +65,8 @@ static int become_program(const char *name, char **argv)
     return 1;
 }
 
-static int try_in_virtual_time(int argc, char **argv)
+/* `entrain sim ..`: its words are those of a model of time, not of a training run. */
+static int simulate(int argc, char **argv)
 {
     char plugins[4096];
     if (eni_folder_plugins(plugins, sizeof plugins) != EN_OK) return 2;
@@ -72,60 +74,12 @@ static int try_in_virtual_time(int argc, char **argv)
     return st == EN_OK ? 0 : st == EN_EINVAL || st == EN_ENOENT ? 2 : 1;
 }
 
-/* The child's exit code counts if it has also said that it is done. */
-static int await_simulation(pid_t child, int said_fd, const char *strategy)
-{
-    char done = 0;
-    int status = 0;
-    while (read(said_fd, &done, 1) < 0 && errno == EINTR) {
-    }
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    if (WIFSIGNALED(status)) {
-        eni_error("sim", "the simulation (pid %d) was ended by signal %d (%s)", (int)child, WTERMSIG(status),
-                  strsignal(WTERMSIG(status)));
-        return 128 + WTERMSIG(status);
-    }
-    const int code = WEXITSTATUS(status);
-    if (done) return code;
-    eni_error(
-        "sim",
-        "the simulation (pid %d) ended with exit code %d before it was over: a hook of %.200s calls exit",
-        (int)child, code, strategy);
-    return code != 0 ? code : 1;
-}
-
-/* `entrain sim ..`: its words are those of a model of time, not of a training run. In a child: who calls
- * _exit in a plugin takes the whole process along, with an exit code of his own. */
-static int simulate(int argc, char **argv)
-{
-    int ends[2];
-    const char *strategy = "the strategy";
-    for (int i = 1; i < argc; i++)
-        if (strncmp(argv[i], "--strategy=", 11) == 0) strategy = argv[i] + 11;
-    if (pipe2(ends, O_CLOEXEC) != 0) return try_in_virtual_time(argc, argv);
-    fflush(NULL);
-    const pid_t parent = getpid(), child = fork();
-    if (child == 0) {
-        if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(1);
-        const int code = try_in_virtual_time(argc, argv);
-        fflush(NULL);
-        ssize_t ignored = write(ends[1], "1", 1);
-        (void)ignored;
-        return code;
-    }
-    close(ends[1]);
-    const int code = child > 0 ? await_simulation(child, ends[0], strategy) : try_in_virtual_time(argc, argv);
-    close(ends[0]);
-    return code;
-}
-
-/* A plugin that is loaded here. */
-static void tell_exit(void *user, int code)
+/* A plugin that is loaded here ends this process. */
+static void tell_end(void *user, const char *sentence)
 {
     const eni_config *config = user;
-    eni_error("entrain", "%s is not over: a plugin called exit(%d) in this process (pid %d)",
-              eni_program_name(config->program), code, (int)getpid());
+    eni_error("entrain", "%s is not over: %s in this process (pid %d)", eni_program_name(config->program),
+              sentence, (int)getpid());
 }
 
 static int run_command(const command *c, int argc, char **argv)
@@ -141,7 +95,8 @@ static int run_command(const command *c, int argc, char **argv)
         printf("entrain %s\n", eni_version);
         code = 0;
     } else if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
-        eni_exit_watch *watch = eni_exit_watch_begin(tell_exit, &config);
+        const eni_hook_guard_config guard = {0, tell_end, &config};
+        eni_hook_guard *hooks = eni_hook_guard_begin(&guard);
         eni_log_set_level((int)config.log_level);
         eni_command_context context = {.config = &config,
                                        .plugin_dir = plugins,
@@ -151,7 +106,7 @@ static int run_command(const command *c, int argc, char **argv)
                                        .version = eni_version};
         code = eni_signals_exit_code(c->run(&context), context.signal_fd);
         close(context.signal_fd);
-        eni_exit_is_due(watch);
+        eni_hook_guard_end(hooks);
     }
     eni_config_fini(&config);
     return code;

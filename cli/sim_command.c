@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -21,7 +22,7 @@ typedef struct sim_trial {
     const char *strategy, *straggler, *promise;
     double workers, local_size, shards, steps, accumulate, elements, bucket_cap;
     double lr, momentum, weight_decay, seed;
-    double step_ms, sigma, latency_us, rate_mb, events, seeds;
+    double step_ms, sigma, latency_us, rate_mb, events, seeds, hook_timeout;
     int wants_help, wants_faults;
 } sim_trial;
 
@@ -49,6 +50,8 @@ static const struct option_word {
     {"rate-mb", offsetof(sim_trial, rate_mb), 1000, 0, 1e9, "megabytes a second of a link, 0: infinite"},
     {"events", offsetof(sim_trial, events), 0, 0, 1e9, "how many lines of the event log to show"},
     {"seeds", offsetof(sim_trial, seeds), 1, 1, 1e9, "with --storm: how many, from --seed on"},
+    {"hook-timeout", offsetof(sim_trial, hook_timeout), 30, 0, 86400,
+     "seconds in which a function of the plugin must return, 0: no limit"},
 };
 enum { WORDS = sizeof words / sizeof *words };
 
@@ -193,8 +196,9 @@ static void report(FILE *out, const sim_trial *t, const eni_sim_config *c, const
 
 /* ---- the run ------------------------------------------------------------------------------------------- */
 
-static en_status try_strategy(const sim_trial *t, const en_strategy *strategy, const eni_options *options,
-                              const eni_quadratic *problem, float *weights, FILE *out)
+static en_status try_strategy(const sim_trial *t, eni_hook_guard *hooks, const en_strategy *strategy,
+                              const eni_options *options, const eni_quadratic *problem, float *weights,
+                              FILE *out)
 {
     double factor[1024];
     printer printed = {out, t->events};
@@ -203,6 +207,7 @@ static en_status try_strategy(const sim_trial *t, const en_strategy *strategy, c
     const eni_sim_config config = {
         .strategy = strategy,
         .options = options,
+        .hooks = hooks,
         .problem = &problem->problem,
         .nranks = (int32_t)t->workers,
         .nshards = (int32_t)t->shards,
@@ -228,8 +233,8 @@ static en_status try_strategy(const sim_trial *t, const en_strategy *strategy, c
 }
 
 /* Every seed is tried, so that one line says how many fail. */
-static en_status try_faults(const sim_trial *t, const en_strategy *strategy, const eni_options *options,
-                            FILE *out)
+static en_status try_faults(const sim_trial *t, eni_hook_guard *hooks, const en_strategy *strategy,
+                            const eni_options *options, FILE *out)
 {
     const int promise = eni_promise_parse(t->promise, strategy->name);
     eni_fault_stats f = {0};
@@ -240,8 +245,8 @@ static en_status try_faults(const sim_trial *t, const en_strategy *strategy, con
                         t->promise);
     const int64_t begin = eni_now_ns();
     for (uint64_t i = 0; i < (uint64_t)t->seeds; i++) {
-        const en_status st =
-            eni_fault_test(strategy, options, t->strategy, (eni_promise)promise, (uint64_t)t->seed + i, &f);
+        const en_status st = eni_fault_test(hooks, strategy, options, t->strategy, (eni_promise)promise,
+                                            (uint64_t)t->seed + i, &f);
         failed += st != EN_OK;
         if (first == EN_OK) first = st;
     }
@@ -254,6 +259,13 @@ static en_status try_faults(const sim_trial *t, const en_strategy *strategy, con
             f.cut, f.doubled, f.delayed, f.stale, f.resends, f.replays, f.saves, f.store_deaths,
             f.rank_deaths);
     return first;
+}
+
+/* A plugin ends this process. */
+static void tell_end(void *user, const char *sentence)
+{
+    (void)user;
+    eni_error("sim", "%s", sentence);
 }
 
 en_status eni_sim_cli(int argc, char **argv, const char *plugin_folder, FILE *out)
@@ -269,17 +281,20 @@ en_status eni_sim_cli(int argc, char **argv, const char *plugin_folder, FILE *ou
         print_help(out);
         return EN_OK;
     }
-    EN_TRY(eni_plugin_find(plugin_folder, t.strategy, &strategy));
-    EN_TRY(eni_options_new(strategy, eni_spec_options(t.strategy), &options));
+    const eni_hook_guard_config guard = {(int64_t)(t.hook_timeout * ENI_SECOND), tell_end, NULL};
+    eni_hook_guard *hooks = eni_hook_guard_begin(&guard);
+    EN_TRY_GOTO(eni_plugin_find(plugin_folder, t.strategy, &strategy), free_all);
+    EN_TRY_GOTO(eni_options_new(strategy, eni_spec_options(t.strategy), &options), free_all);
     if (t.wants_faults) {
-        st = try_faults(&t, strategy, options, out);
+        st = try_faults(&t, hooks, strategy, options, out);
         goto free_all;
     }
     EN_TRY_GOTO(eni_quadratic_init(&problem, (uint64_t)t.elements, (uint64_t)t.seed), free_all);
     weights = eni_alloc_array(problem.problem.count, sizeof *weights);
     EN_TRY_GOTO(weights ? EN_OK : EN_ENOMEM, free_all);
-    st = try_strategy(&t, strategy, options, &problem, weights, out);
+    st = try_strategy(&t, hooks, strategy, options, &problem, weights, out);
 free_all:
+    eni_hook_guard_end(hooks);
     eni_free(weights);
     eni_quadratic_fini(&problem);
     eni_options_free(options);

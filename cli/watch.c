@@ -111,7 +111,9 @@ static int has_gone_astray(const eni_child *c)
 
 static void describe_end(const eni_child *c, char *text_out, size_t bytes)
 {
-    if (WIFSIGNALED(c->status))
+    if (c->cause[0] != '\0')
+        snprintf(text_out, bytes, "%s", c->cause);
+    else if (WIFSIGNALED(c->status))
         signal_text(WTERMSIG(c->status), text_out, bytes);
     else
         snprintf(text_out, bytes,
@@ -122,10 +124,10 @@ static void describe_end(const eni_child *c, char *text_out, size_t bytes)
 /* Whether this child, which was killed, is a psd that may be started again; then it has been. */
 static int restart(eni_launcher *l, const eni_child *c)
 {
-    char cause[64];
+    char cause[sizeof c->cause];
     if (c->rank != -1 || l->psd.restarts_left == 0 || l->is_ending || l->has_death) return 0;
     l->psd.restarts_left--;
-    signal_text(WTERMSIG(c->status), cause, sizeof cause);
+    describe_end(c, cause, sizeof cause);
     eni_warn("launch", "%s (pid %d) died: %s; starting it again, %lld more are allowed", c->role, (int)c->pid,
              cause, (long long)l->psd.restarts_left);
     return eni_launcher_start_psd(l, 0) == EN_OK;
@@ -133,7 +135,7 @@ static int restart(eni_launcher *l, const eni_child *c)
 
 static void note_lost(eni_launcher *l, const eni_child *c)
 {
-    char cause[128];
+    char cause[sizeof c->cause];
     if (may_lose(l, c)) {
         describe_end(c, cause, sizeof cause);
         eni_warn("launch", "%s (pid %d) died: %s; the others go on", c->role, (int)c->pid, cause);
@@ -224,9 +226,13 @@ static void take_line(eni_launcher *l, char *line)
     eni_death death;
     unsigned long long samples, total;
     int64_t pid;
-    if (eni_end_read(line, &pid)) {
+    const char *sentence = NULL;
+    if (eni_end_read(line, &pid) || eni_cause_read(line, &pid, &sentence)) {
         for (int i = 0; i < l->nchildren; i++)
-            if (l->child[i].pid == pid) l->child[i].has_said_end = 1;
+            if (l->child[i].pid == pid && sentence == NULL)
+                l->child[i].has_said_end = 1;
+            else if (l->child[i].pid == pid)
+                snprintf(l->child[i].cause, sizeof l->child[i].cause, "%s", sentence);
         return;
     }
     if (sscanf(line, "progress %llu %llu %lf %lf", &samples, &total, &p.rate, &p.loss) == 4) {
@@ -281,17 +287,16 @@ void eni_launcher_terminate_all(eni_launcher *l)
 /* What the survivors saw ("its connection closed"), unless we know better. */
 static void add_cause(const eni_launcher *l, const eni_child *dead, eni_death *death)
 {
+    static const char oom[] = ", out of memory";
     if (dead == NULL) return;
     if (!dead->is_running && !dead->is_terminated && WIFSIGNALED(dead->status)) {
-        char text[64];
         const int is_oom =
             WTERMSIG(dead->status) == SIGKILL && l->oom_kills >= 0 && eni_launcher_oom_kills() > l->oom_kills;
-        signal_text(WTERMSIG(dead->status), text, sizeof text);
-        snprintf(death->cause, sizeof death->cause, "%s%s", text, is_oom ? ", out of memory" : "");
+        describe_end(dead, death->cause, sizeof death->cause - sizeof oom);
+        if (is_oom) strcat(death->cause, oom);
         death->is_stopped = false;
     } else if (!dead->is_terminated && has_gone_astray(dead)) {
-        const int is_its_own = strncmp(death->cause, ENI_CAUSE_EXIT, sizeof ENI_CAUSE_EXIT - 1) == 0;
-        if (!is_its_own) describe_end(dead, death->cause, sizeof death->cause);
+        describe_end(dead, death->cause, sizeof death->cause);
     } else if (dead->is_running && is_stopped(dead)) {
         if (!death->is_stopped) snprintf(death->cause, sizeof death->cause, "stopped (SIGSTOP or Ctrl-Z)");
         death->is_stopped = true;

@@ -125,7 +125,7 @@ typedef struct eni_config {
     int64_t nnodes, node_rank; /* of `entrain run` on several hosts */
     char *master_addr;
     int64_t master_port;
-    int64_t peer_timeout_ns, join_timeout_ns;
+    int64_t peer_timeout_ns, join_timeout_ns, hook_timeout_ns;
     int64_t gpu_timeout_ns; /* for work that depends on no other rank */
 
     /* what is emulated */

@@ -1,13 +1,9 @@
-/* signals.c - signals as a descriptor, exit codes, and the watch for an exit that was not due. */
+/* signals.c - signals as a descriptor, and exit codes. */
 #include "core/signals.h"
 
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
-
-#include "core/memory.h"
 
 /* nohup's ignoring is to last: a signal that is blocked would be kept for us all the same. */
 static int is_ignored(int number)
@@ -50,39 +46,4 @@ int eni_signals_exit_code(en_status st, int signal_fd)
     case EN_EINTR: return 128 + take_signal(signal_fd);
     default: return 1;
     }
-}
-
-struct eni_exit_watch {
-    void (*tell)(void *user, int code);
-    void *user;
-    pid_t pid; /* a child that was forked has handlers too, and they are not its own */
-    atomic_int is_due;
-};
-
-static void at_exit(int code, void *argument)
-{
-    eni_exit_watch *watch = argument;
-    if (atomic_load(&watch->is_due)) {
-        eni_free(watch);
-        return;
-    }
-    if (watch->pid == getpid()) watch->tell(watch->user, code);
-    _exit(code != 0 ? code : 1);
-}
-
-eni_exit_watch *eni_exit_watch_begin(void (*tell)(void *user, int code), void *user)
-{
-    eni_exit_watch *watch = eni_alloc(sizeof *watch);
-    if (watch == NULL) return NULL;
-    watch->tell = tell;
-    watch->user = user;
-    watch->pid = getpid();
-    if (on_exit(at_exit, watch) == 0) return watch;
-    eni_free(watch);
-    return NULL;
-}
-
-void eni_exit_is_due(eni_exit_watch *watch)
-{
-    if (watch != NULL) atomic_store(&watch->is_due, 1);
 }

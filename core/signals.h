@@ -1,5 +1,4 @@
-/* signals.h - SIGINT, SIGTERM and SIGHUP as a descriptor (no handler, no global), and what a program's end
- * says. */
+/* signals.h - SIGINT, SIGTERM and SIGHUP as a descriptor (no handler, no global), and exit codes. */
 #ifndef CORE_SIGNALS_H
 #define CORE_SIGNALS_H
 
@@ -15,14 +14,5 @@ int eni_signals_open(void);
  * a run that failed.
  */
 int eni_signals_exit_code(en_status st, int signal_fd);
-
-/* A plugin may call exit in the middle of everything; with code 0 that would pass for success. From now on
- * an exit before eni_exit_is_due calls `tell` (on that thread, among whatever still runs) with its code, and
- * the process ends with that code, or with 1 in place of 0. _exit nobody inside the process can see: a
- * parent has to. NULL: no memory, and nothing is watched. */
-typedef struct eni_exit_watch eni_exit_watch;
-eni_exit_watch *eni_exit_watch_begin(void (*tell)(void *user, int code), void *user);
-/* The program has done what it was started for. NULL is fine. */
-void eni_exit_is_due(eni_exit_watch *watch);
 
 #endif

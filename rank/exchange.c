@@ -345,6 +345,7 @@ en_status eni_rank_start(eni_rank *self)
 {
     eni_host_config config = {.strategy = self->job.strategy,
                               .options = self->job.options,
+                              .hooks = self->job.hooks,
                               .world = self->world,
                               .seed = self->job.seed,
                               .buckets = self->job.buckets,

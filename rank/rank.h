@@ -41,6 +41,7 @@
 typedef struct eni_job {
     const en_strategy *strategy;
     eni_options *options;
+    eni_hook_guard *hooks; /* of this process: told of the strategy's hooks; NULL: nobody watches */
     en_schema schema;
     eni_plan plan;
     eni_buckets *buckets;

@@ -75,7 +75,7 @@ static char *report_of_this_rank(const eni_rank *self)
                       {"clock_begin_ns", (uint64_t)t->clock_begin_ns}, {"last_samples", t->sum.last_samples},
                       {"last_correct", t->sum.last_correct}, {"own_steps", host.steps},
                       {"max_rss", (uint64_t)usage.ru_maxrss * 1024},
-                      {"data_bytes", self->trainer.about.data_bytes});
+                      {"data_bytes", self->trainer.about.data_bytes}, {"param_crc", host.param_crc});
     eni_json_set_number(o, "last_loss", t->sum.last_loss);
     eni_json_set_number(o, "cpu_seconds",
                         (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
@@ -592,6 +592,20 @@ static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
     return EN_OK;
 }
 
+/* Of the ranks that have reported. */
+static en_status check_replicated(const eni_rank *self, const json_t *reports)
+{
+    const json_t *first = report_of_rank(reports, 0);
+    if (!(self->job.strategy->flags & EN_REPLICATED) || first == NULL) return EN_OK;
+    for (int r = 1; r < self->world.nranks; r++) {
+        const json_t *other = report_of_rank(reports, r);
+        if (other != NULL && json_integer_value(json_object_get(other, "param_crc")) !=
+                                 json_integer_value(json_object_get(first, "param_crc")))
+            return eni_host_not_replicated(self->job.strategy);
+    }
+    return EN_OK;
+}
+
 /* NAN when the user does not wait for that. */
 static en_status evaluate_last(eni_rank *self, uint64_t version, judgement *j)
 {
@@ -626,9 +640,11 @@ en_status eni_result(eni_rank *self)
     st = parse_reports(&blobs, &reports);
     eni_blobs_fini(&blobs);
     EN_TRY(st);
+    EN_TRY_GOTO(check_replicated(self, reports), free_reports);
     st = evaluate_last(self, now.version, &last);
     self->records.stats.eval_ns += eni_now_ns() - begin;
     if (st == EN_OK) st = conclude(self, reports, &last);
+free_reports:
     json_decref(reports);
     return st;
 }

@@ -445,8 +445,7 @@ static en_status collect_weights(collection *k)
     eni_rank *self = k->self;
     if (!differs(k, 0))
         return self->world.rank == 0 ? keep(k->self, k->c, "", own_flat(k, ENI_SLOT_PARAM)) : EN_OK;
-    if (self->job.strategy->flags & EN_REPLICATED)
-        eni_warn("save", "%s promises equal weights on all ranks, and they differ", self->job.strategy->name);
+    if (self->job.strategy->flags & EN_REPLICATED) return eni_host_not_replicated(self->job.strategy);
     EN_TRY(eni_snapshot(self)); /* the model that the strategy names: a mean, mostly */
     return self->world.rank == 0 ? keep(k->self, k->c, "", own_flat(k, ENI_SLOT_EVAL)) : EN_OK;
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "config/folders.h"
+#include "core/hook.h"
 #include "core/log.h"
 #include "core/signals.h"
 #include "core/version.h"
@@ -21,20 +22,11 @@ static void raise_file_limit(void)
     setrlimit(RLIMIT_NOFILE, &files);
 }
 
-/* A plugin has ended this process. */
-static void tell_exit(void *user, int code)
+/* A plugin ends this process. */
+static void tell_end(void *user, const char *sentence)
 {
     const eni_config *config = user;
-    char text[ENI_REASON_MAX];
-    eni_death death = {.rank = -1 - (int32_t)config->server_rank, .pid = getpid(), .step = -1};
-    eni_host_info_name(death.host);
-    snprintf(death.cause, sizeof death.cause, ENI_CAUSE_EXIT "%d", code);
-    if (config->result_fd >= 0) {
-        eni_failure_write((int)config->result_fd, &death);
-    } else {
-        eni_death_text(&death, text);
-        eni_error("psd", "%s", text);
-    }
+    eni_cause_tell((int)config->result_fd, sentence);
 }
 
 static int run(eni_config *config)
@@ -45,9 +37,11 @@ static int run(eni_config *config)
     if (eni_folder_plugins(plugins, sizeof plugins) != EN_OK) return 2;
     raise_file_limit();
     const int signal_fd = eni_signals_open();
-    eni_exit_watch *watch = eni_exit_watch_begin(tell_exit, config);
-    const int code = eni_signals_exit_code(eni_psd_run(config, eni_version, plugins, signal_fd), signal_fd);
-    eni_exit_is_due(watch);
+    const eni_hook_guard_config guard = {config->hook_timeout_ns, tell_end, config};
+    eni_hook_guard *hooks = eni_hook_guard_begin(&guard);
+    const int code =
+        eni_signals_exit_code(eni_psd_run(config, eni_version, plugins, signal_fd, hooks), signal_fd);
+    eni_hook_guard_end(hooks);
     eni_end_write((int)config->result_fd);
     close(signal_fd);
     return code;

@@ -54,6 +54,7 @@ typedef struct kept {
 typedef struct eni_psd {
     const eni_config *config;
     const en_strategy *strategy;
+    eni_hook_guard *hooks; /* of this process; NULL: nobody watches */
     int32_t nranks;
     shares share;
     char name[32];        /* "psd", "psd 1" */
@@ -253,12 +254,22 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     return eni_run_spec_add_whole(psd->told, "state-every", (uint64_t)psd->config->state_every);
 }
 
+/* Somebody's own plugin, given by its path. */
+static bool is_foreign(const eni_psd *psd)
+{
+    char word[ENI_STRATEGY_WORD_MAX];
+    const char *options;
+    return eni_plugin_split(psd->config->strategy, word, &options) == EN_OK && eni_plugin_is_path(word);
+}
+
 static en_status open_shards(eni_psd *psd, const eni_world_info *world, char why_out[ENI_REASON_MAX])
 {
     EN_TRY(eni_setup_read(psd->strategy, world->key_values, world->nkey_values, &psd->setup, why_out));
     EN_TRY(eni_psd_agree(psd->config, psd->version, psd->options, world->key_values, world->nkey_values,
                          &psd->setup, why_out));
     choose_shards(psd);
+    psd->setup.store.hooks = psd->hooks;
+    psd->setup.store.watch = is_foreign(psd) ? ENI_WATCH_FIRST : ENI_WATCH_NONE;
     const en_status st = open_all(psd, world);
     if (st != EN_OK)
         snprintf(why_out, ENI_REASON_MAX, "psd cannot open its %d shards: %s", psd->share.own,
@@ -699,9 +710,11 @@ static en_status serve(eni_psd *p, int signal_fd)
     return st;
 }
 
-en_status eni_psd_run(const eni_config *config, const char *version, const char *plugins, int signal_fd)
+en_status eni_psd_run(const eni_config *config, const char *version, const char *plugins, int signal_fd,
+                      eni_hook_guard *hooks)
 {
-    eni_psd p = {.config = config, .version = version, .token.lock = -1, .signal_fd = signal_fd};
+    eni_psd p = {
+        .config = config, .version = version, .hooks = hooks, .token.lock = -1, .signal_fd = signal_fd};
     pthread_mutex_init(&p.lead.lock, NULL);
     en_status st = open_psd(&p, plugins);
     if (st == EN_EIO || st == EN_ENOMEM) st = EN_EINVAL; /* nothing has begun: another command is needed */

@@ -17,9 +17,10 @@
 
 /* Serves one run until every worker has left. `version` is this program's, which the workers' must equal
  * (NULL: any will do); `plugins` is the folder of strategies. signal_fd becomes readable when the user
- * interrupts. EN_OK; EN_EINTR; EN_EINVAL, EN_ENOENT (wrong use); else the run failed: the one line that says
+ * interrupts; `hooks` hears of the strategy's hooks (NULL: nobody does). EN_OK; EN_EINTR; EN_EINVAL, EN_ENOENT (wrong use); else the run failed: the one line that says
  * why has been logged. Leaves no file, socket or thread behind. */
-en_status eni_psd_run(const eni_config *config, const char *version, const char *plugins, int signal_fd);
+en_status eni_psd_run(const eni_config *config, const char *version, const char *plugins, int signal_fd,
+                      eni_hook_guard *hooks);
 
 /* psd_report.c: asks every shard and writes what they counted as text, freed with free(). `server` 0: the
  * whole report, `others` (nothers) are the parts of psd 1, 2, ..; else a part for psd 0. NULL (logged): a

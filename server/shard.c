@@ -228,6 +228,7 @@ static void *run_shard(void *user)
     eni_slice_ask(1); /* workers wait for it, and compute on the same cores */
     while (st == EN_OK && attend(shard) && (st = shard->status) == EN_OK)
         st = serve_once(shard);
+    eni_hook_thread_end(shard->config.setup->store.hooks);
     if (st == EN_OK) return NULL;
     char reason[ENI_REASON_MAX];
     snprintf(reason, sizeof reason, "shard %d of psd cannot go on: %s", shard->config.index,

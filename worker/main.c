@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "config/folders.h"
+#include "core/hook.h"
 #include "core/log.h"
 #include "core/signals.h"
 #include "core/version.h"
@@ -34,23 +35,11 @@ static void leave_at_once(void *user, int code)
     _exit(code);
 }
 
-/* A plugin has ended this process. */
-static void tell_exit(void *user, int code)
+/* A plugin ends this process. */
+static void tell_end(void *user, const char *sentence)
 {
-    const eni_worker *w = user;
-    char text[ENI_REASON_MAX];
-    const char *phase = "";
-    eni_death death = {.rank = w->rank.world.rank, .pid = getpid(), .step = -1};
-    if (w->rank.member != NULL) eni_member_where(w->rank.member, &death.step, &phase);
-    snprintf(death.phase, sizeof death.phase, "%s", phase);
-    snprintf(death.host, sizeof death.host, "%s", w->rank.host);
-    snprintf(death.cause, sizeof death.cause, ENI_CAUSE_EXIT "%d", code);
-    if (w->config->result_fd >= 0) {
-        eni_failure_write((int)w->config->result_fd, &death);
-    } else {
-        eni_death_text(&death, text);
-        eni_error("worker", "%s", text);
-    }
+    const eni_config *config = user;
+    eni_cause_tell((int)config->result_fd, sentence);
 }
 
 /* A GPU that hangs: what libraries do in their exit handlers would wait for it. */
@@ -69,9 +58,11 @@ static int run(eni_worker *worker)
                                         .leave_at_once = leave_at_once,
                                         .user = worker};
     if (eni_shutdown_start(&config, &worker->rank.shutdown) != EN_OK) return 1;
-    eni_exit_watch *watch = eni_exit_watch_begin(tell_exit, worker);
+    const eni_hook_guard_config guard = {worker->config->hook_timeout_ns, tell_end,
+                                         (void *)(uintptr_t)worker->config};
+    worker->rank.job.hooks = eni_hook_guard_begin(&guard);
     const en_status st = eni_worker_run(worker);
-    eni_exit_is_due(watch);
+    eni_hook_guard_end(worker->rank.job.hooks);
     const int code =
         st == EN_EINTR ? 128 + eni_shutdown_signal(worker->rank.shutdown) : eni_signals_exit_code(st, -1);
     eni_shutdown_stop(worker->rank.shutdown);

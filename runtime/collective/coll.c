@@ -123,7 +123,7 @@ static en_status op_check(const eni_coll *coll, const eni_coll_op *op)
     if (is_valid) return EN_OK;
     return eni_fail(EN_EINVAL, "coll",
                     "%s of bucket %u: vector %u, elements %llu + %llu of %llu, range %llu to %llu do not fit",
-                    eni_group_op_name(op->op), op->bucket, op->slot, (unsigned long long)op->offset,
+                    eni_coll_op_name(op->op), op->bucket, op->slot, (unsigned long long)op->offset,
                     (unsigned long long)op->count, (unsigned long long)length, (unsigned long long)op->lo,
                     (unsigned long long)op->hi);
 }

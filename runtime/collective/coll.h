@@ -140,6 +140,9 @@ typedef struct eni_coll_op {
     void *on_reduced_user;
 } eni_coll_op;
 
+/* "all-reduce"; for an unknown number "operation". */
+const char *eni_coll_op_name(int op);
+
 /* It leaves a mean of the ranks' vectors, on all of them or on one. */
 static inline int eni_coll_is_reduction(const eni_coll_op *op)
 {

@@ -156,7 +156,7 @@ static en_status compare(eni_coll *coll, uint64_t seq)
                 EN_EMISMATCH, "coll",
                 "rank %d's #%llu %s of bucket %u is on vector %u at %llu for rank %d, rank %d's on "
                 "vector %u at %llu: the ranks did not make the same calls",
-                r, (unsigned long long)seq, eni_group_op_name(op->op), op->bucket, peer->slot,
+                r, (unsigned long long)seq, eni_coll_op_name(op->op), op->bucket, peer->slot,
                 (unsigned long long)peer->offset, peer->to, rank, op->slot, (unsigned long long)op->offset);
         d->nsamples[r] = peer->nsamples;
     }

@@ -13,7 +13,7 @@ en_status eni_group_fail(eni_coll *coll, en_status st)
     return atomic_load(&coll->status);
 }
 
-const char *eni_group_op_name(int op)
+const char *eni_coll_op_name(int op)
 {
     switch (op) {
     case EN_ALLREDUCE: return "all-reduce";
@@ -34,7 +34,7 @@ static void place_text(char *text, size_t size, const eni_place_in_run *place)
     char type[16] = "float32";
     if (place->dtype != ENI_COLL_F32) snprintf(type, sizeof type, "type %d", place->dtype);
     snprintf(text, size, "#%llu %s of bucket %u (%s, %llu elements of %s) in step %u, epoch %u",
-             (unsigned long long)place->seq, eni_group_op_name(place->op), place->bucket, what,
+             (unsigned long long)place->seq, eni_coll_op_name(place->op), place->bucket, what,
              (unsigned long long)place->count, type, place->step, place->epoch);
 }
 

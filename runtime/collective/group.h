@@ -80,9 +80,6 @@ static inline en_status eni_group_status(const eni_coll *coll)
     return atomic_load_explicit(&coll->status, memory_order_acquire);
 }
 
-/* "all-reduce"; for an unknown number "operation". */
-const char *eni_group_op_name(int op);
-
 /* An interval for --trace; nothing without a hook. */
 static inline void eni_group_trace(const eni_coll *coll, const char *name, int64_t begin_ns, int64_t end_ns,
                                    uint32_t bucket, uint64_t bytes)
@@ -95,7 +92,7 @@ static inline void eni_group_trace(const eni_coll *coll, const char *name, int64
 static inline void eni_group_trace_op(const eni_coll *coll, uint64_t seq, const eni_coll_op *op)
 {
     if (coll->config.trace != NULL)
-        eni_group_trace(coll, eni_group_op_name(op->op), coll->begin_ns[seq % ENI_COLL_DEPTH], eni_now_ns(),
+        eni_group_trace(coll, eni_coll_op_name(op->op), coll->begin_ns[seq % ENI_COLL_DEPTH], eni_now_ns(),
                         op->bucket, op->count * sizeof(float));
 }
 

@@ -349,7 +349,7 @@ static en_status header_accept(eni_coll *coll, eni_stream *stream)
             "%d does not expect: another algorithm, segment size or range",
             stream->peer, header->step, (unsigned long long)header->lo, (unsigned long long)header->hi,
             (unsigned long long)header->at, header->n, (unsigned long long)header->seq,
-            eni_group_op_name(header->op), coll->config.rank);
+            eni_coll_op_name(header->op), coll->config.rank);
     stream->has_data = 1;
     stream->rx_data = data ? data : stream->scratch;
     return EN_OK;
@@ -437,7 +437,7 @@ static en_status closed_streams(eni_coll *coll)
             const eni_inflight *inflight = inflight_of(p, seq);
             if (inflight->is_done || !is_needed(inflight, r)) continue;
             eni_debug("coll", "rank %d closed its connection before #%llu %s of bucket %u was done", r,
-                      (unsigned long long)seq, eni_group_op_name(inflight->op->op), inflight->op->bucket);
+                      (unsigned long long)seq, eni_coll_op_name(inflight->op->op), inflight->op->bucket);
             return EN_EPEER;
         }
     }
@@ -629,7 +629,7 @@ static en_status streams_check(const eni_coll *coll, const eni_coll_op *op)
         if (r == rank || !is_partner || p->streams[r].peer == r) continue;
         return eni_fail(EN_EUNSUPPORTED, "coll",
                         "rank %d has no connection to rank %d, which the %s of bucket %u needs", rank, r,
-                        eni_group_op_name(op->op), op->bucket);
+                        eni_coll_op_name(op->op), op->bucket);
     }
     return EN_OK;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/log.h"
 #include "core/memory.h"
 #include "runtime/control/message.h"
 
@@ -151,6 +152,18 @@ void eni_failure_write(int fd, const eni_death *death)
     (void)ignored;
 }
 
+void eni_cause_tell(int fd, const char *sentence)
+{
+    char line[ENI_REASON_MAX + 40];
+    if (fd < 0) {
+        eni_error("plugin", "%s", sentence);
+        return;
+    }
+    snprintf(line, sizeof line, "cause\t%lld\t%.*s\n", (long long)getpid(), (int)ENI_REASON_MAX, sentence);
+    ssize_t ignored = write(fd, line, strlen(line));
+    (void)ignored;
+}
+
 void eni_end_write(int fd)
 {
     char line[40];
@@ -179,6 +192,16 @@ bool eni_end_read(const char *line, int64_t *pid_out)
     long long pid;
     if (strncmp(line, "end\t", 4) != 0 || !read_number(line + 4, &pid)) return false;
     *pid_out = pid;
+    return true;
+}
+
+bool eni_cause_read(const char *line, int64_t *pid_out, const char **sentence_out)
+{
+    int used = 0;
+    long long pid;
+    if (sscanf(line, "cause\t%lld\t%n", &pid, &used) != 1 || used == 0) return false;
+    *pid_out = pid;
+    *sentence_out = line + used;
     return true;
 }
 

@@ -115,8 +115,13 @@ void eni_failure_write(int fd, const eni_death *death);
 /* Reads such a line, without its newline; changes it. False: it is another kind of line, or damaged. */
 bool eni_failure_read(char *line, eni_death *death_out);
 
-/* What the failed rank itself says where it can; the code follows. */
-#define ENI_CAUSE_EXIT "a plugin called exit with "
+/* What the failed process itself says where it can, of a hook that ended it (core/hook.h): to the launcher on
+ * `fd`, or without one (-1) as an error of its log. Safe in a signal handler.
+ *
+ *     cause \t PID \t SENTENCE \n */
+void eni_cause_tell(int fd, const char *sentence);
+/* *sentence_out lies in the line. False: it is another kind of line. */
+bool eni_cause_read(const char *line, int64_t *pid_out, const char **sentence_out);
 
 /* Says that this process ends because it is done, well or not: who ends without it was ended by a plugin, and
  * an exit code of 0 is a lie. Waits some seconds for room in the pipe.

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/crc32c.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -15,23 +16,35 @@
 
 static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket)
 {
-    host->hook.name = hook;
-    host->hook.bucket = bucket;
+    eni_hook_place *place = &host->hook.place;
+    int n = 0;
+    *place = (eni_hook_place){.hook = hook, .plugin = host->config.strategy->name};
+    place->number[n].what = "rank";
+    place->number[n++].value = host->config.world.rank;
+    if (!host->is_planning) {
+        place->number[n].what = "step";
+        place->number[n++].value = (int64_t)host->now.step;
+    }
+    if (bucket != NULL) {
+        place->number[n].what = "bucket";
+        place->number[n++].value = bucket->id;
+    }
     host->hook.verdict = EN_OK;
     host->hook.has_refused = false;
+    eni_hook_enter(host->config.hooks, place);
 }
 
 /* What the hook has left behind, and how it ended. */
 static en_status end_hook(eni_host *host, en_status st)
 {
     char place[160];
+    eni_hook_leave(host->config.hooks);
     if (host->hook.verdict == EN_OK && (st == EN_ESTOP || st < 0 || st > EN_EBUG))
         eni_host_misuse(host, "returned %d, %s", st,
                         st == EN_ESTOP ? "which only the host may say: the budget is used up"
                                        : "which is no status");
     eni_host_place(host, place, sizeof place);
-    host->hook.name = NULL;
-    host->hook.bucket = NULL;
+    host->hook.place.hook = NULL;
     if (host->hook.verdict != EN_OK) return host->hook.verdict;
     /* A death and a signal have a line of their own: the strategy is not to blame. Nor is
      * it for a GPU that has failed, of which the last error, which the other ranks hear, must remain the
@@ -225,8 +238,31 @@ void eni_host_note_micros(eni_host *host, const uint64_t *samples, int n)
     host->now.has_micros = true;
 }
 
+static uint32_t crc_of_param(const eni_host *host)
+{
+    uint32_t crc = 0;
+    for (uint32_t b = 0; b < host->config.buckets->n; b++) {
+        const eni_bucket_range *range = &host->config.buckets->bucket[b];
+        crc = eni_crc32c(crc, eni_arena_at(host->config.arena, ENI_SLOT_PARAM, range->lo),
+                         (range->hi - range->lo) * sizeof(float));
+    }
+    return crc;
+}
+
+/* Until one gradient is seen that is not 0: in most runs the first element that is looked at. */
+static void look_at_gradient(eni_host *host, uint32_t bucket)
+{
+    const eni_bucket_range *range = &host->config.buckets->bucket[bucket];
+    const float *grad = eni_arena_at(host->config.arena, ENI_SLOT_GRAD, range->lo);
+    if (host->config.gpu != NULL || host->now.lr <= 0 || host->buckets[bucket].nsamples == 0) return;
+    for (uint64_t i = 0; i < range->hi - range->lo && !host->progress.has_gradient; i++)
+        host->progress.has_gradient = grad[i] != 0;
+}
+
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before)
 {
+    if (host->progress.steps++ == 0 && host->config.gpu == NULL)
+        host->progress.first_crc = crc_of_param(host);
     host->now.step = step;
     host->requests.first = host->requests.next;
     if (host->requests.n == 0) host->requests.base = host->requests.next;
@@ -259,6 +295,7 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
 en_status eni_host_submit(eni_host *host, uint32_t bucket)
 {
     eni_host_send_unsent(host, false);
+    if (!host->progress.has_gradient) look_at_gradient(host, bucket);
     EN_TRY(hook_submit(host, bucket));
     if (host->config.gpu != NULL) eni_host_gpu_offer(host);
     return EN_OK;
@@ -314,11 +351,54 @@ en_status eni_host_end(eni_host *host)
     return hook_after_step(host);
 }
 
+/* The oldest request in progress. */
+static const eni_request *first_request(eni_host *host)
+{
+    const eni_request *found = NULL;
+    for (en_req id = host->requests.base; id < host->requests.next && found == NULL; id++)
+        found = eni_host_request(host, id);
+    return found;
+}
+
+en_status eni_host_over(eni_host *host)
+{
+    const en_strategy *s = host->config.strategy;
+    const int rank = host->config.world.rank;
+    const eni_request *left = host->requests.n > 0 ? first_request(host) : NULL;
+    if (left != NULL)
+        return eni_fail(EN_EBUG, "host",
+                        "%s (rank %d) has started %u operations that it never waited for, first the %s of "
+                        "bucket %u: finish must wait for every request",
+                        s->name, rank, host->requests.n, left->what, left->bucket->id);
+    if (host->config.gpu != NULL || host->progress.steps == 0) return EN_OK;
+    host->counters.param_crc = crc_of_param(host);
+    if (host->progress.has_gradient && host->progress.steps > 1 &&
+        host->counters.param_crc == host->progress.first_crc)
+        return eni_fail(
+            EN_EBUG, "host",
+            "%s (rank %d) has not changed the weights in %llu steps, though gradients were not 0: "
+            "after finish, bucket->param must hold the weights of the next step",
+            s->name, rank, (unsigned long long)host->progress.steps);
+    return EN_OK;
+}
+
+en_status eni_host_not_replicated(const en_strategy *strategy)
+{
+    return eni_fail(
+        EN_EBUG, "host",
+        "%s says EN_REPLICATED, and its ranks end with different weights: make finish leave the same "
+        "in all of them, or leave the flag out",
+        strategy->name);
+}
+
 void eni_host_theory(eni_host *host, en_theory *theory_out)
 {
     const en_strategy *s = host->config.strategy;
     *theory_out = (en_theory){.size = sizeof *theory_out, .max_clocks_behind = INFINITY, .staleness = -1};
-    if (s->theory != NULL) s->theory(&host->table, host->state, theory_out);
+    if (s->theory == NULL) return;
+    begin_hook(host, "theory", NULL);
+    s->theory(&host->table, host->state, theory_out);
+    end_hook(host, EN_OK);
 }
 
 void eni_host_count(const eni_host *host, eni_host_counters *counters_out)

@@ -21,6 +21,7 @@
 
 #include "core/options.h"
 #include "core/trace.h"
+#include "core/hook.h"
 #include "core/wait_note.h"
 #include "entrain/strategy.h"
 #include "ops/mean.h"
@@ -82,6 +83,7 @@ typedef struct eni_transport {
 typedef struct eni_host_config {
     const en_strategy *strategy;
     const eni_options *options;
+    eni_hook_guard *hooks; /* told of every hook (core/hook.h); NULL: nobody watches */
     en_world world;
     uint64_t seed;
     const eni_buckets *buckets;
@@ -151,6 +153,14 @@ en_status eni_host_finish(eni_host *host);
 en_status eni_host_finish_bucket(eni_host *host, uint32_t bucket);
 en_status eni_host_end(eni_host *host);
 
+/* After the last step. EN_EBUG, logged: a request was never waited for, or gradients were not 0 and the
+ * weights are those of the beginning. */
+en_status eni_host_over(eni_host *host);
+
+/* EN_EBUG and its sentence, for whoever has compared all ranks' weights after the last step: a strategy with
+ * EN_REPLICATED has left them different. */
+en_status eni_host_not_replicated(const en_strategy *strategy);
+
 /* What the strategy says of the model to evaluate (EN_EVAL_*), and which arena slot this rank has of it: the
  * vector's, or param. EN_EBUG, logged: its hook answered what makes no sense. */
 en_status eni_host_eval(eni_host *host, int *which_out, uint32_t *slot_out);
@@ -171,6 +181,7 @@ typedef struct eni_host_counters {
     double staleness; /* of the last step's pushes, as the store measured it: the mean over the partitions */
     uint64_t steps;   /* optimizer steps on bucket 0 taken by this rank */
     float lr;         /* of the last step, or what the server would take */
+    uint32_t param_crc; /* of this rank's weights after the last step (eni_host_over); 0: not known */
     double group_bytes; /* GPUs, GROUP: what the all-reduces have sent, by the algorithm, and received as
                            much: what NCCL itself sends is not to be seen */
 } eni_host_counters;

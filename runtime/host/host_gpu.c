@@ -130,8 +130,11 @@ static void count_group(eni_host *host, const en_bucket *bucket)
 
 en_status eni_host_gpu_wait(eni_host *host, eni_request *r)
 {
-    EN_TRY(is_shared(host) ? wait_shared(host, r) : r->failed);
-    if (!is_shared(host)) EN_TRY(eni_gpu_steps_wait(host->config.gpu, r->bucket->id));
+    eni_host_leave_hook(host);
+    en_status st = is_shared(host) ? wait_shared(host, r) : r->failed;
+    if (st == EN_OK && !is_shared(host)) st = eni_gpu_steps_wait(host->config.gpu, r->bucket->id);
+    eni_host_return_to_hook(host);
+    EN_TRY(st);
     eni_host_stepped(host, r->bucket->id, &r->hyper);
     count_group(host, r->bucket);
     return EN_OK;

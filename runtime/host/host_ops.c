@@ -132,7 +132,9 @@ static double host_cost(en_host *table, int op, const en_bucket *bucket)
     if (t->cost != NULL) return t->cost(t->user, op, bucket->count * sizeof(float));
     if (!host->measured.is_done && host->is_planning && host->config.measure != NULL) {
         host->measured.is_done = true;
+        eni_host_leave_hook(host);
         host->measured.status = host->config.measure(host->config.measure_user, &host->measured.costs);
+        eni_host_return_to_hook(host);
     }
     if (!host->measured.is_done || host->measured.status != EN_OK) return NAN; /* a rule must not guess */
     return eni_costs_of(&host->measured.costs, op, host->config.world.nranks, bucket->count * sizeof(float));
@@ -314,16 +316,12 @@ static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, const
 {
     eni_request *r = request_new(host, REQ_COLL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
-    static const char *const names[] = {[EN_ALLREDUCE] = "all-reduce", [EN_REDUCE_SCATTER] = "reduce-scatter",
-                                        [EN_ALLGATHER] = "all-gather", [EN_REDUCE] = "reduce",
-                                        [EN_BCAST] = "broadcast",      [ENI_COLL_SENDRECV] = "sendrecv",
-                                        [ENI_COLL_BARRIER] = "barrier"};
     r->op = (eni_operation){.kind = ENI_OPERATION_COLL, .group = group, .coll = *op};
     r->then_step = then_step;
     r->is_mean = op->slot == ENI_SLOT_GRAD && op->what == EN_GRAD && eni_coll_is_reduction(op);
     if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SENDRECV)
         host->of[bucket->id].is_empty = 0; /* until it is known */
-    r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
+    r->what = eni_coll_op_name(op->op);
     if (then_step && host->has_shared_params) fuse(host, r);
     const int64_t begin = eni_host_now(host), updated = host->counters.update_ns;
     r->failed = eni_operation_start(host, &r->op);

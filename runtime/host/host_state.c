@@ -12,19 +12,11 @@
 
 /* ---- misuse ---- */
 
-/* "submit of bad (rank 1, step 3, bucket 2)"; outside of a hook, as a test calls: "a call of bad (rank 1)".
- */
+/* Outside of a hook, as a test calls: "a call of bad (rank 1)". */
 void eni_host_place(const eni_host *host, char *text, size_t bytes)
 {
-    size_t n = (size_t)snprintf(text, bytes, "%s of %s (rank %d",
-                                host->hook.name != NULL ? host->hook.name : "a call",
-                                host->config.strategy->name, host->config.world.rank);
-    if (!host->is_planning && n < bytes)
-        n += (size_t)snprintf(text + n, bytes - n, ", step %llu", (unsigned long long)host->now.step);
-    if (host->hook.bucket != NULL && n < bytes)
-        n += (size_t)snprintf(text + n, bytes - n, ", bucket %u",
-                              (unsigned)(host->hook.bucket - host->buckets));
-    if (n < bytes) snprintf(text + n, bytes - n, ")");
+    const eni_hook_place call = {"a call", host->config.strategy->name, {{"rank", host->config.world.rank}}};
+    eni_hook_place_text(host->hook.place.hook != NULL ? &host->hook.place : &call, text, bytes);
 }
 
 void eni_host_misuse(eni_host *host, const char *fmt, ...)
@@ -126,7 +118,7 @@ static eni_coll *group_of(const eni_host *host, const eni_operation *op)
     return op->group == EN_LOCAL ? host->config.local : host->config.coll;
 }
 
-en_status eni_operation_start(eni_host *host, eni_operation *op)
+static en_status start_operation(eni_host *host, eni_operation *op)
 {
     const eni_transport *t = &host->transport;
     eni_client *client = host->config.client;
@@ -140,6 +132,14 @@ en_status eni_operation_start(eni_host *host, eni_operation *op)
                                          .nsamples = op->nsamples,
                                          .covered = op->covered,
                                          .step = op->step});
+}
+
+en_status eni_operation_start(eni_host *host, eni_operation *op)
+{
+    eni_host_leave_hook(host);
+    const en_status st = start_operation(host, op);
+    eni_host_return_to_hook(host);
+    return st;
 }
 
 bool eni_operation_test(eni_host *host, const eni_operation *op)
@@ -189,7 +189,9 @@ en_status eni_host_complete(eni_host *host, eni_request *r)
 {
     if (r->is_complete || r->failed != EN_OK) return r->failed;
     r->is_complete = true;
+    eni_host_leave_hook(host);
     r->failed = wait_operation(host, &r->op);
+    eni_host_return_to_hook(host);
     host->counters.wait_ns += r->op.waited_ns;
     return r->failed;
 }

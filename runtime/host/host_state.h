@@ -43,10 +43,9 @@ typedef struct eni_request {
 
 /* The strategy's hook that runs. */
 typedef struct eni_host_hook {
-    const char *name;        /* NULL: none */
-    const en_bucket *bucket; /* of that hook, or NULL */
-    en_status verdict;       /* on it, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
-    bool has_refused;        /* in it the strategy has logged an error */
+    eni_hook_place place; /* .hook NULL: none */
+    en_status verdict;    /* on it, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
+    bool has_refused;     /* in it the strategy has logged an error */
 } eni_host_hook;
 
 /* The arena's slots by name. */
@@ -96,6 +95,13 @@ typedef struct eni_host_bucket {
     en_req reqs[EN_REQS]; /* the strategy's */
 } eni_host_bucket;
 
+/* Whether the strategy trains at all; not where vectors lie on a GPU. */
+typedef struct eni_host_progress {
+    uint64_t steps;
+    bool has_gradient;  /* one that was not 0 was submitted, at a rate above 0 */
+    uint32_t first_crc; /* of the weights before the first step */
+} eni_host_progress;
+
 typedef struct eni_host_measured {
     bool is_done; /* costs are here, or why there are none */
     en_status status;
@@ -120,6 +126,7 @@ struct eni_host {
     uint64_t rand_calls;
     eni_host_measured measured;
     en_req next_offer; /* SHARED: requests before it are offered, or are none of REQ_GPU */
+    eni_host_progress progress;
     eni_host_counters counters;
 };
 
@@ -166,6 +173,17 @@ static inline int eni_vec_is_valid(const eni_host *host, en_vec v)
 
 /* Where the host is, for people: "submit of bad (rank 1, step 3, bucket 2)". */
 void eni_host_place(const eni_host *host, char *text, size_t bytes);
+
+/* Around what may wait for others: that time is not the hook's, and what happens in it is not its doing. */
+static inline void eni_host_leave_hook(const eni_host *host)
+{
+    eni_hook_leave(host->config.hooks);
+}
+
+static inline void eni_host_return_to_hook(const eni_host *host)
+{
+    if (host->hook.place.hook != NULL) eni_hook_enter(host->config.hooks, &host->hook.place);
+}
 
 /* Logs what the hook that runs has done, with its place in front ("submit of bad (rank 1, step 3, bucket 2)
  * .."), and makes it fail. */

@@ -8,6 +8,7 @@
 
 #include "core/log.h"
 #include "core/try.h"
+#include "runtime/collective/group.h"
 #include "runtime/sim/world.h"
 
 /* ---- collectives --------------------------------------------------------------------------------------- */
@@ -159,6 +160,18 @@ static eni_collective *find_or_make(eni_sim_rank *rank, int group, const eni_col
     return c;
 }
 
+static eni_place_in_run place_of(uint64_t number, const eni_coll_op *op)
+{
+    return (eni_place_in_run){.epoch = 1,
+                              .seq = number,
+                              .op = op->op,
+                              .what = op->what,
+                              .bucket = op->bucket,
+                              .count = op->count,
+                              .dtype = ENI_COLL_F32,
+                              .step = (uint16_t)op->step};
+}
+
 static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out)
 {
     eni_sim *sim = rank->sim;
@@ -167,14 +180,14 @@ static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint
                         rank->world.rank, op->op);
     eni_collective *c = find_or_make(rank, group, op);
     if (c == NULL) return EN_ENOMEM;
-    if (c->op != op->op || c->what != op->what || c->bucket != op->bucket) {
-        eni_error("exchange",
-                  "call %" PRIu64
-                  " of the group is operation %d on bucket %u on rank %d, and %d on bucket %u on "
-                  "another; all ranks of a group make the same calls in the same order",
-                  c->number, op->op, op->bucket, rank->world.rank, c->op, c->bucket);
-        eni_sim_fail(sim, EN_EMISMATCH); /* the others would wait for ever */
-        return EN_EMISMATCH;
+    for (int32_t i = 0; i < c->n; i++) { /* who came first, if anybody */
+        const rank_part *other = &c->entries[i];
+        if (other->rank == NULL) continue;
+        const eni_place_in_run ours = place_of(c->number, op), theirs = place_of(c->number, &other->op);
+        const en_status st = eni_group_agree(rank->world.rank, &ours, other->rank->world.rank, &theirs);
+        if (st != EN_OK) eni_sim_fail(sim, st); /* the others would wait for ever */
+        EN_TRY(st);
+        break;
     }
     *ticket_out = eni_sim_rank_begin(rank, 1, "a collective", op->bucket, 0);
     c->entries[rank->world.rank - c->first] =

@@ -42,6 +42,8 @@ static en_status new_core(eni_sim *sim, int32_t index)
         counts[b] = sim->buckets->bucket[b].hi - sim->buckets->bucket[b].lo;
     const eni_store_config config = {.strategy = sim->config->strategy,
                                      .options = sim->options,
+                                     .hooks = sim->config->hooks,
+                                     .watch = ENI_WATCH_ALL,
                                      .optimizer = sim->optimizer,
                                      .hyper = sim->config->hyper,
                                      .schedule = sim->config->schedule,

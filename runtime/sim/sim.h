@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "core/digest.h"
+#include "core/hook.h"
 #include "core/options.h"
 #include "entrain/strategy.h"
 #include "ops/mean.h"
@@ -81,6 +82,7 @@ typedef struct eni_sim_event {
 typedef struct eni_sim_config {
     const en_strategy *strategy;
     const eni_options *options; /* NULL: all defaults of the strategy */
+    eni_hook_guard *hooks;      /* told of every hook (core/hook.h); NULL: nobody watches */
     const eni_sim_problem *problem;
     int32_t nranks;     /* at most ENI_MEAN_MAX */
     int32_t nshards;    /* 0: 1 */

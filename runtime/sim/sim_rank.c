@@ -100,6 +100,7 @@ static en_status open_host(eni_sim_rank *rank)
                                      .cost = cost};
     const eni_host_config config = {.strategy = sim->config->strategy,
                                     .options = sim->options,
+                                    .hooks = sim->config->hooks,
                                     .world = rank->world,
                                     .seed = sim->config->seed,
                                     .buckets = sim->buckets,
@@ -241,7 +242,7 @@ static en_status train(eni_sim_rank *rank)
     EN_TRY(open_host(rank));
     while (rank->sim->status == EN_OK && assign(rank))
         EN_TRY(take_step(rank));
-    return EN_OK;
+    return rank->sim->status == EN_OK ? eni_host_over(rank->host) : EN_OK;
 }
 
 void eni_sim_rank_body(void *rank_)

@@ -12,6 +12,7 @@
 #include "runtime/store/store.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -253,10 +254,22 @@ static en_status answer(eni_store *store, eni_partition *part, eni_call *call, i
     return EN_OK;
 }
 
-/* Asks on_pull for every held call, in the order of arrival, and answers those it lets go. */
+/* "rank 0 at clock 4, rank 1 at clock 5": whose calls are held. */
+static void list_held(const eni_partition *part, char *text, size_t bytes)
+{
+    size_t n = 0;
+    for (const eni_call *call = part->held_first; call != NULL && n < bytes; call = call->next)
+        if (!call->is_snapshot)
+            n += (size_t)snprintf(text + n, bytes - n, "%srank %d at clock %llu", n > 0 ? ", " : "",
+                                  call->msg.src, (unsigned long long)call->msg.clock);
+}
+
+/* Asks on_pull for every held call, in the order of arrival, and answers those it lets go. Where it holds
+ * every client's and no timer is set, nobody is left whose push could let one go: that is the end. */
 static en_status offer_held(eni_store *store, eni_partition *part)
 {
     const en_strategy *strategy = store->config.strategy;
+    uint32_t nheld = 0;
     if (!part->is_initialised) return EN_OK;
     for (eni_call *call = part->held_first, *next; call; call = next) {
         next = call->next;
@@ -272,11 +285,19 @@ static en_status offer_held(eni_store *store, eni_partition *part)
         } else if (verdict == EN_HOLD) {
             store->client[call->msg.src].stats.holds += !call->was_asked;
             call->was_asked = 1;
+            nheld++;
         } else {
             EN_TRY(answer(store, part, call, 0));
         }
     }
-    return EN_OK;
+    if (nheld == 0 || nheld < part->pub.nclients || part->has_timer) return EN_OK;
+    char held[200];
+    list_held(part, held, sizeof held);
+    return eni_fail(
+        EN_EBUG, "store",
+        "on_pull of %s (shard %u, bucket %u, version %llu) holds every client's call (%s), and no "
+        "timer is set: nobody could ever push again",
+        strategy->name, part->pub.shard, part->pub.bucket, (unsigned long long)part->pub.version, held);
 }
 
 /* ---- members and timers -------------------------------------------------------------------------------- */

@@ -56,6 +56,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/hook.h"
 #include "core/options.h"
 #include "entrain/strategy.h"
 #include "ops/mean.h"
@@ -65,11 +66,18 @@
 typedef struct eni_store eni_store;
 typedef struct eni_version_buffer eni_version_buffer; /* weights of one version */
 
+/* Of which pushes the store looks whether on_push has written weights without saying so (touch), or has made
+ * them infinite or NaN: it costs a pass over the partition before and after. FIRST: the first 100 pushes of
+ * each partition, and every 1,000th. */
+typedef enum eni_store_watch { ENI_WATCH_NONE, ENI_WATCH_FIRST, ENI_WATCH_ALL } eni_store_watch;
+
 /* Everything that is fixed before the first event. Pointers are borrowed and outlive the store, but for
  * bucket_counts, which is copied. */
 typedef struct eni_store_config {
     const en_strategy *strategy;
     const eni_options *options; /* NULL: the strategy has none */
+    eni_hook_guard *hooks;      /* told of every hook; NULL: nobody watches */
+    eni_store_watch watch;
     const eni_optimizer *optimizer;
     eni_hyper hyper; /* momentum, weight_decay, nesterov; lr and step are set per step */
     eni_schedule schedule;

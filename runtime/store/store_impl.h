@@ -77,7 +77,8 @@ typedef struct eni_partition {
     uint32_t nstaged, staged_room;
     int has_timer;
     int64_t timer_ns;
-    uint64_t fired; /* the event in which on_timer ran last: once per event, however it is set again */
+    uint64_t hook_pushes; /* on_push has run so often in this process */
+    uint64_t fired;       /* the event in which on_timer ran last: once per event, however it is set again */
 } eni_partition;
 
 typedef enum eni_presence { ENI_ABSENT, ENI_ACTIVE, ENI_FINISHED, ENI_LEFT } eni_presence;
@@ -90,11 +91,10 @@ typedef struct eni_client_record {
 
 /* The strategy's hook that runs. */
 typedef struct eni_store_hook {
-    const char *name;    /* NULL: none */
-    eni_partition *part; /* its */
+    eni_partition *part; /* its; NULL: no hook runs */
     eni_call *call;      /* whose message it has; NULL: none */
-    int32_t client;      /* whose message or membership; -1: nobody's */
-    en_status verdict;   /* on it, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
+    eni_hook_place place;
+    en_status verdict; /* on it, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
 } eni_store_hook;
 
 /* The arguments of eni_mean, and where it goes. */

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/crc32c.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/rng.h"
@@ -453,26 +454,24 @@ void eni_partition_recount(const eni_store *store, eni_partition *part)
 /* Logs what the hook that runs has done, with its place in front, and makes it fail. */
 __attribute__((format(printf, 2, 3))) static void misuse(eni_store *store, const char *fmt, ...)
 {
-    char text[320];
-    const eni_partition *part = store->hook.part;
+    char place[160], text[320];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     store->hook.verdict = EN_EBUG;
-    if (store->hook.name == NULL) {
+    if (store->hook.part == NULL) {
         eni_error("store", "%s, outside of a hook, %s", store->config.strategy->name, text);
         return;
     }
-    eni_error("store", "%s of %s (shard %u, bucket %u, version %llu, rank %d) %s", store->hook.name,
-              store->config.strategy->name, part->pub.shard, part->pub.bucket,
-              (unsigned long long)part->pub.version, store->hook.client, text);
+    eni_hook_place_text(&store->hook.place, place, sizeof place);
+    eni_error("store", "%s %s", place, text);
 }
 
 /* 1 if `part` is the one whose hook runs; else misuse of `operation`. */
 static int knows(eni_store *store, const char *operation, const en_partition *part)
 {
-    if (store->hook.name != NULL && part == &store->hook.part->pub) return 1;
+    if (store->hook.part != NULL && part == &store->hook.part->pub) return 1;
     misuse(store, "called %s with a partition that is not the hook's", operation);
     return 0;
 }
@@ -625,30 +624,60 @@ static en_status begin_hook(eni_store *store, const char *hook, eni_partition *p
                             int32_t client)
 {
     if (!(store->config.strategy->flags & EN_ROUNDS)) EN_TRY(eni_partition_own(store, part));
-    store->hook.name = hook;
-    store->hook.part = part;
-    store->hook.call = call;
-    store->hook.client = client;
-    store->hook.verdict = EN_OK;
+    store->hook = (eni_store_hook){.part = part,
+                                   .call = call,
+                                   .place = {.hook = hook,
+                                             .plugin = store->config.strategy->name,
+                                             .number = {{"shard", part->pub.shard},
+                                                        {"bucket", part->pub.bucket},
+                                                        {"version", (int64_t)part->pub.version},
+                                                        {client >= 0 ? "rank" : NULL, client}}}};
+    eni_hook_enter(store->config.hooks, &store->hook.place);
     return EN_OK;
 }
 
 static en_status end_hook(eni_store *store)
 {
-    store->hook.name = NULL;
+    eni_hook_leave(store->config.hooks);
     store->hook.part = NULL;
     store->hook.call = NULL;
     return store->hook.verdict;
 }
 
+static bool is_watched(const eni_store *store, eni_partition *part)
+{
+    enum { FIRST = 100, EVERY = 1000 };
+    const uint64_t n = part->hook_pushes++;
+    return store->config.watch == ENI_WATCH_ALL ||
+           (store->config.watch == ENI_WATCH_FIRST && (n < FIRST || n % EVERY == 0));
+}
+
+static uint32_t crc_of(const eni_partition *part)
+{
+    return eni_crc32c(0, part->pub.w, part->pub.count * sizeof(float));
+}
+
+/* After on_push: the weights as they were, or as a step or touch has told of. */
+static void check_weights(eni_store *store, const eni_partition *part, uint64_t version, uint32_t crc)
+{
+    if (part->pub.version == version && crc_of(part) != crc)
+        misuse(store, "has written the weights and not called touch");
+    else if (store->did_touch && !eni_all_finite(part->pub.w, part->pub.count))
+        misuse(store, "has left a weight that is not finite");
+}
+
 en_status eni_store_hook_push(eni_store *store, eni_partition *part, eni_call *call)
 {
     EN_TRY(begin_hook(store, "on_push", part, call, call->msg.src));
+    const bool watches = is_watched(store, part);
+    const uint64_t version = part->pub.version;
+    const uint32_t crc = watches ? crc_of(part) : 0;
     en_status st = store->config.strategy->on_push(&store->table, part->state, &part->pub, &call->msg);
     if (st < 0 || st > EN_EBUG || st == EN_ESTOP || st == EN_EINTR || st == EN_EPEER || st == EN_EMEMBER) {
         misuse(store, "returned %d, which only the host may say", st);
         st = EN_EBUG;
     }
+    if (watches && store->hook.verdict == EN_OK) check_weights(store, part, version, crc);
     const en_status judged = end_hook(store);
     return judged != EN_OK ? judged : st;
 }

@@ -40,7 +40,7 @@ typedef struct server {
 static void *run_server(void *user)
 {
     server *s = user;
-    s->status = eni_psd_run(&s->config, NULL, EN_BUILD_DIR "/plugins", s->interrupt_fd);
+    s->status = eni_psd_run(&s->config, NULL, EN_BUILD_DIR "/plugins", s->interrupt_fd, NULL);
     return NULL;
 }
 
@@ -356,7 +356,7 @@ static void a_strategy_without_a_server_is_wrong_use(void **state)
     char *argv[] = {"psd", "--listen=tcp://127.0.0.1:0", "--strategy=ring", "--world-size=2", "--quiet"};
     eni_config config;
     assert_int_equal(eni_config_parse(ENI_PSD, 5, argv, &config), EN_OK);
-    assert_int_equal(eni_psd_run(&config, NULL, EN_BUILD_DIR "/plugins", -1), EN_EINVAL);
+    assert_int_equal(eni_psd_run(&config, NULL, EN_BUILD_DIR "/plugins", -1, NULL), EN_EINVAL);
     eni_config_fini(&config);
 }
 

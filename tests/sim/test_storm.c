@@ -51,7 +51,8 @@ static void promises_hold_under_faults(void **state)
         eni_fault_stats f = {0};
         const clock_t begin = clock();
         for (uint64_t seed = first; seed < first + seeds; seed++)
-            failed += eni_fault_test(s.strategy, s.options, all[i].spec, all[i].promise, seed, &f) != EN_OK;
+            failed +=
+                eni_fault_test(NULL, s.strategy, s.options, all[i].spec, all[i].promise, seed, &f) != EN_OK;
         printf("PROMISE storm: %s, %" PRIu64 " seeds in %.1f s: %" PRIu64 " messages, %" PRIu64
                " lost, %" PRIu64 " doubled, %" PRIu64 " late; %" PRIu64 " stores and %" PRIu64
                " ranks died\n",
@@ -72,9 +73,9 @@ static void a_seed_is_a_fault_plan(void **state)
     for (uint64_t seed = 1; seed < 20; seed++) {
         eni_fault_stats a = {0}, b = {0};
         for (int i = 0; i < 2; i++)
-            assert_int_equal(
-                eni_fault_test(s.strategy, s.options, "ssp:bound=1", ENI_PROMISE_AT_ONCE, seed, i ? &b : &a),
-                EN_OK);
+            assert_int_equal(eni_fault_test(NULL, s.strategy, s.options, "ssp:bound=1", ENI_PROMISE_AT_ONCE,
+                                            seed, i ? &b : &a),
+                             EN_OK);
         assert_memory_equal(&a, &b, sizeof a);
     }
     eni_options_free(s.options);
@@ -97,7 +98,7 @@ static void a_broken_promise_says_how_to_see_it_again(void **state)
     eni_log_set_sink(keep_last, said);
     en_status st = EN_OK;
     while (st == EN_OK && ++seed < 100)
-        st = eni_fault_test(s.strategy, s.options, "SPEC", ENI_PROMISE_EXACT, seed, &f);
+        st = eni_fault_test(NULL, s.strategy, s.options, "SPEC", ENI_PROMISE_EXACT, seed, &f);
     eni_log_set_sink(NULL, NULL);
     assert_int_equal(st, EN_EBUG);
     snprintf(line, sizeof line,

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "tests/store/store_rig.h"
 
@@ -254,11 +255,53 @@ static void misuse_in_a_timer_ends_the_shard(void **state)
     in_timer = NULL;
 }
 
+static eni_store_event finished(int32_t client)
+{
+    return (eni_store_event){
+        .type = ENI_STORE_MEMBER, .client = client, .incarnation = 1, .member = EN_MEMBER_FINISHED};
+}
+
+/* Every client's call of a partition is held, and nothing is left that could let one go: by a push, by a
+ * client that finishes, by a timer that rings for the last time. */
+static void everybody_held_ends_the_shard(void **state)
+{
+    (void)state;
+    eni_store_config config = rig_config(&bad, 2, counts, 2);
+    float data[COUNT] = {1};
+    push_returns = EN_OK;
+    pull_returns = EN_HOLD;
+    for (int by = 0; by < 3; by++) {
+        rig r = rig_new(&config);
+        in_push = by == 2 ? set_timer : NULL;
+        errors = 0;
+        const eni_store_event first = push_of(0, 0, 1, data), second = push_of(1, 0, 1, data),
+                              other = push_of(1, 1, 1, data), last = finished(1),
+                              due = {.type = ENI_STORE_TIMER, .now_ns = r.now_ns + ENI_SECOND};
+        assert_int_equal(eni_store_step(r.store, &first, &r.actions), EN_OK);
+        assert_int_equal(eni_store_step(r.store, &other, &r.actions), EN_OK); /* of another bucket */
+        if (by == 2) assert_int_equal(eni_store_step(r.store, &second, &r.actions), EN_OK);
+        assert_int_equal(errors, 0);
+        assert_int_equal(eni_store_step(r.store,
+                                        by == 0   ? &second
+                                        : by == 1 ? &last
+                                                  : &due,
+                                        &r.actions),
+                         EN_EBUG);
+        assert_int_equal(errors, 1);
+        assert_non_null(strstr(said, "on_pull of bad (shard 0, bucket "));
+        assert_non_null(strstr(said, "holds every client's call"));
+        assert_non_null(strstr(said, by == 1 ? "(rank 0 at clock 1)" : "rank 1 at clock 1"));
+        rig_free(&r);
+    }
+    in_push = NULL;
+    pull_returns = EN_REPLY_WEIGHTS;
+}
+
 int main(void)
 {
     eni_log_set_sink(listen_to, NULL);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(misuse_is_refused),
-                                       cmocka_unit_test(statuses_that_are_the_hosts),
-                                       cmocka_unit_test(misuse_in_a_timer_ends_the_shard)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(misuse_is_refused), cmocka_unit_test(statuses_that_are_the_hosts),
+        cmocka_unit_test(misuse_in_a_timer_ends_the_shard), cmocka_unit_test(everybody_held_ends_the_shard)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,10 @@
-/* misuse_plugin.c - two strategies that break the contract in the way that their option `deed` says, on rank
+/* misuse_plugin.c - three strategies that break the contract in the way that their option `deed` says, on rank
  * 1 at step 2 in bucket 0, or in psd: a real run must end with a line that names them, and no crash. */
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "entrain/strategy.h"
 
 enum { UNKNOWN_REQUEST = 1, EVAL_99, FOREIGN_VECTOR, STOP, GROUP, WORD, NO_BUCKET, NO_KEY, TWICE, FAIL };
-enum { PEER = 1, ABSORB_TWICE, STEP_NOWHERE, ANSWER_WORD, ANSWER_COPY, SAY_STOP, WRONG_ANSWER };
-enum { EXIT = 20, LEAVE, ALL_LEAVE }; /* in both halves: exit(0), _exit(0), and that on all ranks */
+enum { LAZY = 11, UNWAITED, OTHER_CALL }; /* on all ranks, but the last */
+enum { PEER = 1, ABSORB_TWICE, STEP_NOWHERE, ANSWER_WORD, ANSWER_COPY, SAY_STOP, WRONG_ANSWER, HOLD_ALL, UNTOUCHED, NOT_FINITE };
 
 static const en_option options[] = {
     {.size = sizeof(en_option), .type = EN_OPT_INT, .key = "deed", .help = "what to do", .max = 100}, {0}};
@@ -20,12 +17,16 @@ static int deed_of(en_host *host, const en_bucket *bucket)
 static en_status ring_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    const int deed = deed_of(host, bucket);
+    const int deed = deed_of(host, bucket), of_all = (int)host->num(host, "deed");
+    if (of_all == LAZY) return EN_OK;
+    if (deed == OTHER_CALL) {
+        req[0] = host->coll(host, EN_BCAST, EN_WORLD, EN_WEIGHTS, bucket, bucket->param);
+        return EN_OK;
+    }
     req[0] = host->mean_step(host, bucket);
-    if ((int)host->num(host, "deed") == ALL_LEAVE && bucket->step == 2) _exit(0);
+    if (of_all == UNWAITED && bucket->step == 2 && bucket->id == 0)
+        req[1] = host->coll(host, EN_ALLREDUCE, EN_WORLD, EN_DELTA, bucket, host->vec(host, "more", bucket));
     switch (deed) {
-    case EXIT: exit(0);
-    case LEAVE: _exit(0);
     case UNKNOWN_REQUEST: host->wait(host, 123456); break;
     case FOREIGN_VECTOR: host->lin(host, bucket->grad, 1, bucket->grad + (90u << 16), 1); break;
     case STOP: return EN_ESTOP;
@@ -45,6 +46,19 @@ static en_status ring_finish(en_host *host, void *state, const en_bucket *bucket
     en_status st = host->wait(host, req[0]);
     if (deed_of(host, bucket) == TWICE && st == EN_OK) st = host->wait(host, req[0]); /* allowed */
     return st;
+}
+
+static en_status ring_plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
+{
+    (void)state, (void)lo, (void)hi;
+    return host->vec(host, "more", bucket) != 0 ? EN_OK : EN_ENOMEM;
+}
+
+/* Everybody by himself. */
+static en_status alone_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
+{
+    (void)state, (void)req;
+    return host->step(host, bucket);
 }
 
 static int ring_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
@@ -71,8 +85,11 @@ static en_status store_push(en_store *store, void *state, const en_partition *pa
     case ANSWER_WORD: store->answer(store, msg, 77); break;
     case ANSWER_COPY: store->answer(store, &(en_msg){.src = 5000}, 0); break;
     case SAY_STOP: return EN_ESTOP;
-    case EXIT: exit(0);
-    case LEAVE: _exit(0);
+    case UNTOUCHED: part->w[0] += 1; return EN_OK;
+    case NOT_FINITE:
+        part->w[0] = 1.0f / 0.0f;
+        store->touch(store, part);
+        return EN_OK;
     default: break;
     }
     const en_status st = store->absorb(store, part, msg, 1);
@@ -82,7 +99,8 @@ static en_status store_push(en_store *store, void *state, const en_partition *pa
 static int store_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state, (void)part;
-    return msg->clock == 2 && (int)store->num(store, "deed") == WRONG_ANSWER ? 99 : EN_REPLY_WEIGHTS;
+    const int deed = msg->clock == 2 ? (int)store->num(store, "deed") : 0;
+    return deed == WRONG_ANSWER ? 99 : deed == HOLD_ALL ? EN_HOLD : EN_REPLY_WEIGHTS;
 }
 
 static const en_strategy on_store = {.abi = EN_STRATEGY_ABI,
@@ -95,13 +113,23 @@ static const en_strategy on_store = {.abi = EN_STRATEGY_ABI,
                                      .on_push = store_push,
                                      .on_pull = store_pull};
 
+static const en_strategy alone = {.abi = EN_STRATEGY_ABI,
+                                  .size = sizeof(en_strategy),
+                                  .name = "misuse-replicated",
+                                  .help = "says that all ranks have the same weights",
+                                  .flags = EN_SYNCHRONOUS | EN_REPLICATED,
+                                  .options = options,
+                                  .next = &on_store,
+                                  .submit = alone_submit};
+
 static const en_strategy on_ring = {.abi = EN_STRATEGY_ABI,
                                     .size = sizeof(en_strategy),
                                     .name = "misuse",
                                     .help = "breaks the contract in a worker",
                                     .flags = EN_SYNCHRONOUS,
                                     .options = options,
-                                    .next = &on_store,
+                                    .next = &alone,
+                                    .plan = ring_plan,
                                     .submit = ring_submit,
                                     .finish = ring_finish,
                                     .eval = ring_eval};

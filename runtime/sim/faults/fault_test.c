@@ -21,6 +21,7 @@ enum { UNKNOWN = 0, CALLED, ANSWERED, ORPHANED };
 
 typedef struct trial {
     const en_strategy *strategy;
+    eni_hook_guard *hooks;
     const eni_options *options;
     eni_promise promise;
     eni_rng_key key;
@@ -182,6 +183,7 @@ static void draw_run(trial *t)
     t->config = (eni_sim_config){
         .strategy = t->strategy,
         .options = t->options,
+        .hooks = t->hooks,
         .nranks = t->ranks,
         .nshards = t->shards,
         .local_size = t->strategy->flags & EN_LEADERS_ARE_CLIENTS ? t->ranks / 2 : 0,
@@ -282,10 +284,11 @@ int eni_promise_parse(const char *word, const char *strategy_name)
     return -1;
 }
 
-en_status eni_fault_test(const en_strategy *strategy, const eni_options *options, const char *spec,
-                         eni_promise promise, uint64_t seed, eni_fault_stats *figures)
+en_status eni_fault_test(eni_hook_guard *hooks, const en_strategy *strategy, const eni_options *options,
+                         const char *spec, eni_promise promise, uint64_t seed, eni_fault_stats *figures)
 {
     trial t = {.strategy = strategy,
+               .hooks = hooks,
                .options = options,
                .promise = promise,
                .key = {.seed = seed, .purpose = ENI_RNG_SIM, .rank = STREAM}};

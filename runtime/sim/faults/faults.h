@@ -13,6 +13,7 @@
 
 #include <stdint.h>
 
+#include "core/hook.h"
 #include "core/options.h"
 #include "entrain/strategy.h"
 
@@ -87,7 +88,7 @@ int eni_promise_parse(const char *word, const char *strategy_name);
 
 /* Runs one seed. `spec` is how the strategy was named, for the line that repeats it. Adds to *figures. EN_OK;
  * EN_EBUG: a promise was broken; or as eni_sim_run. A failure is logged with the line that repeats it. */
-en_status eni_fault_test(const en_strategy *strategy, const eni_options *options, const char *spec,
-                         eni_promise promise, uint64_t seed, eni_fault_stats *figures);
+en_status eni_fault_test(eni_hook_guard *hooks, const en_strategy *strategy, const eni_options *options,
+                         const char *spec, eni_promise promise, uint64_t seed, eni_fault_stats *figures);
 
 #endif
