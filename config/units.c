@@ -13,7 +13,7 @@ typedef struct unit {
     double factor;
 } unit;
 
-static const unit sizes[] = {{"", 1},         {"B", 1},        {"kB", 1e3},     {"MB", 1e6}, {"GB", 1e9},
+static const unit sizes[] = {{"B", 1},        {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
                              {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {NULL, 0}};
 static const unit bits[] = {
     {"bit", 1.0 / 8}, {"kbit", 1e3 / 8}, {"Mbit", 1e6 / 8}, {"Gbit", 1e9 / 8}, {NULL, 0}};
@@ -80,7 +80,8 @@ bool eni_parse_rate(const char *text, uint64_t *bytes_per_s_out)
     if (length == 0 || length >= sizeof plain) return false;
     memcpy(plain, text, length);
     plain[length] = '\0';
-    if (!with_unit(plain, bits, &bytes) && !with_unit(plain, sizes, &bytes)) return false;
+    const bool is_bits = with_unit(plain, bits, &bytes);
+    if (!is_bits && (plain[length - 1] != 'B' || !with_unit(plain, sizes, &bytes))) return false;
     if (bytes < 1) return false;
     *bytes_per_s_out = (uint64_t)llround(bytes);
     return true;

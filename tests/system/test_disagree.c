@@ -195,7 +195,7 @@ static void test_workers(void **state)
          {"bucket-cap-mb", "2", "1"}},
         {"network",
          {0},
-         {"--strategy=ring --model=toy --net=rate:200", "--strategy=ring --model=toy --net=rate:300B"},
+         {"--strategy=ring --model=toy --net=rate:200B", "--strategy=ring --model=toy --net=rate:300B"},
          {"net-rate", "200", "300"}},
         {"evaluation",
          {0},
