@@ -112,7 +112,7 @@ static int run_command(const command *c, int argc, char **argv)
     return code;
 }
 
-int main(int argc, char **argv)
+static int dispatch(int argc, char **argv)
 {
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
@@ -135,4 +135,13 @@ int main(int argc, char **argv)
     eni_error("entrain", "\"%.80s\" is no command; the nearest is %s, and `entrain --help` lists all",
               argv[1], nearest);
     return 2;
+}
+
+/* A full disk shows when the last buffer is written. Who reads no further than he likes is told nothing. */
+int main(int argc, char **argv)
+{
+    const int code = dispatch(argc, argv);
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    if (errno != EPIPE) eni_error("entrain", "cannot write to standard output: %s", strerror(errno));
+    return code != 0 ? code : 1;
 }

@@ -6,8 +6,11 @@
  * Nested mappings, anchors, aliases, repeated keys and several documents are refused: a configuration has
  * one level, and what a reader sees is what holds. */
 #include <errno.h>
-#include <stdio.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
 #include <yaml.h>
 
 #include "config/keys.h"
@@ -154,23 +157,43 @@ en_status eni_config_yaml(eni_config *config, const char *text, size_t bytes, co
     return st;
 }
 
+/* At most `room` bytes; -1 and errno. A pipe whose other end says nothing is given up after 5 s. */
+static ssize_t read_all(int fd, char *text, size_t room)
+{
+    enum { TIMEOUT_MS = 5000 };
+    size_t n = 0;
+    for (;;) {
+        struct pollfd in = {.fd = fd, .events = POLLIN};
+        const int ready = poll(&in, 1, TIMEOUT_MS);
+        if (ready == 0) errno = ETIMEDOUT;
+        if (ready <= 0) return -1;
+        const ssize_t got = read(fd, text + n, room - n);
+        if (got < 0 && errno == EAGAIN) continue;
+        if (got <= 0) return got < 0 ? -1 : (ssize_t)n;
+        n += (size_t)got;
+    }
+}
+
 en_status eni_config_file(eni_config *config, const char *path)
 {
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
         return eni_fail(errno == ENOENT ? EN_ENOENT : EN_EIO, "config",
                         "--config: \"%.200s\" cannot be opened: %s; give a YAML file", path, strerror(errno));
     char *text = eni_alloc(MAX_BYTES + 1);
-    const size_t bytes = text == NULL ? 0 : fread(text, 1, MAX_BYTES + 1, file);
-    en_status st = text == NULL ? EN_ENOMEM : ferror(file) ? EN_EIO : bytes > MAX_BYTES ? EN_EINVAL : EN_OK;
+    const ssize_t bytes = text == NULL ? -1 : read_all(fd, text, MAX_BYTES + 1);
+    en_status st = text == NULL                ? EN_ENOMEM
+                   : bytes < 0                 ? EN_EIO
+                   : (size_t)bytes > MAX_BYTES ? EN_EINVAL
+                                               : EN_OK;
     if (st == EN_EIO)
         eni_error("config", "--config: \"%.200s\" cannot be read: %s; give a YAML file", path,
                   strerror(errno));
     if (st == EN_EINVAL)
         eni_error("config", "--config: \"%.200s\" is over %u bytes; give a YAML file of keys", path,
                   MAX_BYTES);
-    if (st == EN_OK) st = eni_config_yaml(config, text, bytes, path);
+    if (st == EN_OK) st = eni_config_yaml(config, text, (size_t)bytes, path);
     eni_free(text);
-    fclose(file);
+    close(fd);
     return st;
 }

@@ -21,6 +21,7 @@ int eni_signals_open(void)
     if (!is_ignored(SIGHUP)) sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* `ulimit -f`: the write says EFBIG */
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 

@@ -5,7 +5,7 @@
 #include "entrain/status.h"
 
 /* Blocks them (SIGHUP: unless it is ignored, as under nohup) for this thread and those it starts, ignores
- * SIGPIPE, and returns a signalfd; -1 if the system has none. Main thread, before any other starts. */
+ * SIGPIPE and SIGXFSZ, and returns a signalfd; -1 if the system has none. Main thread, before any other starts. */
 int eni_signals_open(void);
 
 /* The exit code of a program that ended with `st`: 0; 2 where another command or file is needed (EN_EINVAL,

@@ -497,6 +497,38 @@ static void test_outputs(void **state)
     assert_string_equal(text, "kept");
 }
 
+/* What is printed and not written: no success. Whoever stops reading is told nothing, and no success either. */
+static void test_standard_output(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {
+        "strategies", "models", "data", "ps", "--help", "run --help", "sim --strategy=ring --steps=2"};
+    enum { COMMANDS = sizeof commands / sizeof *commands };
+    for (int i = 0; i < COMMANDS; i++) {
+        char script[400];
+        process p;
+        snprintf(script, sizeof script, "exec " EN_BUILD_DIR "/entrain %s > /dev/full\n", commands[i]);
+        write_text("full.sh", script);
+        process_start(&p, "/bin/sh", NULL, "%s", at("full.sh"));
+        const int code = process_wait(&p, WITHIN);
+        if (code != 1 || process_says(&p, "cannot write to standard output", "No space left") != 1)
+            fail_msg("%s > /dev/full: exit %d\n%s", commands[i], code, process_err(&p));
+    }
+    promise("standard output on a full disk: %d of %d commands say so and end with 1", COMMANDS, COMMANDS);
+}
+
+/* A pipe that nobody writes to is no file, after 5 s. */
+static void test_silent_pipe(void **state)
+{
+    (void)state;
+    process p;
+    assert_int_equal(mkfifo(at("pipe"), 0600), 0);
+    process_start(&p, "entrain", NULL, "run --config=%s", at("pipe"));
+    const int code = process_wait(&p, 5 + WITHIN);
+    if (code != 2 || process_says(&p, "pipe\" cannot be read", "timed out; give a YAML file") != 1)
+        fail_msg("--config=PIPE: exit %d\n%s", code, process_err(&p));
+}
+
 /* Modes mean nothing to root's children, unless they may not inherit that. Last: it is for good. */
 static void test_permissions(void **state)
 {
@@ -597,11 +629,12 @@ static void test_rank_that_never_comes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flags),      cmocka_unit_test(test_commands),
-        cmocka_unit_test(test_yaml),       cmocka_unit_test(test_data),
-        cmocka_unit_test(test_weights),    cmocka_unit_test(test_plugins),
-        cmocka_unit_test(test_outputs),    cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_rank_that_never_comes),
+        cmocka_unit_test(test_flags),       cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_yaml),        cmocka_unit_test(test_data),
+        cmocka_unit_test(test_weights),     cmocka_unit_test(test_plugins),
+        cmocka_unit_test(test_outputs),     cmocka_unit_test(test_standard_output),
+        cmocka_unit_test(test_silent_pipe), cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_rank_that_never_comes),
         cmocka_unit_test(test_permissions)};
     return system_main(tests);
 }
