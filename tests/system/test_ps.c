@@ -204,7 +204,8 @@ static void test_slow_disk(void **state)
     process_start(&p, "/usr/bin/strace", NULL,
                   "-f -qq --seccomp-bpf -o /dev/null -e trace=/rename -e "
                   "inject=/rename:delay_enter=3000000:when=2 " EN_BUILD_DIR
-                  "/entrain run -n 2 --strategy=ring --peer-timeout=1s --quiet --steps=40000 " TOY);
+                  "/entrain run -n 2 --strategy=ring --peer-timeout=1s --quiet --straggler=0:1000 "
+                  "--steps=1000 " TOY);
     const int code = process_wait(&p, GUARD);
     if (code == 127 || process_says(&p, "ptrace", "") > 0) system_skip("strace cannot trace here");
     if (code != 0) fail_msg("it ended with %d:\n%s", code, process_err(&p));
