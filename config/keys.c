@@ -78,10 +78,10 @@ static const char *check_net(const char *text)
 {
     uint64_t rate;
     int64_t delay;
-    return eni_net_parse(text, &rate, &delay)
-               ? NULL
-               : "rate:RATE,delay:TIME, or one of them, as rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
-"(bytes a second) or bit";
+    return eni_net_parse(text, &rate, &delay) ? NULL
+                                              : "rate:RATE,delay:TIME, or one of them, as "
+                                                "rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
+                                                "(bytes a second) or bit";
 }
 
 static const char *check_count(const char *text)

@@ -596,7 +596,7 @@ static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
 static en_status check_replicated(const eni_rank *self, const json_t *reports)
 {
     const json_t *first = report_of_rank(reports, 0);
-    if (!(self->job.strategy->flags & EN_REPLICATED) || first == NULL) return EN_OK;
+    if (!(self->job.strategy->flags & EN_REPLICATED) || self->job.is_claiming || first == NULL) return EN_OK;
     for (int r = 1; r < self->world.nranks; r++) {
         const json_t *other = report_of_rank(reports, r);
         if (other != NULL && json_integer_value(json_object_get(other, "param_crc")) !=

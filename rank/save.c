@@ -445,7 +445,8 @@ static en_status collect_weights(collection *k)
     eni_rank *self = k->self;
     if (!differs(k, 0))
         return self->world.rank == 0 ? keep(k->self, k->c, "", own_flat(k, ENI_SLOT_PARAM)) : EN_OK;
-    if (self->job.strategy->flags & EN_REPLICATED) return eni_host_not_replicated(self->job.strategy);
+    if (self->job.strategy->flags & EN_REPLICATED && !self->job.is_claiming)
+        return eni_host_not_replicated(self->job.strategy);
     EN_TRY(eni_snapshot(self)); /* the model that the strategy names: a mean, mostly */
     return self->world.rank == 0 ? keep(k->self, k->c, "", own_flat(k, ENI_SLOT_EVAL)) : EN_OK;
 }

@@ -314,7 +314,7 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     const en_status summed = sum_up(&sim);
     collect(&sim);
     if (st == EN_OK) st = summed;
-    if (st == EN_OK && config->strategy->flags & EN_REPLICATED && !result_out->has_equal_ranks)
+    if (st == EN_OK && config->strategy->flags & EN_REPLICATED && !sim.claims && !result_out->has_equal_ranks)
         st = eni_host_not_replicated(config->strategy);
 close_world:
     eni_digest_end(&sim.events.digest, result_out->log_sha256);

@@ -187,7 +187,7 @@ static void late_timer(en_store *store, void *state, const en_partition *part)
     if (part->pending > 0) store->step(store, part);
 }
 
-/* ---- stuck: never answers; mixed: ranks disagree about the collective ---------------------------------- */
+/* ---- stuck: never answers; lonely: rank 0 meets nobody; mixed: ranks disagree about the collective ------ */
 
 static en_status push_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
@@ -210,6 +210,14 @@ static en_status mixed_submit(en_host *host, void *state, const en_bucket *bucke
     (void)state;
     const int op = host->world->rank == 0 ? EN_ALLREDUCE : EN_BCAST;
     req[0] = host->coll(host, op, EN_WORLD, EN_GRAD, bucket, bucket->grad);
+    return EN_OK;
+}
+
+static en_status lonely_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
+{
+    (void)state;
+    if (host->world->rank != 0) return host->step(host, bucket);
+    req[0] = host->sendrecv(host, EN_WORLD, EN_GRAD, bucket, 1, bucket->grad, 1, bucket->grad);
     return EN_OK;
 }
 
@@ -332,7 +340,8 @@ static const en_strategy softsync = {
     .submit = push_submit,     .on_push = quorum_push,
     .on_pull = at_once,        .on_member = quorum_member};
 static const en_strategy failing = {HEAD("failing"), .next = &softsync, .submit = failing_submit};
-static const en_strategy mixed = {HEAD("mixed"), .next = &failing, .submit = mixed_submit};
+static const en_strategy lonely = {HEAD("lonely"), .next = &failing, .submit = lonely_submit};
+static const en_strategy mixed = {HEAD("mixed"), .next = &lonely, .submit = mixed_submit};
 static const en_strategy stuck = {HEAD("stuck"), .flags = EN_STORE_ON_SERVERS, .next = &mixed,
                                   .submit = push_submit, .on_pull = never_pull};
 static const en_strategy late_table = {
