@@ -290,7 +290,7 @@ static en_status offer_held(eni_store *store, eni_partition *part)
             EN_TRY(answer(store, part, call, 0));
         }
     }
-    if (nheld == 0 || nheld < part->pub.nclients || part->has_timer) return EN_OK;
+    if (!store->config.ends_held || nheld == 0 || nheld < part->pub.nclients || part->has_timer) return EN_OK;
     char held[200];
     list_held(part, held, sizeof held);
     return eni_fail(

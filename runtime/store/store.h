@@ -78,6 +78,9 @@ typedef struct eni_store_config {
     const eni_options *options; /* NULL: the strategy has none */
     eni_hook_guard *hooks;      /* told of every hook; NULL: nobody watches */
     eni_store_watch watch;
+    bool
+        ends_held; /* a hold of every client's call of a partition, without a timer, is EN_EBUG: clients make one
+                       call of it at a time. false: it waits for another */
     const eni_optimizer *optimizer;
     eni_hyper hyper; /* momentum, weight_decay, nesterov; lr and step are set per step */
     eni_schedule schedule;

@@ -267,6 +267,7 @@ static void everybody_held_ends_the_shard(void **state)
 {
     (void)state;
     eni_store_config config = rig_config(&bad, 2, counts, 2);
+    config.ends_held = true;
     float data[COUNT] = {1};
     push_returns = EN_OK;
     pull_returns = EN_HOLD;
