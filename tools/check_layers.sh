@@ -64,7 +64,7 @@ for folder in core config models data ops ops/ref ops/cpu ops/cuda runtime/net r
             offence "$file: getenv belongs in config only"
         fi
         case $file in */main.c) ;; *)
-            if grep -nE '(^|[^a-z_.>])(exit|abort) *\(' "$file" | grep -v '^\S*: *\*' | grep -vE '_exit' >/dev/null; then
+            if sed 's|"[^"]*"||g' "$file" | grep -nE '(^|[^a-z_.>])(exit|abort) *\(' | grep -v '^\S*: *\*' | grep -vE '_exit' >/dev/null; then
                 offence "$file: exit or abort outside main.c"
             fi ;;
         esac
