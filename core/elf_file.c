@@ -8,11 +8,11 @@
 #include <link.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
 
 /* The header of what this code lies in, which was built for this machine. */
@@ -164,16 +164,22 @@ static en_status check(elf_file *f, int fd)
 {
     if (f->size == 0)
         return eni_fail(EN_EFORMAT, f->words->subsystem, "%s is empty; %s", f->path, f->words->build);
-    void *bytes = mmap(NULL, f->size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (bytes == MAP_FAILED)
-        return eni_fail(EN_EINVAL, f->words->subsystem, "cannot read %s %s: %s; %s", f->words->what, f->path,
-                        strerror(errno), f->words->place);
+    void *bytes = eni_alloc(f->size); /* read, not mapped: somebody may cut it off meanwhile */
+    size_t n = 0;
+    for (ssize_t got = 1; bytes != NULL && n < f->size && got > 0; n += got > 0 ? (size_t)got : 0)
+        got = pread(fd, (char *)bytes + n, f->size - n, (off_t)n);
+    if (n < f->size) {
+        eni_error(f->words->subsystem, "cannot read %s %s: %s; %s", f->words->what, f->path,
+                  bytes == NULL ? "no memory" : "it is shorter than it was", f->words->place);
+        eni_free(bytes);
+        return EN_EINVAL;
+    }
     f->at.bytes = bytes;
     en_status st = check_header(f);
     if (st == EN_OK) st = check_tables(f);
     if (st == EN_OK) st = check_segments(f);
     if (st == EN_OK) st = check_dynamic(f);
-    munmap(bytes, f->size);
+    eni_free(bytes);
     return st;
 }
 

@@ -48,10 +48,11 @@ static inline void eni_json_set_ints(json_t *object, const eni_json_int *ints, s
     eni_json_set_ints(object, (const eni_json_int[]){__VA_ARGS__},                                           \
                       sizeof((const eni_json_int[]){__VA_ARGS__}) / sizeof(eni_json_int))
 
-/* A field of one that was read; 0 where it is not there, or no whole number. */
+/* A field of one that was read; 0 where it is not there, negative, or no whole number. */
 static inline uint64_t eni_json_int_of(const json_t *object, const char *key)
 {
-    return (uint64_t)json_integer_value(json_object_get(object, key));
+    const json_int_t value = json_integer_value(json_object_get(object, key));
+    return value > 0 ? (uint64_t)value : 0;
 }
 
 #endif

@@ -70,9 +70,10 @@ static void heed_signal(eni_shutdown *e)
 /* With the member's lock held. */
 static void heed_member(eni_shutdown *e)
 {
+    const en_status st = eni_member_status(e->member); /* first: a status that has failed has its death */
     const eni_run_outcome outcome = eni_member_outcome(e->member);
     if (outcome.stop_why[0] != 0) ask(e, SIGTERM);
-    if (e->lost_ns != INT64_MAX || eni_member_status(e->member) == EN_OK) return;
+    if (e->lost_ns != INT64_MAX || st == EN_OK) return;
     e->lost_ns = eni_now_ns();
     if (e->config.report_fd >= 0 && outcome.has_death) eni_failure_write(e->config.report_fd, &outcome.death);
 }

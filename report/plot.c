@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -54,16 +55,23 @@ static pid_t spawn(const char *program, const int files[3])
     return -1;
 }
 
-/* Whether the child ended in time, and how; else it is killed. */
-static bool has_ended(pid_t pid, int64_t timeout_ns, int *code_out)
+/* Whether the child ended in time, and how; else, or when it writes too much, it is killed. */
+static bool has_ended(pid_t pid, int picture_fd, int64_t timeout_ns, int *code_out)
 {
     const int64_t deadline_ns = eni_now_ns() + timeout_ns;
     struct pollfd end = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
     bool is_over = false;
-    for (int left; !is_over && (left = eni_ms_left(deadline_ns, 1000)) > 0;)
-        is_over = poll(&end, 1, left) > 0;
+    struct stat so_far = {0};
+    while (!is_over && so_far.st_size <= PLOT_MAX_BYTES) {
+        const int left =
+            eni_ms_left(deadline_ns, end.fd >= 0 ? 1000 : 20); /* no pidfd here: looked at often */
+        if (left <= 0) break;
+        poll(&end, 1, left);
+        is_over = waitpid(pid, code_out, WNOHANG) == pid;
+        fstat(picture_fd, &so_far);
+    }
     if (!is_over) kill(pid, SIGKILL);
-    while (waitpid(pid, code_out, 0) < 0 && errno == EINTR) {
+    while (!is_over && waitpid(pid, code_out, 0) < 0 && errno == EINTR) {
     }
     if (end.fd >= 0) close(end.fd);
     return is_over;
@@ -89,7 +97,7 @@ eni_picture eni_plot_run(const char *gnuplot, const char *script, size_t bytes, 
     eni_picture picture = {NULL, 0};
     if (pid < 0) {
         snprintf(reason_out, reason_size, "cannot start %s: %s", gnuplot, strerror(errno));
-    } else if (!has_ended(pid, timeout_ns, &code)) {
+    } else if (!has_ended(pid, files[1], timeout_ns, &code)) {
         snprintf(reason_out, reason_size, "%s did not finish in %.1f s", gnuplot, (double)timeout_ns / 1e9);
     } else {
         char words[200] = "";

@@ -107,6 +107,7 @@ static void on_gathered(eni_member *member, const eni_message *m)
 static void hear_why(eni_member *member, const eni_message *m)
 {
     char *why = member->end.outcome.stop_why;
+    if (m->reason[0] == '\0') return; /* from a leader that came back: it knows the step alone */
     if (why[0] == '\0') eni_info("member", "the run ends early: %s", m->reason);
     memcpy(why, m->reason, sizeof m->reason);
 }
