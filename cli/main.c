@@ -1,11 +1,7 @@
 /* main.c - the program `entrain`: finds the sub-command, parses its flags, runs it. */
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "cli/commands.h"

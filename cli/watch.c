@@ -106,6 +106,7 @@ static int has_gone_astray(const eni_child *c)
 {
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
     if (c->is_running || !WIFEXITED(c->status) || c->has_said_end) return 0;
+    if (c->cause[0] != '\0') return 1;
     return code != 2 && code != 126 && code != 127; /* before it could say anything */
 }
 

@@ -1,9 +1,5 @@
-/* hook.c - the place of each thread's hook, the handlers that name it, and the thread that looks how long it
- * takes.
- *
- * A signal handler gets no argument and may not search: the thread's own place is thread-local. The watching
- * thread reads places of other threads: `turns` is odd while a thread is in a hook, and a place belongs to it
- * if the turn is the same before and after. */
+/* hook.c - the handlers that name the hook which a thread is in, and the thread that looks how long it takes.
+ * Handlers read the note of their own thread, the watching thread those of all. */
 #include "core/hook.h"
 
 #include <errno.h>
@@ -15,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -31,32 +28,30 @@ enum {
 static const int signals[NSIGNALS] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 static const int64_t look_ns = 250 * ENI_MILLI, long_ns = 5 * ENI_SECOND;
 
-/* What one thread is in. */
-typedef struct note {
-    eni_hook_guard *guard;
-    struct note *next;
-    atomic_uint_fast64_t turns;
-    _Atomic(const char *) hook, plugin, what[ENI_HOOK_NUMBERS];
-    atomic_int_fast64_t value[ENI_HOOK_NUMBERS];
+/* A thread's note, and beside it what is nobody else's business. */
+typedef struct thread {
+    eni_hook_note note; /* first: eni_hook_own points to it */
+    struct thread *next;
     stack_t before;     /* the thread's own stack for handlers */
     uint_fast64_t seen; /* the watching thread's: the turn that it has seen */
     int64_t lasts_ns;   /* for how long */
     _Alignas(64) char stack[STACK_BYTES];
-} note;
+} thread;
 
 struct eni_hook_guard {
     eni_hook_guard_config config;
-    pid_t pid; /* a child that was forked has our handlers too, and they are not its own */
-    atomic_int is_over, has_told;
-    struct sigaction before[NSIGNALS];
+    pid_t pid;                  /* a child that was forked has our handlers too, and they are not its own */
+    atomic_int is_over, teller; /* teller: the thread that tells; 0: nobody yet */
     pthread_t thread;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t ended;
-    note *notes;
+    thread *threads;
 };
 
-/* The only thread-local of the tree: see the head. */
-static _Thread_local note *own;
+_Thread_local eni_hook_note *eni_hook_own;
+
+/* What the signals did before the guard, for a handler on a thread that has no note. */
+static struct sigaction before[NSIGNALS];
 
 /* ---- places ---- */
 
@@ -70,7 +65,7 @@ void eni_hook_place_text(const eni_hook_place *place, char *text, size_t bytes)
 }
 
 /* 1: the thread of `n` is in a hook, which `place_out` names, in its turn *turn_out. */
-static int read_place(note *n, eni_hook_place *place_out, uint_fast64_t *turn_out)
+static int read_place(eni_hook_note *n, eni_hook_place *place_out, uint_fast64_t *turn_out)
 {
     *turn_out = atomic_load(&n->turns);
     if (*turn_out % 2 == 0) return 0;
@@ -85,11 +80,17 @@ static int read_place(note *n, eni_hook_place *place_out, uint_fast64_t *turn_ou
 
 /* ---- the end of the process ---- */
 
-/* Once: two threads may fail together, and `tell` itself may. */
+/* Once: what `tell` itself does wrong is not told, and another thread that fails meanwhile waits for the end. */
 static void tell(eni_hook_guard *guard, const char *place, const char *what)
 {
     char sentence[SENTENCE_MAX];
-    if (atomic_exchange(&guard->has_told, 1)) return;
+    int nobody = 0;
+    const int self = (int)gettid();
+    if (!atomic_compare_exchange_strong(&guard->teller, &nobody, self)) {
+        while (nobody != self)
+            pause();
+        return;
+    }
     snprintf(sentence, sizeof sentence, "%s %s", place, what);
     guard->config.tell(guard->config.user, sentence);
 }
@@ -99,6 +100,7 @@ static int own_place(char *text_out, size_t bytes)
 {
     eni_hook_place place;
     uint_fast64_t turn;
+    eni_hook_note *own = eni_hook_own;
     if (own == NULL || own->guard->pid != getpid() || !read_place(own, &place, &turn)) return 0;
     eni_hook_place_text(&place, text_out, bytes);
     return 1;
@@ -117,8 +119,9 @@ static int is_overflow(const siginfo_t *info, const void *context)
     return stack != 0 && at + (64 << 10) > stack && at < stack + (64 << 10);
 }
 
-/* The signal then comes again, with what it did before us: a core, or a sanitizer's report. snprintf of
- * numbers and short texts neither allocates nor locks. */
+/* The signal then comes again, with what it did before us: a core, or a sanitizer's report. A heap that is
+ * broken may be what has ended the hook: snprintf of numbers and short texts does not allocate, nor does the
+ * log once the time zone is known (eni_hook_guard_begin). */
 static void on_crash(int number, siginfo_t *info, void *context)
 {
     char place[PLACE_MAX], what[100];
@@ -127,14 +130,10 @@ static void on_crash(int number, siginfo_t *info, void *context)
         const char *name = sigabbrev_np(number), *words = sigdescr_np(number);
         snprintf(what, sizeof what, "crashed: %s (SIG%s)%s", words, name,
                  number == SIGSEGV && is_overflow(info, context) ? ", its stack overflowed" : "");
-        tell(own->guard, place, what);
+        tell(eni_hook_own->guard, place, what);
     }
-    if (own != NULL) {
-        for (int i = 0; i < NSIGNALS; i++)
-            if (signals[i] == number) sigaction(number, &own->guard->before[i], NULL);
-    } else {
-        signal(number, SIG_DFL);
-    }
+    for (int i = 0; i < NSIGNALS; i++)
+        if (signals[i] == number) sigaction(number, &before[i], NULL);
     if (info->si_code <= 0) raise(number); /* it was sent, and nothing will make it come again */
     errno = cause;
 }
@@ -153,15 +152,25 @@ static void at_exit(int code, void *guard_)
     syscall(SYS_exit_group, code != 0 ? code : 1);
 }
 
+static void end_if_in_hook(const char *call, int code)
+{
+    char place[PLACE_MAX], what[40];
+    if (!own_place(place, sizeof place)) return;
+    snprintf(what, sizeof what, "called %s(%d)", call, code);
+    tell(eni_hook_own->guard, place, what);
+    syscall(SYS_exit_group, code != 0 ? code : 1);
+}
+
+/* Which code it was given nobody says. */
+static void at_quick(void)
+{
+    end_if_in_hook("quick_exit", 0);
+}
+
 /* In place of the C library's, for every plugin: an executable's symbol comes first. */
 __attribute__((noreturn, visibility("default"))) void _exit(int code)
 {
-    char place[PLACE_MAX], what[40];
-    if (own_place(place, sizeof place)) {
-        snprintf(what, sizeof what, "called _exit(%d)", code);
-        tell(own->guard, place, what);
-        if (code == 0) code = 1;
-    }
+    end_if_in_hook("_exit", code);
     for (;;)
         syscall(SYS_exit_group, code);
 }
@@ -179,22 +188,22 @@ static double in_seconds(int64_t ns)
 }
 
 /* `passed_ns` since the last look, as far as this process was not stopped meanwhile. */
-static void look_at(eni_hook_guard *guard, note *n, int64_t passed_ns)
+static void look_at(eni_hook_guard *guard, thread *t, int64_t passed_ns)
 {
     char place[PLACE_MAX], what[100];
     eni_hook_place found;
     uint_fast64_t turn;
-    const int64_t timeout_ns = guard->config.timeout_ns, before_ns = n->lasts_ns;
-    if (!read_place(n, &found, &turn)) return;
-    n->lasts_ns = turn == n->seen ? before_ns + passed_ns : 0;
-    n->seen = turn;
+    const int64_t timeout_ns = guard->config.timeout_ns, before_ns = t->lasts_ns;
+    if (!read_place(&t->note, &found, &turn)) return;
+    t->lasts_ns = turn == t->seen ? before_ns + passed_ns : 0;
+    t->seen = turn;
     eni_hook_place_text(&found, place, sizeof place);
-    if (timeout_ns > 0 && n->lasts_ns >= timeout_ns) {
+    if (timeout_ns > 0 && t->lasts_ns >= timeout_ns) {
         snprintf(what, sizeof what, "has not returned for %.3g s (--hook-timeout)", in_seconds(timeout_ns));
         tell(guard, place, what);
         syscall(SYS_exit_group, 1);
     }
-    if (before_ns < long_ns && n->lasts_ns >= long_ns)
+    if (before_ns < long_ns && t->lasts_ns >= long_ns)
         eni_warn("hook", "%s has been running for %.3g s", place, in_seconds(long_ns));
 }
 
@@ -208,8 +217,8 @@ static void *watch(void *guard_)
         const struct timespec until = {until_ns / ENI_SECOND, until_ns % ENI_SECOND};
         pthread_cond_timedwait(&guard->ended, &guard->lock, &until);
         const int64_t now_ns = eni_now_ns(), passed_ns = now_ns - looked_ns;
-        for (note *n = guard->notes; n != NULL; n = n->next)
-            look_at(guard, n, passed_ns < 2 * look_ns ? passed_ns : 2 * look_ns);
+        for (thread *t = guard->threads; t != NULL; t = t->next)
+            look_at(guard, t, passed_ns < 2 * look_ns ? passed_ns : 2 * look_ns);
         looked_ns = now_ns;
     }
     pthread_mutex_unlock(&guard->lock);
@@ -218,64 +227,43 @@ static void *watch(void *guard_)
 
 /* ---- threads ---- */
 
-static note *begin_thread(eni_hook_guard *guard)
+int eni_hook_thread_begin(eni_hook_guard *guard)
 {
-    note *n = mmap(NULL, sizeof *n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (n == MAP_FAILED) return NULL;
-    n->guard = guard;
-    const stack_t stack = {.ss_sp = n->stack, .ss_size = sizeof n->stack};
-    if (sigaltstack(&stack, &n->before) != 0) {
-        munmap(n, sizeof *n);
-        return NULL;
+    if (guard == NULL) return 0;
+    thread *t = mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (t == MAP_FAILED) return 0;
+    t->note.guard = guard;
+    const stack_t stack = {.ss_sp = t->stack, .ss_size = sizeof t->stack};
+    if (sigaltstack(&stack, &t->before) != 0) {
+        munmap(t, sizeof *t);
+        return 0;
     }
     sigset_t ours;
     sigemptyset(&ours);
     for (int i = 0; i < NSIGNALS; i++)
         sigaddset(&ours, signals[i]);
-    pthread_sigmask(SIG_UNBLOCK, &ours,
-                    NULL); /* of a blocked one the kernel tells nobody: it ends the process */
+    pthread_sigmask(SIG_UNBLOCK, &ours, NULL); /* a blocked one would end the process and call nobody */
     pthread_mutex_lock(&guard->lock);
-    n->next = guard->notes;
-    guard->notes = n;
+    t->next = guard->threads;
+    guard->threads = t;
     pthread_mutex_unlock(&guard->lock);
-    own = n;
-    return n;
+    eni_hook_own = &t->note;
+    return 1;
 }
 
 void eni_hook_thread_end(eni_hook_guard *guard)
 {
-    if (guard == NULL || own == NULL) return;
+    thread *self = (thread *)(void *)eni_hook_own;
+    if (guard == NULL || self == NULL) return;
     pthread_mutex_lock(&guard->lock);
-    for (note **at = &guard->notes; *at != NULL; at = &(*at)->next)
-        if (*at == own) {
-            *at = own->next;
-            break;
-        }
+    thread **at = &guard->threads;
+    while (*at != self)
+        at = &(*at)->next;
+    *at = self->next;
     pthread_mutex_unlock(&guard->lock);
-    sigaltstack(&own->before, NULL);
-    munmap(own, sizeof *own);
-    own = NULL;
-}
-
-void eni_hook_enter(eni_hook_guard *guard, const eni_hook_place *place)
-{
-    if (guard == NULL || (own == NULL && begin_thread(guard) == NULL)) return;
-    atomic_store_explicit(&own->hook, place->hook, memory_order_relaxed);
-    atomic_store_explicit(&own->plugin, place->plugin, memory_order_relaxed);
-    for (int i = 0; i < ENI_HOOK_NUMBERS; i++) {
-        atomic_store_explicit(&own->what[i], place->number[i].what, memory_order_relaxed);
-        atomic_store_explicit(&own->value[i], place->number[i].value, memory_order_relaxed);
-    }
-    const uint_fast64_t turn = atomic_load_explicit(&own->turns, memory_order_relaxed);
-    atomic_store_explicit(&own->turns, turn + 1 + turn % 2, memory_order_release);
-}
-
-void eni_hook_leave(eni_hook_guard *guard)
-{
-    if (guard == NULL || own == NULL) return;
-    const uint_fast64_t turn = atomic_load_explicit(&own->turns, memory_order_relaxed);
-    atomic_store_explicit(&own->turns, turn + turn % 2, memory_order_release);
-    atomic_thread_fence(memory_order_release); /* the next place is not seen before it */
+    eni_hook_own = NULL;
+    sigaltstack(&self->before, NULL);
+    munmap(self, sizeof *self);
 }
 
 /* ---- life ---- */
@@ -283,11 +271,11 @@ void eni_hook_leave(eni_hook_guard *guard)
 /* With all signals blocked: they are for the threads that were there before. */
 static int start_thread(eni_hook_guard *guard)
 {
-    sigset_t all, before;
+    sigset_t all, old;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
     const int error = pthread_create(&guard->thread, NULL, watch, guard);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
     return error;
 }
 
@@ -304,7 +292,7 @@ eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
     pthread_cond_init(&guard->ended, &clock);
     pthread_condattr_destroy(&clock);
     const int error = start_thread(guard);
-    if (error != 0 || on_exit(at_exit, guard) != 0) {
+    if (error != 0 || on_exit(at_exit, guard) != 0 || at_quick_exit(at_quick) != 0) {
         eni_warn("hook", "a plugin that crashes will not be named: %s",
                  strerror(error != 0 ? error : ENOMEM));
         atomic_store(&guard->is_over, 1);
@@ -312,10 +300,11 @@ eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
         eni_free(guard);
         return NULL;
     }
+    tzset(); /* the log's first line would allocate for it */
     struct sigaction action = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < NSIGNALS; i++)
-        sigaction(signals[i], &action, &guard->before[i]);
+        sigaction(signals[i], &action, &before[i]);
     return guard;
 }
 
@@ -323,7 +312,7 @@ void eni_hook_guard_end(eni_hook_guard *guard)
 {
     if (guard == NULL) return;
     for (int i = 0; i < NSIGNALS; i++)
-        sigaction(signals[i], &guard->before[i], NULL);
+        sigaction(signals[i], &before[i], NULL);
     eni_hook_thread_end(guard);
     pthread_mutex_lock(&guard->lock);
     atomic_store(&guard->is_over, 1); /* at_exit frees it */

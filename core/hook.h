@@ -9,11 +9,12 @@
  * the host it is left, for that time is not its own.
  *
  * A guard is a process's. It names crashes (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT; on a stack of their own,
- * so that an overflow is one of them), exit, _exit and _Exit of the threads that are in a hook. What a thread
- * of the plugin's own does, a system call made by hand, and SIGKILL it does not see. */
+ * so that an overflow is one of them), exit, quick_exit, _exit and _Exit of the threads that are in a hook. What
+ * a thread of the plugin's own does, a system call made by hand, and SIGKILL it does not see. */
 #ifndef CORE_HOOK_H
 #define CORE_HOOK_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -51,13 +52,46 @@ eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config);
 /* The program has done what it was started for. No thread is in a hook. NULL is fine. */
 void eni_hook_guard_end(eni_hook_guard *guard);
 
-/* This thread calls a hook; it has returned. The place is copied. The first call of a thread gives it the
- * stack for its signal handlers; where there is no memory for it the hook is not watched. A NULL guard is
- * fine, and costs nothing. */
-void eni_hook_enter(eni_hook_guard *guard, const eni_hook_place *place);
-void eni_hook_leave(eni_hook_guard *guard);
+/* What one thread is in: written by it, read by its signal handlers and by the guard's thread. `turns` is odd
+ * while it is in a hook; a place belongs to it if the turn is the same before and after. */
+typedef struct eni_hook_note {
+    eni_hook_guard *guard;
+    atomic_uint_fast64_t turns;
+    _Atomic(const char *) hook, plugin, what[ENI_HOOK_NUMBERS];
+    atomic_int_fast64_t value[ENI_HOOK_NUMBERS];
+} eni_hook_note;
 
-/* Before a thread that has called hooks ends while the guard lives. */
+/* This thread's; NULL until it calls its first hook. A signal handler gets no argument and may not search:
+ * that is why this is thread-local, and nothing else in the tree is. */
+extern _Thread_local eni_hook_note *eni_hook_own;
+
+/* Gives this thread its note, and the stack for its signal handlers; else its first hook does. 0: there is no
+ * memory for them (or no guard), and its hooks are not watched. */
+int eni_hook_thread_begin(eni_hook_guard *guard);
+/* Before a thread that has called hooks ends while the guard lives. NULL is fine. */
 void eni_hook_thread_end(eni_hook_guard *guard);
+
+/* This thread calls a hook; it has returned. The place is copied. A NULL guard is fine, and costs nothing. */
+static inline void eni_hook_enter(eni_hook_guard *guard, const eni_hook_place *place)
+{
+    if (guard == NULL || (eni_hook_own == NULL && !eni_hook_thread_begin(guard))) return;
+    eni_hook_note *n = eni_hook_own;
+    atomic_store_explicit(&n->hook, place->hook, memory_order_relaxed);
+    atomic_store_explicit(&n->plugin, place->plugin, memory_order_relaxed);
+    for (int i = 0; i < ENI_HOOK_NUMBERS; i++) {
+        atomic_store_explicit(&n->what[i], place->number[i].what, memory_order_relaxed);
+        atomic_store_explicit(&n->value[i], place->number[i].value, memory_order_relaxed);
+    }
+    const uint_fast64_t turn = atomic_load_explicit(&n->turns, memory_order_relaxed);
+    atomic_store_explicit(&n->turns, turn + 1 + turn % 2, memory_order_release);
+}
+
+static inline void eni_hook_leave(eni_hook_guard *guard)
+{
+    if (guard == NULL || eni_hook_own == NULL) return;
+    const uint_fast64_t turn = atomic_load_explicit(&eni_hook_own->turns, memory_order_relaxed);
+    atomic_store_explicit(&eni_hook_own->turns, turn + turn % 2, memory_order_release);
+    atomic_thread_fence(memory_order_release); /* the next place is not seen before it */
+}
 
 #endif

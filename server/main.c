@@ -22,13 +22,6 @@ static void raise_file_limit(void)
     setrlimit(RLIMIT_NOFILE, &files);
 }
 
-/* A plugin ends this process. */
-static void tell_end(void *user, const char *sentence)
-{
-    const eni_config *config = user;
-    eni_cause_tell((int)config->result_fd, sentence);
-}
-
 static int run(eni_config *config)
 {
     char plugins[4096];
@@ -37,7 +30,7 @@ static int run(eni_config *config)
     if (eni_folder_plugins(plugins, sizeof plugins) != EN_OK) return 2;
     raise_file_limit();
     const int signal_fd = eni_signals_open();
-    const eni_hook_guard_config guard = {config->hook_timeout_ns, tell_end, config};
+    const eni_hook_guard_config guard = {config->hook_timeout_ns, eni_cause_tell, &config->result_fd};
     eni_hook_guard *hooks = eni_hook_guard_begin(&guard);
     const int code =
         eni_signals_exit_code(eni_psd_run(config, eni_version, plugins, signal_fd, hooks), signal_fd);

@@ -17,8 +17,9 @@
 
 /* Serves one run until every worker has left. `version` is this program's, which the workers' must equal
  * (NULL: any will do); `plugins` is the folder of strategies. signal_fd becomes readable when the user
- * interrupts; `hooks` hears of the strategy's hooks (NULL: nobody does). EN_OK; EN_EINTR; EN_EINVAL, EN_ENOENT (wrong use); else the run failed: the one line that says
- * why has been logged. Leaves no file, socket or thread behind. */
+ * interrupts; `hooks` hears of the strategy's hooks (NULL: nobody does). EN_OK; EN_EINTR; EN_EINVAL,
+ * EN_ENOENT (wrong use); else the run failed: the one line that says why has been logged. Leaves no file,
+ * socket or thread behind. */
 en_status eni_psd_run(const eni_config *config, const char *version, const char *plugins, int signal_fd,
                       eni_hook_guard *hooks);
 

@@ -226,6 +226,7 @@ static void *run_shard(void *user)
     eni_shard *shard = user;
     en_status st = EN_OK;
     eni_slice_ask(1); /* workers wait for it, and compute on the same cores */
+    eni_hook_thread_begin(shard->config.setup->store.hooks);
     while (st == EN_OK && attend(shard) && (st = shard->status) == EN_OK)
         st = serve_once(shard);
     eni_hook_thread_end(shard->config.setup->store.hooks);

@@ -35,13 +35,6 @@ static void leave_at_once(void *user, int code)
     _exit(code);
 }
 
-/* A plugin ends this process. */
-static void tell_end(void *user, const char *sentence)
-{
-    const eni_config *config = user;
-    eni_cause_tell((int)config->result_fd, sentence);
-}
-
 /* A GPU that hangs: what libraries do in their exit handlers would wait for it. */
 static void leave_stuck(int code)
 {
@@ -58,8 +51,8 @@ static int run(eni_worker *worker)
                                         .leave_at_once = leave_at_once,
                                         .user = worker};
     if (eni_shutdown_start(&config, &worker->rank.shutdown) != EN_OK) return 1;
-    const eni_hook_guard_config guard = {worker->config->hook_timeout_ns, tell_end,
-                                         (void *)(uintptr_t)worker->config};
+    int64_t launcher_fd = worker->config->result_fd;
+    const eni_hook_guard_config guard = {worker->config->hook_timeout_ns, eni_cause_tell, &launcher_fd};
     worker->rank.job.hooks = eni_hook_guard_begin(&guard);
     const en_status st = eni_worker_run(worker);
     eni_hook_guard_end(worker->rank.job.hooks);

@@ -59,7 +59,7 @@ en_status eni_train(eni_rank *rank)
         (void)!eni_step_settle(rank, false); /* what has come by now is recorded, nothing is waited for */
     eni_bar_done(&rank->records.bar);
     if (st != EN_ESTOP) return st;
-    EN_TRY(eni_host_over(rank->exchange.host));
     EN_TRY(stop_clock(rank));
-    return eni_save_finish(rank);
+    EN_TRY(eni_save_finish(rank));
+    return eni_host_over(rank->exchange.host, eni_shutdown_is_asked(rank->shutdown));
 }

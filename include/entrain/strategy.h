@@ -187,7 +187,8 @@ struct en_host {
     en_req (*call)(en_host *, int dest, uint32_t kind, int what, const en_bucket *, en_vec out, en_vec in,
                    uint64_t word);
 
-    /* CPU: blocks until done. CUDA: orders the stream. Virtual time: switches the fiber. 0 is done. */
+    /* CPU: blocks until done. CUDA: orders the stream. Virtual time: switches the fiber. 0 is done. Every request
+     * is waited for in its step or the next. */
     en_status (*wait)(en_host *, en_req);
     /* The word of a call's answer, after its wait; 0 where there is none. */
     uint64_t (*answer)(en_host *, en_req);

@@ -141,7 +141,20 @@ typedef struct eni_coll_op {
 } eni_coll_op;
 
 /* "all-reduce"; for an unknown number "operation". */
-const char *eni_coll_op_name(int op);
+static inline const char *eni_coll_op_name(int op)
+{
+    switch (op) {
+    case EN_ALLREDUCE: return "all-reduce";
+    case EN_REDUCE_SCATTER: return "reduce-scatter";
+    case EN_ALLGATHER: return "all-gather";
+    case EN_REDUCE: return "reduce";
+    case EN_BCAST: return "broadcast";
+    case ENI_COLL_SENDRECV: return "sendrecv";
+    case ENI_COLL_BARRIER: return "barrier";
+    case ENI_COLL_MEAN_STEP: return "all-reduce with a step";
+    default: return "operation";
+    }
+}
 
 /* It leaves a mean of the ranks' vectors, on all of them or on one. */
 static inline int eni_coll_is_reduction(const eni_coll_op *op)

@@ -1,5 +1,5 @@
-/* group.c - what every part of a group needs of it: its first failure, the trace, the names of operations,
- * and the comparison of where two ranks are. It calls neither an engine nor the public calls. */
+/* group.c - what every part of a group needs of it: its first failure, and the comparison of where two ranks
+ * are. It calls neither an engine nor the public calls. */
 #include "runtime/collective/group.h"
 
 #include <stdio.h>
@@ -11,21 +11,6 @@ en_status eni_group_fail(eni_coll *coll, en_status st)
     int none = EN_OK;
     atomic_compare_exchange_strong(&coll->status, &none, st);
     return atomic_load(&coll->status);
-}
-
-const char *eni_coll_op_name(int op)
-{
-    switch (op) {
-    case EN_ALLREDUCE: return "all-reduce";
-    case EN_REDUCE_SCATTER: return "reduce-scatter";
-    case EN_ALLGATHER: return "all-gather";
-    case EN_REDUCE: return "reduce";
-    case EN_BCAST: return "broadcast";
-    case ENI_COLL_SENDRECV: return "sendrecv";
-    case ENI_COLL_BARRIER: return "barrier";
-    case ENI_COLL_MEAN_STEP: return "all-reduce with a step";
-    default: return "operation";
-    }
 }
 
 static void place_text(char *text, size_t size, const eni_place_in_run *place)

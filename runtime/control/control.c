@@ -152,27 +152,32 @@ void eni_failure_write(int fd, const eni_death *death)
     (void)ignored;
 }
 
-void eni_cause_tell(int fd, const char *sentence)
+/* Waits some seconds for room in the pipe. */
+static void write_line(int fd, const char *line)
+{
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
+    for (int tries = 0; tries < END_TRIES && write(fd, line, strlen(line)) < 0; tries++) {
+        if (errno != EAGAIN && errno != EINTR) return;
+        poll(&room, 1, END_WAIT_MS);
+    }
+}
+
+void eni_cause_tell(void *fd_, const char *sentence)
 {
     char line[ENI_REASON_MAX + 40];
-    if (fd < 0) {
-        eni_error("plugin", "%s", sentence);
-        return;
-    }
+    const int fd = (int)*(const int64_t *)fd_;
     snprintf(line, sizeof line, "cause\t%lld\t%.*s\n", (long long)getpid(), (int)ENI_REASON_MAX, sentence);
-    ssize_t ignored = write(fd, line, strlen(line));
-    (void)ignored;
+    if (fd >= 0)
+        write_line(fd, line);
+    else
+        eni_error("plugin", "%s", sentence);
 }
 
 void eni_end_write(int fd)
 {
     char line[40];
-    struct pollfd room = {.fd = fd, .events = POLLOUT};
-    const int n = snprintf(line, sizeof line, "end\t%lld\n", (long long)getpid());
-    for (int tries = 0; fd >= 0 && tries < END_TRIES && write(fd, line, (size_t)n) < 0; tries++) {
-        if (errno != EAGAIN && errno != EINTR) return;
-        poll(&room, 1, END_WAIT_MS);
-    }
+    snprintf(line, sizeof line, "end\t%lld\n", (long long)getpid());
+    if (fd >= 0) write_line(fd, line);
 }
 
 static bool read_number(const char *text, long long *number_out)

@@ -116,10 +116,11 @@ void eni_failure_write(int fd, const eni_death *death);
 bool eni_failure_read(char *line, eni_death *death_out);
 
 /* What the failed process itself says where it can, of a hook that ended it (core/hook.h): to the launcher on
- * `fd`, or without one (-1) as an error of its log. Safe in a signal handler.
+ * the descriptor *fd (an int64_t), or without one (-1) as an error of its log. Waits some seconds for room in the
+ * pipe. May be called in a signal handler.
  *
  *     cause \t PID \t SENTENCE \n */
-void eni_cause_tell(int fd, const char *sentence);
+void eni_cause_tell(void *fd, const char *sentence);
 /* *sentence_out lies in the line. False: it is another kind of line. */
 bool eni_cause_read(const char *line, int64_t *pid_out, const char **sentence_out);
 

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/crc32c.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -37,23 +36,24 @@ static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket
 /* What the hook has left behind, and how it ended. */
 static en_status end_hook(eni_host *host, en_status st)
 {
-    char place[160];
     eni_hook_leave(host->config.hooks);
     if (host->hook.verdict == EN_OK && (st == EN_ESTOP || st < 0 || st > EN_EBUG))
         eni_host_misuse(host, "returned %d, %s", st,
                         st == EN_ESTOP ? "which only the host may say: the budget is used up"
                                        : "which is no status");
-    eni_host_place(host, place, sizeof place);
-    host->hook.place.hook = NULL;
-    if (host->hook.verdict != EN_OK) return host->hook.verdict;
     /* A death and a signal have a line of their own: the strategy is not to blame. Nor is
      * it for a GPU that has failed, of which the last error, which the other ranks hear, must remain the
      * cause. A refused option is the strategy's own sentence: it knows the remedy. */
     const bool is_refused = host->hook.has_refused && (st == EN_EINVAL || st == EN_EUNSUPPORTED);
-    const bool is_said = st == EN_EPEER || st == EN_EINTR || is_refused ||
+    const bool is_said = host->hook.verdict != EN_OK || st == EN_EPEER || st == EN_EINTR || is_refused ||
                          (host->config.gpu != NULL && eni_gpu_steps_status(host->config.gpu) != EN_OK);
-    if (st != EN_OK && !is_said) eni_error("host", "%s failed: %d, %s", place, st, en_status_str(st));
-    return st;
+    if (st != EN_OK && !is_said) {
+        char place[160];
+        eni_host_place(host, place, sizeof place);
+        eni_error("host", "%s failed: %d, %s", place, st, en_status_str(st));
+    }
+    host->hook.place.hook = NULL;
+    return host->hook.verdict != EN_OK ? host->hook.verdict : st;
 }
 
 static en_status hook_open(eni_host *host)
@@ -238,17 +238,6 @@ void eni_host_note_micros(eni_host *host, const uint64_t *samples, int n)
     host->now.has_micros = true;
 }
 
-static uint32_t crc_of_param(const eni_host *host)
-{
-    uint32_t crc = 0;
-    for (uint32_t b = 0; b < host->config.buckets->n; b++) {
-        const eni_bucket_range *range = &host->config.buckets->bucket[b];
-        crc = eni_crc32c(crc, eni_arena_at(host->config.arena, ENI_SLOT_PARAM, range->lo),
-                         (range->hi - range->lo) * sizeof(float));
-    }
-    return crc;
-}
-
 /* Until one gradient is seen that is not 0: in most runs the first element that is looked at. */
 static void look_at_gradient(eni_host *host, uint32_t bucket)
 {
@@ -261,8 +250,7 @@ static void look_at_gradient(eni_host *host, uint32_t bucket)
 
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before)
 {
-    if (host->progress.steps++ == 0 && host->config.gpu == NULL)
-        host->progress.first_crc = crc_of_param(host);
+    if (host->progress.steps++ == 0) eni_host_note_start(host);
     host->now.step = step;
     host->requests.first = host->requests.next;
     if (host->requests.n == 0) host->requests.base = host->requests.next;
@@ -351,28 +339,30 @@ en_status eni_host_end(eni_host *host)
     return hook_after_step(host);
 }
 
-/* The oldest request in progress. */
-static const eni_request *first_request(eni_host *host)
+/* The oldest request in progress that this step or the one before has not made: nobody will wait for it. */
+static const eni_request *forgotten(eni_host *host)
 {
-    const eni_request *found = NULL;
-    for (en_req id = host->requests.base; id < host->requests.next && found == NULL; id++)
-        found = eni_host_request(host, id);
-    return found;
+    for (en_req id = host->requests.base; id < host->requests.next; id++) {
+        const eni_request *r = eni_host_request(host, id);
+        const uint64_t step = r == NULL ? 0 : r->op.kind == ENI_OPERATION_CALL ? r->op.step : r->op.coll.step;
+        if (r != NULL && r->kind != REQ_GPU && step + 1 < host->now.step) return r;
+    }
+    return NULL;
 }
 
-en_status eni_host_over(eni_host *host)
+en_status eni_host_over(eni_host *host, bool is_early)
 {
     const en_strategy *s = host->config.strategy;
     const int rank = host->config.world.rank;
-    const eni_request *left = host->requests.n > 0 ? first_request(host) : NULL;
+    const eni_request *left = host->requests.n > 0 ? forgotten(host) : NULL;
     if (left != NULL)
         return eni_fail(EN_EBUG, "host",
                         "%s (rank %d) has started %u operations that it never waited for, first the %s of "
-                        "bucket %u: finish must wait for every request",
+                        "bucket %u: wait for every request, in the next step at the latest",
                         s->name, rank, host->requests.n, left->what, left->bucket->id);
     if (host->config.gpu != NULL || host->progress.steps == 0) return EN_OK;
-    host->counters.param_crc = crc_of_param(host);
-    if (host->progress.has_gradient && host->progress.steps > 1 &&
+    host->counters.param_crc = eni_host_param_crc(host);
+    if (!is_early && host->progress.has_gradient && host->progress.steps > 1 &&
         host->counters.param_crc == host->progress.first_crc)
         return eni_fail(
             EN_EBUG, "host",

@@ -153,9 +153,10 @@ en_status eni_host_finish(eni_host *host);
 en_status eni_host_finish_bucket(eni_host *host, uint32_t bucket);
 en_status eni_host_end(eni_host *host);
 
-/* After the last step. EN_EBUG, logged: a request was never waited for, or gradients were not 0 and the
- * weights are those of the beginning. */
-en_status eni_host_over(eni_host *host);
+/* After the last step, `is_early` if that is not the budget's. EN_EBUG, logged: an operation was started before
+ * the last two steps and never waited for; or gradients were not 0, and the weights are those of the
+ * beginning. */
+en_status eni_host_over(eni_host *host, bool is_early);
 
 /* EN_EBUG and its sentence, for whoever has compared all ranks' weights after the last step: a strategy with
  * EN_REPLICATED has left them different. */

@@ -86,8 +86,10 @@ static void offer_until(eni_host *host, en_req last)
         eni_request *r = eni_host_request(host, host->next_offer);
         if (r == NULL || r->kind != REQ_GPU || r->is_offered) continue;
         if (r->failed == EN_OK) {
+            eni_host_leave_hook(host);
             const en_status st =
                 eni_gpu_steps_ready(host->config.gpu, r->bucket->id, host->next_offer <= last);
+            eni_host_return_to_hook(host);
             if (st == EN_ETIMEOUT) return;
             r->failed = st == EN_OK ? offer(host, r) : st;
         }
@@ -111,13 +113,22 @@ static en_status wait_shared(eni_host *host, eni_request *r)
 
 /* ---- what the table calls ---- */
 
+/* The first one connects the group, which takes all ranks. */
+static en_status submit(eni_host *host, const en_bucket *bucket)
+{
+    eni_host_leave_hook(host);
+    const en_status st = eni_gpu_steps_submit(host->config.gpu, bucket->id);
+    eni_host_return_to_hook(host);
+    return st;
+}
+
 void eni_host_gpu_mean_step(eni_host *host, eni_request *r)
 {
     r->host = host;
     r->what = "all-reduce";
     r->hyper = eni_host_rates(host, r->bucket->id);
     const int64_t begin = eni_host_now(host);
-    r->failed = eni_gpu_steps_submit(host->config.gpu, r->bucket->id);
+    r->failed = submit(host, r->bucket);
     host->counters.send_ns += eni_host_now(host) - begin;
 }
 
@@ -130,11 +141,13 @@ static void count_group(eni_host *host, const en_bucket *bucket)
 
 en_status eni_host_gpu_wait(eni_host *host, eni_request *r)
 {
-    eni_host_leave_hook(host);
-    en_status st = is_shared(host) ? wait_shared(host, r) : r->failed;
-    if (st == EN_OK && !is_shared(host)) st = eni_gpu_steps_wait(host->config.gpu, r->bucket->id);
-    eni_host_return_to_hook(host);
-    EN_TRY(st);
+    EN_TRY(is_shared(host) ? wait_shared(host, r) : r->failed);
+    if (!is_shared(host)) {
+        eni_host_leave_hook(host);
+        const en_status st = eni_gpu_steps_wait(host->config.gpu, r->bucket->id);
+        eni_host_return_to_hook(host);
+        EN_TRY(st);
+    }
     eni_host_stepped(host, r->bucket->id, &r->hyper);
     count_group(host, r->bucket);
     return EN_OK;
@@ -150,7 +163,7 @@ en_status eni_host_gpu_step(eni_host *host, const en_bucket *bucket)
                         bucket->id);
         return EN_EBUG;
     }
-    EN_TRY(eni_gpu_steps_submit(host->config.gpu, bucket->id));
+    EN_TRY(submit(host, bucket));
     host->of[bucket->id].is_stepping = 1;
     eni_host_stepped(host, bucket->id, &hyper);
     return EN_OK;

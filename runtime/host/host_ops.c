@@ -102,7 +102,9 @@ static void host_log(en_host *table, int level, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     if (level <= 0) host_of(table)->hook.has_refused = true;
+    eni_host_leave_hook(host_of(table)); /* whoever reads it may take his time */
     eni_log(level < 0 ? 0 : level, host_of(table)->config.strategy->name, "%s", text);
+    eni_host_return_to_hook(host_of(table));
 }
 
 static double host_lr(en_host *table)
@@ -270,6 +272,7 @@ static bool is_vector_of(eni_host *host, const char *operation, const en_bucket 
 en_status eni_host_share_params(eni_host *host)
 {
     const eni_host_config *c = &host->config;
+    eni_host_note_start(host); /* off the clock */
     if (!(c->strategy->flags & EN_SHARED_PARAMS) || c->coll == NULL || !eni_coll_can_share(c->coll))
         return EN_OK;
     EN_TRY(eni_coll_share(c->coll, ENI_SLOT_PARAM));

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/crc32c.h"
 #include "core/log.h"
 #include "core/try.h"
 
@@ -109,6 +110,24 @@ void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper)
     host->of[bucket].steps_taken++;
     host->counters.lr = hyper->lr;
     if (bucket == 0) host->counters.steps++;
+}
+
+uint32_t eni_host_param_crc(const eni_host *host)
+{
+    uint32_t crc = 0;
+    for (uint32_t b = 0; b < host->config.buckets->n; b++) {
+        const eni_bucket_range *range = &host->config.buckets->bucket[b];
+        crc = eni_crc32c(crc, eni_arena_at(host->config.arena, ENI_SLOT_PARAM, range->lo),
+                         (range->hi - range->lo) * sizeof(float));
+    }
+    return crc;
+}
+
+void eni_host_note_start(eni_host *host)
+{
+    if (host->progress.has_start || host->config.gpu != NULL) return;
+    host->progress.has_start = true;
+    host->progress.first_crc = eni_host_param_crc(host);
 }
 
 /* ---- operations: collectives by a group of ranks, calls by the store client ---- */

@@ -98,6 +98,7 @@ typedef struct eni_host_bucket {
 /* Whether the strategy trains at all; not where vectors lie on a GPU. */
 typedef struct eni_host_progress {
     uint64_t steps;
+    bool has_start;     /* first_crc is known */
     bool has_gradient;  /* one that was not 0 was submitted, at a rate above 0 */
     uint32_t first_crc; /* of the weights before the first step */
 } eni_host_progress;
@@ -170,6 +171,10 @@ static inline int eni_vec_is_valid(const eni_host *host, en_vec v)
 }
 
 /* ---- host_state.c ---- */
+
+/* Of this rank's weights in the arena; and that they are those of the beginning now, once. */
+uint32_t eni_host_param_crc(const eni_host *host);
+void eni_host_note_start(eni_host *host);
 
 /* Where the host is, for people: "submit of bad (rank 1, step 3, bucket 2)". */
 void eni_host_place(const eni_host *host, char *text, size_t bytes);

@@ -40,23 +40,23 @@ static en_status new_core(eni_sim *sim, int32_t index)
     if (counts == NULL) return EN_ENOMEM;
     for (uint32_t b = 0; b < sim->buckets->n; b++)
         counts[b] = sim->buckets->bucket[b].hi - sim->buckets->bucket[b].lo;
-    const eni_store_config config = {.strategy = sim->config->strategy,
-                                     .options = sim->options,
-                                     .hooks = sim->config->hooks,
-                                     .watch = ENI_WATCH_ALL,
-                                     .ends_held = true,
-                                     .optimizer = sim->optimizer,
-                                     .hyper = sim->config->hyper,
-                                     .schedule = sim->config->schedule,
-                                     .sum_order = sim->config->sum_order,
-                                     .nbuckets = sim->buckets->n,
-                                     .bucket_counts = counts,
-                                     .shard = is_shard ? index : 0,
-                                     .nshards = is_shard ? sim->stores.nshards : 1,
-                                     .world = sim->nranks,
-                                     .seed = sim->config->seed,
-                                     .stream = is_shard ? (uint32_t)index
-                                                        : 0x10000u + (uint32_t)sim->stores.all[index].node};
+    const eni_store_config config = {
+        .strategy = sim->config->strategy,
+        .options = sim->options,
+        .hooks = sim->config->hooks,
+        .watch = ENI_WATCH_ALL,
+        .ends_held = sim->config->faults == NULL, /* a rank that died may come back */
+        .optimizer = sim->optimizer,
+        .hyper = sim->config->hyper,
+        .schedule = sim->config->schedule,
+        .sum_order = sim->config->sum_order,
+        .nbuckets = sim->buckets->n,
+        .bucket_counts = counts,
+        .shard = is_shard ? index : 0,
+        .nshards = is_shard ? sim->stores.nshards : 1,
+        .world = sim->nranks,
+        .seed = sim->config->seed,
+        .stream = is_shard ? (uint32_t)index : 0x10000u + (uint32_t)sim->stores.all[index].node};
     const en_status st = eni_store_new(&config, &sim->stores.all[index].core);
     eni_free(counts);
     return st;

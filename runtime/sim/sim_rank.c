@@ -242,7 +242,7 @@ static en_status train(eni_sim_rank *rank)
     EN_TRY(open_host(rank));
     while (rank->sim->status == EN_OK && assign(rank))
         EN_TRY(take_step(rank));
-    return rank->sim->status == EN_OK ? eni_host_over(rank->host) : EN_OK;
+    return rank->sim->status == EN_OK ? eni_host_over(rank->host, false) : EN_OK;
 }
 
 void eni_sim_rank_body(void *rank_)

@@ -553,8 +553,8 @@ static en_status repeat_call(eni_store *store, const eni_store_event *event, eni
 static bool is_past(const eni_store *store, const eni_store_event *event, const eni_partition *part)
 {
     const uint64_t last = part->dedupe[event->client].seq;
-    const bool has_ended = store->client[event->client].presence != ENI_ACTIVE;
-    return event->is_replay && (event->seq == 0 || event->seq < last || (event->seq == last && has_ended));
+    const bool has_finished = store->client[event->client].presence == ENI_FINISHED;
+    return event->is_replay && (event->seq == 0 || event->seq < last || (event->seq == last && has_finished));
 }
 
 /* Runs on_push (or its default) and books what became of the contribution. */

@@ -524,7 +524,10 @@ static void table_log(en_store *table, int level, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    eni_log(level, table_store(table)->config.strategy->name, "%s", text);
+    eni_store *store = table_store(table);
+    eni_hook_leave(store->config.hooks); /* whoever reads it may take his time */
+    eni_log(level, store->config.strategy->name, "%s", text);
+    if (store->hook.part != NULL) eni_hook_enter(store->config.hooks, &store->hook.place);
 }
 
 static en_status table_absorb(en_store *table, const en_partition *part, const en_msg *msg, double weight)
@@ -657,12 +660,19 @@ static uint32_t crc_of(const eni_partition *part)
     return eni_crc32c(0, part->pub.w, part->pub.count * sizeof(float));
 }
 
+static bool all_finite(const eni_partition *part, const eni_call *call)
+{
+    return eni_all_finite(part->pub.w, part->pub.count) &&
+           (call->msg.data == NULL || eni_all_finite(call->msg.data, part->pub.count));
+}
+
 /* After on_push: the weights as they were, or as a step or touch has told of. */
-static void check_weights(eni_store *store, const eni_partition *part, uint64_t version, uint32_t crc)
+static void check_weights(eni_store *store, const eni_partition *part, uint64_t version, uint32_t crc,
+                          bool was_finite)
 {
     if (part->pub.version == version && crc_of(part) != crc)
         misuse(store, "has written the weights and not called touch");
-    else if (store->did_touch && !eni_all_finite(part->pub.w, part->pub.count))
+    else if (was_finite && store->did_touch && !eni_all_finite(part->pub.w, part->pub.count))
         misuse(store, "has left a weight that is not finite");
 }
 
@@ -672,12 +682,14 @@ en_status eni_store_hook_push(eni_store *store, eni_partition *part, eni_call *c
     const bool watches = is_watched(store, part);
     const uint64_t version = part->pub.version;
     const uint32_t crc = watches ? crc_of(part) : 0;
+    const bool was_finite =
+        watches && all_finite(part, call); /* else the run diverges, and not by the hook */
     en_status st = store->config.strategy->on_push(&store->table, part->state, &part->pub, &call->msg);
     if (st < 0 || st > EN_EBUG || st == EN_ESTOP || st == EN_EINTR || st == EN_EPEER || st == EN_EMEMBER) {
         misuse(store, "returned %d, which only the host may say", st);
         st = EN_EBUG;
     }
-    if (watches && store->hook.verdict == EN_OK) check_weights(store, part, version, crc);
+    if (watches && store->hook.verdict == EN_OK) check_weights(store, part, version, crc, was_finite);
     const en_status judged = end_hook(store);
     return judged != EN_OK ? judged : st;
 }

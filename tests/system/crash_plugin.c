@@ -27,6 +27,8 @@ __attribute__((no_sanitize("address", "undefined"))) static void act(const char 
     if (strcmp(deed, "segv") == 0) *nowhere = 1;
     if (strcmp(deed, "abort") == 0) abort();
     if (strcmp(deed, "exit") == 0) exit(0);
+    if (strcmp(deed, "exit2") == 0) exit(2);
+    if (strcmp(deed, "quick") == 0) quick_exit(0);
     if (strcmp(deed, "leave") == 0) _exit(0);
     if (strcmp(deed, "overflow") == 0) overflow(0);
     while (strcmp(deed, "loop") == 0)

@@ -4,7 +4,18 @@
 
 enum { UNKNOWN_REQUEST = 1, EVAL_99, FOREIGN_VECTOR, STOP, GROUP, WORD, NO_BUCKET, NO_KEY, TWICE, FAIL };
 enum { LAZY = 11, UNWAITED, OTHER_CALL }; /* on all ranks, but the last */
-enum { PEER = 1, ABSORB_TWICE, STEP_NOWHERE, ANSWER_WORD, ANSWER_COPY, SAY_STOP, WRONG_ANSWER, HOLD_ALL, UNTOUCHED, NOT_FINITE };
+enum {
+    PEER = 1,
+    ABSORB_TWICE,
+    STEP_NOWHERE,
+    ANSWER_WORD,
+    ANSWER_COPY,
+    SAY_STOP,
+    WRONG_ANSWER,
+    HOLD_ALL,
+    UNTOUCHED,
+    NOT_FINITE
+};
 
 static const en_option options[] = {
     {.size = sizeof(en_option), .type = EN_OPT_INT, .key = "deed", .help = "what to do", .max = 100}, {0}};
