@@ -8,7 +8,7 @@
 #include "runtime/sim/faults/faults.h"
 #include "tests/strategies/sim_rig.h"
 
-static uint64_t seeds = 500, first = 1; /* a strategy: 5,000 in all */
+static uint64_t seeds = 500, first = 1; /* a strategy: 6,000 in all */
 
 static const struct {
     const char *spec;
@@ -20,6 +20,8 @@ static const struct {
     {"ssp:bound=1", ENI_PROMISE_AT_ONCE},
     {"ssp:bound=2", ENI_PROMISE_AT_ONCE},
     {"ssp:bound=3", ENI_PROMISE_AT_ONCE},
+    {"hierarchical", ENI_PROMISE_ENDS},
+    {"hierarchical:bound=2", ENI_PROMISE_ENDS},
     {RIG_ZOO "softsync:quorum=2", ENI_PROMISE_EXACT},
     {RIG_ZOO "backup:quorum=2", ENI_PROMISE_MAY_DROP},
     {RIG_ZOO "late", ENI_PROMISE_MAY_DROP},

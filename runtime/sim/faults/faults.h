@@ -69,7 +69,8 @@ extern const struct eni_sim_faults eni_faults;
  *
  *     answered        applied exactly once                       not answered    once or never
  *     EN_SYNCHRONOUS  and once more, with momentum and a noisy quadratic: the bytes of a run without faults
- *     bound=N         no answer to a rank more than N ahead
+ *     bound=N         N >= 0: no answer to a client more than N ahead (then a synchronous strategy's bytes depend on
+ *                     who comes first, and are not compared)
  *     at once         staleness counted a second time, outside of the store, is the store's
  *     all             finished within the limit after the faults end
  *
