@@ -19,7 +19,7 @@
 
 enum { DEADLINE_MS = 60000, ALIGNMENT = 4096 };
 
-static const limit_kind *all_kinds[8]; /* ends with NULL */
+static const limit_kind *all_kinds[9]; /* ends with NULL */
 
 typedef struct options {
     const limit_kind *kinds[8];
@@ -56,6 +56,7 @@ static void list_kinds(void)
 {
     int n = 0;
     all_kinds[n++] = &limit_copy;
+    all_kinds[n++] = &limit_checksum;
     all_kinds[n++] = &limit_sum;
     if (limit_sgemm()) all_kinds[n++] = limit_sgemm();
     all_kinds[n++] = &limit_roundtrip;

@@ -39,8 +39,8 @@ typedef struct limit_kind {
     double (*work)(const limit_trial *trial);
 } limit_kind;
 
-/* limits_core.c: load and store, in-place sum, sgemm. NULL when it was built without oneDNN. */
-extern const limit_kind limit_copy, limit_sum;
+/* limits_core.c: load and store, checksum, in-place sum, sgemm. NULL when it was built without oneDNN. */
+extern const limit_kind limit_copy, limit_checksum, limit_sum;
 const limit_kind *limit_sgemm(void);
 
 /* limits_message.c: bare ZeroMQ over TCP on loopback, DEALERs and one ROUTER as processes. */

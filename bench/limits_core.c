@@ -1,10 +1,12 @@
-/* limits_core.c - limits of cores and memory: load and store, the in-place sum of shared vectors, sgemm. */
+/* limits_core.c - limits of cores and memory: load and store, the in-place sum of shared vectors, sgemm;
+ * and the checksum that goes with every payload between hosts. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "bench/limits.h"
 #include "core/clock.h"
+#include "core/crc32c.h"
 #include "ops/multiversion.h"
 
 #ifdef EN_HAVE_ONEDNN
@@ -42,6 +44,37 @@ const limit_kind limit_copy = {.name = "copy",
                                .main = copy_main,
                                .is_together = 1,
                                .work = copy_work};
+
+/* ---- checksum: the product's CRC-32C, to stand beside what a core loads ---- */
+
+static int checksum_main(const limit_trial *t, int rank)
+{
+    unsigned char *bytes = limit_memory(t->bytes);
+    if (!bytes) return 1;
+    for (int i = -t->warmup; i < t->rounds; i++) {
+        limit_barrier(t);
+        const int64_t begin_ns = eni_now_ns();
+        const uint32_t crc = eni_crc32c(0, bytes, t->bytes);
+        if (i >= 0) t->board->times[i][rank] = eni_now_ns() - begin_ns;
+        bytes[i & 1023] = (unsigned char)crc; /* nothing may be left out */
+    }
+    return 0;
+}
+
+static double checksum_work(const limit_trial *t)
+{
+    return (double)t->bytes * t->processes;
+}
+
+const limit_kind limit_checksum = {.name = "checksum",
+                                   .bytes = "4K,1M,64M",
+                                   .processes = "1,2",
+                                   .batch = 1,
+                                   .unit = "gb_s",
+                                   .what = "loaded and summed up by CRC-32C, all processes together",
+                                   .main = checksum_main,
+                                   .is_together = 1,
+                                   .work = checksum_work};
 
 /* ---- sum: every rank adds its share of all vectors and stores it into all: no all-reduce moves less ---- */
 

@@ -234,10 +234,12 @@ def idle(tools):
 def machine(tools):
     """What the machine is: no row of a target, but the first thing to look at."""
     programs = {"copy": [tools.bench("limits"), "--json", "--what=copy", f"--bytes={CONVNET},{RESNET},{MB64}"],
+                "checksum": [tools.bench("limits"), "--json", "--what=checksum", "--processes=1", f"--bytes={MB1},{MB64}"],
                 "one-way": [tools.bench("limits"), "--json", "--what=one-way", f"--bytes={MB1}", "-n", 5]}
     rows = [Row(f"limit: copy, {human(size)}, {cores} core{'s' * (cores > 1)}, load + store",
                 Pick("copy", "gb_s", {"processes": cores, "bytes": size}), "GB/s")
             for size in (CONVNET, RESNET, MB64) for cores in (1, 2)]
+    rows += [Row(f"CRC-32C of {human(size)}, one core", Pick("checksum", "gb_s", {"bytes": size}), "GB/s") for size in (MB1, MB64)]
     rows.append(Row("limit: ZeroMQ over TCP, 1 MB frames, one way", Pick("one-way", "gb_s"), "GB/s"))
     return Experiment("machine", programs, rows)
 

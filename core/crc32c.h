@@ -5,11 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The checksum of what `crc` is the checksum of, followed by `bytes`; begin with 0. With the processor's own
- * instruction where it has one (SSE 4.2), else by a table: the same result. Any thread. */
+/* The checksum of what `crc` is the checksum of, followed by `bytes`; begin with 0. The same result on every
+ * processor. Any thread. */
 uint32_t eni_crc32c(uint32_t crc, const void *bytes, size_t length);
-
-/* The table's way, for its test. */
-uint32_t eni_crc32c_by_table(uint32_t crc, const void *bytes, size_t length);
 
 #endif

@@ -32,7 +32,7 @@ vendor() { # header -> the folders that may include it
     oneapi/*|dnnl*) echo "ops/cpu" ;;
     cuda*|cublas*|cudnn*|nccl*) echo "ops/cuda" ;;
     zmq.h) echo "runtime/net" ;;
-    sodium*) echo "core" ;;
+    sodium*|isa-l/*) echo "core" ;;
     zlib.h) echo "data" ;;
     yaml.h) echo "config" ;;
     esac
