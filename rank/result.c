@@ -75,7 +75,8 @@ static char *report_of_this_rank(const eni_rank *self)
                       {"clock_begin_ns", (uint64_t)t->clock_begin_ns}, {"last_samples", t->sum.last_samples},
                       {"last_correct", t->sum.last_correct}, {"own_steps", host.steps},
                       {"max_rss", (uint64_t)usage.ru_maxrss * 1024},
-                      {"data_bytes", self->trainer.about.data_bytes}, {"param_crc", host.param_crc});
+                      {"data_bytes", self->trainer.about.data_bytes}, {"param_crc", host.param_crc},
+                      {"is_unchanged", host.is_unchanged});
     eni_json_set_number(o, "last_loss", t->sum.last_loss);
     eni_json_set_number(o, "cpu_seconds",
                         (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
@@ -593,9 +594,13 @@ static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
 }
 
 /* Of the ranks that have reported. */
-static en_status check_replicated(const eni_rank *self, const json_t *reports)
+static en_status check_weights(const eni_rank *self, const json_t *reports)
 {
     const json_t *first = report_of_rank(reports, 0);
+    int unchanged = 0;
+    for (int r = 0; r < self->world.nranks; r++)
+        unchanged += json_integer_value(json_object_get(report_of_rank(reports, r), "is_unchanged")) == 1;
+    if (unchanged == self->world.nranks) return eni_host_unchanged(self->job.strategy);
     if (!(self->job.strategy->flags & EN_REPLICATED) || self->job.is_claiming || first == NULL) return EN_OK;
     for (int r = 1; r < self->world.nranks; r++) {
         const json_t *other = report_of_rank(reports, r);
@@ -640,7 +645,7 @@ en_status eni_result(eni_rank *self)
     st = parse_reports(&blobs, &reports);
     eni_blobs_fini(&blobs);
     EN_TRY(st);
-    EN_TRY_GOTO(check_replicated(self, reports), free_reports);
+    EN_TRY_GOTO(check_weights(self, reports), free_reports);
     st = evaluate_last(self, now.version, &last);
     self->records.stats.eval_ns += eni_now_ns() - begin;
     if (st == EN_OK) st = conclude(self, reports, &last);

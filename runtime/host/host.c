@@ -362,14 +362,26 @@ en_status eni_host_over(eni_host *host, bool is_early)
                         s->name, rank, host->requests.n, left->what, left->bucket->id);
     if (host->config.gpu != NULL || host->progress.steps == 0) return EN_OK;
     host->counters.param_crc = eni_host_param_crc(host);
-    if (!is_early && host->progress.has_gradient && host->progress.steps > 1 &&
-        host->counters.param_crc == host->progress.first_crc)
-        return eni_fail(
-            EN_EBUG, "host",
-            "%s (rank %d) has not changed the weights in %llu steps, though gradients were not 0: "
-            "after finish, bucket->param must hold the weights of the next step",
-            s->name, rank, (unsigned long long)host->progress.steps);
-    return EN_OK;
+    host->counters.is_unchanged = !is_early && host->progress.has_gradient && host->progress.steps > 1 &&
+                                  host->counters.param_crc == host->progress.first_crc;
+    /* a store that has answered no later version may have dropped what this rank gave, or wait for more, or have
+     * died and come back: then all ranks are asked */
+    if (!host->counters.is_unchanged ||
+        (host->progress.has_answer && host->counters.version <= host->progress.first_version))
+        return EN_OK;
+    return eni_fail(EN_EBUG, "host",
+                    "%s (rank %d) has not changed the weights in %llu steps, though gradients were not 0: "
+                    "after finish, bucket->param must hold the weights of the next step",
+                    s->name, rank, (unsigned long long)host->progress.steps);
+}
+
+en_status eni_host_unchanged(const en_strategy *strategy)
+{
+    return eni_fail(
+        EN_EBUG, "host",
+        "%s has not changed the weights of any rank, though gradients were not 0: on_push or on_timer "
+        "must call step, or write the weights and call touch",
+        strategy->name);
 }
 
 en_status eni_host_not_replicated(const en_strategy *strategy)

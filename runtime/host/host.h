@@ -155,12 +155,15 @@ en_status eni_host_end(eni_host *host);
 
 /* After the last step, `is_early` if that is not the budget's. EN_EBUG, logged: an operation was started before
  * the last two steps and never waited for; or gradients were not 0, and the weights are those of the
- * beginning. */
+ * beginning though no store kept them so. */
 en_status eni_host_over(eni_host *host, bool is_early);
 
 /* EN_EBUG and its sentence, for whoever has compared all ranks' weights after the last step: a strategy with
  * EN_REPLICATED has left them different. */
 en_status eni_host_not_replicated(const en_strategy *strategy);
+
+/* The same where every rank counts is_unchanged: a store that never steps. */
+en_status eni_host_unchanged(const en_strategy *strategy);
 
 /* What the strategy says of the model to evaluate (EN_EVAL_*), and which arena slot this rank has of it: the
  * vector's, or param. EN_EBUG, logged: its hook answered what makes no sense. */
@@ -183,6 +186,7 @@ typedef struct eni_host_counters {
     uint64_t steps;   /* optimizer steps on bucket 0 taken by this rank */
     float lr;         /* of the last step, or what the server would take */
     uint32_t param_crc; /* of this rank's weights after the last step (eni_host_over); 0: not known */
+    bool is_unchanged;  /* they are those of the beginning, though a gradient was not 0 */
     double group_bytes; /* GPUs, GROUP: what the all-reduces have sent, by the algorithm, and received as
                            much: what NCCL itself sends is not to be seen */
 } eni_host_counters;

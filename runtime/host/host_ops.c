@@ -583,7 +583,11 @@ static en_status wait_call(eni_host *host, eni_request *r)
     }
     EN_TRY(eni_host_await(host, r, "pull", eni_host_now(host), host->counters.update_ns));
     host->counters.lr = host->now.lr;
-    if (r->bucket->id == 0) host->counters.version = r->op.version;
+    if (r->bucket->id == 0) {
+        host->counters.version = r->op.version;
+        if (!host->progress.has_answer) host->progress.first_version = r->op.version;
+        host->progress.has_answer = true;
+    }
     if (r->is_push) add_staleness(host, r->op.staleness);
     return EN_OK;
 }

@@ -98,9 +98,11 @@ typedef struct eni_host_bucket {
 /* Whether the strategy trains at all; not where vectors lie on a GPU. */
 typedef struct eni_host_progress {
     uint64_t steps;
-    bool has_start;     /* first_crc is known */
-    bool has_gradient;  /* one that was not 0 was submitted, at a rate above 0 */
-    uint32_t first_crc; /* of the weights before the first step */
+    bool has_start;         /* first_crc is known */
+    bool has_gradient;      /* one that was not 0 was submitted, at a rate above 0 */
+    bool has_answer;        /* first_version is known */
+    uint32_t first_crc;     /* of the weights before the first step */
+    uint64_t first_version; /* of bucket 0, in the first answer of a store */
 } eni_host_progress;
 
 typedef struct eni_host_measured {

@@ -240,6 +240,7 @@ static en_status add_client(eni_sim_result *out, int32_t r, const eni_store_clie
 static en_status sum_up(eni_sim *sim)
 {
     eni_sim_result *out = sim->result;
+    eni_host_counters counters;
     out->virtual_ns = sim->queue.now_ns;
     for (int32_t k = 0; k < sim->stores.n; k++) {
         if (sim->stores.all[k].core == NULL) continue; /* the run ended while it was down */
@@ -248,7 +249,7 @@ static en_status sum_up(eni_sim *sim)
         for (int32_t r = 0; r < sim->nranks; r++)
             EN_TRY(add_client(out, r, eni_store_client(sim->stores.all[k].core, r)));
     }
-    out->has_equal_ranks = true;
+    out->has_equal_ranks = out->is_unchanged = true;
     for (int32_t r = 0; r < sim->nranks; r++) {
         const eni_sim_rank_result *rank = &out->rank[r];
         out->pushes += rank->pushes;
@@ -261,6 +262,8 @@ static en_status sum_up(eni_sim *sim)
         EN_TRY(eni_histogram_merge(&out->staleness, &rank->staleness));
         if (memcmp(sim->ranks[r].param, sim->ranks[0].param, sim->buckets->count * sizeof(float)) != 0)
             out->has_equal_ranks = false;
+        if (sim->ranks[r].host != NULL) eni_host_count(sim->ranks[r].host, &counters);
+        if (sim->ranks[r].host == NULL || !counters.is_unchanged) out->is_unchanged = false;
     }
     return EN_OK;
 }
@@ -316,6 +319,8 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     if (st == EN_OK) st = summed;
     if (st == EN_OK && config->strategy->flags & EN_REPLICATED && !sim.claims && !result_out->has_equal_ranks)
         st = eni_host_not_replicated(config->strategy);
+    if (st == EN_OK && result_out->is_unchanged && resolved.faults == NULL)
+        st = eni_host_unchanged(config->strategy);
 close_world:
     eni_digest_end(&sim.events.digest, result_out->log_sha256);
     close_world(&sim);

@@ -126,6 +126,7 @@ typedef struct eni_sim_result {
     uint64_t sent, recv;
     eni_histogram staleness;
     bool has_equal_ranks; /* every rank's param has the same bytes */
+    bool is_unchanged;    /* no rank's weights have changed, though gradients were not 0 */
     bool has_theory;
     en_theory theory; /* what rank 0's strategy promises */
     int32_t nranks;

@@ -14,7 +14,8 @@ enum {
     WRONG_ANSWER,
     HOLD_ALL,
     UNTOUCHED,
-    NOT_FINITE
+    NOT_FINITE,
+    NEVER_STEP
 };
 
 static const en_option options[] = {
@@ -89,6 +90,7 @@ static en_status store_push(en_store *store, void *state, const en_partition *pa
 {
     (void)state;
     const int deed = msg->src == 1 && msg->clock == 2 ? (int)store->num(store, "deed") : 0;
+    if ((int)store->num(store, "deed") == NEVER_STEP) return EN_OK;
     switch (deed) {
     case PEER: store->peer(store, part, 1000, 0); break;
     case ABSORB_TWICE: store->absorb(store, part, msg, 1); break;

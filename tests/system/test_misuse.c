@@ -107,7 +107,8 @@ static void test_same_sentence(void **state)
         {"@misuse-store", 8, "on_pull of misuse-store (shard 0, bucket 0, version ",
          "holds every client's call"},
         {"@misuse-store", 9, "on_push of misuse-store (shard 0, bucket 0, version ", "not called touch"},
-        {"@misuse-store", 10, "on_push of misuse-store (shard 0, bucket 0, version ", "that is not finite"}};
+        {"@misuse-store", 10, "on_push of misuse-store (shard 0, bucket 0, version ", "that is not finite"},
+        {"@misuse-store", 11, "misuse-store has not changed the weights of any rank", "on_push or on_timer"}};
     enum { ALL = sizeof all / sizeof *all };
     for (int i = 0; i < ALL; i++) {
         char in_run[600], in_sim[600];
