@@ -12,16 +12,14 @@ static bool begins(const char *text, const char *word)
     return strncmp(text, word, strlen(word)) == 0;
 }
 
-/* "log N LINE": LINE, and in it the text behind "subsystem: ". */
-static const char *parse(const char *line, const char **subsystem_out, const char **text_out)
+/* "log N SUBSYSTEM LINE": LINE, and its text behind who speaks. */
+static const char *parse(const char *line, char subsystem_out[64], const char **text_out)
 {
     int at = 0, used = 0;
-    if (sscanf(line, "log %d %n", &at, &used) != 1 || used == 0 || at < 0 || (size_t)at > strlen(line + used))
+    if (sscanf(line, "log %d %63s %n", &at, subsystem_out, &used) != 2 || used == 0 || at < 0 ||
+        (size_t)at > strlen(line + used))
         return NULL;
-    *subsystem_out = line + used + at;
-    const char *colon = strstr(*subsystem_out, ": ");
-    if (colon == NULL) return NULL;
-    *text_out = colon + 2;
+    *text_out = line + used + at;
     return line + used;
 }
 
@@ -63,12 +61,14 @@ static void print(const char *line)
 
 bool eni_relay_take(eni_relay *relay, const char *line)
 {
-    const char *subsystem, *text, *shown = parse(line, &subsystem, &text);
+    char subsystem[64];
+    const char *text, *shown = parse(line, subsystem, &text);
     if (shown == NULL) return false;
     const bool is_error = strlen(shown) > LEVEL_AT && shown[LEVEL_AT] == 'E';
     if (is_error && relay->first_error[0] == 0 && !relay->is_muted)
         snprintf(relay->first_error, sizeof relay->first_error, "%s", cause_in(text));
-    const bool is_of_the_end = is_error && (begins(subsystem, "member: ") || begins(subsystem, "leader: "));
+    const bool is_of_the_end =
+        is_error && (strcmp(subsystem, "member") == 0 || strcmp(subsystem, "leader") == 0);
     if (is_of_the_end && relay->is_muted) return true;
     if (is_of_the_end && !relay->is_open && relay->nheld < ENI_RELAY_HELD)
         snprintf(relay->held[relay->nheld++], ENI_RELAY_LINE, "%s", line);
@@ -79,12 +79,13 @@ bool eni_relay_take(eni_relay *relay, const char *line)
 
 void eni_relay_open(eni_relay *relay, const char *failure, bool is_quiet)
 {
-    const char *subsystem, *text;
+    char subsystem[64];
+    const char *text;
     relay->is_open = true;
     const char *end = strstr(failure, ") ");
     if (end != NULL) snprintf(relay->failed, sizeof relay->failed, "%.*s", (int)(end + 2 - failure), failure);
     for (unsigned i = 0; i < relay->nheld; i++) {
-        const char *shown = parse(relay->held[i], &subsystem, &text);
+        const char *shown = parse(relay->held[i], subsystem, &text);
         if (shown != NULL && !is_quiet && !was_said(relay, cause_in(text))) print(shown);
     }
     relay->nheld = 0;

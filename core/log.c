@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -17,7 +18,7 @@ static struct {
     int level;
     int launcher_fd;
     char who[64];
-} log_state = {NULL, NULL, ENI_LOG_INFO, -1, ""};
+} log_state = {NULL, NULL, ENI_LOG_INFO, -1, "entrain"};
 
 static struct {
     pthread_mutex_t lock;
@@ -48,31 +49,35 @@ void eni_log_set_launcher(int fd)
 }
 
 /* Shorter than PIPE_BUF: the pipe takes all of it or nothing. */
-static int tell_launcher(const char *line, int bytes, int subsystem_at)
+static int tell_launcher(const char *subsystem, const char *line, int bytes, int text_at)
 {
-    char told[1440];
-    const int n = snprintf(told, sizeof told, "log %d %.*s", subsystem_at, bytes, line);
+    char told[1500];
+    const int n = snprintf(told, sizeof told, "log %d %.60s %.*s", text_at, subsystem, bytes, line);
     return write(log_state.launcher_fd, told, (size_t)n) == n;
 }
 
-/* One write(2) per line, so that lines of several processes on one terminal do not mix. */
+/* One write(2) per line, so that lines of several processes on one terminal do not mix. Which part of the
+ * program speaks is for those who debug it. */
 static void write_line(int level, const char *subsystem, const char *text)
 {
     struct timespec now;
     struct tm local;
     char line[1400];
+    const bool is_told = level <= ENI_LOG_WARN && log_state.launcher_fd >= 0;
+    const bool has_subsystem = log_state.level >= ENI_LOG_DEBUG && !is_told;
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &local);
-    int n =
-        snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %c %s%s", local.tm_hour, local.tm_min, local.tm_sec,
-                 now.tv_nsec / 1000000, level_letters[level], log_state.who, log_state.who[0] ? " " : "");
-    const int subsystem_at = n;
-    n += snprintf(line + n, sizeof line - (size_t)n, "%s: %s\n", subsystem, text);
+    int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %c %s%s%s%s", local.tm_hour, local.tm_min,
+                     local.tm_sec, now.tv_nsec / 1000000, level_letters[level], log_state.who,
+                     has_subsystem && log_state.who[0] != 0 ? " " : "", has_subsystem ? subsystem : "",
+                     has_subsystem || log_state.who[0] != 0 ? ": " : "");
+    const int text_at = n;
+    n += snprintf(line + n, sizeof line - (size_t)n, "%s\n", text);
     if (n >= (int)sizeof line) {
         n = (int)sizeof line - 1;
         line[n - 1] = '\n';
     }
-    if (level <= ENI_LOG_WARN && log_state.launcher_fd >= 0 && tell_launcher(line, n, subsystem_at)) return;
+    if (is_told && tell_launcher(subsystem, line, n, text_at)) return;
     ssize_t ignored = write(STDERR_FILENO, line, (size_t)n);
     (void)ignored;
 }

@@ -1,10 +1,10 @@
 /* log.h - one line per event, to stderr or to a sink of the caller's.
  *
- * 12:00:01.123 W a:1 ring: peer 0 closed the connection after 4096 of 65536 bytes
+ * 12:00:01.123 W a:1: peer 0 closed the connection after 4096 of 65536 bytes
  *
  * Levels: error (this run cannot go on), warn (odd, goes on), info (a few lines per run), debug (per
  * connection or epoch), trace (per message). Texts are lower case, name the exact cause, and carry no '='.
- * The subsystem is the noun of the file that logs. All calls are thread-safe and may be made from any
+ * The subsystem is the noun of the file that logs; from level debug on it stands behind who speaks. All calls are thread-safe and may be made from any
  * thread; the setters are for main, before the first thread starts. */
 #ifndef CORE_LOG_H
 #define CORE_LOG_H
@@ -23,11 +23,11 @@ void eni_log_set_sink(eni_log_sink sink, void *user);
 /* Lines above `level` are dropped. Default ENI_LOG_INFO. */
 void eni_log_set_level(int level);
 
-/* Who speaks: "host:rank", "psd", ... Copied, truncated to 63 bytes. */
+/* Who speaks: "host:rank", "psd", ... Copied, truncated to 63 bytes. Default "entrain". */
 void eni_log_set_who(const char *who);
 
 /* From now on errors and warnings go to a launcher, over this pipe: it prints once what all its processes
- * say. A line is "log N LINE", N being where LINE's subsystem begins. What the pipe does not take at once
+ * say. A line is "log N SUBSYSTEM LINE", N being where LINE's text begins. What the pipe does not take at once
  * goes to stderr. -1: all to stderr. */
 void eni_log_set_launcher(int fd);
 

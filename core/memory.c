@@ -23,7 +23,8 @@ static void *take(size_t bytes, size_t unit)
     size_t rounded = bytes == 0 ? unit : eni_round_up(bytes, unit);
     const int is_large = rounded >= 2 * (size_t)HUGE_PAGE;
     if (rounded < bytes || posix_memalign(&memory, is_large ? HUGE_PAGE : unit, rounded) != 0) {
-        eni_error("memory", "cannot allocate %zu bytes; ask for less (model, batch, set), or raise ulimit -v",
+        eni_error("memory",
+                  "cannot allocate %zu bytes of memory; ask for less (model, batch, set), or raise ulimit -v",
                   bytes);
         return NULL;
     }

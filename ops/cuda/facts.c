@@ -111,7 +111,8 @@ static void log_no_gpu(cudaError_t error)
                   "it (a container needs --gpus=all); %s",
                   or_cpu);
     else if (driver == 0)
-        eni_error("cuda", "there is no NVIDIA driver on this host: install one for CUDA %d.%d%s, %s",
+        eni_error("cuda",
+                  "there is no NVIDIA driver on this host for device cuda: install one for CUDA %d.%d%s, %s",
                   runtime / 1000, runtime % 1000 / 10, driver_for(runtime), or_cpu);
     else if (error == cudaErrorInsufficientDriver)
         eni_error(

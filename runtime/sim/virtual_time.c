@@ -30,7 +30,7 @@ static en_status grow(eni_event_queue *queue)
     const uint64_t room = queue->room ? 2 * queue->room : 1024;
     eni_event_queue_entry *heap = realloc(queue->heap, room * sizeof *heap);
     if (heap == NULL)
-        return eni_fail(EN_ENOMEM, "event queue", "out of memory with %llu events ahead",
+        return eni_fail(EN_ENOMEM, "sim", "out of memory with %llu events ahead",
                         (unsigned long long)queue->n);
     queue->heap = heap;
     queue->room = room;

@@ -95,8 +95,8 @@ static void test_one_write_per_line(void **state)
     assert_int_equal(rest, -1); /* nothing more: two lines, two writes */
     int hours, minutes, seconds, millis;
     assert_int_equal(sscanf(line, "%2d:%2d:%2d.%3d ", &hours, &minutes, &seconds, &millis), 4);
-    assert_string_equal(line + strlen("00:00:00.000 "), "W a:1 mesh: dropped 1 of 2\n");
-    assert_string_equal(second + strlen("00:00:00.000 "), "E mesh: gone\n");
+    assert_string_equal(line + strlen("00:00:00.000 "), "W a:1: dropped 1 of 2\n");
+    assert_string_equal(second + strlen("00:00:00.000 "), "E gone\n");
 }
 
 /* Longer than any buffer: cut, but still one line with its end. */

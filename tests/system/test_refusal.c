@@ -66,7 +66,7 @@ static void test_found_out_by_worker(void **state)
     process_start(&p, "entrain", NULL, "run -n 1 --strategy=solo --init=/nowhere.st " SHORT);
     assert_int_equal(process_wait(&p, 20), 2);
     assert_int_equal(process_says(&p, "/nowhere.st", "No such file"), 1);
-    assert_int_equal(count_lines(process_err(&p)), 1 + process_says(&p, "leader: the run ends", ""));
+    assert_int_equal(count_lines(process_err(&p)), 1 + process_says(&p, "the run ends", ""));
 }
 
 static void write_file(const char *path, const char *text)

@@ -154,7 +154,7 @@ static void kill_psd_of(const process *entrain, const char *folder, int times)
         const pid_t psd = process_child(entrain->pid, "psd");
         if (psd > 0) kill(psd, SIGKILL);
         const double again = now_seconds() + GUARD * SLOWNESS;
-        while (process_says(entrain, "member: psd is back", "") < 2 * (i + 1) && now_seconds() < again &&
+        while (process_says(entrain, "psd is back", "") < 2 * (i + 1) && now_seconds() < again &&
                !has_ended(entrain))
             usleep(2000);
     }

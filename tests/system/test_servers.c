@@ -66,13 +66,13 @@ static void dies(int k, const char *name)
         &entrain, "entrain", NULL,
         "run -n 2 --strategy=ps-sync --servers=2 --data=synthetic --model=mlp --batch-size=8 --epochs=1000 "
         "--limit-train-samples=2048 --limit-test-samples=64 --threads=1 --quiet");
-    wait_for_line(&entrain, "psd 1 psd: 2 workers are here", 30 * SLOWNESS);
-    wait_for_line(&entrain, "psd psd: 2 workers are here", 30 * SLOWNESS);
+    wait_for_line(&entrain, "psd 1: 2 workers are here", 30 * SLOWNESS);
+    wait_for_line(&entrain, "psd: 2 workers are here", 30 * SLOWNESS);
     const pid_t pid = process_child(entrain.pid, k > 0 ? word : "psd");
     assert_true(pid > 0);
     kill(pid, SIGKILL);
     assert_int_equal(process_wait(&entrain, 5 * SLOWNESS), 1);
-    snprintf(line, sizeof line, "launch: %s (pid %d", name, (int)pid);
+    snprintf(line, sizeof line, "entrain: %s (pid %d", name, (int)pid);
     assert_int_equal(process_says(&entrain, line, ""), 1);
     process_nobody_left(3);
 }
