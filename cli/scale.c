@@ -43,6 +43,15 @@ typedef struct scaling {
     int64_t repeats;
 } scaling;
 
+/* `-n 2,2` is measured once. */
+static bool has_row(const scaling *s, bool is_strong, const char *strategy, int64_t workers)
+{
+    for (const row *r = s->rows; r < s->rows + s->nrows; r++)
+        if (r->is_strong == is_strong && r->workers == workers && strcmp(r->strategy, strategy) == 0)
+            return true;
+    return false;
+}
+
 static void make_rows(scaling *s)
 {
     const eni_config *c = s->context->config;
@@ -54,6 +63,7 @@ static void make_rows(scaling *s)
             for (int i = 0; i < c->ranks.count; i++) {
                 int64_t workers = 1;
                 eni_parse_i64(c->ranks.item[i], &workers);
+                if (has_row(s, strong, c->scaled.item[a], workers)) continue;
                 s->rows[s->nrows++] = (row){.is_strong = strong,
                                             .strategy = c->scaled.item[a],
                                             .workers = workers,
@@ -169,7 +179,7 @@ static en_status write_csv(const scaling *s)
 {
     char path[1100];
     snprintf(path, sizeof path, "%s/scale.csv", s->dir);
-    FILE *file = fopen(path, "we");
+    FILE *file = eni_file_open(path, "w");
     if (file == NULL) return eni_fail(EN_EIO, "scale", "cannot write %s: %s", path, strerror(errno));
     fputs(
         "scaling,strategy,workers,cores,batch,global_batch,step_ms,samples_per_s,least,most,repeats,speedup,"

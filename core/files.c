@@ -60,6 +60,17 @@ static bool take_room(int fd, const struct iovec *part, size_t n)
            (errno != ENOSPC && errno != EDQUOT && errno != EFBIG);
 }
 
+FILE *eni_file_open(const char *path, const char *mode)
+{
+    const int how = mode[0] == 'w'   ? O_WRONLY | O_CREAT | O_TRUNC
+                    : mode[0] == 'a' ? O_WRONLY | O_CREAT | O_APPEND
+                                     : O_RDWR;
+    const int fd = open(path, how | O_NOFOLLOW | O_CLOEXEC, 0666);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, mode);
+    if (fd >= 0 && file == NULL) close(fd);
+    return file;
+}
+
 int eni_file_put(const eni_file_plan *plan, struct iovec *parts, size_t n, const char **doing_out)
 {
     unlinkat(plan->folder, plan->temporary, 0); /* left by a process that was killed */

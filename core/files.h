@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
@@ -14,6 +15,10 @@
  * ranks") needs them. EN_EUNSUPPORTED with one sentence where that is not enough: a poll(2) of more
  * descriptors than the limit fails for ever. Any thread. */
 en_status eni_files_need(size_t needed, const char *who);
+
+/* fopen(path, mode) for a file of ours, of which a mode of "w", "a" or "r+" makes or changes it: a symbolic link
+ * that somebody else has put there is not followed (ELOOP), and no child has the descriptor. NULL, with errno. */
+FILE *eni_file_open(const char *path, const char *mode);
 
 /* ---- a file is replaced: a process that is killed, or a machine, leaves the old one or the new one. Any
  * thread ---- */

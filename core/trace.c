@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 
@@ -61,7 +62,7 @@ static void write_span(FILE *file, const eni_trace *trace, const span *s)
 
 en_status eni_trace_write(const eni_trace *trace, const char *path)
 {
-    FILE *file = fopen(path, "w");
+    FILE *file = eni_file_open(path, "w");
     if (file == NULL)
         return eni_fail(EN_EIO, "trace", "cannot write the trace %s: %s", path, strerror(errno));
     uint64_t used = atomic_load(&trace->used), kept = used < trace->max_spans ? used : trace->max_spans;

@@ -78,8 +78,9 @@ static bool has_file(eni_curve *curve)
 {
     char nameless[] = "/tmp/entrain-snapshots-XXXXXX";
     if (curve->fd >= 0) return true;
-    curve->fd = curve->path[0] != 0 ? open(curve->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)
-                                    : mkostemp(nameless, O_CLOEXEC);
+    curve->fd = curve->path[0] != 0
+                    ? open(curve->path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666)
+                    : mkostemp(nameless, O_CLOEXEC);
     if (curve->path[0] == 0 && curve->fd >= 0) unlink(nameless);
     return curve->fd >= 0;
 }

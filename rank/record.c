@@ -11,6 +11,7 @@
 
 #include "core/clock.h"
 #include "core/crc32c.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -41,7 +42,7 @@ static off_t length_that_stays(FILE *file, uint64_t resumed, double seconds)
 
 static en_status cut(const char *path, uint64_t resumed, double seconds)
 {
-    FILE *file = fopen(path, "r+e");
+    FILE *file = eni_file_open(path, "r+");
     if (file == NULL && errno == ENOENT) return EN_OK;
     if (file != NULL && ftruncate(fileno(file), length_that_stays(file, resumed, seconds)) == 0)
         return fclose(file) == 0 ? EN_OK : EN_EIO;
@@ -53,7 +54,7 @@ static en_status cut(const char *path, uint64_t resumed, double seconds)
 en_status eni_jsonl_open(const char *path, uint64_t resumed, double seconds, FILE **file_out)
 {
     if (resumed > 0) EN_TRY(cut(path, resumed, seconds));
-    *file_out = fopen(path, resumed > 0 ? "ae" : "we");
+    *file_out = eni_file_open(path, resumed > 0 ? "a" : "w");
     if (*file_out != NULL) return EN_OK;
     return eni_fail(EN_EIO, "record", "cannot create %s: %s; choose another --out", path, strerror(errno));
 }
@@ -312,7 +313,7 @@ en_status eni_tensorboard_open(const char *folder, uint64_t resumed, eni_tensorb
     clock_gettime(CLOCK_REALTIME, &now);
     snprintf(board->path, sizeof board->path, "%s/events.out.tfevents.%010lld.%.100s.%d", folder,
              (long long)now.tv_sec, host, (int)getpid());
-    board->file = fopen(board->path, "we");
+    board->file = eni_file_open(board->path, "w");
     if (board->file == NULL) {
         eni_error("board", "--tensorboard: cannot create %s: %s", board->path, strerror(errno));
         eni_free(board);

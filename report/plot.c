@@ -19,6 +19,7 @@
 
 #include "config/units.h"
 #include "core/clock.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -213,7 +214,7 @@ static en_status write_file(const char *dir, const char *name, const char *suffi
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s.%s", dir, name, suffix);
-    FILE *file = fopen(path, "we");
+    FILE *file = eni_file_open(path, "w");
     bool is_written = file != NULL && fwrite(text, 1, bytes, file) == bytes;
     if (file != NULL && fclose(file) != 0) is_written = false;
     if (is_written) return EN_OK;

@@ -129,6 +129,25 @@ static void test_a_file_that_cannot_be(void **state)
     eni_trace_free(trace);
 }
 
+/* Somebody else's link in a folder that he may write to must not lead us to a file of ours. */
+static void test_a_link_is_not_followed(void **state)
+{
+    (void)state;
+    char target[] = "/tmp/entrain-trace-XXXXXX", link[64], text[8] = "";
+    const int fd = mkstemp(target);
+    assert_int_equal(write(fd, "kept", 4), 4);
+    snprintf(link, sizeof link, "%s.link", target);
+    assert_int_equal(symlink(target, link), 0);
+    eni_trace *trace = eni_trace_new("rank 0", 0, 1);
+    assert_int_equal(eni_trace_write(trace, link), EN_EIO);
+    eni_trace_free(trace);
+    assert_int_equal(pread(fd, text, sizeof text - 1, 0), 4);
+    assert_string_equal(text, "kept");
+    close(fd);
+    unlink(link);
+    unlink(target);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -136,6 +155,7 @@ int main(void)
         cmocka_unit_test(test_empty),
         cmocka_unit_test(test_full_buffer_counts),
         cmocka_unit_test(test_a_file_that_cannot_be),
+        cmocka_unit_test(test_a_link_is_not_followed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
