@@ -59,6 +59,33 @@ int eni_edit_distance(const char *a, const char *b)
     return last[nb];
 }
 
+bool eni_is_near(const char *word, int distance)
+{
+    const int length = (int)strnlen(word, WORD_MAX);
+    return distance <= (length < 6 ? 1 + (length > 3) : length / 3);
+}
+
+bool eni_is_text(const char *text)
+{
+    for (const unsigned char *at = (const unsigned char *)text; *at != 0;) {
+        static const uint32_t least[] = {0x20, 0, 0x80, 0x800,
+                                         0x10000}; /* by length: the shortest form only */
+        const int length = *at < 0x80 ? 1 : *at >> 5 == 6 ? 2 : *at >> 4 == 14 ? 3 : *at >> 3 == 30 ? 4 : 0;
+        uint32_t letter = length == 1 ? *at : *at & (0x7fu >> length);
+        if (length == 0) return false;
+        for (int i = 1; i < length; i++) {
+            if (at[i] >> 6 != 2) return false;
+            letter = letter << 6 | (at[i] & 0x3fu);
+        }
+        const bool is_surrogate = letter >= 0xd800 && letter < 0xe000;
+        if (letter < least[length == 1 ? 0 : length] || (letter >= 0x7f && letter < 0xa0) || is_surrogate ||
+            letter > 0x10ffff)
+            return false;
+        at += length;
+    }
+    return true;
+}
+
 size_t eni_spec_head(const char *spec)
 {
     size_t from = 0, path = strcspn(spec, "=");
@@ -142,11 +169,14 @@ static en_status refuse_key(const eni_options *options, const char *key)
         if (!nearest || eni_edit_distance(key, options->values[i].option->key) <
                             eni_edit_distance(key, nearest->option->key))
             nearest = &options->values[i];
-    if (nearest)
+    if (nearest == NULL)
+        eni_error("options", "strategy %s has no option %s: it takes none", options->strategy, key);
+    else if (eni_is_near(key, eni_edit_distance(key, nearest->option->key)))
         eni_error("options", "strategy %s has no option %s; the nearest is %s: %s", options->strategy, key,
                   nearest->option->key, nearest->option->help);
     else
-        eni_error("options", "strategy %s has no option %s: it takes none", options->strategy, key);
+        eni_error("options", "strategy %s has no option %s; `entrain strategies %s` lists what it takes",
+                  options->strategy, key, options->strategy);
     return EN_EINVAL;
 }
 

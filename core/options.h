@@ -50,6 +50,13 @@ const en_option *eni_option_find(const en_option *table, const char *key, size_t
  * the nearest known one. Optimal string alignment (Damerau 1964, restricted). */
 int eni_edit_distance(const char *a, const char *b);
 
+/* Whether it is UTF-8 without control characters: what may stand in a log, in YAML and in JSON. */
+bool eni_is_text(const char *text);
+
+/* Whether so many edits make a guess worth telling: a third of the word, at least 1; a guess further away would
+ * puzzle more than help. */
+bool eni_is_near(const char *word, int distance);
+
 /* How much of "ssp:bound=3" or "./mine.so:file=/a:b" names the strategy: up to the first ':' behind the last
  * '/' of the path, or all of it. Values may hold a '/', so the path is looked for before the first '='. */
 size_t eni_spec_head(const char *spec);

@@ -9,6 +9,7 @@
  * gradient, answered when the strategy says so. */
 #include "entrain/client.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <poll.h>
@@ -20,6 +21,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
 #include "runtime/client/client.h"
 #include "runtime/control/member.h"
@@ -105,6 +107,11 @@ static en_status check_name(const en_client *client, uint32_t i, const char *nam
     if (name == NULL || name[0] == 0 || strnlen(name, NAME_MAX_BYTES + 1) > NAME_MAX_BYTES)
         return eni_fail(EN_EINVAL, "kv", "tensor %u has no name, or one of more than %d bytes", i,
                         NAME_MAX_BYTES);
+    if (!eni_is_text(name))
+        return eni_fail(
+            EN_EINVAL, "kv",
+            "the name of tensor %u, \"%s\", has a control character, or is not UTF-8: give it another", i,
+            name);
     for (uint32_t k = 0; k < i; k++)
         if (strcmp(client->tensors[k].name, name) == 0)
             return eni_fail(EN_EINVAL, "kv", "tensors %u and %u are both called %s", k, i, name);
@@ -118,6 +125,10 @@ static en_status lay_out(en_client *client, const en_client_options *options)
         const en_client_tensor *declared = declared_at(options, i);
         eni_kv_tensor *tensor = &client->tensors[i];
         EN_TRY(check_name(client, i, declared->name));
+        if (declared->reserved != 0)
+            return eni_fail(EN_EINVAL, "kv",
+                            "tensor %s: reserved is %u, and must be 0: set the struct to zero first",
+                            declared->name, declared->reserved);
         tensor->name = eni_strdup(declared->name);
         if (tensor->name == NULL) return EN_ENOMEM;
         tensor->offset = client->elements;
@@ -214,6 +225,10 @@ static en_status check_options(const en_client_options *o)
         o->join_timeout > LONGEST_TIMEOUT_S || o->peer_timeout > LONGEST_TIMEOUT_S)
         return invalid("join_timeout and peer_timeout", "seconds, at most a day");
     if (o->interrupt_fd < 0) return invalid("interrupt_fd", "a descriptor, or 0 for none");
+    if (o->interrupt_fd > 0 && fcntl(o->interrupt_fd, F_GETFD) < 0)
+        return invalid("interrupt_fd", "it is not open; give a descriptor, or 0 for none");
+    if (o->flags & ~(uint32_t)(EN_CLIENT_NESTEROV | EN_CLIENT_TCP))
+        return invalid("flags", "one is not known; EN_CLIENT_NESTEROV and EN_CLIENT_TCP are");
     return EN_OK;
 }
 
@@ -221,6 +236,7 @@ static en_status check_options(const en_client_options *o)
  */
 static en_status read_options(const en_client_options *given, en_client_options *o)
 {
+    if (given == NULL) return invalid("no options", "give en_client_open an en_client_options");
     if (given->abi != EN_CLIENT_ABI || given->size < sizeof(en_client_options))
         return eni_fail(
             EN_EVERSION, "kv",

@@ -302,6 +302,12 @@ static void test_options_are_checked(void **state)
     REFUSED(EN_EINVAL, (o.tensors = wrong, wrong[0].size = 0));
     REFUSED(EN_EINVAL, (o.tensors = wrong, wrong[B].name = "w"));
     REFUSED(EN_EINVAL, (o.tensors = wrong, wrong[B].name = ""));
+    REFUSED(EN_EINVAL, (o.tensors = wrong, wrong[B].name = "b\n09:00:00.000 E psd: no line of ours"));
+    REFUSED(EN_EINVAL, (o.tensors = wrong, wrong[B].name = "\xc3("));
+    REFUSED(EN_EINVAL, (o.tensors = wrong, wrong[B].reserved = 1));
+    REFUSED(EN_EINVAL, o.flags = 64);
+    REFUSED(EN_EINVAL, o.interrupt_fd = 1000000); /* not open */
+    assert_int_equal(en_client_open(NULL, &client), EN_EINVAL);
     REFUSED(EN_EINVAL, (o.tensors = wrong, wrong[W].shape[2] = UINT64_MAX));
 }
 

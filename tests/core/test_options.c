@@ -132,6 +132,35 @@ static void distance_counts_edits(void **state)
     assert_int_equal(eni_edit_distance("", "abc"), 3);
 }
 
+static void what_is_text(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"", "a b", "caf\xc3\xa9", "\xe2\x80\xa6", "\xf0\x9f\x98\x80"};
+    static const char *const bad[] = {"a\nb",
+                                      "\x1b[2J",
+                                      "\x7f",
+                                      "caf\xe9",
+                                      "\xc3",
+                                      "\xc0\xaf",
+                                      "\xe0\x80\xaf",
+                                      "\xed\xa0\x80",
+                                      "\xf4\x90\x80\x80",
+                                      "\x80",
+                                      "\xc2\x9b"
+                                      "2J"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_true(eni_is_text(good[i]));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(eni_is_text(bad[i]));
+}
+
+static void a_guess_is_near(void **state)
+{
+    (void)state;
+    assert_true(eni_is_near("rong", 1) && eni_is_near("sp", 1) && eni_is_near("momentun", 2));
+    assert_false(eni_is_near("sp", 2) || eni_is_near("zzzzqq", 4) || eni_is_near("predict", 3));
+}
+
 int main(void)
 {
     eni_log_set_sink(listen_to, NULL);
@@ -142,6 +171,8 @@ int main(void)
         cmocka_unit_test(what_is_refused),
         cmocka_unit_test(none_are_declared),
         cmocka_unit_test(distance_counts_edits),
+        cmocka_unit_test(what_is_text),
+        cmocka_unit_test(a_guess_is_near),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
