@@ -220,7 +220,7 @@ static int start_run(const options *o, const row *r, const char *folder, program
     for (int i = 0; i < n; i++)
         argv[2 + i] = text[i];
     argv[2 + n] = "--limit-test-samples=64"; /* the evaluation is not what is timed */
-    argv[3 + n] = "--quiet";
+    argv[3 + n] = "--mute";
     argv[4 + n] = "--log-level=warn";
     argv[5 + n] = "--overwrite"; /* a run as often as it takes */
     for (int i = 0; i < o->more.n; i++)

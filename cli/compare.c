@@ -134,7 +134,7 @@ static en_status add_arm(comparison *c, const char *text)
         return eni_fail(EN_EINVAL, "compare", "--arm=%s: at most %d arms", text, MAX_ARMS);
     EN_TRY(check_folder_is_new(c, text));
     EN_TRY(eni_config_arm(&c->base, text, &c->arm[c->narms]));
-    c->arm[c->narms].quiet = true; /* the live lines speak */
+    c->arm[c->narms].mute = true; /* the live lines speak */
     if (!eni_config_is_given(&c->arm[c->narms], "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
     c->label[c->narms++] = text;
     EN_TRY(check_strategy(c, c->narms - 1));

@@ -84,8 +84,8 @@ static int run_command(const command *c, int argc, char **argv)
     char plugins[4096];
     if (eni_config_parse(c->program, argc - 1, argv + 1, &config) != EN_OK) return 2;
     int code = 2;
-    if (config.help) {
-        eni_config_help(c->program, stdout);
+    if (config.help != NULL) {
+        eni_config_help(c->program, strcmp(config.help, "all") == 0, stdout);
         code = 0;
     } else if (config.version) {
         printf("entrain %s\n", eni_version);
@@ -128,8 +128,9 @@ static int dispatch(int argc, char **argv)
     for (int i = 1; i < COMMANDS; i++)
         if (eni_edit_distance(argv[1], commands[i].name) < eni_edit_distance(argv[1], nearest))
             nearest = commands[i].name;
-    eni_error("entrain", "\"%.80s\" is no command; the nearest is %s, and `entrain --help` lists all",
-              argv[1], nearest);
+    const bool is_near = eni_is_near(argv[1], eni_edit_distance(argv[1], nearest));
+    eni_error("entrain", "\"%.80s\" is no command; %s%s%s`entrain --help` lists all", argv[1],
+              is_near ? "the nearest is " : "", is_near ? nearest : "", is_near ? ", and " : "");
     return 2;
 }
 

@@ -12,6 +12,7 @@
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
+#include "config/units.h"
 #include "runtime/sim/faults/faults.h"
 #include "runtime/sim/quadratic.h"
 #include "runtime/spec/plugin.h"
@@ -60,6 +61,7 @@ static void print_help(FILE *out)
     fprintf(out, "entrain sim --strategy=NAME|FILE.so[:key=value,..] [options]\n\n"
                  "Runs a strategy in virtual time on a noisy quadratic problem.\n\n"
                  "  --straggler=RANK:FACTOR  one slower worker\n"
+                 "  --net=rate:R,delay:T     the network, as of `entrain run`: rate:1Gbit,delay:50us\n"
                  "  --storm                  inject faults: everything else is drawn from the seed\n"
                  "  --promise=WORD           what must hold in it: ends, may-drop, exact or at-once\n");
     for (int i = 0; i < WORDS; i++)
@@ -67,20 +69,62 @@ static void print_help(FILE *out)
                 words[i].max, words[i].value);
 }
 
-static en_status parse_number(sim_trial *t, const char *key, size_t length, const char *value)
+typedef struct sim_flag {
+    const char *name, *value; /* `--lr 0.1` has the value in the next word */
+    size_t length;            /* of the name */
+} sim_flag;
+
+static bool is_named(const sim_flag *flag, const char *name)
+{
+    return strlen(name) == flag->length && memcmp(name, flag->name, flag->length) == 0;
+}
+
+static en_status parse_number(sim_trial *t, const sim_flag *flag)
 {
     for (int i = 0; i < WORDS; i++) {
-        if (strlen(words[i].key) != length || memcmp(words[i].key, key, length) != 0) continue;
+        const bool is_alias = strcmp(words[i].key, "workers") == 0 && is_named(flag, "n");
+        if (!is_alias && !is_named(flag, words[i].key)) continue;
         char *end;
-        const double number = strtod(value, &end);
-        if (end != value && !*end && number >= words[i].min && number <= words[i].max) {
+        const double number = strtod(flag->value, &end);
+        if (end != flag->value && !*end && number >= words[i].min && number <= words[i].max) {
             *(double *)(void *)((char *)t + words[i].at) = number;
             return EN_OK;
         }
-        return eni_fail(EN_EINVAL, "trial", "--%s cannot be '%s': %g .. %g", words[i].key, value,
+        return eni_fail(EN_EINVAL, "sim", "--%s cannot be '%s': %g .. %g", words[i].key, flag->value,
                         words[i].min, words[i].max);
     }
-    return eni_fail(EN_EINVAL, "trial", "there is no option --%.*s; --help lists them", (int)length, key);
+    return EN_ENOENT;
+}
+
+/* As of `entrain run`. */
+static en_status parse_net(sim_trial *t, const char *text)
+{
+    uint64_t rate = 0;
+    int64_t delay_ns = 0;
+    if (!eni_net_parse(text, &rate, &delay_ns))
+        return eni_fail(
+            EN_EINVAL, "sim",
+            "--net cannot be '%s': rate:RATE,delay:TIME, or one of them, as rate:200MB,delay:50us; a "
+            "rate ends in B (bytes a second) or bit",
+            text);
+    if (rate > 0) t->rate_mb = (double)rate / 1e6;
+    if (delay_ns > 0) t->latency_us = (double)delay_ns / ENI_MICRO;
+    return EN_OK;
+}
+
+static en_status take_flag(sim_trial *t, const sim_flag *flag)
+{
+    if (is_named(flag, "strategy"))
+        t->strategy = flag->value;
+    else if (is_named(flag, "straggler"))
+        t->straggler = flag->value;
+    else if (is_named(flag, "promise"))
+        t->promise = flag->value;
+    else if (is_named(flag, "net"))
+        return parse_net(t, flag->value);
+    else
+        return parse_number(t, flag);
+    return EN_OK;
 }
 
 static en_status parse(sim_trial *t, int argc, char **argv)
@@ -88,26 +132,35 @@ static en_status parse(sim_trial *t, int argc, char **argv)
     for (int i = 0; i < WORDS; i++)
         *(double *)(void *)((char *)t + words[i].at) = words[i].value;
     for (int i = 1; i < argc; i++) {
-        const char *word = argv[i], *value = strchr(word, '=');
-        if (strcmp(word, "--help") == 0) {
-            t->wants_help = 1;
-        } else if (strcmp(word, "--storm") == 0) {
-            t->wants_faults = 1;
-        } else if (strncmp(word, "--", 2) != 0 || !value) {
-            return eni_fail(EN_EINVAL, "trial",
-                            "'%s' is not of the form --key=value; --help lists the options", word);
-        } else if (strncmp(word, "--strategy=", 11) == 0) {
-            t->strategy = value + 1;
-        } else if (strncmp(word, "--straggler=", 12) == 0) {
-            t->straggler = value + 1;
-        } else if (strncmp(word, "--promise=", 10) == 0) {
-            t->promise = value + 1;
-        } else {
-            EN_TRY(parse_number(t, word + 2, (size_t)(value - word - 2), value + 1));
-        }
+        const char *word = argv[i];
+        const size_t dashes = strspn(word, "-");
+        sim_flag flag = {.name = word + dashes, .length = strcspn(word + dashes, "=")};
+        if (dashes == 1 && flag.length > 1) flag.length = 1; /* -n4 */
+        if (dashes < 1 || dashes > 2 || flag.length == 0)
+            return eni_fail(EN_EINVAL, "sim",
+                            "\"%.200s\" is no flag; flags are written --key=value, and --help "
+                            "lists them",
+                            word);
+        const bool is_help = (dashes == 1 && *flag.name == 'h') || is_named(&flag, "help");
+        if (is_help) t->wants_help = 1;
+        if (is_named(&flag, "storm")) t->wants_faults = 1;
+        if (is_help || is_named(&flag, "storm")) continue;
+        const char *behind = flag.name + flag.length;
+        flag.value = *behind != '\0' ? behind + (*behind == '=') : i + 1 < argc ? argv[i + 1] : NULL;
+        if (flag.value == NULL)
+            return eni_fail(EN_EINVAL, "sim", "%.200s needs a value; --help lists the flags", word);
+        const en_status st = take_flag(t, &flag);
+        if (st == EN_ENOENT)
+            return eni_fail(
+                EN_EINVAL, "sim",
+                "%.200s: entrain sim has no such flag; a quadratic problem in virtual time has no model, "
+                "no data and no device, and --help lists what it has",
+                word);
+        EN_TRY(st);
+        i += *behind == '\0';
     }
     if (t->strategy || t->wants_help) return EN_OK;
-    return eni_fail(EN_EINVAL, "trial", "no strategy to try: --strategy=NAME or --strategy=./mine.so");
+    return eni_fail(EN_EINVAL, "sim", "no strategy to try: --strategy=NAME or --strategy=./mine.so");
 }
 
 /* "RANK:FACTOR" into factor (workers). */
@@ -120,7 +173,7 @@ static en_status parse_straggler(const sim_trial *t, double *factor)
     if (!t->straggler) return EN_OK;
     if (sscanf(t->straggler, "%d:%lf%n", &rank, &slow, &used) != 2 || t->straggler[used] || rank < 0 ||
         rank >= (int)t->workers || !(slow > 0 && slow < 1e6))
-        return eni_fail(EN_EINVAL, "trial", "--straggler cannot be '%s': RANK:FACTOR with a rank below %g",
+        return eni_fail(EN_EINVAL, "sim", "--straggler cannot be '%s': RANK:FACTOR with a rank below %g",
                         t->straggler, t->workers);
     factor[rank] = slow;
     return EN_OK;
@@ -241,7 +294,7 @@ static en_status try_faults(const sim_trial *t, eni_hook_guard *hooks, const en_
     en_status first = EN_OK;
     uint64_t failed = 0;
     if (promise < 0)
-        return eni_fail(EN_EINVAL, "trial", "--promise cannot be '%s': ends, may-drop, exact or at-once",
+        return eni_fail(EN_EINVAL, "sim", "--promise cannot be '%s': ends, may-drop, exact or at-once",
                         t->promise);
     const int64_t begin = eni_now_ns();
     for (uint64_t i = 0; i < (uint64_t)t->seeds; i++) {

@@ -41,7 +41,7 @@ static en_status set_run(const eni_trial *trial, const char *dir, eni_config *ru
     run->batch_size = trial->batch;
     if (trial->servers > 0) run->servers = trial->servers;
     if (trial->threads > 0) run->threads = trial->threads;
-    run->quiet = true;
+    run->mute = true;
     run->log_every = 0;
     if (!eni_config_is_given(run, "log-level")) run->log_level = ENI_LEVEL_WARN;
     return eni_config_resolve(run);
@@ -101,7 +101,7 @@ static en_status set_job(const eni_command_context *context, const eni_check_job
     config->workers = job->workers;
     config->shards = job->shards;
     config->backend = job->backend;
-    config->quiet = true;
+    config->mute = true;
     config->log_level =
         eni_config_is_given(context->config, "log-level") ? context->config->log_level : ENI_LEVEL_WARN;
     if (job->net != NULL) EN_TRY(eni_config_set(config, "net", job->net, "--net"));

@@ -160,12 +160,14 @@ typedef struct eni_config {
 
     /* descriptors that the launcher hands down, -1: none */
     int64_t listen_fd, token_fd, result_fd, out_fd;
+    bool mute;        /* nothing for people: whoever has started the run speaks */
     int64_t begin_ns; /* when the launcher began this run (core/clock.h); 0: nobody did */
     bool check;       /* the worker joins, tries the exchange, and leaves */
     bool probe;       /* and measures what it takes */
 
     char *config; /* the YAML file that was read, or NULL */
-    bool help, version;
+    char *help;   /* "page", "all"; NULL: not asked for */
+    bool version;
     eni_list args; /* what is no flag: `report DIR` */
 
     eni_program program;
@@ -227,8 +229,9 @@ en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see 
  * fails. Keys without a value are left out. */
 en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name);
 
-/* Every key of `program` with type, default and help, in groups, at most 100 columns wide. */
-void eni_config_help(eni_program program, FILE *stream);
+/* The keys of `program` with type, default and help, in groups, at most 100 columns wide: those that are used
+ * most, or all. */
+void eni_config_help(eni_program program, bool has_all, FILE *stream);
 
 /* "entrain run", "worker", ... */
 const char *eni_program_name(eni_program program);

@@ -80,6 +80,8 @@ static bool must_tell(const eni_config *config, eni_program program, int k)
     if (!eni_key_applies(key, program) || !eni_key_has_value(config, key)) return false;
     bool is_about_this_call = (key->flags & ENI_KEY_FLAG_ONLY) != 0 && (key->flags & ENI_KEY_HIDDEN) == 0;
     if (is_about_this_call) return false; /* --help, --config: the file's keys are told one by one */
+    if (key->type == ENI_KEY_INT && key->min > 0 && strcmp(eni_key_text(config, key, room), "0") == 0)
+        return false; /* none is given */
     if ((key->flags & ENI_KEY_FROM_ENV) != 0 || key->type == ENI_KEY_LIST) return true;
     if (config->origin[k] != ENI_FROM_DEFAULT) return true; /* its own default may follow from another key */
     const char *fallback = eni_key_fallback(key, program, word);
@@ -177,7 +179,7 @@ en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see 
 
 /* ---- --help, from the table ---------------------------------------------------------------------------- */
 
-enum { WIDTH = 100, INDENT = 34 };
+enum { WIDTH = 100, INDENT = 34, ONE_PAGE = 16 /* flags */ };
 
 /* Breaks `text` at blanks, each line but the first indented; the first starts at `column`. */
 static void put_wrapped(FILE *stream, const char *text, int column)
@@ -233,18 +235,36 @@ static void put_key(FILE *stream, const eni_key *key, eni_program program)
     put_wrapped(stream, text, (int)strlen(left));
 }
 
-void eni_config_help(eni_program program, FILE *stream)
+static int count_flags(eni_program program)
+{
+    int n = 0;
+    for (int k = 0; k < eni_key_count; k++)
+        n += eni_key_applies(&eni_keys[k], program) && (eni_keys[k].flags & ENI_KEY_HIDDEN) == 0;
+    return n;
+}
+
+void eni_config_help(eni_program program, bool has_all, FILE *stream)
 {
     const eni_program_info *info = &eni_programs[program];
     const char *group = "";
+    int left_out = 0;
     fprintf(stream, "usage: %s%s%s\n\n%s\n", info->name, info->usage[0] == 0 ? "" : " ", info->usage,
             info->about);
+    has_all = has_all || count_flags(program) <= ONE_PAGE;
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
         if (!eni_key_applies(key, program) || (key->flags & ENI_KEY_HIDDEN) != 0) continue;
+        if (!has_all && (key->flags & ENI_KEY_COMMON) == 0) {
+            left_out++;
+            continue;
+        }
         if (strcmp(group, key->group) != 0) fprintf(stream, "\n%s\n", key->group);
         group = key->group;
         put_key(stream, key, program);
+    }
+    if (left_out > 0) {
+        fprintf(stream, "\n%d more: %s --help=all\n", left_out, info->name);
+        return;
     }
     fprintf(stream,
             "\nDashes and underscores are alike, --key=value and --key value too; a file of --config "

@@ -2,6 +2,7 @@
  * of some must look like, behind it how a key is found by its name. */
 #include "config/keys.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "config/units.h"
@@ -15,6 +16,9 @@ static const char *check_strategy(const char *text)
     static const char expected[] = "NAME or ./FILE.so, then :KEY=VALUE,.., as ssp:bound=3";
     const char *colon = text + eni_spec_head(text);
     if (colon == text || strcmp(colon, ":") == 0) return expected;
+    const bool is_name = strchr(text, '/') == NULL; /* a path may have commas */
+    if (is_name && strcspn(text, ",=") < (size_t)(colon - text))
+        return "NAME:KEY=VALUE,.. with a colon behind the name, as ssp:bound=3";
     for (const char *part = eni_spec_options(text); *part != '\0';) {
         size_t length = strcspn(part, ",");
         const char *mark = memchr(part, '=', length);
@@ -117,6 +121,11 @@ static const char *check_primary(const char *text)
                : "SETTING:ARM:ARM, two arms by their order from 1, as even:1:2";
 }
 
+static const char *check_help(const char *text)
+{
+    return strcmp(text, "all") == 0 || strcmp(text, "page") == 0 ? NULL : "--help or --help=all";
+}
+
 /* ---- the table ---------------------------------------------------------------------------------------- */
 
 #define AT(field) offsetof(eni_config, field)
@@ -144,6 +153,7 @@ static const char *check_primary(const char *text)
 #define ASIDE ENI_KEY_ASIDE
 #define CALL  ENI_KEY_CALL
 #define STUDY ENI_KEY_STUDY
+#define FIRST ENI_KEY_COMMON
 
 #define BIG 4e18 /* counts of samples and steps; below 2^63 */
 
@@ -174,12 +184,12 @@ static const char *check_primary(const char *text)
 const eni_key eni_keys[] = {
 
 #define GROUP "training"
-    TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", check_strategy, NULL, R | W | P, OWN | STUDY,
+    TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", check_strategy, NULL, R | W | P, OWN | STUDY | FIRST,
          NULL,
          "how the workers stay in step: a name of `entrain strategies`, or ./mine.so:key=value"),
-    TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN | E, MATCH, NULL,
+    TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN | E, MATCH | FIRST, NULL,
          "the network: a name of `entrain models`"),
-    TEXT("data", NULL, data, "fashion-mnist", "NAME|FOLDER", NULL, NULL, TRAIN | E, MATCH,
+    TEXT("data", NULL, data, "fashion-mnist", "NAME|FOLDER", NULL, NULL, TRAIN | E, MATCH | FIRST,
          "fashion-mnist; synthetic for the model toy",
          "fashion-mnist, mnist, synthetic, or a folder with IDX files"),
     TEXT("data-dir", NULL, data_dir, NULL, "FOLDER", NULL, NULL, TRAIN | E | D, 0,
@@ -187,7 +197,7 @@ const eni_key eni_keys[] = {
          "the folder that holds the named data set on this host"),
     TEXT("optimizer", NULL, optimizer, "sgd", "NAME", NULL, NULL, TRAIN, MATCH | OWN, NULL,
          "sgd, with PyTorch's formulas"),
-    REAL("lr", "learning-rate", lr, "0.01", 0, 1e6, "REAL", TRAIN, MATCH | OWN, NULL,
+    REAL("lr", "learning-rate", lr, "0.01", 0, 1e6, "REAL", TRAIN, MATCH | OWN | FIRST, NULL,
          "the learning rate"),
     REAL("momentum", NULL, momentum, "0.5", 0, 1, "REAL", TRAIN, MATCH | OWN, NULL,
          "of the optimizer"),
@@ -207,30 +217,30 @@ const eni_key eni_keys[] = {
            "multiplies the rate of synchronous strategies by the number of workers, or its root"),
     TEXT("init", NULL, init, NULL, "FILE", NULL, NULL, TRAIN | E, 0, "random from --seed",
          "weights to start from (safetensors)"),
-    INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E, MATCH | STUDY, NULL,
+    INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E, MATCH | STUDY | FIRST, NULL,
         "makes the run repeatable: initial weights, data order, injected delays"),
 
 #undef GROUP
 #define GROUP "amount and order"
-    INT("batch-size", "batch b", batch_size, "64", 1, 1 << 24, "SAMPLES", TRAIN, MATCH, NULL,
+    INT("batch-size", "batch b", batch_size, "64", 1, 1 << 24, "SAMPLES", TRAIN, MATCH | FIRST, NULL,
         "samples per worker and step"),
-    INT("global-batch-size", "global-batch", global_batch_size, "0", 0, 1 << 30, "SAMPLES", TRAIN, 0,
+    INT("global-batch-size", "global-batch", global_batch_size, "0", 1, 1 << 30, "SAMPLES", TRAIN, 0,
         "--batch-size x workers",
         "samples per step over all workers"),
-    INT("accumulate", NULL, accumulate, "1", 1, 1 << 20, "N", RUNS, MATCH, NULL,
+    INT("accumulate", NULL, accumulate, "1", 1, 1024, "N", RUNS, MATCH, NULL,
         "micro-batches per step of the strategy solo: what N workers would do"),
-    INT("epochs", NULL, epochs, "0", 0, 1e9, "N", TRAIN, MATCH, "1 unless --steps or --max-samples is given",
+    INT("epochs", NULL, epochs, "0", 1, 1e9, "N", TRAIN, MATCH | FIRST, "1 unless --steps or --max-samples is given",
         "passes over the training samples, over all workers"),
-    INT("steps", NULL, steps, "0", 0, BIG, "N", TRAIN, MATCH, "no limit",
+    INT("steps", NULL, steps, "0", 1, BIG, "N", TRAIN, MATCH | FIRST, "no limit",
         "steps of all workers; the first limit that is reached ends the run"),
-    INT("max-samples", NULL, max_samples, "0", 0, BIG, "SAMPLES", TRAIN, MATCH, "no limit",
+    INT("max-samples", NULL, max_samples, "0", 1, BIG, "SAMPLES", TRAIN, MATCH, "no limit",
         "samples over all workers"),
     INT("holdout", NULL, holdout, "0", 0, 4294967295.0, "SAMPLES", R | C | W, MATCH, "5000, or a tenth, in compare; else 0",
         "the last so many training samples are kept out, for curves and the time to target"),
-    INT("limit-train-samples", NULL, limit_train_samples, "0", 0, 4294967295.0, "SAMPLES", TRAIN, MATCH,
+    INT("limit-train-samples", NULL, limit_train_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN, MATCH,
         "all",
         "use the first so many training samples"),
-    INT("limit-test-samples", NULL, limit_test_samples, "0", 0, 4294967295.0, "SAMPLES", TRAIN | E, MATCH,
+    INT("limit-test-samples", NULL, limit_test_samples, "0", 1, 4294967295.0, "SAMPLES", TRAIN | E, MATCH,
         "all",
         "use the first so many test samples"),
     BOOL("shuffle", NULL, shuffle, "on", TRAIN, MATCH, NULL,
@@ -243,11 +253,11 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "files"
-    TEXT("out", "o", out, NULL, "FOLDER", NULL, NULL, TRAIN | P | E | ON(ENI_REPORT), ASIDE | CALL | STUDY, "none",
+    TEXT("out", "o", out, NULL, "FOLDER", NULL, NULL, TRAIN | P | E | ON(ENI_REPORT), ASIDE | CALL | STUDY | FIRST, "none",
          "where result.json, metrics, config.yaml and the report go"),
     BOOL("overwrite", NULL, overwrite, "off", TRAIN, ASIDE | CALL | STUDY, NULL,
          "replace the finished or unfinished run or study that --out holds"),
-    TEXT("save", NULL, save, NULL, "FILE", NULL, NULL, R | W, ASIDE | CALL | STUDY, "not saved",
+    TEXT("save", NULL, save, NULL, "FILE", NULL, NULL, R | W, ASIDE | CALL | STUDY | FIRST, "not saved",
          "the weights at the end (safetensors, names as PyTorch's)"),
     INT("checkpoint-every", NULL, checkpoint_every, "0", 0, BIG, "SAMPLES", R | W, 0, "never",
         "a checkpoint every so many global samples"),
@@ -265,7 +275,7 @@ const eni_key eni_keys[] = {
 #define GROUP "compute and transport"
     INT("threads", NULL, threads, "0", 0, 4096, "N", TRAIN | E, 0, "cores / workers of this host",
         "compute threads per worker"),
-    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I]", check_device, NULL, TRAIN | E | K, 0, NULL,
+    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I]", check_device, NULL, TRAIN | E | K, FIRST, NULL,
          "ref: plain loops, the same bits everywhere; cpu: oneDNN; cuda: a GPU, by the rank on its host"),
     CHOICE("precision", NULL, precision, "fp32", "fp32|bf16|fp16", TRAIN | E, MATCH, NULL,
            "what a GPU multiplies; weights, gradients and sums are 32 bits always"),
@@ -290,16 +300,16 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "who takes part"
-    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 65536, "N", R | C | K | A | ON(ENI_GPUS), STUDY,
+    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 1024, "N", R | C | K | A | ON(ENI_GPUS), STUDY | FIRST,
         "2; 1 for the strategy solo",
         "worker processes; of run, compare and check: started on this host"),
-    INT("rank", NULL, rank, NULL, 0, 65535, "N", W, ENV, "RANK",
+    INT("rank", NULL, rank, NULL, 0, 4095, "N", W, ENV | FIRST, "RANK",
         "the number of this worker among all"),
-    INT("world-size", NULL, world_size, NULL, 1, 65536, "N", W | P, MATCH | ENV, "WORLD_SIZE",
+    INT("world-size", NULL, world_size, NULL, 1, 4096, "N", W | P, MATCH | ENV | FIRST, "WORLD_SIZE",
         "workers of the run"),
-    INT("local-rank", NULL, local_rank, NULL, 0, 65535, "N", W, ENV, "LOCAL_RANK, or found out",
+    INT("local-rank", NULL, local_rank, NULL, 0, 4095, "N", W, ENV, "LOCAL_RANK, or found out",
         "the number of this worker on its host"),
-    INT("local-size", NULL, local_size, NULL, 1, 65536, "N", W, ENV, "LOCAL_WORLD_SIZE, or found out",
+    INT("local-size", NULL, local_size, NULL, 1, 4096, "N", W, ENV, "LOCAL_WORLD_SIZE, or found out",
         "workers per host; with --host-id one machine plays several"),
     TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, W | P | K, 0, "found out",
          "workers with the same text share memory"),
@@ -311,12 +321,12 @@ const eni_key eni_keys[] = {
          "with --nnodes: host 0, as the others reach it"),
     INT("master-port", NULL, master_port, "29500", 1, 65535, "PORT", R, STUDY, NULL,
         "with --nnodes: the port on host 0 where the run meets"),
-    TEXT("server", NULL, server, NULL, "tcp://HOST:PORT", eni_check_endpoint, NULL, W, 0, "none",
+    TEXT("server", NULL, server, NULL, "tcp://HOST:PORT", eni_check_endpoint, NULL, W, FIRST, "none",
          "where psd listens"),
     TEXT("rendezvous", "init-method", rendezvous, "tcp://127.0.0.1:23456", "tcp://HOST:PORT",
-         check_rendezvous, NULL, W, ENV, NULL,
+         check_rendezvous, NULL, W, ENV | FIRST, NULL,
          "where rank 0 meets the others; or file:///PATH on a shared disk, or env:// (MASTER_ADDR, MASTER_PORT)"),
-    TEXT("listen", NULL, listen, "tcp://127.0.0.1:5555", "tcp://HOST:PORT", eni_check_endpoint, NULL, P, 0,
+    TEXT("listen", NULL, listen, "tcp://127.0.0.1:5555", "tcp://HOST:PORT", eni_check_endpoint, NULL, P, FIRST,
          NULL,
          "the address of this server; port 0: the kernel chooses"),
     TEXT("token-file", NULL, token_file, NULL, "FILE", NULL, NULL, R | W | P, ENV | ASIDE | STUDY, "ENTRAIN_TOKEN_FILE, or one per user and port",
@@ -331,7 +341,7 @@ const eni_key eni_keys[] = {
         "the number of this psd among --servers; psd 0 leads the run"),
     TEXT("leader", NULL, leader, NULL, "tcp://HOST:PORT", eni_check_endpoint, NULL, P, 0, "none",
          "where psd 0 listens, for every other psd"),
-    TEXT("state", NULL, state, NULL, "FOLDER", NULL, NULL, P, 0, "none: a killed psd ends the run",
+    TEXT("state", NULL, state, NULL, "FOLDER", NULL, NULL, P, FIRST, "none: a killed psd ends the run",
          "what psd needs to come back after it was killed"),
     INT("state-every", NULL, state_every, "64", 1, BIG, "UPDATES", R | C | P, 0, NULL,
         "psd writes its state so often; workers keep the pushes since then"),
@@ -357,13 +367,13 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "comparison"
-    LIST("arm", NULL, arm, NULL, "STRATEGY[:KEY=VALUE,..]", check_strategy, C, ASIDE, "none",
+    LIST("arm", NULL, arm, NULL, "STRATEGY[:KEY=VALUE,..]", check_strategy, C, ASIDE | FIRST, "none",
          "one of the runs to compare, with options of the strategy and keys of the run; repeated"),
-    LIST("strategies", NULL, strategies, NULL, "NAME,NAME,..", check_name, C, ENI_KEY_COMMAS | ASIDE, "none",
+    LIST("strategies", NULL, strategies, NULL, "NAME,NAME,..", check_name, C, ENI_KEY_COMMAS | ASIDE | FIRST, "none",
          "shorthand for one --arm per name"),
-    LIST("seeds", NULL, seeds, NULL, "INT,INT,..", check_seed, C, ENI_KEY_COMMAS | ASIDE, "--seed",
+    LIST("seeds", NULL, seeds, NULL, "INT,INT,..", check_seed, C, ENI_KEY_COMMAS | ASIDE | FIRST, "--seed",
          "every arm runs once per seed"),
-    LIST("settings", "cells", settings, "even", "even,slow", check_setting, C, ENI_KEY_COMMAS | ASIDE, "even; slow with --straggler",
+    LIST("settings", "cells", settings, "even", "even,slow", check_setting, C, ENI_KEY_COMMAS | ASIDE | FIRST, "even; slow with --straggler",
          "settings: even, and slow (rank 1 is slowed 3x, or as --straggler says); slow@1: one seed"),
     BOOL("csv", NULL, csv, "off", ON(ENI_REPORT), ASIDE, NULL,
          "also the tables as CSV"),
@@ -375,12 +385,12 @@ const eni_key eni_keys[] = {
 #undef GROUP
 #define GROUP "scaling"
     {GROUP, "ranks", "n workers", ENI_KEY_LIST, AT(ranks), "1,2", 0, 0, "N,N,..", check_count, NULL, S,
-     ENI_KEY_COMMAS, NULL, "how many workers, one row each"},
+     ENI_KEY_COMMAS | FIRST, NULL, "how many workers, one row each"},
     {GROUP, "arms", "strategy", ENI_KEY_LIST, AT(scaled), "ring", 0, 0, "NAME,NAME,..", check_strategy, NULL, S,
-     ENI_KEY_COMMAS, NULL, "the strategies to scale"},
-    INT("repeats", "r", repeats, "3", 1, 99, "N", S | A, 0, NULL,
+     ENI_KEY_COMMAS | FIRST, NULL, "the strategies to scale"},
+    INT("repeats", "r", repeats, "3", 1, 99, "N", S | A, FIRST, NULL,
         "runs of each row, in turns; the table has the median"),
-    BOOL("validate", NULL, validate, "on", A, 0, NULL,
+    BOOL("validate", NULL, validate, "on", A, FIRST, NULL,
          "compare the prediction with short runs of 1, 2 and 4 workers on this host"),
 
 #undef GROUP
@@ -403,11 +413,11 @@ const eni_key eni_keys[] = {
     BOOL("verbose", "v", verbose, "off", K, ASIDE, NULL,
          "also a table: latency and bandwidth, and what an all-reduce takes by algorithm and size"),
     BOOL("quiet", "q", quiet, "off", ALL, ASIDE | CALL | STUDY, NULL,
-         "no progress bar"),
+         "no progress, only the result"),
     TEXT("config", NULL, config, NULL, "FILE", NULL, NULL, ALL, ENI_KEY_FLAG_ONLY | ASIDE | STUDY, "none",
          "a YAML file with the same keys, `lr: 0.1`; flags win"),
-    BOOL("help", "h", help, "off", ALL, ENI_KEY_FLAG_ONLY | ASIDE | STUDY, "",
-         "this text"),
+    TEXT("help", "h", help, NULL, "all", check_help, "page", ALL, ENI_KEY_FLAG_ONLY | ASIDE | STUDY | FIRST, "",
+         "the flags that are used most; all: every one"),
     BOOL("version", NULL, version, "off", ALL, ENI_KEY_FLAG_ONLY | ASIDE | STUDY, "",
          "print the version"),
 
@@ -424,6 +434,7 @@ const eni_key eni_keys[] = {
         "the folder of --out, which the launcher has taken for this run"),
     TIME("gpu-timeout", gpu_timeout_ns, "300s", 0.1, 86400, R | W, HIDDEN, NULL,
          "a GPU that has not answered for so long ends the run; for tests"),
+    BOOL("mute", NULL, mute, "off", R | W, HIDDEN, NULL, "nothing for people: compare and scale speak for their runs"),
     BOOL("check", NULL, check, "off", W, HIDDEN, NULL, "joins, tries the exchange, and leaves"),
     BOOL("probe", NULL, probe, "off", W, HIDDEN, NULL, "with --check: measures what the exchange takes"),
 #undef GROUP
@@ -539,17 +550,10 @@ const char *eni_key_fallback(const eni_key *key, eni_program program, char word[
 
 enum { WORD_MAX = 63 };
 
-/* A guess further away than this would puzzle more than help: a third of the word, at least 1. */
-static int near_enough(const char *word)
-{
-    int length = (int)strnlen(word, WORD_MAX);
-    return length < 6 ? 1 + (length > 3) : length / 3;
-}
-
 const char *eni_key_nearest(eni_program program, const char *word)
 {
     const char *best = NULL;
-    int best_distance = near_enough(word) + 1;
+    int best_distance = INT_MAX;
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
         if (!eni_key_applies(key, program) || (key->flags & ENI_KEY_HIDDEN) != 0) continue;
@@ -559,13 +563,12 @@ const char *eni_key_nearest(eni_program program, const char *word)
             best_distance = distance;
         }
     }
-    return best;
+    return eni_is_near(word, best_distance) ? best : NULL;
 }
 
 bool eni_word_nearest(const char *words, const char *word, char near_out[64])
 {
-    int best_distance = near_enough(word) + 1;
-    bool found = false;
+    int best_distance = INT_MAX;
     while (*words != '\0') {
         char known[WORD_MAX + 1];
         size_t length = strcspn(words, "|");
@@ -576,9 +579,8 @@ bool eni_word_nearest(const char *words, const char *word, char near_out[64])
         if (distance < best_distance) {
             memcpy(near_out, known, kept + 1);
             best_distance = distance;
-            found = true;
         }
         words += length + (words[length] == '|');
     }
-    return found;
+    return eni_is_near(word, best_distance);
 }

@@ -27,6 +27,7 @@ enum {
     ENI_KEY_OWN = 32,      /* an arm's own: what the arms of a comparison may differ in */
     ENI_KEY_ASIDE = 64,    /* neither its own nor a condition: where files go, what is printed */
     ENI_KEY_CALL = 128,    /* where this call writes, and how loudly: not in config.yaml */
+    ENI_KEY_COMMON = 512,  /* on the first page of --help */
     ENI_KEY_STUDY = 256    /* no arm of a comparison sets it: the comparison does, or it is another use */
 };
 
@@ -87,7 +88,7 @@ en_status eni_key_set(eni_config *config, int key, const char *value, const char
  * numbers. Not for lists. */
 const char *eni_key_text(const eni_config *config, const eni_key *key, char room[64]);
 
-/* "from 0 to 65535" or "from 0 up"; `unit` stands behind each number. */
+/* "from 0 to 65535"; `unit` stands behind each number. */
 void eni_key_range(const eni_key *key, const char *unit, char *text_out, size_t bytes);
 
 /* Whether there is a value at all. */

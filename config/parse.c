@@ -159,7 +159,7 @@ static en_status apply(scanner *line)
     eni_config *config = line->config;
     EN_TRY(set_flags(line, eni_key_find("help", 4)));
     EN_TRY(set_flags(line, eni_key_find("version", 7)));
-    if (config->help || config->version) return set_flags(line, -1);
+    if (config->help != NULL || config->version) return set_flags(line, -1);
     EN_TRY(check_args(config));
     EN_TRY(set_flags(line, eni_key_find("result-fd", 9)));
     bool is_launched = config->result_fd >= 0; /* by us, with flags for all: old variables must not leak in */

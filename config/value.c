@@ -36,10 +36,8 @@ void eni_key_range(const eni_key *key, const char *unit, char *text_out, size_t 
     eni_format_real(key->min, low, sizeof low);
     eni_format_real(key->max, high, sizeof high);
     if (is_whole) snprintf(high, sizeof high, "%.0f", key->max);
-    if (key->max >= 1e15)
-        snprintf(text_out, bytes, "from %s%s up", low, unit);
-    else
-        snprintf(text_out, bytes, "from %s%s to %s%s", low, unit, high, unit);
+    if (key->max >= 1e15) snprintf(high, sizeof high, "%.0e", key->max);
+    snprintf(text_out, bytes, "from %s%s to %s%s", low, unit, high, unit);
 }
 
 static en_status set_number(const eni_key *key, const char *value, const char *place, void *out)
@@ -108,6 +106,8 @@ static en_status set_text(const eni_key *key, const char *value, const char *pla
 {
     const char *expected = key->check != NULL ? key->check(value) : NULL;
     if (expected != NULL) return refuse(place, value, "cannot be read", expected);
+    if (!eni_is_text(value)) /* config.yaml could not be read back */
+        return refuse(place, value, "is not UTF-8, or has a control character", "a name without");
     char *copy = eni_strdup(value);
     if (copy == NULL) return EN_ENOMEM;
     eni_free(*out);
@@ -164,6 +164,14 @@ static en_status set_list(const eni_key *key, const char *value, const char *pla
     return st;
 }
 
+/* 0 where the range begins with 1, as in `steps: 0`: no value. A file may say so, as config.yaml does; a flag
+ * that asks for 0 steps means something else. */
+static bool is_unset(const eni_key *key, const char *value, int origin)
+{
+    return key->type == ENI_KEY_INT && key->min > 0 && origin != ENI_FROM_FLAG && key->fallback != NULL &&
+           strcmp(key->fallback, "0") == 0 && strcmp(value, "0") == 0;
+}
+
 en_status eni_key_set(eni_config *config, int index, const char *value, const char *place, int origin)
 {
     const eni_key *key = &eni_keys[index];
@@ -175,6 +183,11 @@ en_status eni_key_set(eni_config *config, int index, const char *value, const ch
     bool is_number = key->type == ENI_KEY_INT || key->type == ENI_KEY_REAL || key->type == ENI_KEY_TIME;
     if (*value == '\0' && !is_number) /* a number says its range */
         return refuse(place, value, "is empty", key->words != NULL ? key->words : "on or off");
+    if (is_unset(key, value, origin)) {
+        *(int64_t *)out = 0;
+        config->origin[index] = ENI_FROM_DEFAULT;
+        return EN_OK;
+    }
     switch (key->type) {
     case ENI_KEY_BOOL: EN_TRY(set_bool(value, place, out)); break;
     case ENI_KEY_INT:

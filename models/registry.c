@@ -68,7 +68,8 @@ en_status eni_network_get(const char *place, const char *name, const en_network 
     for (int i = 1; i < NNETWORKS; i++)
         if (eni_edit_distance(name, networks[i]->name) < eni_edit_distance(name, nearest))
             nearest = networks[i]->name;
-    return eni_fail(EN_EINVAL, "models",
-                    "%s=%.80s: there is no such model; the nearest is %s, and `entrain models` lists all",
-                    place, name, nearest);
+    const bool is_near = eni_is_near(name, eni_edit_distance(name, nearest));
+    return eni_fail(EN_EINVAL, "models", "%s=%.80s: there is no such model; %s%s%s`entrain models` lists all",
+                    place, name, is_near ? "the nearest is " : "", is_near ? nearest : "",
+                    is_near ? ", and " : "");
 }

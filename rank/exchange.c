@@ -70,11 +70,12 @@ static void close_group(eni_rank_group *g)
     eni_free(g->peers);
 }
 
-/* All buckets of a step may be under way at once. */
+/* All buckets of a step may be under way at once; not as collectives where every rank is a client. */
 static en_status check_depth(const eni_rank *self)
 {
-    if (self->job.strategy->flags & EN_STORE_ON_SERVERS || self->job.buckets->n <= ENI_COLL_DEPTH)
-        return EN_OK;
+    const uint32_t flags = self->job.strategy->flags;
+    const bool has_collectives = !(flags & EN_STORE_ON_SERVERS) || flags & EN_LEADERS_ARE_CLIENTS;
+    if (!has_collectives || self->job.buckets->n <= ENI_COLL_DEPTH) return EN_OK;
     return eni_fail(
         EN_EINVAL, "exchange",
         "--bucket-cap-mb=%g cuts the model into %u buckets, and at most %d can be under way: give a "
@@ -90,7 +91,6 @@ static en_status open_all(eni_rank *self, int64_t deadline)
                                   .nhosts = self->world.nhosts,
                                   .is_shaped = self->exchange.shaper != NULL,
                                   .no_shm = self->exchange.asked.no_shm};
-    EN_TRY(check_depth(self));
     g->info = *self->info;
     EN_TRY(open_group(self, g, &facts, ENI_AREA_WORLD, deadline));
     /* once, where it was ours to choose and not plain from the command; what carries gradients between GPUs
@@ -332,6 +332,7 @@ en_status eni_rank_connect(eni_rank *self)
 {
     int64_t deadline = eni_now_ns() + self->asked.join_timeout_ns;
     EN_TRY(open_shaper(self));
+    if (self->world.nranks > 1) EN_TRY(check_depth(self));
     if (eni_rank_has_leaders(self))
         EN_TRY(open_local(self, deadline));
     else if (self->world.nranks > 1)

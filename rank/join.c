@@ -159,17 +159,19 @@ static void say_no_token(int level, const eni_rank *self, const eni_address *lea
                          int64_t begin_ns)
 {
     int fd = -1, error = 0;
+    char at[ENI_ADDRESS_TEXT];
     const char *who = eni_rank_has_store(self) ? "psd" : "rank 0";
     const double seconds = (double)(eni_now_ns() - begin_ns) / (double)ENI_SECOND;
+    eni_address_format(leader, at);
     if (eni_tcp_attempt(leader, eni_now_ns() + ENI_SECOND, -1, &fd, &error) == EN_OK) {
         close(fd);
         eni_log(level, "join",
-                "no token at %s in %.1f s, though somebody listens at %s:%u: is that %s, started by the same "
+                "no token at %s in %.1f s, though somebody listens at %s: is that %s, started by the same "
                 "user? Else copy its token file here and give --token-file",
-                path, seconds, leader->host, leader->port, who);
+                path, seconds, at, who);
     } else {
-        eni_log(level, "join", "no token at %s in %.1f s, and %s:%u: %s", path, seconds, leader->host,
-                leader->port, eni_tcp_failure(error));
+        eni_log(level, "join", "no token at %s in %.1f s, and %s: %s", path, seconds, at,
+                eni_tcp_failure(error));
     }
 }
 
@@ -177,13 +179,15 @@ static void say_no_token(int level, const eni_rank *self, const eni_address *lea
 static en_status check_near(const eni_rank *self, const eni_address *leader)
 {
     eni_own_address own;
+    char at[ENI_ADDRESS_TEXT];
     if (self->asked.token_file != NULL) return EN_OK;
     EN_TRY(eni_host_info_address(leader, &own));
     if (own.is_remote_here) return EN_OK;
+    eni_address_format(leader, at);
     return eni_fail(EN_ENOENT, "join",
-                    "no token for %s:%u, which is another host: copy the token file of %s here and give "
+                    "no token for %s, which is another host: copy the token file of %s here and give "
                     "--token-file=FILE (or ENTRAIN_TOKEN_FILE)%s",
-                    leader->host, leader->port, eni_rank_has_store(self) ? "psd" : "rank 0",
+                    at, eni_rank_has_store(self) ? "psd" : "rank 0",
                     eni_rank_has_store(self)
                         ? ""
                         : ", or meet by --rendezvous=file:///PATH on a disk that all hosts share");

@@ -504,7 +504,7 @@ static void print_reached(const eni_rank *self, const eni_curve_end *curve)
 static void print_last_lines(const eni_rank *self, const judgement *last, const json_t *result)
 {
     const eni_about *about = &self->trainer.about;
-    if (self->records.asked.is_quiet) return;
+    if (self->records.asked.is_mute) return;
     if (!last->is_there)
         printf("Test set: not evaluated, the run was interrupted\n");
     else if (about->has_accuracy)

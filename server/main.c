@@ -1,5 +1,6 @@
 /* main.c - the program `psd`: the parameter server of one run. */
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -48,8 +49,8 @@ int main(int argc, char **argv)
     if (eni_config_parse(ENI_PSD, argc, argv, &config) != EN_OK) return 2;
     if (config.version)
         printf("psd (Entrain) %s\n", eni_version);
-    else if (config.help)
-        eni_config_help(ENI_PSD, stdout);
+    else if (config.help != NULL)
+        eni_config_help(ENI_PSD, strcmp(config.help, "all") == 0, stdout);
     else
         code = run(&config);
     eni_config_fini(&config);

@@ -9,6 +9,7 @@
 #include "config/folders.h"
 #include "config/outputs.h"
 #include "config/units.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -81,7 +82,8 @@ static void tell_records(const eni_config *c, eni_record_options *out)
                                 .save = c->save,
                                 .trace = c->trace,
                                 .tensorboard = is_own ? c->out : c->tensorboard,
-                                .is_quiet = c->quiet,
+                                .is_quiet = c->quiet || c->mute,
+                                .is_mute = c->mute,
                                 .log_every = (uint64_t)c->log_every,
                                 .eval_every = (uint64_t)c->eval_every,
                                 .eval_points = (uint64_t)c->eval_points,
@@ -186,7 +188,7 @@ static en_status dump_config(const eni_worker *w)
 {
     char path[1024];
     snprintf(path, sizeof path, "%s/config.yaml", w->config->out);
-    FILE *file = fopen(path, "we");
+    FILE *file = eni_file_open(path, "w");
     if (file == NULL) return eni_fail(EN_EIO, "worker", "cannot create %s: %s", path, strerror(errno));
     en_status st = eni_config_dump(w->config, file, path);
     if (fclose(file) != 0 && st == EN_OK) st = EN_EIO;

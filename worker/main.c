@@ -1,5 +1,6 @@
 /* main.c - the program `worker`: one rank of a run. */
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "config/folders.h"
@@ -74,8 +75,8 @@ int main(int argc, char **argv)
         eni_config_fini(&config);
         return 0;
     }
-    if (config.help) {
-        eni_config_help(ENI_WORKER, stdout);
+    if (config.help != NULL) {
+        eni_config_help(ENI_WORKER, strcmp(config.help, "all") == 0, stdout);
         describe_strategy(&config);
         eni_config_fini(&config);
         return 0;

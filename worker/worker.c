@@ -67,9 +67,6 @@ static en_status make_plan(eni_worker *w)
         return eni_fail(EN_EINVAL, "worker",
                         "--accumulate=%lld is for one process without servers (solo); here %d workers run %s",
                         (long long)c->accumulate, w->rank.world.nranks, job->strategy->name);
-    if (c->accumulate > ENI_MEAN_MAX)
-        return eni_fail(EN_EINVAL, "worker", "--accumulate=%lld: at most %d micro-batches make a step",
-                        (long long)c->accumulate, ENI_MEAN_MAX);
     /* Claiming suits whoever may make another number of steps than the others: a client of a store that waits
      * for nobody. Everybody else takes part in collectives, or in rounds. */
     int may_claim = job->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&

@@ -293,10 +293,16 @@ en_status eni_plugin_find(const char *folder, const char *spec, const en_strateg
         snprintf(path, sizeof path, "%s", folder);
         EN_TRY(eni_plugin_list(folder, consider, &found));
     }
-    if (!found.found)
+    const bool has_near =
+        !found.found && eni_is_near(found.name, eni_edit_distance(found.name, found.nearest->name));
+    if (has_near)
         return eni_fail(EN_ENOENT, "plugin", "there is no strategy %s in %s; the nearest is %s: %s",
                         found.name, path, found.nearest->name,
                         found.nearest->help ? found.nearest->help : "");
+    if (!found.found)
+        return eni_fail(EN_ENOENT, "plugin",
+                        "there is no strategy %s in %s; `entrain strategies%s%s` lists them", found.name,
+                        path, eni_plugin_is_path(word) ? " " : "", eni_plugin_is_path(word) ? path : "");
     *strategy_out = found.found;
     return EN_OK;
 }

@@ -153,7 +153,7 @@ static void test_flags(void **state)
         {"worker", "--batch-size=4 --global-batch-size=5", {"--global-batch-size", "contradicts"}},
         {"worker", "--lr-schedule=step", {"--lr-schedule", "--lr-step"}},
         {"worker", "--nesterov --momentum=0", {"--nesterov", "--momentum"}},
-        {"worker", TOY " --accumulate=1000000", {"--accumulate=1000000", "at most"}},
+        {"worker", TOY " --accumulate=1000000", {"--accumulate:", "from 1 to 1024"}},
         {"worker",
          RING " --strategy=ring --world-size=2 --rank=0 --accumulate=2",
          {"--accumulate=2", "solo"}},
@@ -161,6 +161,7 @@ static void test_flags(void **state)
         {"worker", RING " --strategy=solo --world-size=2 --rank=0", {"solo", "-n 1"}},
         {"worker", RING " --strategy=ps-sync --world-size=2 --rank=0", {"ps-sync", "psd", "--server="}},
         {"worker", TOY " --model=toi", {"--model=toi", "nearest is toy"}},
+        {"worker", TOY " --model=qqqqqq", {"--model=qqqqqq", "`entrain models` lists all"}},
         {"worker", TOY " --optimizer=adam", {"--optimizer=adam", "sgd"}},
         {"worker", TOY " --strategy=solos", {"solos", "nearest is solo"}},
         {"worker", TOY " --backend=nccl", {"--backend=nccl", "--backend=host"}},
@@ -197,6 +198,15 @@ static void test_commands(void **state)
         {"entrain", "compare --strategies=ring --seeds=1,x", {"--seeds", "\"x\""}},
         {"entrain", "compare --strategies=ring --out=~/plain", {"--out", "plain", "name a folder"}},
         {"entrain", "sim", {"--strategy"}},
+        {"entrain", "sim --strategy=ring --model=mlp", {"--model=mlp", "no such flag", "virtual time"}},
+        {"entrain", "sim --strategy=ring -n 0", {"--workers", "'0'", "1 .. 1024"}},
+        {"entrain", "sim --strategy=ring --lr", {"--lr", "needs a value"}},
+        {"entrain", "sim --strategy=ring --net=rate:10gb", {"--net", "rate:10gb", "bit"}},
+        {"entrain", "run --strategy=zzzzqq", {"no strategy zzzzqq", "`entrain strategies` lists them"}},
+        {"entrain", "run --epochs=0", {"--epochs", "\"0\"", "from 1"}},
+        {"entrain", "run --out=/tmp/caf\xe9", {"--out", "not UTF-8"}},
+        {"entrain", "compare --arm=ring,lr=0.1 --arm=ps-sync", {"ring,lr=0.1", "colon behind the name"}},
+        {"entrain", "predict", {"\"predict\" is no command", "--help"}},
         {"entrain", "check -v -n 1", {"-v", "2 to 16", "not 1"}},
         {"entrain", "advise --net=rate:0", {"--net", "rate:0", "rate:200MB"}},
         {"entrain", "advise --model=toi", {"toi", "nearest is toy"}},
@@ -626,6 +636,31 @@ static void test_rank_that_never_comes(void **state)
     promise("a rank that never comes is named by worker and psd: %d of 2", ncases);
 }
 
+/* All of its ranks see it alike, before the first step. */
+static void test_too_many_buckets(void **state)
+{
+    (void)state;
+    process p;
+    process_start(
+        &p, "entrain", NULL,
+        "run -n 4 --strategy=hierarchical --data=synthetic --model=mlp --steps=2 --bucket-cap-mb=0.001");
+    const int code = process_wait(&p, 4 * WITHIN);
+    if (code != 2 || process_says(&p, "--bucket-cap-mb=0.001", "give a larger --bucket-cap-mb") == 0)
+        fail_msg("too many buckets: exit %d\n%s", code, process_err(&p));
+}
+
+/* -q: no line of progress, the result. */
+static void test_quiet(void **state)
+{
+    (void)state;
+    process p;
+    process_start(&p, "entrain", NULL, "run -q -n 2 --strategy=ring --data=synthetic --model=toy --steps=20");
+    assert_int_equal(process_wait(&p, 4 * WITHIN), 0);
+    const char *out = process_out(&p);
+    if (strstr(out, "Train Epoch") != NULL || strstr(out, "ring: 20 updates") == NULL)
+        fail_msg("-q prints\n%s", out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -635,6 +670,7 @@ int main(void)
         cmocka_unit_test(test_outputs),     cmocka_unit_test(test_standard_output),
         cmocka_unit_test(test_silent_pipe), cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_rank_that_never_comes),
-        cmocka_unit_test(test_permissions)};
+        cmocka_unit_test(test_permissions), cmocka_unit_test(test_too_many_buckets),
+        cmocka_unit_test(test_quiet)};
     return system_main(tests);
 }

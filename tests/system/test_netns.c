@@ -185,7 +185,7 @@ static void test_addresses(void **state)
              outer_host_address(2), token);
     refuse(1, 8, "cannot connect to tcp://10.77.0.3:7", "no answer at all", flags);
     outer_cable(2, 1);
-    refuse(1, 1, "no token for 10.77.0.1:7, which is another host", "--token-file=FILE",
+    refuse(1, 1, "no token for tcp://10.77.0.1:7, which is another host", "--token-file=FILE",
            "--rank=1 --rendezvous=tcp://10.77.0.1:7 --insecure");
     refuse(0, 1, "will not listen on 10.77.0.1", "--insecure", "--rank=0 --rendezvous=tcp://10.77.0.1:7");
     promise("refused, no route, no name, no answer, a number as name, no token, no --insecure: told apart");
