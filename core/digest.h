@@ -1,5 +1,4 @@
-/* digest.h - SHA-256 (FIPS 180-4), by libsodium. The only place in core that uses a library: hashes
- * are what "the same run" means everywhere above. */
+/* digest.h - SHA-256 (FIPS 180-4), by libsodium: hashes are what "the same run" means everywhere above. */
 #ifndef CORE_DIGEST_H
 #define CORE_DIGEST_H
 
