@@ -6,6 +6,7 @@
     bench/run.py --only=convnet --repeat=1          some experiments (a regular expression), once
     bench/run.py --torch=VENV/bin/python3           a second column: the PyTorch of another Python
     bench/run.py --ps-lite=PROGRAM                  built by you from bench/peers/pushpull_pslite.cc
+    bench/run.py --mxnet=VENV/bin/python3           the Python of an environment with MXNet
 
 What is measured is in rows.py; bench/README.md says what a figure means. A peer that is not installed is skipped, and
 its row says why. A program that fails or exceeds its deadline fails its rows; the others go on, and the exit code is 1.
@@ -42,9 +43,9 @@ class Tools:
     def __init__(self, args, scratch):
         self.build, self.scratch, self.args = args.build, scratch, args
         self.names = {scratch: "SCRATCH", args.ps_lite: "PSLITE"}
-        self.names.update({python: "PYTHON" for python in args.torch})
+        self.names.update({python: "PYTHON" for python in args.torch + [args.mxnet]})
         self.commands = {"mpi": self.find_mpi(), "gloo": self.find_gloo(args.python),
-                         "pslite": self.find_pslite(args.ps_lite)}
+                         "pslite": self.find_pslite(args.ps_lite), "mxnet": self.find_mxnet(args.mxnet)}
         self.torches = []
         for i, python in enumerate([args.python] + args.torch):
             self.add_torch(python, i > 0)
@@ -74,6 +75,11 @@ class Tools:
             return "network namespaces as hosts (they need root and iproute2)"
         line = " ".join(shlex.quote(str(word)) for word in command) + " --hosts=$HOSTS"
         return ["bench/namespaces.sh", str(hosts), "sh", "-c", line]
+
+    def has_avx512(self):
+        """Whether checksums are made by AVX-512 (core/crc32c.c)."""
+        found = re.search(r"^flags\s*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
+        return bool(found) and {"avx512f", "vpclmulqdq"} <= set(found.group(1).split())
 
     def find_mpi(self):
         if not shutil.which("mpicc") or not shutil.which("mpirun"):
@@ -108,6 +114,13 @@ class Tools:
         if not os.access(program, os.X_OK):
             return f"ps-lite: {program} is no program"
         return ["bench/peers/pushpull_pslite.py", f"--program={program}"]
+
+    def find_mxnet(self, python):
+        if not python:
+            return "MXNet (give --mxnet=PYTHON; bench/README.md says which)"
+        if not self.has(python, "mxnet"):
+            return f"MXNet: {python} has no mxnet (bench/README.md says how to get it)"
+        return [python, "bench/peers/pushpull_mxnet.py"]
 
     def add_torch(self, python, is_second):
         script = "import torch; print(torch.__version__)"
@@ -289,6 +302,7 @@ def parse_args():
     p.add_argument("--python", default="/usr/bin/python3", help="the Python whose torch is the peer [/usr/bin/python3]")
     p.add_argument("--torch", action="append", default=[], metavar="PYTHON", help="another one beside it")
     p.add_argument("--ps-lite", default="", metavar="PROGRAM", help="see bench/README.md")
+    p.add_argument("--mxnet", default="", metavar="PYTHON", help="the Python whose mxnet is the peer; see bench/README.md")
     p.add_argument("--out", help="folder of RESULTS.md and RESULTS.json [bench; of a part or a --quick look: nowhere]")
     args = p.parse_args()
     if args.repeat < 1:
@@ -306,6 +320,7 @@ def parse_args():
     args.out, args.build = args.out and os.path.abspath(args.out), os.path.relpath(args.build, HERE.parent)
     args.python, args.torch = shutil.which(args.python) or args.python, [shutil.which(t) or t for t in args.torch]
     args.ps_lite = os.path.abspath(args.ps_lite) if args.ps_lite else ""
+    args.mxnet = args.mxnet and os.path.abspath(shutil.which(args.mxnet) or args.mxnet)
     os.chdir(HERE.parent)
     return args
 

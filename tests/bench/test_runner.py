@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
 import report
+import rows
 import run
 from rows import Experiment, Pick, Row
 
@@ -68,6 +69,41 @@ class WholeRun(unittest.TestCase):
         self.assertIn("skipped", verdicts)
         self.assertTrue(verdicts & {"met", "missed"}, verdicts)
         self.assertEqual(self.page.count("\n| all-reduce"), len(self.result["rows"]))
+
+
+class Peers(unittest.TestCase):
+    """What --list says of MXNet, and of the target between hosts, which goes by the processor."""
+
+    def listed(self, *flags):
+        said = subprocess.run([sys.executable, ROOT / "bench/run.py", f"--build={BUILD}", "--only=^pushpull$",
+                               "--python=/nonexistent/python3", "--list", *flags], capture_output=True, text=True, timeout=120)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        return said.stdout
+
+    def test_mxnet_is_skipped_with_a_word_or_run(self):
+        self.assertRegex(self.listed(), r"mxnet 1724320: skipped: MXNet \(give --mxnet=PYTHON")
+        self.assertIn("skipped: MXNet: /nonexistent/python3 has no mxnet", self.listed("--mxnet=/nonexistent/python3"))
+        with tempfile.TemporaryDirectory() as folder:
+            python = pathlib.Path(folder, "python3")
+            python.write_text("#!/bin/sh\n")  # it can import whatever it is asked to
+            python.chmod(0o755)
+            self.assertIn(f"{python} bench/peers/pushpull_mxnet.py --workers=2 60 1724320", self.listed(f"--mxnet={python}"))
+        self.assertEqual(self.listed().count("beside MXNet's KVStore"), 4)
+
+    def test_targets_between_hosts_go_by_avx512(self):
+        class Machine:
+            def __init__(self, has):
+                self.has_avx512 = lambda: has
+
+            def bench(self, name):
+                return name
+
+            def command(self, *words):
+                return "none"
+
+            between_hosts = command
+        least = [[rows.allreduce_tcp(Machine(has), hosts).rows[1].at_least for hosts in (2, 4)] for has in (True, False)]
+        self.assertEqual(least, [[1.4, 1], [1.2, 0.95]])
 
 
 class Programs(unittest.TestCase):
