@@ -269,7 +269,7 @@ static en_status open_shards(eni_psd *psd, const eni_world_info *world, char why
                          &psd->setup, why_out));
     choose_shards(psd);
     psd->setup.store.hooks = psd->hooks;
-    psd->setup.store.ends_held = true;
+    psd->setup.store.judges_holds = true;
     psd->setup.store.watch = is_foreign(psd) ? ENI_WATCH_FIRST : ENI_WATCH_NONE;
     const en_status st = open_all(psd, world);
     if (st != EN_OK)

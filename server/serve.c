@@ -240,6 +240,7 @@ static void step(eni_shard *shard, eni_store_event *event, const eni_header *hea
 
 void eni_shard_tick(eni_shard *shard, int64_t now_ns)
 {
+    eni_store_look(shard->store, now_ns);
     if (now_ns < shard->timer_ns) return;
     shard->timer_ns = INT64_MAX;
     eni_store_event event = {.type = ENI_STORE_TIMER};

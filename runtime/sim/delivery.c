@@ -108,6 +108,7 @@ en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event
     eni_sim *sim = store->sim;
     eni_store_event stamped = *event;
     stamped.now_ns = sim->queue.now_ns;
+    eni_store_look(store->core, stamped.now_ns);
     EN_TRY(eni_store_step(store->core, &stamped, &sim->stores.actions));
     for (uint32_t i = 0; i < sim->stores.actions.n; i++) {
         const eni_store_action *action = &sim->stores.actions.item[i];

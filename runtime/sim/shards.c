@@ -45,7 +45,7 @@ static en_status new_core(eni_sim *sim, int32_t index)
         .options = sim->options,
         .hooks = sim->config->hooks,
         .watch = ENI_WATCH_ALL,
-        .ends_held = sim->config->faults == NULL, /* a rank that died may come back */
+        .judges_holds = sim->config->faults == NULL, /* a rank that died may come back */
         .optimizer = sim->optimizer,
         .hyper = sim->config->hyper,
         .schedule = sim->config->schedule,

@@ -254,16 +254,6 @@ static en_status answer(eni_store *store, eni_partition *part, eni_call *call, i
     return EN_OK;
 }
 
-/* "rank 0 at clock 4, rank 1 at clock 5": whose calls are held. */
-static void list_held(const eni_partition *part, char *text, size_t bytes)
-{
-    size_t n = 0;
-    for (const eni_call *call = part->held_first; call != NULL && n < bytes; call = call->next)
-        if (!call->is_snapshot)
-            n += (size_t)snprintf(text + n, bytes - n, "%srank %d at clock %llu", n > 0 ? ", " : "",
-                                  call->msg.src, (unsigned long long)call->msg.clock);
-}
-
 /* Asks on_pull for every held call, in the order of arrival, and answers those it lets go. Where it holds
  * every client's and no timer is set, nobody is left whose push could let one go: that is the end. */
 static en_status offer_held(eni_store *store, eni_partition *part)
@@ -290,9 +280,10 @@ static en_status offer_held(eni_store *store, eni_partition *part)
             EN_TRY(answer(store, part, call, 0));
         }
     }
-    if (!store->config.ends_held || nheld == 0 || nheld < part->pub.nclients || part->has_timer) return EN_OK;
+    if (!store->config.judges_holds || nheld == 0 || nheld < part->pub.nclients || part->has_timer)
+        return EN_OK;
     char held[200];
-    list_held(part, held, sizeof held);
+    eni_partition_list(store, part, true, held, sizeof held);
     return eni_fail(
         EN_EBUG, "store",
         "on_pull of %s (shard %u, bucket %u, version %llu) holds every client's call (%s), and no "
@@ -607,6 +598,7 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_p
     call->payload = event->payload;
     call->ticket = event->ticket;
     call->seq = event->seq;
+    call->since_ns = store->now_ns;
     call->covered = is_push ? event->covered : 0;
     /* A first push was computed while its client did not count yet: one that starts late would bring the
      * whole head start of the others into the mean. */

@@ -53,6 +53,7 @@
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -78,9 +79,9 @@ typedef struct eni_store_config {
     const eni_options *options; /* NULL: the strategy has none */
     eni_hook_guard *hooks;      /* told of every hook; NULL: nobody watches */
     eni_store_watch watch;
-    bool
-        ends_held; /* a hold of every client's call of a partition, without a timer, is EN_EBUG: clients make one
-                       call of it at a time. false: it waits for another */
+    /* A hold of every client's call of a partition, without a timer, is EN_EBUG: clients make one call of it
+     * at a time. A call that is held for 5 s while others are not is named. false: neither. */
+    bool judges_holds;
     const eni_optimizer *optimizer;
     eni_hyper hyper; /* momentum, weight_decay, nesterov; lr and step are set per step */
     eni_schedule schedule;
@@ -239,6 +240,10 @@ void eni_store_free(eni_store *store);
 /* Takes in one event. Overwrites the list with what is to be done, in order. EN_OK also when the answer is
  * a REFUSE; EN_ENOMEM (logged): the store cannot go on. */
 en_status eni_store_step(eni_store *store, const eni_store_event *event, eni_store_actions *actions);
+
+/* Between two events, as often as the caller likes: names in one line a call that on_pull has held for 5 s,
+ * counts the others, and each once. */
+void eni_store_look(eni_store *store, int64_t now_ns);
 
 /* Elements of the partition of `bucket`, 0 if it is empty or there is no such bucket. */
 uint64_t eni_store_count(const eni_store *store, uint32_t bucket);

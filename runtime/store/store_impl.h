@@ -22,6 +22,7 @@ typedef struct eni_call {
     eni_payload payload;
     float *pooled; /* where a detached payload lies; NULL: payload is where it came */
     uint64_t ticket, seq;
+    int64_t since_ns;        /* when it came; 0: before this process began */
     uint64_t covered;        /* samples, as the event said */
     uint64_t met;            /* is_counted: the version that it was applied to or dropped at */
     double weight;           /* as given to absorb() */
@@ -32,6 +33,7 @@ typedef struct eni_call {
     uint8_t is_counted;      /* it is booked, and `met` is known */
     uint8_t is_steady;       /* pushed while all joined clients were active */
     uint8_t was_asked;       /* on_pull held it before */
+    uint8_t was_named;       /* as one that is held for long */
     uint8_t was_absorbed;    /* absorb() took it, whatever became of it since */
 } eni_call;
 
@@ -123,6 +125,7 @@ struct eni_store {
     uint64_t rand_index;
     uint64_t nevents;
     int64_t now_ns;     /* of the event in progress */
+    int64_t look_ns;    /* eni_store_look has nothing to say before */
     int64_t timer_told; /* the last TIMER_AT; INT64_MAX: none */
     int has_timers;     /* some hook has set one */
     eni_call *current;  /* the call whose on_push runs */
@@ -169,6 +172,9 @@ en_status eni_store_call_fill(eni_store *store, const eni_partition *part, eni_c
 void eni_partition_hold(eni_partition *part, eni_call *call);
 /* Takes a call out of the held ones. */
 void eni_partition_release(eni_partition *part, eni_call *call);
+/* "rank 0 at clock 4, rank 1 at clock 5": the active clients of whom a call is held, or of whom none is. */
+void eni_partition_list(const eni_store *store, const eni_partition *part, bool are_held, char *text_out,
+                        size_t bytes);
 
 /* Appends an action, zeroed. NULL: out of memory (logged). */
 eni_store_action *eni_store_act(eni_store *store, eni_store_action_type type, int32_t client, uint64_t ticket,

@@ -17,12 +17,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/crc32c.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/rng.h"
 #include "core/try.h"
 #include "runtime/store/store_impl.h"
+
+/* A call that is held for so long is named; the next line comes so much later. */
+static const int64_t long_ns = 5 * ENI_SECOND, next_ns = 30 * ENI_SECOND;
 
 en_status eni_store_grow(void **array, uint32_t *room, uint32_t wanted, size_t size)
 {
@@ -100,6 +104,71 @@ void eni_partition_release(eni_partition *part, eni_call *call)
         part->held_last = call->prev;
     call->prev = call->next = NULL;
     call->is_held = 0;
+}
+
+/* ---- calls that are held for long ---------------------------------------------------------------------- */
+
+static bool is_held(const eni_partition *part, int32_t client)
+{
+    for (const eni_call *call = part->held_first; call != NULL; call = call->next)
+        if (call->msg.src == client && !call->is_snapshot) return true;
+    return false;
+}
+
+void eni_partition_list(const eni_store *store, const eni_partition *part, bool are_held, char *text_out,
+                        size_t bytes)
+{
+    size_t n = 0;
+    text_out[0] = '\0';
+    for (int32_t r = 0; r < store->config.world && n < bytes; r++)
+        if (store->client[r].presence == ENI_ACTIVE && is_held(part, r) == are_held)
+            n += (size_t)snprintf(text_out + n, bytes - n, "%srank %d at clock %llu", n > 0 ? ", " : "", r,
+                                  (unsigned long long)part->dedupe[r].clock);
+}
+
+/* *of_out: where it is held. NULL: none is for so long that has not been named. */
+static const eni_call *longest_held(eni_store *store, int64_t now_ns, uint32_t *n_out,
+                                    const eni_partition **of_out)
+{
+    const eni_call *longest = NULL;
+    *n_out = 0;
+    for (uint32_t b = 0; b < store->config.nbuckets; b++)
+        for (eni_call *call = store->part[b].held_first; call != NULL; call = call->next) {
+            if (!call->was_asked || call->was_named) continue;
+            if (call->since_ns == 0) call->since_ns = now_ns;
+            const int64_t due_ns = call->since_ns + long_ns;
+            if (due_ns > now_ns) {
+                if (due_ns < store->look_ns) store->look_ns = due_ns;
+                continue;
+            }
+            call->was_named = 1;
+            ++*n_out;
+            if (longest != NULL && longest->since_ns <= call->since_ns) continue;
+            longest = call;
+            *of_out = &store->part[b];
+        }
+    return longest;
+}
+
+void eni_store_look(eni_store *store, int64_t now_ns)
+{
+    char others[160], more[48] = "";
+    uint32_t n;
+    const eni_partition *part;
+    if (!store->config.judges_holds || now_ns < store->look_ns) return;
+    store->look_ns = now_ns + long_ns;
+    const eni_call *call = longest_held(store, now_ns, &n, &part);
+    if (call == NULL) return;
+    store->look_ns = now_ns + next_ns;
+    eni_partition_list(store, part, false, others, sizeof others);
+    if (n > 1) snprintf(more, sizeof more, ", and %u more calls", n - 1);
+    eni_info("store",
+             "on_pull of %s (shard %u, bucket %u, version %llu) has held the %s of rank %d at clock "
+             "%llu for %.1f s%s; not held: %s",
+             store->config.strategy->name, part->pub.shard, part->pub.bucket,
+             (unsigned long long)part->pub.version, call->msg.data != NULL ? "push" : "pull", call->msg.src,
+             (unsigned long long)call->msg.clock, (double)(now_ns - call->since_ns) / (double)ENI_SECOND,
+             more, others[0] != '\0' ? others : "nobody, a timer is set");
 }
 
 /* ---- payloads ------------------------------------------------------------------------------------------ */

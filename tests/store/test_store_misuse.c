@@ -16,13 +16,13 @@ static en_status push_returns;
 static int pull_returns;
 static const en_partition *kept_partition;
 static char said[1200];
-static int errors;
+static int errors, heard_level = ENI_LOG_ERROR;
 static en_status refused_with = EN_EBUG;
 
 static void listen_to(void *user, int level, const char *subsystem, const char *text)
 {
     (void)user, (void)subsystem;
-    if (level != ENI_LOG_ERROR) return;
+    if (level > heard_level) return;
     errors++;
     snprintf(said, sizeof said, "%s", text);
 }
@@ -255,6 +255,34 @@ static void misuse_in_a_timer_ends_the_shard(void **state)
     in_timer = NULL;
 }
 
+/* One client's call is held for 5 s and the other's is not: one line, and not again for a while. */
+static void a_long_hold_is_named(void **state)
+{
+    (void)state;
+    eni_store_config config = rig_config(&bad, 2, counts, 2);
+    config.judges_holds = true;
+    float data[COUNT] = {1};
+    push_returns = EN_OK;
+    pull_returns = EN_HOLD;
+    rig r = rig_new(&config);
+    rig_step(&r, push_of(0, 0, 1, data));
+    const int64_t from = r.now_ns;
+    heard_level = ENI_LOG_INFO;
+    errors = 0;
+    eni_store_look(r.store, from + ENI_SECOND);
+    eni_store_look(r.store, from + 4 * ENI_SECOND);
+    assert_int_equal(errors, 0);
+    eni_store_look(r.store, from + 6 * ENI_SECOND);
+    eni_store_look(r.store, from + 60 * ENI_SECOND);
+    assert_int_equal(errors, 1);
+    assert_non_null(
+        strstr(said, "on_pull of bad (shard 0, bucket 0, version 0) has held the push of rank 0 at clock 1"));
+    assert_non_null(strstr(said, "not held: rank 1 at clock 0"));
+    heard_level = ENI_LOG_ERROR;
+    rig_free(&r);
+    pull_returns = EN_REPLY_WEIGHTS;
+}
+
 static eni_store_event finished(int32_t client)
 {
     return (eni_store_event){
@@ -267,7 +295,7 @@ static void everybody_held_ends_the_shard(void **state)
 {
     (void)state;
     eni_store_config config = rig_config(&bad, 2, counts, 2);
-    config.ends_held = true;
+    config.judges_holds = true;
     float data[COUNT] = {1};
     push_returns = EN_OK;
     pull_returns = EN_HOLD;
@@ -303,6 +331,7 @@ int main(void)
     eni_log_set_sink(listen_to, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(misuse_is_refused), cmocka_unit_test(statuses_that_are_the_hosts),
-        cmocka_unit_test(misuse_in_a_timer_ends_the_shard), cmocka_unit_test(everybody_held_ends_the_shard)};
+        cmocka_unit_test(misuse_in_a_timer_ends_the_shard), cmocka_unit_test(everybody_held_ends_the_shard),
+        cmocka_unit_test(a_long_hold_is_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
