@@ -289,6 +289,7 @@ static en_status try_strategy(const sim_trial *t, eni_hook_guard *hooks, const e
 static en_status try_faults(const sim_trial *t, eni_hook_guard *hooks, const en_strategy *strategy,
                             const eni_options *options, FILE *out)
 {
+    enum { SHOWN = 5 };
     const int promise = eni_promise_parse(t->promise, strategy->name);
     eni_fault_stats f = {0};
     en_status first = EN_OK;
@@ -300,9 +301,12 @@ static en_status try_faults(const sim_trial *t, eni_hook_guard *hooks, const en_
     for (uint64_t i = 0; i < (uint64_t)t->seeds; i++) {
         const en_status st = eni_fault_test(hooks, strategy, options, t->strategy, (eni_promise)promise,
                                             (uint64_t)t->seed + i, &f);
+        if (st == EN_EINVAL || st == EN_ENOMEM) return st; /* no seed is to blame */
         failed += st != EN_OK;
         if (first == EN_OK) first = st;
+        if (failed == SHOWN) eni_log_set_level(-1); /* the others are counted */
     }
+    eni_log_set_level(ENI_LOG_INFO);
     fprintf(out,
             "%s: %.0f seeds, %" PRIu64 " failed, %.1f s; messages %" PRIu64 ", dropped %" PRIu64
             ", cut off %" PRIu64 ", doubled %" PRIu64 ", late %" PRIu64 ", of an older life %" PRIu64

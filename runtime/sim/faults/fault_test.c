@@ -299,7 +299,7 @@ en_status eni_fault_test(eni_hook_guard *hooks, const en_strategy *strategy, con
     if (st == EN_OK && !t.broken && strategy->flags & EN_SYNCHRONOUS && isinf(t.bound))
         st = run_twice(&t, figures);
     if (st == EN_OK && t.broken) st = EN_EBUG;
-    if (st != EN_OK)
+    if (st != EN_OK && st != EN_EINVAL)
         eni_error("storm", "%s; repeat: entrain sim --storm --seed=%" PRIu64 " --strategy=%s --promise=%s",
                   t.broken ? t.broken : en_status_str(st), seed, spec, promises[promise]);
     eni_free(t.init);
