@@ -167,13 +167,18 @@ uint64_t eni_step_samples(const eni_step_run *run)
            (self->job.is_claiming ? run->nsamples : eni_plan_step_samples(&self->job.plan, run->step));
 }
 
-static void warn_if_diverged(eni_rank *self, const eni_step *s)
+/* fp16 drops what overflows, so there the weights may be sound all the same: one warning. */
+en_status eni_step_check_loss(eni_rank *self, uint64_t step, double loss)
 {
-    if (isfinite(s->loss) || self->records.stats.has_diverged) return;
+    static const char sentence[] =
+        "the loss of step %llu is not finite: training has diverged; try a smaller --lr than %g";
+    if (isfinite(loss)) return EN_OK;
+    if (!self->trainer.may_drop)
+        return eni_fail(EN_ENONFINITE, "train", sentence, (unsigned long long)step, self->job.schedule.base);
+    if (!self->records.stats.has_diverged)
+        eni_warn("train", sentence, (unsigned long long)step, self->job.schedule.base);
     self->records.stats.has_diverged = 1;
-    eni_warn("train",
-             "the loss of step %llu is not finite: training has diverged; try a smaller --lr than %g",
-             (unsigned long long)s->step, self->job.schedule.base);
+    return EN_OK;
 }
 
 /* What the step cost, from the host's counters before and after it. */
@@ -233,7 +238,6 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
     deferred->is_there = 0;
     s->loss = s->nsamples > 0 ? (float)(deferred->loss / (double)s->nsamples) : 0;
     s->correct = deferred->correct;
-    warn_if_diverged(self, s);
     eni_recorder_add(self->records.recorder, s);
     if (self->records.asked.log_every < 2 || (t->sum.steps - 1) % self->records.asked.log_every == 0)
         eni_tensorboard_step(self->records.tensorboard, s);
@@ -245,7 +249,7 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
     }
     eni_member_note_samples(self->member, t->sum.samples);
     if (self->world.rank == 0) eni_bar_step(&self->records.bar, s->step, s->samples, s->loss);
-    return EN_OK;
+    return eni_step_check_loss(self, s->step, deferred->loss);
 }
 
 /* Where losses come late the step before this one is recorded now, and this one in the next: of this step

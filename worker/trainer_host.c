@@ -53,10 +53,11 @@ static en_status forward_backward(eni_worker *w, eni_step_run *run, const eni_ba
     compute_begins(&p);
     EN_TRY(en_model_forward(w->model, param, &input));
     compute_ends(&p, "forward");
+    EN_TRY(en_model_result(w->model, &score));
+    EN_TRY(eni_step_check_loss(&w->rank, run->step, score.loss)); /* before a bucket leaves */
     eni_member_note(w->rank.member, (int64_t)run->step, "backward");
     EN_TRY(en_model_backward(w->model, param, grad, on_ready, &p));
     compute_ends(&p, "backward");
-    EN_TRY(en_model_result(w->model, &score));
     run->nsamples += batch->micro.count;
     run->loss += score.loss * (double)batch->micro.count;
     run->correct += (uint64_t)score.correct;

@@ -1,6 +1,7 @@
 /* test_trouble.c - a process is killed, the user interrupts, somebody is told nonsense: everybody ends, soon,
  * with a word about the cause, and leaves nothing behind. */
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -269,6 +270,45 @@ static void test_launcher_killed_with_state(void **state)
     assert_int_not_equal(access(folder, F_OK), 0);
 }
 
+/* ---- a run that diverges -------------------------------------------------------------------------------- */
+
+/* Whatever keeps the ranks in step: 1, and the same sentence. With so few steps that no step's own loss shows it, the
+ * final weights' does. */
+static void test_diverged(void **state)
+{
+    static const struct {
+        const char *strategy;
+        int workers, steps;
+        const char *says;
+    } runs[] = {{"solo", 1, 600, "the loss of step "},
+                {"ring", 2, 600, "the loss of step "},
+                {"ps-sync", 2, 600, "the loss of step "},
+                {"ps-async", 2, 600, "the loss of step "},
+                {"ssp:bound=2", 2, 600, "the loss of step "},
+                {"hierarchical", 2, 600, "the loss of step "},
+                {"hybrid:auto", 2, 600, "the loss of step "},
+                {"plugins/localsgd.so:period=8", 2, 600, "the loss of step "},
+                {"ring", 2, 10, "the loss of the final weights "}};
+    (void)state;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char strategy[1024];
+        process p;
+        const bool is_file = strchr(runs[i].strategy, '/') != NULL;
+        snprintf(strategy, sizeof strategy, "%s%s%s", is_file ? EN_BUILD_DIR : "", is_file ? "/" : "",
+                 runs[i].strategy);
+        process_start(&p, "entrain", NULL,
+                      "run -q -n %d --strategy=%s --model=toy --data=synthetic --device=ref --threads=1 "
+                      "--limit-train-samples=5000 --limit-test-samples=50 --steps=%d --lr=10",
+                      runs[i].workers, strategy, runs[i].steps);
+        const int code = process_wait(&p, GUARD);
+        if (code != 1) fail_msg("%s diverged and ended with %d:\n%s", strategy, code, process_err(&p));
+        if (process_says(&p, runs[i].says,
+                         "is not finite: training has diverged; try a smaller --lr than 10") < 1)
+            fail_msg("%s should say that it diverged; it said:\n%s", strategy, process_err(&p));
+    }
+    process_nobody_left(GUARD);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed_by_hand),
@@ -277,6 +317,7 @@ int main(void)
                                        cmocka_unit_test(test_launcher_killed),
                                        cmocka_unit_test(test_launcher_killed_with_state),
                                        cmocka_unit_test(test_wait_explained),
+                                       cmocka_unit_test(test_diverged),
                                        cmocka_unit_test(test_hung_up)};
     return system_main(tests);
 }
