@@ -52,6 +52,7 @@ typedef struct advised {
     int most;
     advice_check check[CHECKS_MAX];
     int nchecks;
+    eni_trials trials; /* what is measured is shown, and the machine watched */
 } advised;
 
 /* ---- measuring ---- */
@@ -75,25 +76,41 @@ static en_status measure_store(const eni_command_context *context, const char *t
     return EN_OK;
 }
 
+enum { PARTS = 7 };
+
+/* models: alone, one on each core, two on each core. */
+static en_status measure_part(const eni_command_context *context, advised *a, int part, int all,
+                              eni_measure_model models[3])
+{
+    const int processes[3] = {1, all, 2 * all},
+              threads = context->config->threads > 0 ? (int)context->config->threads : 1;
+    eni_cost_machine *m = &a->machine;
+    double unused;
+    switch (part) {
+    case 3: return eni_measure_copy(1, 32 << 20, &a->move_one, &unused);
+    case 4: return eni_measure_numbers(m->cores, &m->flag, &m->move, &m->tcp);
+    case 5: return measure_store(context, "auto", all, &m->store_shm);
+    case 6: return measure_store(context, "tcp", all, &m->store_tcp);
+    default:
+        return eni_measure_compute(processes[part], context->config, context->plugin_dir, threads, ENI_SECOND,
+                                   &models[part]);
+    }
+}
+
 static en_status measure(const eni_command_context *context, advised *a)
 {
     eni_cost_machine *m = &a->machine;
     eni_measure_model *alone = eni_alloc(3 * sizeof *alone), *together = alone + 1, *crowded = alone + 2;
-    const int threads = context->config->threads > 0 ? (int)context->config->threads : 1;
-    double unused;
     if (alone == NULL) return EN_ENOMEM;
     m->cores = eni_host_info_cores();
-    const int64_t budget = ENI_SECOND;
-    en_status st = eni_measure_compute(1, context->config, context->plugin_dir, threads, budget, alone);
+    const int line = eni_live_add(&a->trials.live, "here", "compute, copies, exchanges", PARTS);
     const int all = m->cores < ENI_PROCESSES_MAX / 2 ? m->cores : ENI_PROCESSES_MAX / 2;
-    if (st == EN_OK)
-        st = eni_measure_compute(all, context->config, context->plugin_dir, threads, budget, together);
-    if (st == EN_OK)
-        st = eni_measure_compute(2 * all, context->config, context->plugin_dir, threads, budget, crowded);
-    if (st == EN_OK) st = eni_measure_copy(1, 32 << 20, &a->move_one, &unused);
-    if (st == EN_OK) st = eni_measure_numbers(m->cores, &m->flag, &m->move, &m->tcp);
-    if (st == EN_OK) st = measure_store(context, "auto", all, &m->store_shm);
-    if (st == EN_OK) st = measure_store(context, "tcp", all, &m->store_tcp);
+    en_status st = EN_OK;
+    for (int part = 0; part < PARTS && st == EN_OK; part++) {
+        eni_live_begin(&a->trials.live, line);
+        st = measure_part(context, a, part, all, alone);
+        if (st == EN_OK) eni_live_end(&a->trials.live, 0, -1, NAN);
+    }
     m->compute_alone = alone->compute;
     m->compute_together = together->compute;
     m->compute_crowded = crowded->compute;
@@ -158,8 +175,8 @@ static double predict_check(const advised *a, const char *strategy, int workers)
                                          : eni_cost_step_ps(&a->machine, &place).seconds;
 }
 
-static en_status run_check(const eni_command_context *context, const char *dir, const advice_check *check,
-                           int repeat, double *step_out)
+static en_status run_check(const eni_command_context *context, advised *a, const char *dir,
+                           const advice_check *check, int line, int repeat, double *step_out)
 {
     char run[128];
     double rate;
@@ -170,7 +187,7 @@ static en_status run_check(const eni_command_context *context, const char *dir, 
                              .servers = 1,
                              .threads = c->threads > 0 ? c->threads : 1};
     snprintf(run, sizeof run, "%s/%s-%d-%d", dir, check->strategy, check->workers, repeat);
-    return eni_trial_run(context, &trial, run, &rate, step_out);
+    return eni_trials_run(&a->trials, line, context, &trial, run, &rate, step_out);
 }
 
 /* In turns: what else the machine does hits all alike. */
@@ -179,14 +196,24 @@ static en_status check_all(const eni_command_context *context, advised *a, const
     static const char *const strategies[] = {"ring", "ps-sync"};
     static double steps[CHECKS_MAX][REPEATS_MAX];
     const int repeats = (int)context->config->repeats;
+    char name[64];
+    int lines[CHECKS_MAX];
     for (int w = 1; w <= 4; w *= 2)
         for (int k = 0; k < 2; k++)
             a->check[a->nchecks++] = (advice_check){strategies[k], w, predict_check(a, strategies[k], w), 0};
+    for (int i = 0; i < a->nchecks; i++) {
+        const advice_check *check = &a->check[i];
+        snprintf(name, sizeof name, "%s, %d worker%s", check->strategy, check->workers,
+                 check->workers == 1 ? "" : "s");
+        lines[i] = eni_live_add(&a->trials.live, "check", name, repeats);
+    }
     for (int r = 0; r < repeats; r++)
         for (int i = 0; i < a->nchecks; i++)
-            EN_TRY(run_check(context, dir, &a->check[i], r, &steps[i][r]));
-    for (int i = 0; i < a->nchecks; i++)
+            EN_TRY(run_check(context, a, dir, &a->check[i], lines[i], r, &steps[i][r]));
+    for (int i = 0; i < a->nchecks; i++) {
         a->check[i].measured = eni_stats_median(steps[i], (size_t)repeats);
+        eni_trials_note(&a->trials, steps[i], (size_t)repeats);
+    }
     return EN_OK;
 }
 
@@ -228,10 +255,12 @@ static en_status show_prediction(const advised *a, FILE *out)
     char text[ENI_TABLE_TEXT];
     const double samples = (double)a->place.ranks * (double)a->config->batch_size;
     if (a->place.has_own_host)
-        fprintf(out, "\nPredicted for %d workers, a host each, over %s (a server has a host of its own):\n\n",
-                a->place.ranks, a->config->net);
+        fprintf(out,
+                "\nPredicted for %d worker%s, a host each, over %s (a server has a host of its own):\n\n",
+                a->place.ranks, a->place.ranks == 1 ? "" : "s", a->config->net);
     else
-        fprintf(out, "\nPredicted for %d workers that share this host%s:\n\n", a->place.ranks,
+        fprintf(out, "\nPredicted for %d worker%s this host%s:\n\n", a->place.ranks,
+                a->place.ranks == 1 ? " that has" : "s that share",
                 a->place.is_networked ? ", over TCP" : "");
     eni_table_begin(&table, "|>step ms|>samples/s|>compute ms|>exchange|>not hidden|bound by");
     for (int i = 0; i < a->nadvice; i++) {
@@ -245,7 +274,17 @@ static en_status show_prediction(const advised *a, FILE *out)
         eni_table_put(&table, "%.2f", with->step.exposed * 1e3);
         eni_table_put(&table, "%s", bound_of(a, with));
     }
-    EN_TRY(eni_table_print(&table, out));
+    return eni_table_print(&table, out);
+}
+
+/* Not where the machine was busy: then the figures stand there without it. */
+static void show_conclusion(const advised *a, FILE *out)
+{
+    char doubt[256];
+    if (eni_trials_doubt(&a->trials, eni_trials_outside(&a->trials), doubt, sizeof doubt)) {
+        fprintf(out, "\n%s\n", doubt);
+        return;
+    }
     fprintf(out, "\nBest: %s.\n", a->advice[a->best].name);
     for (int s = 1; s < a->nadvice; s++) {
         const int at = a->crossover[s];
@@ -256,7 +295,6 @@ static en_status show_prediction(const advised *a, FILE *out)
             fprintf(out, "Crossover with %d server%s: the ring is as fast from %d workers on.\n", s,
                     s == 1 ? "" : "s", at);
     }
-    return EN_OK;
 }
 
 static en_status show_checks(const advised *a, FILE *out)
@@ -297,6 +335,7 @@ en_status eni_command_advise(const eni_command_context *context)
     en_status st = eni_network_get("--model", c->model, &network);
     if (st == EN_OK) st = read_place(c, &a->place);
     if (st == EN_OK && c->out != NULL) st = eni_out_take(c, c->out, ENI_OUT_TRIALS, &out_fd);
+    eni_trials_begin(&a->trials, c->quiet);
     if (st == EN_OK) st = measure(context, a);
     if (st == EN_OK) {
         predict(a);
@@ -310,6 +349,7 @@ en_status eni_command_advise(const eni_command_context *context)
         if (st == EN_OK) st = show_checks(a, stdout);
         if (own[0] != 0) eni_trial_remove(own);
     }
+    if (st == EN_OK) show_conclusion(a, stdout);
     if (out_fd >= 0) close(out_fd);
     eni_free(a);
     return st;

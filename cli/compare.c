@@ -401,9 +401,11 @@ static void show_outcome(comparison *c, const char *dir)
     json_t *result = json_load_file(path, 0, NULL), *env = json_object_get(c->json, "environment");
     json_t *device = json_object_get(json_object_get(result, "environment"), "device");
     const json_t *accuracy = json_object_get(result, "test_accuracy"); /* null of a regression */
+    const json_t *loss = json_object_get(result, "test_loss");
     if (device != NULL && json_object_get(env, "device") == NULL) json_object_set(env, "device", device);
     eni_live_end(&c->live, json_number_value(json_object_get(result, "samples_per_s")),
-                 json_is_number(accuracy) ? json_number_value(accuracy) : -1);
+                 json_is_number(accuracy) ? json_number_value(accuracy) : -1,
+                 json_is_number(loss) ? json_number_value(loss) : NAN);
     json_decref(result);
 }
 
@@ -569,7 +571,7 @@ en_status eni_command_compare(const eni_command_context *context)
     if (st == EN_OK && c->plan[0] != 0) printf("%s\n", c->plan);
     fflush(stdout);
     if (st == EN_OK) st = run_all(c);
-    if (st == EN_OK) st = eni_report(c->dir, 0, stdout, 0);
+    if (st == EN_OK) st = eni_report(c->dir, c->dir, 0, stdout, 0);
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);
     tell_end(c, st);
     if (st == EN_OK && c->nfailed > 0) st = EN_EPEER;

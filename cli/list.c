@@ -2,8 +2,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
+#include "config/folders.h"
 #include "core/log.h"
 #include "core/try.h"
 #include "data/dataset.h"
@@ -91,14 +94,36 @@ en_status eni_command_data(const eni_command_context *context)
     return EN_OK;
 }
 
+/* A report of one study has no place among the files of another. */
+static en_status check_report_folder(const char *dir, const char *out)
+{
+    static const char *const files[] = {"compare.json", "result.json"};
+    char path[4200];
+    struct stat from, to;
+    EN_TRY(eni_folder_check("--out", out));
+    if (stat(dir, &from) == 0 && stat(out, &to) == 0 && from.st_dev == to.st_dev && from.st_ino == to.st_ino)
+        return EN_OK;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", out, files[i]);
+        if (access(path, F_OK) != 0) continue;
+        return eni_fail(EN_EINVAL, "report",
+                        "--out=%s has a %s: the report of %s would replace its own; name another folder", out,
+                        files[i], dir);
+    }
+    return EN_OK;
+}
+
 en_status eni_command_report(const eni_command_context *context)
 {
+    static const int figures[] = {[ENI_FIGURES_PDF] = ENI_REPORT_PDF, [ENI_FIGURES_PNG] = ENI_REPORT_PNG};
     const eni_config *c = context->config;
-    const char *dir = c->args.item[0];
-    int extras = (c->csv ? ENI_REPORT_CSV : 0) | (c->figures == ENI_FIGURES_PDF ? ENI_REPORT_PDF : 0);
-    EN_TRY(eni_report(dir, c->target / 100, stdout, extras));
-    printf("\nThe report: %s/report.html\n", dir);
-    if (c->csv) printf("The numbers: %s/table.csv, claims.csv and runs.csv\n", dir);
-    if (extras & ENI_REPORT_PDF) printf("The figures: %s/plots/*.pdf\n", dir);
+    const char *dir = c->args.item[0], *out = c->out == NULL ? dir : c->out;
+    const int extras = (c->csv ? ENI_REPORT_CSV : 0) | figures[c->figures];
+    if (c->out != NULL) EN_TRY(check_report_folder(dir, out));
+    EN_TRY(eni_report(dir, out, c->target / 100, stdout, extras));
+    printf("\nThe report: %s/report.html\n", out);
+    if (c->csv) printf("The numbers: %s/table.csv, claims.csv and runs.csv\n", out);
+    if (figures[c->figures] != 0)
+        printf("The figures: %s/plots/*.%s\n", out, c->figures == ENI_FIGURES_PDF ? "pdf" : "png");
     return EN_OK;
 }

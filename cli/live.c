@@ -1,6 +1,7 @@
 /* live.c - an arm a line: redrawn in place on a terminal, one line per finished run elsewhere. */
 #include "cli/live.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -26,6 +27,7 @@ int eni_live_add(eni_live *live, const char *setting, const char *arm, int runs)
     snprintf(l->arm, sizeof l->arm, "%s", arm);
     l->runs = runs;
     l->accuracy = -1;
+    l->loss = NAN;
     return live->n++;
 }
 
@@ -65,7 +67,10 @@ static void draw_line(const eni_live *live, const eni_live_line *l, int is_activ
         strcat(bar, i < filled ? "█" : "░");
     fprintf(stderr, "%-6s %-*s %s %d/%d", l->setting, arm_width(live), l->arm, bar, l->runs_done, l->runs);
     if (l->now.rate > 0) fprintf(stderr, "  %7.0f samples/s  loss %.3f", l->now.rate, l->now.loss);
-    if (l->accuracy >= 0) fprintf(stderr, "  test %.1f %%", l->accuracy * 100);
+    if (l->accuracy >= 0)
+        fprintf(stderr, "  test %.1f %%", l->accuracy * 100);
+    else if (!isnan(l->loss))
+        fprintf(stderr, "  test %.3g", l->loss);
     fputs(end, stderr);
 }
 
@@ -97,13 +102,14 @@ void eni_live_progress(eni_live *live, const eni_launch_progress *progress)
     if (eni_now_ns() - live->drawn_ns > ENI_SECOND / 10) redraw(live);
 }
 
-void eni_live_end(eni_live *live, double samples_per_s, double accuracy)
+void eni_live_end(eni_live *live, double samples_per_s, double accuracy, double loss)
 {
     if (live->active < 0) return;
     eni_live_line *l = &live->line[live->active];
     l->runs_done++;
     l->now.rate = samples_per_s;
     l->accuracy = accuracy;
+    l->loss = loss;
     live->active = -1;
     if (!live->is_quiet && !live->is_tty) draw_line(live, l, 0, "\n");
     redraw(live);

@@ -13,7 +13,7 @@ typedef struct eni_live_line {
     char setting[24], arm[64];
     int runs, runs_done; /* seeds */
     eni_launch_progress now;
-    double accuracy; /* of the last finished run; negative: none */
+    double accuracy, loss; /* of the last finished run on the test set; negative, NAN: none */
 } eni_live_line;
 
 typedef struct eni_live {
@@ -29,6 +29,7 @@ int eni_live_add(eni_live *live, const char *setting, const char *arm, int runs)
 
 void eni_live_begin(eni_live *live, int line);
 void eni_live_progress(eni_live *live, const eni_launch_progress *progress);
-void eni_live_end(eni_live *live, double samples_per_s, double accuracy);
+/* accuracy, loss: on the test set; negative, NAN: none. */
+void eni_live_end(eni_live *live, double samples_per_s, double accuracy, double loss);
 
 #endif

@@ -6,6 +6,7 @@
  *     efficiency  speed-up / (workers / workers of the first row) */
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,7 @@ typedef struct row {
     eni_summary rate; /* samples per second */
     double step_ms, speedup, efficiency;
     bool is_crowded; /* more ranks than cores */
+    int line;        /* of the live display */
 } row;
 
 typedef struct scaling {
@@ -41,6 +43,9 @@ typedef struct scaling {
     row *rows;
     int nrows, cores;
     int64_t repeats;
+    eni_trials trials;
+    double outside;   /* share of all cores that others took meanwhile; NAN: not known */
+    bool is_doubtful; /* nothing may be concluded */
 } scaling;
 
 /* `-n 2,2` is measured once. */
@@ -100,7 +105,7 @@ static en_status check_rows(const scaling *s)
 
 /* ---- running ---- */
 
-static en_status run_row(const scaling *s, row *r, int repeat)
+static en_status run_row(scaling *s, row *r, int repeat)
 {
     char dir[1024], name[48];
     double rate, step;
@@ -113,16 +118,20 @@ static en_status run_row(const scaling *s, row *r, int repeat)
         if (*c == '/' || *c == ':' || *c == '=') *c = '-';
     snprintf(dir, sizeof dir, "%s/%s-%s-n%lld-%d", s->dir, r->is_strong ? "strong" : "weak", name,
              (long long)r->workers, repeat);
-    EN_TRY(eni_trial_run(s->context, &trial, dir, &rate, &step));
+    EN_TRY(eni_trials_run(&s->trials, r->line, s->context, &trial, dir, &rate, &step));
     r->rates[r->n++] = rate;
-    if (!s->context->config->quiet)
-        fprintf(stderr, "%s %s, %lld worker%s: %.0f samples/s\n", r->is_strong ? "strong" : "weak",
-                r->strategy, (long long)r->workers, r->workers == 1 ? "" : "s", rate);
     return EN_OK;
 }
 
 static en_status run_all(scaling *s)
 {
+    char name[64];
+    eni_trials_begin(&s->trials, s->context->config->quiet);
+    for (row *r = s->rows; r < s->rows + s->nrows; r++) {
+        snprintf(name, sizeof name, "%.40s, %lld worker%s", r->strategy, (long long)r->workers,
+                 r->workers == 1 ? "" : "s");
+        r->line = eni_live_add(&s->trials.live, r->is_strong ? "strong" : "weak", name, (int)s->repeats);
+    }
     for (int repeat = 0; repeat < s->repeats; repeat++)
         for (int i = 0; i < s->nrows; i++)
             EN_TRY(run_row(s, &s->rows[i], repeat));
@@ -136,6 +145,7 @@ static void conclude(scaling *s)
         row *r = &s->rows[i];
         double rates[REPEATS_MAX];
         memcpy(rates, r->rates, sizeof rates);
+        eni_trials_note(&s->trials, rates, (size_t)r->n);
         r->rate = eni_stats_summary(rates, (size_t)r->n);
         if (first == NULL || first->is_strong != r->is_strong || strcmp(first->strategy, r->strategy) != 0)
             first = r;
@@ -213,8 +223,9 @@ static en_status write_json(const scaling *s)
                             "samples_per_s", r->rate.median, "each", rates, "speedup", r->speedup,
                             "efficiency", r->efficiency, "more_ranks_than_cores", r->is_crowded));
     }
-    json_t *all =
-        json_pack("{s:i, s:o, s:i, s:o}", "schema", 1, "argv", argv, "cores", s->cores, "rows", rows);
+    json_t *all = json_pack("{s:i, s:o, s:i, s:o, s:o, s:b}", "schema", 1, "argv", argv, "cores", s->cores,
+                            "rows", rows, "outside", isnan(s->outside) ? json_null() : json_real(s->outside),
+                            "is_conclusive", !s->is_doubtful);
     char *text = json_dumps(all, JSON_INDENT(1));
     snprintf(path, sizeof path, "%s/scale.json", s->dir);
     const en_status st = eni_file_replace_text("scale", path, text);
@@ -226,10 +237,12 @@ static en_status write_json(const scaling *s)
 static en_status scale(scaling *s)
 {
     bool is_any_crowded = false;
+    char doubt[256];
     EN_TRY(check_batches(s));
     make_rows(s);
     EN_TRY(check_rows(s));
     EN_TRY(run_all(s));
+    s->outside = eni_trials_outside(&s->trials);
     conclude(s);
     EN_TRY(show(s, true));
     EN_TRY(show(s, false));
@@ -238,6 +251,8 @@ static en_status scale(scaling *s)
     if (is_any_crowded)
         printf("\n* more workers than the %d core%s: they take turns, and no speed-up can be had\n", s->cores,
                s->cores == 1 ? "" : "s");
+    s->is_doubtful = eni_trials_doubt(&s->trials, s->outside, doubt, sizeof doubt);
+    if (s->is_doubtful) printf("\n%s\n", doubt);
     if (s->context->config->out == NULL) return EN_OK;
     EN_TRY(write_csv(s));
     EN_TRY(write_json(s));

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <ftw.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,8 @@
 #include "core/log.h"
 #include "core/options.h"
 #include "core/try.h"
+#include "report/report_study.h"
+#include "report/stats.h"
 #include "runtime/spec/plugin.h"
 
 static en_status read_result(const char *dir, double *samples_s_out, double *step_out)
@@ -69,19 +72,66 @@ en_status eni_trial_check(const eni_command_context *context, const eni_trial *t
     return EN_OK;
 }
 
-en_status eni_trial_run(const eni_command_context *context, const eni_trial *trial, const char *dir,
-                        double *samples_s_out, double *step_out)
+static void on_progress(void *user, const eni_launch_progress *progress)
+{
+    eni_live_progress(user, progress);
+}
+
+en_status eni_trials_run(eni_trials *trials, int line, const eni_command_context *context,
+                         const eni_trial *trial, const char *dir, double *samples_s_out, double *step_out)
 {
     eni_config run = {0};
     EN_TRY(make_run(context, trial, &run));
     en_status st = eni_folder_check("--out", dir);
     if (st == EN_OK) st = set_run(trial, dir, &run);
-    const eni_launch launch = {
-        .config = &run, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
+    const eni_launch launch = {.config = &run,
+                               .plugin_dir = context->plugin_dir,
+                               .signal_fd = context->signal_fd,
+                               .on_progress = on_progress,
+                               .user = &trials->live};
+    if (line >= 0) eni_live_begin(&trials->live, line);
     if (st == EN_OK) st = eni_launch_run(&launch);
     if (st == EN_OK) st = read_result(dir, samples_s_out, step_out);
+    if (st == EN_OK) eni_live_end(&trials->live, *samples_s_out, -1, NAN);
     eni_config_fini(&run);
     return st;
+}
+
+void eni_trials_begin(eni_trials *trials, bool is_quiet)
+{
+    *trials = (eni_trials){.before = eni_machine_now()};
+    eni_live_init(&trials->live, is_quiet);
+}
+
+void eni_trials_note(eni_trials *trials, double *values, size_t n)
+{
+    const eni_summary all = eni_stats_summary(values, n);
+    trials->spread = fmax(trials->spread, (all.max - all.min) / all.median);
+}
+
+double eni_trials_outside(const eni_trials *trials)
+{
+    const eni_machine now = eni_machine_now();
+    return eni_machine_outside(&trials->before, &now);
+}
+
+bool eni_trials_doubt(const eni_trials *trials, double outside, char *text_out, size_t size)
+{
+    if (outside > ENI_BUSY_SHARE)
+        snprintf(
+            text_out, size,
+            "No conclusion is drawn: other processes took %.0f %% of the cores meanwhile (over %.0f %%); end "
+            "them, or wait for them, and measure again.",
+            100 * outside, 100 * ENI_BUSY_SHARE);
+    else if (trials->spread > ENI_TRIAL_SPREAD)
+        snprintf(text_out, size,
+                 "No conclusion is drawn: runs of the same kind differ by %.0f %% (over %.0f %%); measure "
+                 "again on a "
+                 "quiet machine, with more --steps.",
+                 100 * trials->spread, 100 * ENI_TRIAL_SPREAD);
+    else
+        return false;
+    return true;
 }
 
 static en_status set_job(const eni_command_context *context, const eni_check_job *job, eni_config *config)

@@ -3,6 +3,8 @@
 #define CLI_TRIAL_H
 
 #include "cli/commands.h"
+#include "cli/live.h"
+#include "cli/machine.h"
 #include "runtime/host/costs.h"
 
 typedef struct eni_trial {
@@ -12,14 +14,34 @@ typedef struct eni_trial {
     int64_t threads;        /* 0: as the command says */
 } eni_trial;
 
-/* Runs in `dir`, which is made if it is not there and gets result.json and what else a run leaves. What comes
- * out: the samples per second of all workers together, after the warm-up, and the seconds of a step. As
- * eni_launch_run; EN_EINVAL, logged, also when the result has no rate. */
-en_status eni_trial_run(const eni_command_context *context, const eni_trial *trial, const char *dir,
-                        double *samples_s_out, double *step_out);
-
 /* Before the first of several: what their flags say that this one cannot do is refused. EN_EINVAL, logged. */
 en_status eni_trial_check(const eni_command_context *context, const eni_trial *trial);
+
+/* ---- several, shown while they run, and judged: is the machine quiet enough for a conclusion? ---- */
+
+#define ENI_TRIAL_SPREAD 0.20 /* of the median: runs of one kind that differ by more are no basis */
+
+typedef struct eni_trials {
+    eni_live live; /* a line for each kind */
+    eni_machine before;
+    double spread; /* the widest so far, (most - least) / median */
+} eni_trials;
+
+void eni_trials_begin(eni_trials *trials, bool is_quiet);
+
+/* Runs in `dir`, which is made if it is not there and gets result.json and what else a run leaves; it is one of the runs
+ * of `line` of `live` (-1: of none). What comes out: the samples per second of all workers together, after the
+ * warm-up, and the seconds of a step. As eni_launch_run; EN_EINVAL, logged, also when the result has no rate. */
+en_status eni_trials_run(eni_trials *trials, int line, const eni_command_context *context,
+                         const eni_trial *trial, const char *dir, double *samples_s_out, double *step_out);
+
+/* What runs of one kind gave, in any unit. Reorders `values`. */
+void eni_trials_note(eni_trials *trials, double *values, size_t n);
+
+/* Whether nothing may be concluded, and then one sentence with the reason and the remedy. `outside`: as compare judges
+ * its runs (machine.h), since eni_trials_begin. */
+bool eni_trials_doubt(const eni_trials *trials, double outside, char *text_out, size_t size);
+double eni_trials_outside(const eni_trials *trials);
 
 /* A folder of our own in /tmp, and its removal with the runs in it. */
 en_status eni_trial_folder(char dir_out[64]);

@@ -223,24 +223,43 @@ static en_status write_file(const char *dir, const char *name, const char *suffi
 
 /* ---- the same for papers: vector graphics, the page's pixels at 96 to the inch ------------------------- */
 
-/* DIR/plots/NAME.pdf of what a script has behind its `set terminal`. EN_EIO, logged. */
-static en_status draw_pdf(const eni_canvas *canvas, const char *name, int width, int height, const char *body)
+static const struct {
+    const char *name, *mark;
+} formats[ENI_PLOT_FORMATS] = {[ENI_PLOT_PDF] = {"pdf", "%PDF"}, [ENI_PLOT_PNG] = {"png", "PNG"}};
+
+/* DIR/NAME.pdf or .png of what a script has behind its `set terminal`. EN_EIO, logged. */
+static en_status draw_as(const eni_canvas *canvas, int format, const char *name, int width, int height,
+                         const char *body)
 {
     char reason[512], *text = NULL;
     size_t bytes = 0;
     FILE *script = open_memstream(&text, &bytes);
     if (script == NULL) return EN_ENOMEM;
-    fprintf(script,
-            "set terminal pdfcairo size %.3fin,%.3fin noenhanced font 'sans,10.5' linewidth 1 butt\n%s",
-            width / 96.0, height / 96.0, body);
+    if (format == ENI_PLOT_PDF)
+        fprintf(script, "set terminal pdfcairo size %.3fin,%.3fin linewidth 1", width / 96.0, height / 96.0);
+    else /* for a screen that has two pixels where the page has one */
+        fprintf(script, "set terminal pngcairo size %d,%d fontscale 2 linewidth 2 pointscale 2", 2 * width,
+                2 * height);
+    fprintf(script, " noenhanced font 'sans,10.5' butt\n%s", body);
     fclose(script);
-    eni_picture pdf = eni_plot_run(canvas->gnuplot, text, bytes, "%PDF", PLOT_TIMEOUT_S * ENI_SECOND, reason,
-                                   sizeof reason);
+    eni_picture picture = eni_plot_run(canvas->gnuplot, text, bytes, formats[format].mark,
+                                       PLOT_TIMEOUT_S * ENI_SECOND, reason, sizeof reason);
     free(text);
-    if (pdf.data == NULL) return eni_fail(EN_EIO, "plot", "--figures=pdf: no %s.pdf: %s", name, reason);
-    en_status st = write_file(canvas->dir, name, "pdf", pdf.data, pdf.bytes);
-    eni_free(pdf.data);
+    if (picture.data == NULL)
+        return eni_fail(EN_EIO, "plot", "--figures=%s: no %s.%s: %s", formats[format].name, name,
+                        formats[format].name, reason);
+    en_status st = write_file(canvas->dir, name, formats[format].name, picture.data, picture.bytes);
+    eni_free(picture.data);
     return st;
+}
+
+/* In every format that is asked for. */
+static en_status draw_more(const eni_canvas *canvas, const char *name, int width, int height,
+                           const char *body)
+{
+    for (int i = 0; i < ENI_PLOT_FORMATS; i++)
+        if (canvas->formats[i]) EN_TRY(draw_as(canvas, i, name, width, height, body));
+    return EN_OK;
 }
 
 /* Nothing but a key, a line a name: of the arms, or of the phases. */
@@ -265,12 +284,12 @@ static en_status draw_legend(const eni_canvas *canvas, const char *name, size_t 
     }
     fputc('\n', script);
     fclose(script);
-    const en_status st = draw_pdf(canvas, name, 180, 16 + 20 * (int)lines, text);
+    const en_status st = draw_more(canvas, name, 180, 16 + 20 * (int)lines, text);
     free(text);
     return st;
 }
 
-en_status eni_plot_pdf_legends(const eni_canvas *canvas)
+en_status eni_plot_legends(const eni_canvas *canvas)
 {
     EN_TRY(draw_legend(canvas, "legend-arms", canvas->study->narms, true));
     return draw_legend(canvas, "legend-phases", ENI_PHASES, false);
@@ -291,8 +310,7 @@ en_status eni_plot_close(eni_plot *plot)
         svg = eni_plot_run(canvas->gnuplot, plot->text, plot->bytes, "<svg", PLOT_TIMEOUT_S * ENI_SECOND,
                            reason, sizeof reason);
     if (svg.data != NULL) {
-        if (canvas->wants_pdf)
-            st = draw_pdf(canvas, plot->name, plot->width, plot->height, plot->text + plot->body);
+        st = draw_more(canvas, plot->name, plot->width, plot->height, plot->text + plot->body);
         fputs("<div class=\"panel\">", canvas->page);
         eni_plot_embed(canvas->page, svg.data, plot->name, plot->label);
         fputs("</div>\n", canvas->page);

@@ -13,14 +13,17 @@
 
 #include "report/report_study.h"
 
+/* What a figure can be drawn as beside the page. */
+enum { ENI_PLOT_PDF, ENI_PLOT_PNG, ENI_PLOT_FORMATS };
+
 /* What all figures of one report share. */
 typedef struct eni_canvas {
     const eni_study *study;
-    FILE *page;          /* the HTML being written */
-    char *dir;           /* DIR/plots */
-    const char *gnuplot; /* program, looked up in PATH; NULL once it did not start or not end */
-    bool wants_pdf;      /* each figure also as DIR/plots/NAME.pdf */
-    size_t nfailed;      /* pictures that gnuplot did not give; their place in the page says so */
+    FILE *page;                     /* the HTML being written */
+    char *dir;                      /* DIR/plots */
+    const char *gnuplot;            /* program, looked up in PATH; NULL once it did not start or not end */
+    bool formats[ENI_PLOT_FORMATS]; /* each figure also as DIR/NAME.pdf, as DIR/NAME.png */
+    size_t nfailed;                 /* pictures that gnuplot did not give; their place in the page says so */
 } eni_canvas;
 
 typedef struct eni_plot {
@@ -92,9 +95,9 @@ typedef struct eni_picture {
 eni_picture eni_plot_run(const char *gnuplot, const char *script, size_t bytes, const char *mark,
                          int64_t timeout_ns, char *reason_out, size_t reason_size);
 
-/* The legends, which the page has as text, as legend-arms.pdf and legend-phases.pdf in DIR/plots. EN_EIO,
+/* The legends, which the page has as text, as legend-arms and legend-phases in DIR/plots, in each format. EN_EIO,
  * logged, where gnuplot cannot. Blocks like eni_plot_run. */
-en_status eni_plot_pdf_legends(const eni_canvas *canvas);
+en_status eni_plot_legends(const eni_canvas *canvas);
 
 /* Writes gnuplot's SVG into a page: no XML head, no titles, each id with `prefix` in front (several pictures
  * share one page), an accessible name. */

@@ -1,4 +1,4 @@
-/* plot_curves.c - accuracy over the training clock and over samples, side by side: how fast it runs and
+/* plot_curves.c - accuracy (loss, where there are no classes) over the training clock and over samples, side by side: how fast it runs and
  * how well it learns are two questions. A thin line per seed, a bold line for the median. The accuracy is of
  * the samples held out of training; of the test set where none were. */
 #include <math.h>
@@ -11,11 +11,16 @@
 
 enum { OVER_TIME, OVER_SAMPLES };
 
-/* Whether there is a point to show: a regression has no accuracy. */
-static bool has_points(const eni_run *run)
+/* How high a point is: percent, or the loss of a regression; NAN: there is none. */
+static double height_of(const eni_study *study, const eni_eval *eval)
+{
+    return eni_study_has_classes(study) ? 100 * eval->accuracy : eval->loss;
+}
+
+static bool has_points(const eni_study *study, const eni_run *run)
 {
     for (size_t i = 0; i < run->nevals; i++)
-        if (!isnan(run->evals[i].accuracy)) return true;
+        if (!isnan(height_of(study, &run->evals[i]))) return true;
     return false;
 }
 
@@ -25,9 +30,9 @@ static void print_run(eni_plot *plot, const eni_run *run, int over)
     fprintf(plot->script, "$r%td << EOD\n", run - plot->canvas->study->runs);
     for (size_t i = 0; i < run->nevals; i++) {
         const eni_eval *eval = &run->evals[i];
-        if (isnan(eval->accuracy)) continue;
-        fprintf(plot->script, "%.9g %.6g\n", over == OVER_TIME ? eval->t : eval->samples / 1000,
-                100 * eval->accuracy);
+        const double height = height_of(plot->canvas->study, eval);
+        if (isnan(height)) continue;
+        fprintf(plot->script, "%.9g %.6g\n", over == OVER_TIME ? eval->t : eval->samples / 1000, height);
     }
     fputs("EOD\n", plot->script);
 }
@@ -52,9 +57,9 @@ static size_t print_median(eni_plot *plot, const eni_study *study, size_t settin
             if (!run->is_complete) continue;
             const eni_eval *eval = grid_at(run, i);
             runs++;
-            if (eval == NULL || isnan(eval->accuracy)) continue;
+            if (eval == NULL || isnan(height_of(study, eval))) continue;
             x[n] = over == OVER_TIME ? eval->t : eval->samples / 1000;
-            y[n++] = 100 * eval->accuracy;
+            y[n++] = height_of(study, eval);
         }
         if (n == 0 || n < runs) break;
         double across = eni_stats_median(x, n), up = eni_stats_median(y, n);
@@ -69,6 +74,7 @@ static size_t print_median(eni_plot *plot, const eni_study *study, size_t settin
 static double floor_of(const eni_study *study)
 {
     double least = 100 * study->target;
+    if (!eni_study_has_classes(study)) return 0;
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         double all = run->nevals > 0 ? run->evals[run->nevals - 1].samples : 0;
         for (size_t i = 0; i < run->nevals; i++)
@@ -84,7 +90,7 @@ static void print_curves(eni_plot *plot, const eni_study *study, size_t setting,
     fputs("plot ", plot->script);
     for (const eni_run *run = NULL; (run = eni_study_next(study, setting, ENI_ANY, run)) != NULL;) {
         const eni_arm *arm = &study->arms[run->arm];
-        if (has_points(run))
+        if (has_points(study, run))
             fprintf(plot->script, "$r%td using 1:2 with lines lw 0.8 dt %s lc rgb '#99%s', ",
                     run - study->runs, eni_plot_dash(arm), eni_plot_colour(arm) + 1);
     }
@@ -103,22 +109,29 @@ static en_status draw_panel(eni_canvas *canvas, size_t setting, int over, double
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, 480, 320, "accuracy-%zu-%s", setting,
                          over == OVER_TIME ? "time" : "samples"));
-    const char *what = eni_study_has_holdout(study) ? "holdout accuracy" : "test accuracy";
+    const bool has_classes = eni_study_has_classes(study);
+    char what[32];
+    snprintf(what, sizeof what, "%s %s", eni_study_has_holdout(study) ? "holdout" : "test",
+             has_classes ? "accuracy" : "loss");
     eni_plot_label(&plot, "%s over %s, setting %s", what,
                    over == OVER_TIME ? "the training clock" : "samples", study->settings[setting].name);
     fprintf(plot.script,
-            "set xlabel '%s'\nset ylabel '%s, %%' offset 1,0\nset yrange [%g:*]\n"
-            "set rmargin 2\n"
+            "set xlabel '%s'\nset ylabel '%s%s' offset 1,0\nset yrange [%g:*]\n"
+            "set rmargin 2\n",
+            over == OVER_TIME ? "training clock, s" : "samples, thousands", what, has_classes ? ", %" : "",
+            floor_of(study));
+    if (has_classes)
+        fprintf(
+            plot.script,
             "set arrow 1 from graph 0, first %g to graph 1, first %g nohead lc rgb '#3d4853' dt '-' lw 1\n"
             "set label 1 'target %g %%' at graph 0.985, first %g right offset 0,0.55 tc rgb '#3d4853' font "
             "',12'\n",
-            over == OVER_TIME ? "training clock, s" : "samples, thousands", what, floor_of(study),
             100 * study->target, 100 * study->target, 100 * study->target, 100 * study->target);
     eni_plot_set_axis(&plot, 0, 1.02 * most_x);
     if (floor_of(study) > 0) eni_plot_cut_axis(&plot, false);
     size_t medians[ENI_MAX_ARMS];
     for (const eni_run *run = NULL; (run = eni_study_next(study, setting, ENI_ANY, run)) != NULL;)
-        if (has_points(run)) print_run(&plot, run, over);
+        if (has_points(study, run)) print_run(&plot, run, over);
     for (size_t a = 0; a < study->narms; a++)
         medians[a] = print_median(&plot, study, setting, a, over);
     print_curves(&plot, study, setting, medians);
@@ -130,12 +143,12 @@ static en_status draw_setting(eni_canvas *canvas, size_t setting)
     const eni_study *study = canvas->study;
     double most_t = 0, most_samples = 0;
     for (const eni_run *run = NULL; (run = eni_study_next(study, setting, ENI_ANY, run)) != NULL;) {
-        if (!has_points(run)) continue;
+        if (!has_points(study, run)) continue;
         most_t = fmax(most_t, run->evals[run->nevals - 1].t);
         most_samples = fmax(most_samples, run->evals[run->nevals - 1].samples / 1000);
     }
     if (!(most_t > 0)) {
-        eni_html_put(canvas->page, "%s: no accuracy was measured.", study->settings[setting].name);
+        eni_html_put(canvas->page, "%s: nothing was measured.", study->settings[setting].name);
         return EN_OK;
     }
     char kind[256];

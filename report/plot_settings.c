@@ -1,5 +1,5 @@
 /* plot_settings.c - the settings beside each other ("even beside slow"): time to the target, final accuracy
- * and samples/s, a marker per seed (full: real, open: emulated), a bar at the median. */
+ * and samples/s, a marker per seed (full: real, open: emulated), a bar at the median, a line over its interval. */
 #include <math.h>
 
 #include "core/try.h"
@@ -41,8 +41,16 @@ static void print_points(eni_plot *plot, const eni_study *study, const panel *wh
             for (const eni_run *run = NULL; (run = eni_study_next(study, c, a, run)) != NULL;)
                 if (isinf(what->metric(run)) && run->last_t > 0)
                     fprintf(plot->script, "%.9g %zu\n", run->last_t, row);
+            double values[ENI_MAX_RUNS];
+            const size_t n = eni_study_values(study, c, a, what->metric, values);
+            const eni_interval interval = eni_stats_interval(values, n);
             eni_summary all = eni_study_summary(study, c, a, what->metric);
             fputs("EOD\n", plot->script);
+            if (n > 1 && isfinite(interval.high))
+                fprintf(plot->script,
+                        "set arrow from first %.9g, first %zu to first %.9g, first %zu heads back size "
+                        "screen 0.012,90 lw 1.2 lc rgb '%s'\n",
+                        interval.low, row, interval.high, row, eni_plot_colour(&study->arms[a]));
             if (all.n > 1 && isfinite(all.median))
                 fprintf(plot->script,
                         "set arrow from first %.9g, first %zu-0.36 to first %.9g, first %zu+0.36 nohead "
@@ -86,10 +94,12 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
 en_status eni_plot_settings(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
+    const bool has_classes = eni_study_has_classes(study);
     char time_title[64];
     snprintf(time_title, sizeof time_title, "seconds to %g %% accuracy", 100 * study->target);
     const panel panels[] = {{"time", time_title, eni_metric_reach_t, true},
-                            {"accuracy", "final test accuracy, %", eni_metric_accuracy_percent, false},
+                            {"accuracy", has_classes ? "final test accuracy, %" : "final test loss",
+                             has_classes ? eni_metric_accuracy_percent : eni_metric_loss, false},
                             {"speed", "samples/s, thousands", eni_metric_thousand_per_s, true}};
     fputs("<div class=\"panels three\">\n", canvas->page);
     for (size_t i = 0; i < sizeof panels / sizeof panels[0]; i++) {
@@ -99,11 +109,11 @@ en_status eni_plot_settings(eni_canvas *canvas)
     fputs("</div>\n", canvas->page);
     eni_csv csv;
     EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",seconds_to_target,samples_to_target,test_accuracy,samples_per_s,"
-                                          "last_evaluation_s"));
+                                          "last_evaluation_s,test_loss"));
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         eni_csv_run(&csv, study, run);
         ENI_CSV_PUT(&csv, run->reach.t, run->reach.samples, run->test_accuracy, eni_metric_samples_per_s(run),
-                    run->last_t);
+                    run->last_t, run->test_loss);
         fputc('\n', csv.file);
     }
     return eni_csv_close(&csv, canvas->dir, "cells", canvas->page);

@@ -24,13 +24,14 @@
 /* ---- the page ---- */
 
 /* As a whole: a reader never sees half a report. */
-static en_status write_page(const eni_verdict *verdict, const eni_fairness *fairness, int extras)
+static en_status write_page(const eni_verdict *verdict, const eni_fairness *fairness, const char *out,
+                            int extras)
 {
     const eni_study *study = verdict->study;
     char plots[PATH_MAX], path[PATH_MAX], *text = NULL;
     size_t bytes;
-    snprintf(plots, sizeof plots, "%s/plots", study->dir);
-    snprintf(path, sizeof path, "%s/report.html", study->dir);
+    snprintf(plots, sizeof plots, "%s/plots", out);
+    snprintf(path, sizeof path, "%s/report.html", out);
     if (mkdir(plots, 0777) != 0 && errno != EEXIST)
         return eni_fail(EN_EIO, "report", "cannot make the folder %s: %s", plots, strerror(errno));
     FILE *page = open_memstream(&text, &bytes);
@@ -39,9 +40,9 @@ static en_status write_page(const eni_verdict *verdict, const eni_fairness *fair
                          .page = page,
                          .dir = plots,
                          .gnuplot = "gnuplot",
-                         .wants_pdf = (extras & ENI_REPORT_PDF) != 0};
+                         .formats = {(extras & ENI_REPORT_PDF) != 0, (extras & ENI_REPORT_PNG) != 0}};
     en_status st = eni_page_write(&canvas, fairness, verdict);
-    if (st == EN_OK && canvas.wants_pdf && canvas.gnuplot != NULL) st = eni_plot_pdf_legends(&canvas);
+    if (st == EN_OK && canvas.gnuplot != NULL) st = eni_plot_legends(&canvas);
     const bool is_whole = ferror(page) == 0;
     if (fclose(page) != 0 || !is_whole) st = st == EN_OK ? EN_ENOMEM : st;
     if (st == EN_OK) st = eni_file_replace_text("report", path, text);
@@ -52,7 +53,7 @@ static en_status write_page(const eni_verdict *verdict, const eni_fairness *fair
 /* ---- CSV ---- */
 
 /* A line per (setting, arm): medians over seeds with least and greatest, as in the page's table. */
-static en_status write_table(const eni_study *study)
+static en_status write_table(const eni_study *study, const char *out)
 {
     eni_csv csv;
     eni_row row = {0};
@@ -61,7 +62,8 @@ static en_status write_table(const eni_study *study)
               "samples_per_s_min,samples_per_s_max,target_s,target_s_min,target_s_max,"
               "target_s_censored,test_accuracy,test_accuracy_min,test_accuracy_max,wait,wait_min,wait_max,"
               "payload_ratio,payload_ratio_min,payload_ratio_max,wire_mb,wire_mb_min,"
-              "wire_mb_max,staleness_mean,staleness_p50,staleness_p95,staleness_max"));
+              "wire_mb_max,staleness_mean,staleness_p50,staleness_p95,staleness_max,test_loss,test_loss_min,"
+              "test_loss_max"));
     for (size_t next = 0; eni_row_next(study, &next, &row);) {
         eni_csv_name(&csv, study->settings[row.setting].name);
         fputc(',', csv.file);
@@ -73,14 +75,15 @@ static en_status write_table(const eni_study *study)
             ENI_CSV_PUT(&csv, summaries[i]->median, summaries[i]->min, summaries[i]->max);
             if (summaries[i] == &row.reach) ENI_CSV_PUT(&csv, row.censored_t);
         }
-        ENI_CSV_PUT(&csv, row.stale_mean, row.stale_p50, row.stale_p95, row.stale_max);
+        ENI_CSV_PUT(&csv, row.stale_mean, row.stale_p50, row.stale_p95, row.stale_max, row.loss.median,
+                    row.loss.min, row.loss.max);
         fputc('\n', csv.file);
     }
-    return eni_csv_close(&csv, study->dir, "table", NULL);
+    return eni_csv_close(&csv, out, "table", NULL);
 }
 
 /* A line per run, unrounded. */
-static en_status write_runs(const eni_study *study)
+static en_status write_runs(const eni_study *study, const char *out)
 {
     eni_csv csv;
     EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN
@@ -104,11 +107,11 @@ static en_status write_runs(const eni_study *study)
         csv.is_blank = false;
         fputc('\n', csv.file);
     }
-    return eni_csv_close(&csv, study->dir, "runs", NULL);
+    return eni_csv_close(&csv, out, "runs", NULL);
 }
 
 /* A line per pair of arms and setting: what was tested, and what is claimed (report_verdict.h). */
-static en_status write_claims(const eni_verdict *verdict)
+static en_status write_claims(const eni_verdict *verdict, const char *out)
 {
     const eni_study *study = verdict->study;
     eni_csv csv;
@@ -127,7 +130,7 @@ static en_status write_claims(const eni_verdict *verdict)
             eni_csv_name(&csv, study->arms[claim->sign > 0 ? claim->a : claim->b].name);
         fputc('\n', csv.file);
     }
-    return eni_csv_close(&csv, study->dir, "claims", NULL);
+    return eni_csv_close(&csv, out, "claims", NULL);
 }
 
 /* ---- the table ---- */
@@ -162,7 +165,7 @@ static en_status print_summary(const eni_verdict *verdict, const eni_fairness *f
 
 /* ---- the report ---- */
 
-en_status eni_report(const char *dir, double target, FILE *table_out, int extras)
+en_status eni_report(const char *dir, const char *out, double target, FILE *table_out, int extras)
 {
     eni_study *study;
     EN_TRY(eni_study_load(dir, target, &study));
@@ -170,11 +173,11 @@ en_status eni_report(const char *dir, double target, FILE *table_out, int extras
     eni_fair_judge(study, &fairness);
     eni_verdict verdict;
     en_status st = eni_verdict_judge(study, &fairness, &verdict);
-    if (st == EN_OK) st = write_page(&verdict, &fairness, extras);
+    if (st == EN_OK) st = write_page(&verdict, &fairness, out, extras);
     const bool has_csv = (extras & ENI_REPORT_CSV) != 0;
-    if (st == EN_OK && has_csv) st = write_table(study);
-    if (st == EN_OK && has_csv) st = write_claims(&verdict);
-    if (st == EN_OK && has_csv) st = write_runs(study);
+    if (st == EN_OK && has_csv) st = write_table(study, out);
+    if (st == EN_OK && has_csv) st = write_claims(&verdict, out);
+    if (st == EN_OK && has_csv) st = write_runs(study, out);
     if (st == EN_OK) st = print_summary(&verdict, &fairness, table_out);
     eni_verdict_free(&verdict);
     eni_study_free(study);

@@ -11,8 +11,9 @@
 
 /* What a report may leave beside the page. */
 enum {
-    ENI_REPORT_CSV = 1, /* `dir`/table.csv, claims.csv and runs.csv */
-    ENI_REPORT_PDF = 2  /* `dir`/plots/NAME.pdf for each figure; EN_EIO where gnuplot cannot */
+    ENI_REPORT_CSV = 1, /* `out`/table.csv, claims.csv and runs.csv */
+    ENI_REPORT_PDF = 2, /* `out`/plots/NAME.pdf for each figure; EN_EIO where gnuplot cannot */
+    ENI_REPORT_PNG = 4  /* the same as NAME.png */
 };
 
 /* The numbers of a comparison as CSV (RFC 4180), for spreadsheets and other programs:
@@ -25,16 +26,16 @@ enum {
  * run does not have, inf the time to a target that was not reached. */
 
 /* Reads `dir`/compare.json and the run folders it names (or, without a compare.json, `dir` itself as one run
- * folder), writes `dir`/report.html (replaced as a whole, never half-written) and `dir`/plots: for each plot
+ * folder), writes `out`/report.html (replaced as a whole, never half-written) and `out`/plots: for each plot
  * NAME.csv (the data) and NAME*.gp (the gnuplot script); and prints the table, the verdict of each setting
  * and the fairness line to `table_out`. Without a gnuplot that works the page is written all the same, with a
  * note and the CSV in each plot's place, and a warning is logged.
  *
- * `target`: of the times that are reported, a fraction; 0: the folder's own.
+ * `out` is a folder that is there, mostly `dir` itself. `target`: of the times that are reported, a fraction; 0: the folder's own.
  *
  * Blocks: reads files, and waits for one gnuplot after the other, each with a deadline of 20 s. Main thread.
  * EN_EFORMAT for a malformed file (logged once: file, place, what should stand there), EN_ENOENT, EN_EIO,
  * EN_ENOMEM. */
-en_status eni_report(const char *dir, double target, FILE *table_out, int extras);
+en_status eni_report(const char *dir, const char *out, double target, FILE *table_out, int extras);
 
 #endif

@@ -68,7 +68,8 @@ static void same_hash(const eni_study *study, bool is_of_order, eni_fairness *fa
     if (unknown > 0)
         found(fairness, ENI_WARN, "no hash in %zu of %zu runs", unknown, unknown + compared);
     else
-        found(fairness, ENI_PASS, "one per seed over %zu runs (%s)", compared, list);
+        found(fairness, ENI_PASS, "one per seed over %zu run%s (%s)", compared, compared == 1 ? "" : "s",
+              list);
 }
 
 static void rule_start(const eni_study *study, eni_fairness *fairness)
@@ -205,9 +206,10 @@ static void rule_task(const eni_study *study, eni_fairness *fairness)
     if (first == NULL)
         found(fairness, ENI_FAIL, "no run ended well");
     else
-        found(fairness, ENI_PASS, "%s on %s, %s, %g workers, global batch %g",
+        found(fairness, ENI_PASS, "%s on %s, %s, %g worker%s, global batch %g",
               first->model ? first->model : "model?", first->data ? first->data : "data?",
-              first->device ? first->device : "device?", first->workers, first->global_batch_size);
+              first->device ? first->device : "device?", first->workers, first->workers > 1 ? "s" : "",
+              first->global_batch_size);
 }
 
 /* Of a key of the condition, by compare.json; "none" where it has no value. */
@@ -410,8 +412,8 @@ static void rule_cores(const eni_study *study, eni_fairness *fairness)
         if ((int)run->nroles <= cores) continue;
         char line[ENI_RULE_TEXT] = "";
         if (servers > 0)
-            eni_text_add(line, ENI_RULE_TEXT, "psd shares %d core%s with %d workers", cores,
-                         cores == 1 ? "" : "s", workers);
+            eni_text_add(line, ENI_RULE_TEXT, "psd shares %d core%s with %d worker%s", cores,
+                         cores == 1 ? "" : "s", workers, workers == 1 ? "" : "s");
         else
             eni_text_add(line, ENI_RULE_TEXT, "%d workers share %d core%s", workers, cores,
                          cores == 1 ? "" : "s");
@@ -493,8 +495,8 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
     if (known == 0) {
         eni_text_add(text, ENI_RULE_TEXT, "not known: the runs were too short for it");
     } else if (nbusy == 0) {
-        eni_text_add(text, ENI_RULE_TEXT, "other processes took at most %.1f %% of the cores in %zu runs",
-                     100 * most, known);
+        eni_text_add(text, ENI_RULE_TEXT, "other processes took at most %.1f %% of the cores in %zu run%s",
+                     100 * most, known, known == 1 ? "" : "s");
     } else {
         eni_text_add(text, ENI_RULE_TEXT,
                      "other processes took over %.0f %% of the cores in %zu of %zu runs: %s",
@@ -536,11 +538,15 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
         found(fairness, ENI_FAIL, "%zu of %zu runs failed: %s%s", failed, study->nruns, list,
               failed > RUNS_NAMED ? ", …" : "");
     else if (missing > 0)
-        found(fairness, ENI_FAIL, "%zu runs that other arms have are missing", missing);
+        found(fairness, ENI_FAIL,
+              missing == 1 ? "%zu run that other arms have is missing"
+                           : "%zu runs that other arms have are missing",
+              missing);
     else if (widest < study->nseeds)
         found(fairness, ENI_FAIL, "%zu of %zu seeds were run", widest, study->nseeds);
     else
-        found(fairness, ENI_PASS, "%zu runs asked for, %zu ended well", study->nruns, study->nruns);
+        found(fairness, ENI_PASS, "%zu run%s asked for, %zu ended well", study->nruns,
+              study->nruns == 1 ? "" : "s", study->nruns);
 }
 
 /* ring, ps-sync and solo compute the same numbers when the sum is taken in rank order (docs/design.md);
@@ -585,7 +591,8 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
     }
     if (narms < 2 || pairs == 0) return;
     snprintf(fairness->same_bytes, ENI_RULE_TEXT, "%.256s byte for byte (sha256 %s…)", arms, hash);
-    found(fairness, ENI_PASS, "%.200s, final weights of all %zu pairs (sha256 %s…)", arms, pairs, hash);
+    found(fairness, ENI_PASS, "%.200s, final weights of %s%zu pair%s (sha256 %s…)", arms,
+          pairs == 1 ? "" : "all ", pairs, pairs == 1 ? "" : "s", hash);
 }
 
 /* ---- the box ----------------------------------------------------------------------------------------- */
@@ -621,8 +628,8 @@ void eni_fair_line(const eni_fairness *fairness, char *text_out, size_t size)
     const char *before = "";
     snprintf(text_out, size, "%s", eni_fair_mark(has_failed ? ENI_FAIL : ENI_PASS));
     if (n == 0) return;
-    eni_text_add(text_out, size, ", %zu %s%s (", n, has_failed ? "rule broken" : "warning",
-                 !has_failed && n > 1 ? "s" : "");
+    eni_text_add(text_out, size, ", %zu %s%s%s (", n, has_failed ? "rule" : "warning", n > 1 ? "s" : "",
+                 has_failed ? " broken" : "");
     for (size_t i = 0; i < fairness->nrules; i++) {
         if (fairness->rules[i].mark != (has_failed ? ENI_FAIL : ENI_WARN)) continue;
         eni_text_add(text_out, size, "%s%s", before, fairness->rules[i].text);

@@ -25,7 +25,7 @@ typedef struct figure {
 } figure;
 
 static const figure figures[] = {
-    {"accuracy", "Accuracy over time and over samples",
+    {"accuracy", "Learning over time and over samples",
      "The left picture asks how soon, the right one how well a sample is used. A thin line is one seed, the "
      "bold one their median. All ranks start their clocks together, after a warm-up on made-up samples, and "
      "the "
@@ -37,7 +37,8 @@ static const figure figures[] = {
      "exchange was under way behind it. Medians over seeds, one axis for all settings.",
      NO_LEGEND, eni_plot_steps},
     {"cells", "Even beside slow",
-     "Every marker is one run: a full one is real, an open one emulated. The bar stands at the median; an "
+     "Every marker is one run: a full one is real, an open one emulated. The bar stands at the median, the "
+     "line covers its interval; an "
      "arrow starts at the end of a run that missed the target. Two strokes: the axis is cut.",
      ARM_LEGEND, eni_plot_settings},
     {"staleness", "Staleness per worker",
@@ -183,9 +184,9 @@ static void write_task(const eni_canvas *canvas)
     const eni_run *run = eni_study_example(study, ENI_ANY, ENI_ANY);
     fputs("<p class=\"eyebrow\">Entrain", canvas->page);
     if (run != NULL)
-        eni_html_put(canvas->page, " · %s on %s · %g workers · global batch %g",
+        eni_html_put(canvas->page, " · %s on %s · %g worker%s · global batch %g",
                      run->model ? run->model : "?", run->data ? run->data : "?", run->workers,
-                     run->global_batch_size);
+                     run->workers > 1 ? "s" : "", run->global_batch_size);
     eni_html_put(canvas->page, " · %zu run%s</p>\n<h1>", study->nruns, study->nruns == 1 ? "" : "s");
     for (size_t a = 0; a < study->narms; a++)
         eni_html_put(canvas->page, "%s%s",
@@ -457,9 +458,8 @@ static void write_runs(const eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     FILE *page = canvas->page;
-    fprintf(page,
-            "<details><summary>All %zu runs in the order of their starts, with their hashes</summary>\n",
-            study->nruns);
+    fprintf(page, "<details><summary>%s%zu run%s in the order of the starts, with hashes</summary>\n",
+            study->nruns == 1 ? "" : "All ", study->nruns, study->nruns == 1 ? "" : "s");
     eni_html_table(
         page, NULL,
         "run|=folder|started|seed|exit|threads|memory<small>MB, all roles</small>|others<small>% of cores"

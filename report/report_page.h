@@ -20,7 +20,7 @@ typedef struct eni_row {
     size_t setting, arm, nruns, nmissed; /* runs; those that did not reach the target .. */
     double censored_t;                   /* .. and when the first of these ended; NAN: all reached it */
     char strategy[80];                   /* "ring [direct, shm]" */
-    eni_summary updates, speed, reach, accuracy, wait, ratio, wire;
+    eni_summary updates, speed, reach, accuracy, loss, wait, ratio, wire;
     double stale_mean, stale_p50, stale_p95, stale_max;
 } eni_row;
 

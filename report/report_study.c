@@ -141,6 +141,12 @@ bool eni_study_has_holdout(const eni_study *study)
     return false;
 }
 
+bool eni_study_has_classes(const eni_study *study)
+{
+    return eni_study_summary(study, ENI_ANY, ENI_ANY, eni_metric_accuracy).n > 0 ||
+           eni_study_summary(study, ENI_ANY, ENI_ANY, eni_metric_loss).n == 0;
+}
+
 bool eni_study_is_real(const eni_study *study, size_t setting)
 {
     return study->settings[setting].emulated == NULL && study->settings[setting].straggler == NULL;

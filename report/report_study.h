@@ -174,6 +174,7 @@ double eni_metric_cpu_seconds(const eni_run *run);
     METRIC(updates, run->updates)                                             \
     METRIC(reach_t, run->is_complete ? run->reach.t : NAN)                    \
     METRIC(accuracy, run->test_accuracy)                                      \
+    METRIC(loss, run->is_complete ? run->test_loss : NAN)                     \
     METRIC(accuracy_percent, 100 * run->test_accuracy)                        \
     METRIC(thousand_per_s, eni_metric_samples_per_s(run) / 1000)              \
     METRIC(payload_ratio, run->theory_bytes > 0 ? run->payload_bytes / run->theory_bytes : NAN) \
@@ -215,6 +216,9 @@ double eni_study_wait_of_rank(const eni_study *study, size_t setting, size_t arm
 
 /* Curves and the time to the target are of samples that were held out of training, not of the test set. */
 bool eni_study_has_holdout(const eni_study *study);
+
+/* False of a regression: it has no accuracy and reaches no target, and is judged by the loss on the test set. */
+bool eni_study_has_classes(const eni_study *study);
 
 /* Neither a straggler nor a shaped network in this setting. */
 bool eni_study_is_real(const eni_study *study, size_t setting);

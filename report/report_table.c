@@ -42,6 +42,7 @@ bool eni_row_next(const eni_study *study, size_t *next, eni_row *row)
                          .speed = eni_study_summary(study, setting, arm, eni_metric_samples_per_s),
                          .reach = eni_study_summary(study, setting, arm, eni_metric_reach_t),
                          .accuracy = eni_study_summary(study, setting, arm, eni_metric_accuracy),
+                         .loss = eni_study_summary(study, setting, arm, eni_metric_loss),
                          .wait = eni_study_summary(study, setting, arm, eni_metric_wait),
                          .ratio = eni_study_summary(study, setting, arm, eni_metric_payload_ratio),
                          .wire = eni_study_summary(study, setting, arm, eni_metric_wire_mb),
@@ -67,7 +68,7 @@ typedef struct letters {
 
 static const letters of_terminal = {",", "-", " %"}, of_page = {THIN, "–", THIN "%"};
 
-enum { UPDATES, SPEED, TIME, ACCURACY, STALENESS, WAIT, RATIO, WIRE, CELLS };
+enum { UPDATES, SPEED, TIME, QUALITY, STALENESS, WAIT, RATIO, WIRE, CELLS };
 
 /* A number, and what stands below or behind it: mostly its range over the seeds; "": nothing. */
 typedef struct cell {
@@ -131,18 +132,27 @@ static void put_wait(const eni_study *study, const eni_row *row, const letters *
         snprintf(c->text, sizeof c->text, "%.0f%s%.0f%s", least, how->dash, most, how->percent);
 }
 
+static void put_quality(const eni_summary *of, double unit, const char *format, const letters *how, cell *c)
+{
+    char low[ENI_TABLE_TEXT], high[ENI_TABLE_TEXT];
+    put(unit * of->median, format, c->text);
+    put(unit * of->min, format, low);
+    put(unit * of->max, format, high);
+    if (of->n > 1) snprintf(c->small, sizeof c->small, "%.40s%s%.40s", low, how->dash, high);
+}
+
 static void fill_cells(const eni_study *study, const eni_row *row, const letters *how, cell cells[CELLS])
 {
     enum { ALL_DIGITS = 17 };
-    const eni_summary *accuracy = &row->accuracy;
+    const bool has_classes = eni_study_has_classes(study);
     memset(cells, 0, CELLS * sizeof *cells);
     put_count(&row->updates, ALL_DIGITS, how, &cells[UPDATES]);
     put_count(&row->speed, 3, how, &cells[SPEED]);
     put_time(study, row, how, &cells[TIME]);
-    put(100 * accuracy->median, "%.1f", cells[ACCURACY].text);
-    if (accuracy->n > 1)
-        snprintf(cells[ACCURACY].small, ENI_TABLE_TEXT, "%.1f%s%.1f", 100 * accuracy->min, how->dash,
-                 100 * accuracy->max);
+    if (has_classes)
+        put_quality(&row->accuracy, 100, "%.1f", how, &cells[QUALITY]);
+    else
+        put_quality(&row->loss, 1, "%.3g", how, &cells[QUALITY]);
     put(row->stale_mean, row->stale_mean > 0 ? "%.1f" : "%.0f", cells[STALENESS].text);
     if (!isnan(row->stale_mean))
         snprintf(cells[STALENESS].small, ENI_TABLE_TEXT, "%.0f/%.0f/%.0f", row->stale_p50, row->stale_p95,
@@ -164,7 +174,7 @@ static void put_name(eni_table *table, const char *name, int most)
 
 static void put_row(const eni_study *study, const eni_row *row, eni_table *table)
 {
-    static const char *const with_small[CELLS] = {[ACCURACY] = "%s [%s]", [STALENESS] = "%s/%s"};
+    static const char *const with_small[CELLS] = {[QUALITY] = "%s [%s]", [STALENESS] = "%s/%s"};
     cell cells[CELLS];
     fill_cells(study, row, &of_terminal, cells);
     put_name(table, study->settings[row->setting].name, 40);
@@ -183,9 +193,9 @@ en_status eni_report_print_table(const eni_study *study, FILE *out)
     eni_row row = {0};
     snprintf(
         heads, sizeof heads,
-        "setting|strategy|>updates|>samples/s|>to %g %%|test acc|staleness mean/p50/p95/max|>wait by rank|"
+        "setting|strategy|>updates|>samples/s|>to %g %%|test %s|staleness mean/p50/p95/max|>wait by rank|"
         "payload/theory|>wire",
-        100 * study->target);
+        100 * study->target, eni_study_has_classes(study) ? "acc" : "loss");
     eni_table_begin(&table, heads);
     for (size_t next = 0; eni_row_next(study, &next, &row);)
         put_row(study, &row, &table);
@@ -203,8 +213,8 @@ en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, F
     snprintf(name, sizeof name, "%s", study->settings[setting].name);
     for (char *bar = name; (bar = strchr(bar, '|')) != NULL;)
         *bar = '/'; /* which stands between heads */
-    snprintf(heads, sizeof heads, "%s|to %g %%|test acc|samples/s|differs from the first", name,
-             100 * study->target);
+    snprintf(heads, sizeof heads, "%s|to %g %%|test %s|samples/s|differs from the first", name,
+             100 * study->target, eni_study_has_classes(study) ? "acc" : "loss");
     eni_table_begin(&table, heads);
     for (size_t i = 0; i < n; i++) {
         put_name(&table, study->arms[rows[i].arm].name, 60);
@@ -247,16 +257,21 @@ static void html_row(const eni_study *study, const eni_row *row, FILE *page)
     fputs("</tr>\n", page);
 }
 
+static const char *head_of_quality(const eni_study *study)
+{
+    return eni_study_has_classes(study) ? "test acc<small>%</small>" : "test loss";
+}
+
 void eni_report_html_table(const eni_study *study, FILE *page)
 {
     char heads[400];
     eni_row row = {0};
     snprintf(
         heads, sizeof heads,
-        "setting|=strategy<small>sum, transport</small>|updates|samples/s|to %g" THIN "%%|test acc<small>%%"
-        "</small>|staleness<small>mean, p50/p95/max</small>|wait<small>by rank</small>|payload<small>/ theory"
+        "setting|=strategy<small>sum, transport</small>|updates|samples/s|to %g" THIN
+        "%%|%s|staleness<small>mean, p50/p95/max</small>|wait<small>by rank</small>|payload<small>/ theory"
         "</small>|wire<small>MB</small>",
-        100 * study->target);
+        100 * study->target, head_of_quality(study));
     eni_html_table(page, "main", heads);
     for (size_t next = 0; eni_row_next(study, &next, &row);)
         html_row(study, &row, page);
@@ -270,9 +285,8 @@ void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *p
     eni_rank_row rows[ENI_MAX_ARMS];
     size_t n = eni_verdict_rank(verdict, setting, rows);
     if (n < 2) return;
-    snprintf(heads, sizeof heads,
-             "arm|to %g" THIN "%%|test acc<small>%%</small>|samples/s|differs from the first",
-             100 * study->target);
+    snprintf(heads, sizeof heads, "arm|to %g" THIN "%%|%s|samples/s|differs from the first",
+             100 * study->target, head_of_quality(study));
     eni_html_table(page, "rank", heads);
     for (size_t i = 0; i < n; i++) {
         fputs("<tr><th scope=\"row\">", page);

@@ -152,8 +152,9 @@ void eni_verdict_time(const eni_study *study, size_t setting, size_t arm, char *
 typedef struct standing {
     size_t arm, misses;
     const char *name;
-    double time, accuracy; /* medians; the time INFINITY where it was missed .. */
-    double censored_t;     /* .. and then the least clock that all runs passed */
+    double time,
+        quality;       /* medians; the time INFINITY where it was missed, quality: the more the better .. */
+    double censored_t; /* .. and then the least clock that all runs passed */
 } standing;
 
 /* NAN: nothing is known, so last. */
@@ -168,7 +169,7 @@ static int by_standing(const void *a, const void *b)
     const standing *x = a, *y = b;
     int order = by_number(x->time, y->time);
     if (order == 0) order = (x->misses > y->misses) - (x->misses < y->misses);
-    if (order == 0) order = by_number(-x->accuracy, -y->accuracy);
+    if (order == 0) order = by_number(-x->quality, -y->quality);
     return order != 0 ? order : (x->arm > y->arm) - (x->arm < y->arm);
 }
 
@@ -181,7 +182,9 @@ static size_t rank_arms(const eni_study *study, size_t setting, standing rank_ou
         *s = (standing){.arm = a,
                         .name = study->arms[a].name,
                         .time = eni_study_summary(study, setting, a, eni_metric_reach_t).median,
-                        .accuracy = eni_study_summary(study, setting, a, eni_metric_accuracy).median};
+                        .quality = eni_study_summary(study, setting, a, eni_metric_accuracy).median};
+        if (!eni_study_has_classes(study))
+            s->quality = -eni_study_summary(study, setting, a, eni_metric_loss).median;
         s->misses = eni_study_missed(study, setting, a, &s->censored_t);
     }
     qsort(rank_out, n, sizeof *rank_out, by_standing);
@@ -200,28 +203,36 @@ static void put_speed(double value, double unused, char *text_out, size_t size)
     eni_text_grouped(eni_table_significant(value, 3), ",", text_out, size);
 }
 
-/* What a ranking has columns of. */
-static const struct {
+static void put_loss(double value, double unused, char *text_out, size_t size)
+{
+    (void)unused;
+    snprintf(text_out, size, "%.3g", value);
+}
+
+/* What a ranking has columns of; the last stands in the accuracy's place where there are no classes. */
+typedef struct rank_column {
     eni_metric metric;
     void (*put)(double value, double censored_t, char *text_out, size_t size);
-} columns[ENI_RANK_COLUMNS] = {{eni_metric_reach_t, eni_verdict_seconds},
-                               {eni_metric_accuracy, put_percent},
-                               {eni_metric_samples_per_s, put_speed}};
+} rank_column;
+static const rank_column columns[ENI_RANK_COLUMNS] = {{eni_metric_reach_t, eni_verdict_seconds},
+                                                      {eni_metric_accuracy, put_percent},
+                                                      {eni_metric_samples_per_s, put_speed}},
+                         column_of_loss = {eni_metric_loss, put_loss};
 
 /* Median and exact interval of a column. */
-static void put_cell(const eni_study *study, size_t setting, const standing *s, int column,
+static void put_cell(const eni_study *study, size_t setting, const standing *s, const rank_column *column,
                      eni_rank_cell *cell)
 {
     double values[ENI_MAX_RUNS];
     char low[ENI_RANK_TEXT], high[ENI_RANK_TEXT];
-    const size_t n = eni_study_values(study, setting, s->arm, columns[column].metric, values);
+    const size_t n = eni_study_values(study, setting, s->arm, column->metric, values);
     const eni_interval interval = eni_stats_interval(values, n);
     snprintf(cell->text, sizeof cell->text, "-");
     cell->range[0] = 0;
-    if (n > 0) columns[column].put(eni_stats_median(values, n), s->censored_t, cell->text, sizeof cell->text);
+    if (n > 0) column->put(eni_stats_median(values, n), s->censored_t, cell->text, sizeof cell->text);
     if (n < 2 || !isfinite(interval.low)) return;
-    columns[column].put(interval.low, s->censored_t, low, sizeof low);
-    columns[column].put(interval.high, s->censored_t, high, sizeof high);
+    column->put(interval.low, s->censored_t, low, sizeof low);
+    column->put(interval.high, s->censored_t, high, sizeof high);
     low[strcspn(low, " ")] = 0; /* the unit stands behind the second */
     snprintf(cell->range, sizeof cell->range, "%.28s to %.28s", low, high);
 }
@@ -237,7 +248,8 @@ size_t eni_verdict_rank(const eni_verdict *verdict, size_t setting, eni_rank_row
         row->arm = rank[i].arm;
         row->differs = i == 0 || claim == NULL ? "-" : eni_verdict_found(claim);
         for (int k = 0; k < ENI_RANK_COLUMNS; k++)
-            put_cell(study, setting, &rank[i], k, &row->cells[k]);
+            put_cell(study, setting, &rank[i],
+                     k == 1 && !eni_study_has_classes(study) ? &column_of_loss : &columns[k], &row->cells[k]);
         eni_verdict_time(study, setting, row->arm, row->cells[0].text, ENI_RANK_TEXT);
     }
     return n;
@@ -392,6 +404,21 @@ static void say_why(sentence *s)
     }
 }
 
+/* "ring ended with a test loss of 0.0041, ps-async with 0.0043" */
+static void say_losses(sentence *s)
+{
+    if (eni_study_has_classes(s->verdict->study) || isnan(s->rank[0].quality)) {
+        say(s, "%s ran without an accuracy", s->rank[0].name);
+        return;
+    }
+    say(s, "%s ended with a test loss of %.3g", s->rank[0].name, -s->rank[0].quality);
+    if (s->n < 2) return;
+    if (isnan(s->rank[1].quality))
+        say(s, ", %s failed", s->rank[1].name);
+    else
+        say(s, ", %s with %.3g", s->rank[1].name, -s->rank[1].quality);
+}
+
 static void say_alone(sentence *s)
 {
     const standing *one = &s->rank[0];
@@ -399,7 +426,7 @@ static void say_alone(sentence *s)
     if (isfinite(one->time)) {
         say_times(s);
     } else if (isnan(one->time)) {
-        say(s, "%s ran without an accuracy", one->name);
+        say_losses(s);
     } else {
         eni_verdict_seconds(one->censored_t, 0, text, sizeof text);
         say_of_target(s, one->name, "did not reach");
@@ -428,7 +455,12 @@ void eni_verdict_sentence(const eni_verdict *verdict, size_t setting, char *text
     } else if (find_claim(&s, &winner, &loser)) {
         say_claims(&s, winner, loser);
     } else if (isnan(first->time)) {
-        say(&s, "no run has an accuracy, so no time to compare");
+        if (eni_study_has_classes(verdict->study)) {
+            say(&s, "no run has an accuracy, so no time to compare");
+        } else {
+            say_losses(&s);
+            say(&s, "; without classes there is no target, and no difference is tested");
+        }
     } else if (isinf(first->time)) {
         say_of_target(&s, "no arm", "reached");
         say(&s, has_reached ? " in most of its runs" : " within its budget");

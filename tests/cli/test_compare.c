@@ -508,7 +508,7 @@ static void test_an_interruption_ends_it(void **state)
     assert_string_equal(text_of(json_array_get(json_object_get(index, "runs"), 0), "cause"), "interrupted");
     json_decref(index);
     FILE *null = fopen("/dev/null", "w");
-    assert_int_equal(eni_report(s.dir, 0, null, 0), EN_OK);
+    assert_int_equal(eni_report(s.dir, s.dir, 0, null, 0), EN_OK);
     fclose(null);
 }
 

@@ -2,6 +2,7 @@
 #include "cli/live.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <pty.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -52,11 +53,11 @@ static void compare(int is_quiet)
     const eni_launch_progress half = {.samples = 500, .total = 1000, .rate = 1234, .loss = 0.5};
     eni_live_begin(&live, ring);
     eni_live_progress(&live, &half);
-    eni_live_end(&live, 2000, 0.805);
+    eni_live_end(&live, 2000, 0.805, 0.6);
     eni_live_begin(&live, ps);
-    eni_live_end(&live, 3000, 0.9);
+    eni_live_end(&live, 3000, 0.9, 0.4);
     eni_live_progress(&live, &half); /* of nobody: ignored */
-    eni_live_end(&live, 1, 1);
+    eni_live_end(&live, 1, 1, NAN);
     assert_int_equal(live.line[ring].runs_done, 1);
     assert_int_equal(live.line[ps].runs_done, 1);
 }

@@ -149,9 +149,12 @@ static void write_evals(const made_run *run)
     need(out != NULL, path);
     for (double samples = EVAL_EVERY; samples <= SAMPLES; samples += EVAL_EVERY) {
         double accuracy = accuracy_at(run, samples);
-        fprintf(
-            out, "{\"samples\":%.0f,\"t\":%.4f,\"update\":%.0f,\"test_loss\":%.4f,\"test_accuracy\":%.4f}\n",
-            samples, samples / run->speed, samples / run->arm->batch, 1.9 * (1 - accuracy) + 0.12, accuracy);
+        char text[32];
+        snprintf(text, sizeof text, "%.4f", accuracy);
+        fprintf(out,
+                "{\"samples\":%.0f,\"t\":%.4f,\"update\":%.0f,\"test_loss\":%.4f,\"test_accuracy\":%s}\n",
+                samples, samples / run->speed, samples / run->arm->batch, 1.9 * (1 - accuracy) + 0.12,
+                run->arm->has_no_classes ? "null" : text);
     }
     need(fclose(out) == 0, path);
 }
@@ -265,6 +268,7 @@ static json_t *result_of(const made_run *run)
                           "theory_bytes", theory, "wire_bytes",
                           run->arm->has_server ? updates * 2 * 640.0 * GLOBAL_BATCH / run->arm->batch : 0.0,
                           "shm_bytes", 2 * theory, "exit", 0, "transport", "shm"));
+    if (run->arm->has_no_classes) json_object_set_new(result, "test_accuracy", json_null());
     if (run->arm->algorithm != NULL)
         json_object_set_new(result, "collective",
                             json_pack("{s:s, s:s, s:s}", "algorithm", run->arm->algorithm, "transport", "shm",

@@ -50,7 +50,7 @@ static char *report_with(int extras, en_status expected)
     char *text;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
-    assert_int_equal(eni_report(dir, 0, out, extras), expected);
+    assert_int_equal(eni_report(dir, dir, 0, out, extras), expected);
     fclose(out);
     return text;
 }
@@ -440,6 +440,77 @@ static void claims_are_those_of_the_plan(void **state)
     assert_non_null(strstr(said, "claims.primary should name a setting and two arms of this study"));
 }
 
+static void figures_come_as_png_too(void **state)
+{
+    (void)state;
+    if (system("gnuplot -e 'set terminal pngcairo' > /dev/null 2>&1") != 0) skip();
+    free(report_with(ENI_REPORT_PNG, EN_OK));
+    char *png = fixture_read(dir, "plots/cells-time.png");
+    if (png == NULL) fail_msg("there is no cells-time.png");
+    assert_memory_equal(png, "\x89PNG", 4);
+    free(png);
+    char *script = fixture_read(dir, "plots/cells-time.gp"); /* an interval for each arm with several seeds */
+    assert_non_null(strstr(script, " heads back size screen"));
+    free(script);
+}
+
+/* `report --out`: all that is written goes there, and the study's own page stays as it was. */
+static void a_report_goes_where_it_is_asked_to(void **state)
+{
+    char *text, place[64];
+    size_t bytes;
+    (void)state;
+    free(report_with(0, EN_OK));
+    fixture_text(dir, "report.html", "mine");
+    fixture_folder(place);
+    FILE *out = open_memstream(&text, &bytes);
+    assert_int_equal(eni_report(dir, place, 0.5, out, ENI_REPORT_CSV), EN_OK);
+    fclose(out);
+    assert_non_null(strstr(text, "to 50 %"));
+    free(text);
+    static const char *const files[] = {"report.html", "table.csv", "claims.csv", "runs.csv",
+                                        "plots/cells-time.gp"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        text = fixture_read(place, files[i]);
+        if (text == NULL) fail_msg("there is no %s", files[i]);
+        if (i == 0) assert_non_null(strstr(text, "target 50 %"));
+        free(text);
+    }
+    text = fixture_read(dir, "report.html");
+    assert_string_equal(text, "mine");
+    free(text);
+    assert_null(fixture_read(dir, "table.csv"));
+    fixture_remove(place);
+}
+
+/* A regression: its loss stands in the accuracy's place. */
+static void a_model_without_classes_shows_its_loss(void **state)
+{
+    (void)state;
+    fixture spec = fixture_demo();
+    for (size_t i = 0; i < spec.narms; i++)
+        spec.arms[i].has_no_classes = 1;
+    fixture_remove(dir);
+    fixture_folder(dir);
+    fixture_write(dir, &spec);
+    char *text = report(EN_OK);
+    const char *const parts[] = {"test loss",
+                                 "0.52 [0.52-0.52]",
+                                 "test loss",
+                                 "0.52 [0.52 to 0.52]",
+                                 "ended with a test loss of 0.",
+                                 "; without classes there is no target, and no difference is tested."};
+    in_order(text, parts, sizeof parts / sizeof *parts);
+    assert_null(strstr(text, "accuracy"));
+    assert_null(strstr(text, "test acc"));
+    free(text);
+    text = fixture_read(dir, "report.html");
+    assert_non_null(strstr(text, "test loss over the training clock"));
+    assert_non_null(strstr(text, "final test loss"));
+    assert_null(strstr(text, "test acc<"));
+    free(text);
+}
+
 static void figures_come_as_pdf_too(void **state)
 {
     (void)state;
@@ -473,6 +544,9 @@ int main(void)
                                        WITH_STUDY(the_numbers_come_as_csv_too),
                                        WITH_STUDY(claims_are_those_of_the_plan),
                                        WITH_STUDY(figures_come_as_pdf_too),
+                                       WITH_STUDY(figures_come_as_png_too),
+                                       WITH_STUDY(a_report_goes_where_it_is_asked_to),
+                                       WITH_STUDY(a_model_without_classes_shows_its_loss),
                                        WITH_STUDY(hostile_names_stay_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

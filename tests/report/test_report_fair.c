@@ -101,6 +101,21 @@ static void another_start_fails(void **state)
     rule_is("data order", ENI_PASS, "over 12 runs");
 }
 
+/* One rule is broken, two rules are. */
+static void a_count_has_its_plural(void **state)
+{
+    (void)state;
+    char line[512];
+    fixture_set(dir, "runs/even-2-s2/result.json", "init_sha256", json_string("77aa00112233"));
+    eni_fairness fairness = judge();
+    eni_fair_line(&fairness, line, sizeof line);
+    assert_non_null(strstr(line, "FAIL, 1 rule broken ("));
+    fixture_set(dir, "runs/even-2-s2/result.json", "order_sha256", json_string("77aa00112233"));
+    fairness = judge();
+    eni_fair_line(&fairness, line, sizeof line);
+    assert_non_null(strstr(line, "FAIL, 2 rules broken ("));
+}
+
 static void another_order_fails(void **state)
 {
     (void)state;
@@ -316,6 +331,7 @@ int main(void)
     const struct CMUnitTest tests[] = {WITH_STUDY(the_demo_passes_with_one_warning),
                                        WITH_STUDY(another_start_fails),
                                        WITH_STUDY(another_order_fails),
+                                       WITH_STUDY(a_count_has_its_plural),
                                        WITH_STUDY(a_missing_hash_warns),
                                        WITH_STUDY(linear_scaling_is_judged_by_samples_per_update),
                                        WITH_STUDY(unscaled_rates_make_accuracy_incomparable),

@@ -1,12 +1,18 @@
 /* test_scale.c - `entrain check -v`, `advise` and `scale`, small: they measure, run, print what they promise,
  * and leave nothing behind. That a figure is good is not tested: others use the machine too. */
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/system/run.h"
 
-#define JOB "--device=ref --model=mlp " MADE_UP " --batch-size=4 --threads=1 --quiet"
+#define LOUD "--device=ref --model=mlp " MADE_UP " --batch-size=4 --threads=1"
+#define JOB  LOUD " --quiet"
 
 static void expect_all(const char *text, const char *const *words)
 {
@@ -30,19 +36,74 @@ static void test_check(void **state)
 static void test_advise(void **state)
 {
     static const char *const words[] = {
-        "compute ", "Predicted for 16 workers",   "> ",           "ps-sync, 2 servers",
-        "Best: ",   "Crossover with 2 servers: ", "predicted ms", "The largest error is ",
-        NULL};
+        "compute ",     "Predicted for 16 workers", "> ", "ps-sync, 2 servers",
+        "predicted ms", "The largest error is ",    NULL};
     process p;
     (void)state;
     process_start(&p, "entrain", NULL,
                   "advise -n 16 --net=rate:1gbit,delay:50us --servers=2 --steps=4 --repeats=1 " JOB);
     if (process_wait(&p, 120) != 0) fail_msg("%s", process_err(&p));
     expect_all(process_out(&p), words);
+    const char *conclusion = strstr(process_out(&p), "\nBest: ");
+    if (conclusion == NULL) /* others have used the machine meanwhile */
+        assert_non_null(strstr(process_out(&p), "\nNo conclusion is drawn: "));
+    else
+        assert_non_null(strstr(conclusion, "Crossover with 2 servers: "));
     process_start(&p, "entrain", NULL, "advise -n 3 --no-validate --transport=tcp " JOB);
     if (process_wait(&p, 120) != 0) fail_msg("%s", process_err(&p));
     assert_non_null(strstr(process_out(&p), "share this host, over TCP:"));
     assert_null(strstr(process_out(&p), "predicted ms"));
+    process_nobody_left(5);
+}
+
+/* ---- a busy machine ---- */
+
+enum { BURNERS_MAX = 64 };
+
+/* As many processes that compute as there are cores, none of them the command's. */
+static int burn(pid_t pid_out[BURNERS_MAX])
+{
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int n = 0;
+    for (; n < cores && n < BURNERS_MAX; n++) {
+        pid_out[n] = fork();
+        assert_true(pid_out[n] >= 0);
+        if (pid_out[n] > 0) continue;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (volatile int i = 0;; i = i + 1) {
+        }
+    }
+    return n;
+}
+
+/* Figures and progress as ever, one sentence in the conclusion's place, and no failure. */
+static void test_busy(void **state)
+{
+    static const char busy[] = "\nNo conclusion is drawn: other processes took ";
+    pid_t pid[BURNERS_MAX];
+    process p;
+    (void)state;
+    const int n = burn(pid);
+    process_start(&p, "entrain", NULL, "advise -n 2 --steps=4 --repeats=1 " LOUD);
+    const int advised = process_wait(&p, 240);
+    char *figures = strdup(process_out(&p)), *lines = strdup(process_err(&p));
+    process_start(&p, "entrain", NULL, "scale -n 1,2 --repeats=2 --steps=300 " LOUD);
+    const int scaled = process_wait(&p, 240);
+    for (int i = 0; i < n; i++) {
+        kill(pid[i], SIGKILL);
+        waitpid(pid[i], NULL, 0);
+    }
+    if (advised != 0) fail_msg("%s", lines);
+    if (scaled != 0) fail_msg("%s", process_err(&p));
+    expect_all(figures,
+               (const char *const[]){"Predicted for 2 workers", "The largest error is ", busy, NULL});
+    assert_null(strstr(figures, "Best: "));
+    assert_null(strstr(figures, "Crossover"));
+    expect_all(lines, (const char *const[]){"here ", " 7/7", "check ", "ps-sync, 4 workers", " 1/1", NULL});
+    expect_all(process_out(&p), (const char *const[]){"speed-up", busy, NULL});
+    expect_all(process_err(&p), (const char *const[]){"strong ", "weak ", "ring, 2 workers", " 2/2", NULL});
+    free(figures);
+    free(lines);
     process_nobody_left(5);
 }
 
@@ -63,6 +124,7 @@ static void test_scale(void **state)
     json_t *json = json_load_file(path, 0, NULL), *row;
     size_t i;
     assert_int_equal(json_array_size(json_object_get(json, "rows")), 8);
+    assert_true(json_is_boolean(json_object_get(json, "is_conclusive")));
     json_array_foreach(json_object_get(json, "rows"), i, row)
     {
         const int is_strong = strcmp(text_at(row, "scaling"), "strong") == 0;
@@ -93,6 +155,6 @@ static void test_scale(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_check), cmocka_unit_test(test_advise),
-                                       cmocka_unit_test(test_scale)};
+                                       cmocka_unit_test(test_scale), cmocka_unit_test(test_busy)};
     return system_main(tests);
 }
