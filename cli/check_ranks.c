@@ -104,8 +104,8 @@ static void print_numbers(const figures *f, const eni_costs *costs, FILE *out)
 {
     const eni_cost_point *call = costs->call.point;
     fprintf(out,
-            "\n%d ranks on %d cores. GB/s are 1e9 bytes loaded and stored a second; times are medians.\n\n",
-            f->n, f->cores);
+            "\n%d ranks on %d core%s. GB/s are 1e9 bytes loaded and stored a second; times are medians.\n\n",
+            f->n, f->cores, f->cores == 1 ? "" : "s");
     fprintf(out, "  copy            one core %.1f GB/s, %d at once %.1f GB/s; adding %.1f GB/s of vector\n",
             1e-9 / f->move_one, f->n, f->n * 1e-9 / f->move_all, 1e-9 / f->sum);
     fprintf(out,

@@ -163,8 +163,9 @@ static en_status stop_run(const eni_run_status *run)
                           number, END_S, number);
     }
     if (st == EN_OK)
-        printf("run %" PRId64 " (%s, %d workers) has ended, %.1f s after it was asked\n", number,
-               fact(run, "strategy"), (int)run->nranks, (double)(eni_now_ns() - begin) * 1e-9);
+        printf("run %" PRId64 " (%s, %d worker%s) has ended, %.1f s after it was asked\n", number,
+               fact(run, "strategy"), (int)run->nranks, run->nranks == 1 ? "" : "s",
+               (double)(eni_now_ns() - begin) * 1e-9);
     for (int i = 0; i < 2; i++)
         if (pidfd[i] >= 0) close(pidfd[i]);
     return st;

@@ -182,9 +182,10 @@ static en_status resolve_ranks(const eni_config *config)
         }
         if (world <= 0 || rank < world) continue;
         return eni_fail(EN_EINVAL, "config",
-                        "--straggler: \"%s\" names a rank that the %lld workers do not have; give a rank "
-                        "from 0 to %lld",
-                        config->straggler.item[i], (long long)world, (long long)world - 1);
+                        "--straggler: \"%s\" names a rank that a run of %lld worker%s does not have; give a "
+                        "rank from 0 to %lld",
+                        config->straggler.item[i], (long long)world, world == 1 ? "" : "s",
+                        (long long)world - 1);
     }
     return EN_OK;
 }

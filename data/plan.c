@@ -43,10 +43,10 @@ static en_status plan_epoch(const eni_plan_options *o, eni_plan *p)
     p->epoch_steps = ceil_div(p->epoch_samples, p->global_batch);
     if (p->epoch_steps > 0) return EN_OK;
     return eni_fail(EN_EINVAL, "plan",
-                    "%llu training samples do not fill one global batch of %llu (%llu workers x %llu), and "
+                    "%llu training samples do not fill one global batch of %llu (%llu worker%s x %llu), and "
                     "--drop-last leaves out what does not: take smaller batches or leave --drop-last away",
                     (unsigned long long)o->train_samples, (unsigned long long)p->global_batch,
-                    (unsigned long long)o->world, (unsigned long long)o->batch);
+                    (unsigned long long)o->world, o->world == 1 ? "" : "s", (unsigned long long)o->batch);
 }
 
 /* Samples of the first `steps` steps, UINT64_MAX if they do not fit. */

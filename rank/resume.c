@@ -163,8 +163,8 @@ static en_status check_strategy(const eni_rank *self)
         return refuse(self, "it has %s for each rank of %s:%s, and this run is %s:%s", thing, c->strategy,
                       c->options, self->job.strategy->name, options);
     if (thing != NULL && c->world != (uint64_t)self->world.nranks)
-        return refuse(self, "it has %s for each of %" PRIu64 " workers, and here are %d", thing, c->world,
-                      self->world.nranks);
+        return refuse(self, "it has %s for each of %" PRIu64 " worker%s, and here are %d", thing, c->world,
+                      c->world == 1 ? "" : "s", self->world.nranks);
     if (self->job.strategy->state > 0 && thing == NULL && is_other)
         return refuse(self, "%s keeps state of its own, of which a run of %s has none",
                       self->job.strategy->name, c->strategy);

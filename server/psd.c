@@ -311,17 +311,17 @@ static en_status revive(eni_psd *psd)
         (psd->version && strcmp(past->attributes.version, psd->version) != 0))
         return eni_fail(
             EN_EINVAL, "psd",
-            "%s holds the state of another run (%s, %d workers, %d shards, by version %s): this psd was "
-            "started for %s, %d workers, %d shards; take the folder away to begin anew",
+            "%s holds the state of another run (%s, workers: %d, shards: %d, by version %s): this psd was "
+            "started for %s, workers: %d, shards: %d; take the folder away to begin anew",
             eni_state_path(psd->kept.state), past->attributes.strategy, past->nranks,
             past->attributes.nshards, past->attributes.version, psd->strategy->name, psd->nranks,
             psd->share.nshards);
     set_shards(psd, past->attributes.nshards);
     EN_TRY(eni_journal_open(psd->kept.state, past->revived.incarnation, psd->nranks, 0, &psd->kept.journal));
     eni_journal_fold(psd->kept.journal, &past->revived);
-    eni_info("psd", "%s: going on with the run of %d workers, epoch %u, %llu micro-batches handed out",
-             eni_state_path(psd->kept.state), psd->nranks, past->revived.epoch + 1,
-             (unsigned long long)past->revived.claimed);
+    eni_info("psd", "%s: going on with the run of %d worker%s, epoch %u, %llu micro-batches handed out",
+             eni_state_path(psd->kept.state), psd->nranks, psd->nranks == 1 ? "" : "s",
+             past->revived.epoch + 1, (unsigned long long)past->revived.claimed);
     return EN_OK;
 }
 

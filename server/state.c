@@ -434,7 +434,8 @@ static en_status map_file(eni_journal *journal, const eni_state *state, uint64_t
         return eni_fail(errno == ENOENT ? EN_ENOENT : EN_EIO, "journal", "cannot open %s/claims: %s", folder,
                         strerror(errno));
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size != (off_t)journal->bytes) {
-        eni_error("journal", "%s/claims is not the journal of a run of %d workers", folder, journal->nranks);
+        eni_error("journal", "%s/claims is not the journal of a run of %d worker%s", folder, journal->nranks,
+                  journal->nranks == 1 ? "" : "s");
         st = EN_EFORMAT;
         goto close_file;
     }

@@ -229,8 +229,8 @@ static en_status reconnect_once(eni_client *client)
     EN_TRY(unmap_weights(client));
     EN_TRY(client->config.locate(client->config.user, &psd));
     if (psd->shards != client->shards)
-        return eni_fail(EN_EPROTO, "client", "psd came back with %d shards, it had %d", psd->shards,
-                        client->shards);
+        return eni_fail(EN_EPROTO, "client", "psd came back with %d shard%s, it had %d", psd->shards,
+                        psd->shards == 1 ? "" : "s", client->shards);
     const en_status st = eni_client_wire_connect(&client->wire, psd, deadline);
     if (st != EN_OK) return await_another(client, st, deadline);
     if (eni_client_wire_is_outdated(&client->wire)) return EN_OK;

@@ -371,7 +371,8 @@ static bool check_return(eni_leader *leader, eni_connection *connection, const e
     int32_t nranks = leader->config.nranks;
     char who[32], reason[ENI_REASON_MAX];
     if (join->server == 0 && (join->incarnation == 0 || join->rank < 0)) {
-        eni_leader_refuse(connection, EN_EINVAL, "the run has all its %d ranks and has begun", nranks);
+        eni_leader_refuse(connection, EN_EINVAL, "the run has all its %d rank%s and has begun", nranks,
+                          nranks == 1 ? "" : "s");
         return false;
     }
     const eni_leader_member *member = &leader->members[place_of(leader, join->server, join->rank)];
@@ -410,7 +411,8 @@ static bool check_place(eni_leader *leader, eni_connection *connection, const en
     else if (join->rank >= 0)
         other = find_joined(leader, join->rank);
     if (leader->stage != LEADER_JOINING)
-        eni_leader_refuse(connection, EN_EINVAL, "the run has all its %d ranks and has begun", nranks);
+        eni_leader_refuse(connection, EN_EINVAL, "the run has all its %d rank%s and has begun", nranks,
+                          nranks == 1 ? "" : "s");
     else if (other != NULL && join->server > 0)
         eni_leader_refuse(connection, EN_EINVAL, "psd %d is already here: pid %" PRId64 " on host %s",
                           join->server, other->peer.pid, other->peer.host);
@@ -418,7 +420,9 @@ static bool check_place(eni_leader *leader, eni_connection *connection, const en
         eni_leader_refuse(connection, EN_EINVAL, "rank %d is already here: pid %" PRId64 " on host %s",
                           join->rank, other->peer.pid, other->peer.host);
     else if (join->server == 0 && count_joined(leader, false) == nranks)
-        eni_leader_refuse(connection, EN_EINVAL, "all %d ranks are already here", nranks);
+        eni_leader_refuse(connection, EN_EINVAL,
+                          nranks == 1 ? "the one rank is already here" : "all %d ranks are already here",
+                          nranks);
     else
         return true;
     return false;

@@ -99,7 +99,7 @@ static void unauthenticated_and_mistakes_are_refused(void **state)
     crew_join(&c, 0, 1);
     assert_int_equal(c.hand[0].status, EN_OK);
     c.hand[4].config.rank = 0;
-    refused(&c, 4, EN_EINVAL, "the run has all its 1 ranks and has begun");
+    refused(&c, 4, EN_EINVAL, "the run has all its 1 rank and has begun");
     assert_true(crew_bye(&c));
     crew_fini(&c);
 }

@@ -79,6 +79,7 @@ static void built_ins_are_found_by_name(void **state)
         assert_true(strategy->help && strategy->paper && strategy->theory);
         assert_int_equal(eni_plugin_find(PLUGINS, names[i], &again), EN_OK);
         assert_ptr_equal(strategy, again); /* never unloaded */
+        if (i == 1) assert_non_null(strstr(strategy->paper, "Patarasuk & Yuan'09"));
     }
 }
 

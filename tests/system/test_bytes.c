@@ -25,7 +25,7 @@ static const arm over_tcp[] = {
 /* Elements of the mlp times the bytes of one; padding of the flat vector adds 0.003 %, which moves too. */
 #define MODEL_BYTES ((784 * 256 + 256 + 256 * 10 + 10) * 4.0)
 
-/* What all workers send and receive in a step, from the textbook: Patarasu & Yuan's 2(W-1)/W of the model in
+/* What all workers send and receive in a step, from the textbook: Patarasuk & Yuan's 2(W-1)/W of the model in
  * either direction, everybody's gradient to everybody, or the model once up and once down. */
 static double textbook(const arm *a, int w)
 {
