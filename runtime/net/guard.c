@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,6 +28,7 @@
 enum {
     TICK_MS = 5,
     ADMITTED_MAX = 256,
+    LEAST = 4,      /* newcomers, however few descriptors there are */
     ESTABLISHED = 1 /* the state of tcp(7), which linux/tcp.h does not name */
 };
 
@@ -41,7 +43,7 @@ struct eni_guard {
     pthread_t thread;
     pthread_mutex_t lock; /* of the next four */
     newcomer newcomers[ENI_GUARD_MAX];
-    uint32_t n;
+    uint32_t n, most;
     uint64_t admitted[ADMITTED_MAX]; /* inodes, the latest: their ACCEPTED may come after their HELLO */
     uint64_t nadmitted;
     atomic_uint_fast64_t evicted;
@@ -121,13 +123,17 @@ static bool came_to(int fd, const char *endpoint)
  * else in this process, who is none of our business. */
 static void take_in(eni_guard *guard, int fd, const char *endpoint)
 {
-    const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    while (copy < 0 && errno == EMFILE && guard->n > 0) {
+        evict(guard, 0, "said nothing while descriptors ran out");
+        copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    }
     const uint64_t inode = inode_of(copy);
     if (inode == 0 || is_admitted(guard, inode) || is_watched(guard, inode) || !came_to(copy, endpoint)) {
         if (copy >= 0) close(copy);
         return;
     }
-    if (guard->n == ENI_GUARD_MAX) evict(guard, 0, "said nothing while others came");
+    if (guard->n == guard->most) evict(guard, 0, "said nothing while others came");
     guard->newcomers[guard->n++] = (newcomer){copy, inode, eni_now_ns() + ENI_GUARD_TIMEOUT_NS};
 }
 
@@ -173,12 +179,23 @@ static void *watch(void *user)
     return NULL;
 }
 
-en_status eni_guard_start(void *context, void *router, eni_guard **guard_out)
+/* Each is a descriptor of ZeroMQ's and a duplicate: all routers' together take a quarter of the limit at most, so
+ * that files and members find room. */
+static uint32_t most_of(uint32_t nrouters)
+{
+    struct rlimit files = {.rlim_cur = RLIM_INFINITY};
+    (void)getrlimit(RLIMIT_NOFILE, &files);
+    const uint64_t share = (uint64_t)files.rlim_cur / 8 / (nrouters > 0 ? nrouters : 1);
+    return share < LEAST ? LEAST : share < ENI_GUARD_MAX ? (uint32_t)share : ENI_GUARD_MAX;
+}
+
+en_status eni_guard_start(void *context, void *router, uint32_t nrouters, eni_guard **guard_out)
 {
     eni_guard *guard = eni_alloc(sizeof *guard);
     char name[64];
     if (guard == NULL) return EN_ENOMEM;
     guard->router = router;
+    guard->most = most_of(nrouters);
     pthread_mutex_init(&guard->lock, NULL);
     snprintf(name, sizeof name, "inproc://guard-%p", (void *)guard);
     guard->events = zmq_socket(context, ZMQ_PAIR);

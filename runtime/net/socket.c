@@ -415,9 +415,9 @@ close_router:
     return st;
 }
 
-en_status eni_router_guard(eni_router *router)
+en_status eni_router_guard(eni_router *router, uint32_t nrouters)
 {
-    return eni_guard_start(router->socket.net->context, router->socket.zmq, &router->guard);
+    return eni_guard_start(router->socket.net->context, router->socket.zmq, nrouters, &router->guard);
 }
 
 void eni_router_admit(eni_router *router, const eni_packet *hello)

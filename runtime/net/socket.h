@@ -86,8 +86,9 @@ en_status eni_router_open(eni_net *net, const eni_address *address, bool is_inse
                           eni_router **router_out, eni_address *bound_out);
 
 /* From now on a new connection must be admitted within 5 s and 4,096 bytes, or it is closed: see guard.h. So
- * a client says HELLO first, and nothing else until it is answered. */
-en_status eni_router_guard(eni_router *router);
+ * a client says HELLO first, and nothing else until it is answered. `nrouters` of this process share its
+ * descriptors. */
+en_status eni_router_guard(eni_router *router, uint32_t nrouters);
 
 /* The sender of this HELLO has shown the token. Nothing without a guard. */
 void eni_router_admit(eni_router *router, const eni_packet *hello);

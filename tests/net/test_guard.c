@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -28,15 +29,34 @@ static int64_t soon(void)
     return eni_now_ns() + 10 * ENI_SECOND;
 }
 
-static int set_up(void **state)
+static void limit_files(rlim_t soft)
+{
+    struct rlimit files;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    files.rlim_cur = soft < files.rlim_max ? soft : files.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+}
+
+static int open_bench(void **state, rlim_t files, uint32_t nrouters)
 {
     static const eni_address any_port = {"127.0.0.1", 0};
     static bench b;
     b = (bench){0};
     *state = &b;
+    limit_files(files);
     if (eni_net_open(&b.net) != EN_OK) return 1;
     if (eni_router_open(b.net, &any_port, false, 1 << 20, &b.router, &b.address) != EN_OK) return 1;
-    return eni_router_guard(b.router) == EN_OK ? 0 : 1;
+    return eni_router_guard(b.router, nrouters) == EN_OK ? 0 : 1;
+}
+
+static int set_up(void **state)
+{
+    return open_bench(state, 8192, 1);
+}
+
+static int set_up_with_few_files(void **state)
+{
+    return open_bench(state, 512, 4);
 }
 
 static int tear_down(void **state)
@@ -108,6 +128,23 @@ static void a_crowd_is_limited(void **state)
     assert_int_equal(closed, MORE); /* the first ones */
 }
 
+/* 512 descriptors, 4 routers: 16 newcomers each, so that there is room for what psd itself opens. */
+static void few_descriptors_mean_few_newcomers(void **state)
+{
+    bench *b = *state;
+    enum { CAME = 50, STAY = 512 / 8 / 4 };
+    int fd[CAME];
+    eni_socket_count count = {0};
+    for (int i = 0; i < CAME; i++)
+        fd[i] = dial(b);
+    for (int64_t until = soon(); count.evicted < CAME - STAY && eni_now_ns() < until; usleep(1000))
+        eni_router_count(b->router, &count);
+    assert_int_equal(count.evicted, CAME - STAY);
+    for (int i = 0; i < CAME; i++)
+        close(fd[i]);
+    limit_files(8192);
+}
+
 /* A member may send what it likes once its HELLO was accepted; one that was not is cut. */
 static void the_admitted_stay(void **state)
 {
@@ -149,6 +186,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_message_without_end_is_cut, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_crowd_is_limited, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(few_descriptors_mean_few_newcomers, set_up_with_few_files, tear_down),
         cmocka_unit_test_setup_teardown(the_admitted_stay, set_up, tear_down)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
