@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@
 /* ---- the words ----------------------------------------------------------------------------------------- */
 
 typedef struct sim_trial {
-    const char *strategy, *straggler, *promise;
+    const char *strategy, *straggler, *promise, *net;
     double workers, local_size, shards, steps, accumulate, elements, bucket_cap;
     double lr, momentum, weight_decay, seed;
     double step_ms, sigma, latency_us, rate_mb, events, seeds, hook_timeout;
@@ -30,28 +31,34 @@ typedef struct sim_trial {
 static const struct option_word {
     const char *key;
     size_t at; /* of a double in sim_trial */
+    bool is_whole;
     double value, min, max;
     const char *help;
 } words[] = {
-    {"workers", offsetof(sim_trial, workers), 4, 1, 1024, "ranks"},
-    {"local-size", offsetof(sim_trial, local_size), 0, 0, 1024, "ranks per virtual machine; 0: all on one"},
-    {"shards", offsetof(sim_trial, shards), 1, 1, 1024, "server shards"},
-    {"steps", offsetof(sim_trial, steps), 100, 1, 1e9, "steps a rank, on average"},
-    {"accumulate", offsetof(sim_trial, accumulate), 1, 1, 1024, "micro-batches a step of one worker alone"},
-    {"elements", offsetof(sim_trial, elements), 1000, 48, 1e8, "weights of the quadratic problem"},
-    {"bucket-cap", offsetof(sim_trial, bucket_cap), 1024, 64, 67108864, "bytes of a bucket at most"},
-    {"lr", offsetof(sim_trial, lr), 0.01, 0, 1e6, "learning rate"},
-    {"momentum", offsetof(sim_trial, momentum), 0, 0, 1, "momentum"},
-    {"weight-decay", offsetof(sim_trial, weight_decay), 0, 0, 1, "weight decay"},
-    {"seed", offsetof(sim_trial, seed), 1, 0, 9007199254740992.,
+    {"workers", offsetof(sim_trial, workers), true, 4, 1, 1024, "ranks"},
+    {"local-size", offsetof(sim_trial, local_size), true, 0, 0, 1024,
+     "ranks per virtual machine; 0: all on one"},
+    {"shards", offsetof(sim_trial, shards), true, 1, 1, 1024, "server shards"},
+    {"steps", offsetof(sim_trial, steps), true, 100, 1, 1e9, "steps a rank, on average"},
+    {"accumulate", offsetof(sim_trial, accumulate), true, 1, 1, 1024,
+     "micro-batches a step of one worker alone"},
+    {"elements", offsetof(sim_trial, elements), true, 1000, 48, 1e8, "weights of the quadratic problem"},
+    {"bucket-cap", offsetof(sim_trial, bucket_cap), true, 1024, 64, 67108864, "bytes of a bucket at most"},
+    {"lr", offsetof(sim_trial, lr), false, 0.01, 0, 1e6, "learning rate"},
+    {"momentum", offsetof(sim_trial, momentum), false, 0, 0, 1, "momentum"},
+    {"weight-decay", offsetof(sim_trial, weight_decay), false, 0, 0, 1, "weight decay"},
+    {"seed", offsetof(sim_trial, seed), true, 1, 0, 9007199254740992.,
      "of gradients, noise and the strategy's numbers"},
-    {"step-ms", offsetof(sim_trial, step_ms), 1, 0, 1e9, "milliseconds of one gradient"},
-    {"sigma", offsetof(sim_trial, sigma), 0, 0, 10, "noise of that time: sigma of the lognormal, 0: none"},
-    {"latency-us", offsetof(sim_trial, latency_us), 50, 0, 1e9, "microseconds of latency of a message"},
-    {"rate-mb", offsetof(sim_trial, rate_mb), 1000, 0, 1e9, "megabytes a second of a link, 0: infinite"},
-    {"events", offsetof(sim_trial, events), 0, 0, 1e9, "how many lines of the event log to show"},
-    {"seeds", offsetof(sim_trial, seeds), 1, 1, 1e9, "with --storm: how many, from --seed on"},
-    {"hook-timeout", offsetof(sim_trial, hook_timeout), 30, 0, 86400,
+    {"step-ms", offsetof(sim_trial, step_ms), false, 1, 0, 1e9, "milliseconds of one gradient"},
+    {"sigma", offsetof(sim_trial, sigma), false, 0, 0, 10,
+     "noise of that time: sigma of the lognormal, 0: none"},
+    {"latency-us", offsetof(sim_trial, latency_us), false, 50, 0, 1e9,
+     "microseconds of latency of a message"},
+    {"rate-mb", offsetof(sim_trial, rate_mb), false, 1000, 0, 1e9,
+     "megabytes a second of a link, 0: infinite"},
+    {"events", offsetof(sim_trial, events), true, 0, 0, 1e9, "how many lines of the event log to show"},
+    {"seeds", offsetof(sim_trial, seeds), true, 1, 1, 1e9, "with --storm: how many, from --seed on"},
+    {"hook-timeout", offsetof(sim_trial, hook_timeout), false, 30, 0, 86400,
      "seconds in which a function of the plugin must return, 0: no limit"},
 };
 enum { WORDS = sizeof words / sizeof *words };
@@ -79,21 +86,25 @@ static bool is_named(const sim_flag *flag, const char *name)
     return strlen(name) == flag->length && memcmp(name, flag->name, flag->length) == 0;
 }
 
+/* -1: no number has this name. */
+static int number_of(const sim_flag *flag)
+{
+    for (int i = 0; i < WORDS; i++)
+        if (is_named(flag, words[i].key) || (i == 0 && is_named(flag, "n"))) return i;
+    return -1;
+}
+
 static en_status parse_number(sim_trial *t, const sim_flag *flag)
 {
-    for (int i = 0; i < WORDS; i++) {
-        const bool is_alias = strcmp(words[i].key, "workers") == 0 && is_named(flag, "n");
-        if (!is_alias && !is_named(flag, words[i].key)) continue;
-        char *end;
-        const double number = strtod(flag->value, &end);
-        if (end != flag->value && !*end && number >= words[i].min && number <= words[i].max) {
-            *(double *)(void *)((char *)t + words[i].at) = number;
-            return EN_OK;
-        }
-        return eni_fail(EN_EINVAL, "sim", "--%s cannot be '%s': %g .. %g", words[i].key, flag->value,
-                        words[i].min, words[i].max);
-    }
-    return EN_ENOENT;
+    const struct option_word *word = &words[number_of(flag)];
+    char *end;
+    const double number = strtod(flag->value, &end);
+    const bool is_read = end != flag->value && !*end && (!word->is_whole || number == floor(number));
+    if (!is_read || !(number >= word->min && number <= word->max))
+        return eni_fail(EN_EINVAL, "sim", "--%s cannot be '%s': %s, %g .. %g", word->key, flag->value,
+                        word->is_whole ? "a whole number" : "a number", word->min, word->max);
+    *(double *)(void *)((char *)t + word->at) = number;
+    return EN_OK;
 }
 
 /* As of `entrain run`. */
@@ -107,6 +118,7 @@ static en_status parse_net(sim_trial *t, const char *text)
             "--net cannot be '%s': rate:RATE,delay:TIME, or one of them, as rate:200MB,delay:50us; a "
             "rate ends in B (bytes a second) or bit",
             text);
+    t->net = text;
     if (rate > 0) t->rate_mb = (double)rate / 1e6;
     if (delay_ns > 0) t->latency_us = (double)delay_ns / ENI_MICRO;
     return EN_OK;
@@ -145,18 +157,19 @@ static en_status parse(sim_trial *t, int argc, char **argv)
         if (is_help) t->wants_help = 1;
         if (is_named(&flag, "storm")) t->wants_faults = 1;
         if (is_help || is_named(&flag, "storm")) continue;
+        const bool is_text = is_named(&flag, "strategy") || is_named(&flag, "straggler") ||
+                             is_named(&flag, "promise") || is_named(&flag, "net");
+        if (!is_text && number_of(&flag) < 0)
+            return eni_fail(
+                EN_EINVAL, "sim",
+                "%.200s: entrain sim has no such flag; in virtual time there is no model, no data, no "
+                "device and no file, its length is --steps, and --help lists what there is",
+                word);
         const char *behind = flag.name + flag.length;
         flag.value = *behind != '\0' ? behind + (*behind == '=') : i + 1 < argc ? argv[i + 1] : NULL;
         if (flag.value == NULL)
             return eni_fail(EN_EINVAL, "sim", "%.200s needs a value; --help lists the flags", word);
-        const en_status st = take_flag(t, &flag);
-        if (st == EN_ENOENT)
-            return eni_fail(
-                EN_EINVAL, "sim",
-                "%.200s: entrain sim has no such flag; a quadratic problem in virtual time has no model, "
-                "no data and no device, and --help lists what it has",
-                word);
-        EN_TRY(st);
+        EN_TRY(take_flag(t, &flag));
         i += *behind == '\0';
     }
     if (t->strategy || t->wants_help) return EN_OK;
@@ -231,6 +244,11 @@ static void report(FILE *out, const sim_trial *t, const eni_sim_config *c, const
     const double model = (double)problem->problem.count * sizeof(float), batches = (double)c->micro_batches;
     const char *chosen = eni_options_canonical(c->options);
     fprintf(out, "strategy    %s%s%s\n", c->strategy->name, *chosen ? ":" : "", chosen);
+    if (t->net != NULL) {
+        char network[96];
+        eni_net_describe(t->net, network, sizeof network);
+        fprintf(out, "network     %s\n", network);
+    }
     fprintf(out, "loss        %.6g -> %.6g\n", eni_quadratic_loss(problem, problem->init),
             eni_quadratic_loss(problem, c->weights_out));
     fprintf(out, "time        %.3f ms, %.4f ms a step, %" PRIu64 " events\n",

@@ -36,7 +36,6 @@ void eni_key_range(const eni_key *key, const char *unit, char *text_out, size_t 
     eni_format_real(key->min, low, sizeof low);
     eni_format_real(key->max, high, sizeof high);
     if (is_whole) snprintf(high, sizeof high, "%.0f", key->max);
-    if (key->max >= 1e15) snprintf(high, sizeof high, "%.0e", key->max);
     snprintf(text_out, bytes, "from %s%s to %s%s", low, unit, high, unit);
 }
 

@@ -200,6 +200,8 @@ static void test_commands(void **state)
         {"entrain", "sim", {"--strategy"}},
         {"entrain", "sim --strategy=ring --model=mlp", {"--model=mlp", "no such flag", "virtual time"}},
         {"entrain", "sim --strategy=ring -n 0", {"--workers", "'0'", "1 .. 1024"}},
+        {"entrain", "sim --strategy=ring --workers=2.5", {"--workers", "'2.5'", "whole number"}},
+        {"entrain", "sim --strategy=ring -q", {"-q", "no such flag"}},
         {"entrain", "sim --strategy=ring --lr", {"--lr", "needs a value"}},
         {"entrain", "sim --strategy=ring --net=rate:10gb", {"--net", "rate:10gb", "bit"}},
         {"entrain", "run --strategy=zzzzqq", {"no strategy zzzzqq", "`entrain strategies` lists them"}},
@@ -649,6 +651,26 @@ static void test_too_many_buckets(void **state)
         fail_msg("too many buckets: exit %d\n%s", code, process_err(&p));
 }
 
+/* The flags of a run that have a meaning in virtual time, in each of their spellings. */
+static void test_sim_takes_flags_of_run(void **state)
+{
+    (void)state;
+    static const char *const same[] = {"-n 2 --lr 0.1 --net=rate:1Gbit,delay:20us",
+                                       "--workers=2 --lr=0.1 --rate-mb=125 --latency-us=20"};
+    char weights[2][100];
+    for (int i = 0; i < 2; i++) {
+        process p;
+        process_start(&p, "entrain", NULL, "sim --strategy=ring --steps=20 %s", same[i]);
+        assert_int_equal(process_wait(&p, WITHIN), 0);
+        const char *log = strstr(process_out(&p), "log         sha256 ");
+        assert_non_null(log);
+        snprintf(weights[i], sizeof weights[i], "%.90s", log);
+        assert_true((strstr(process_out(&p), "network     125 MB/s (1000 Mbit/s) each way, 20 us longer") !=
+                     NULL) == (i == 0));
+    }
+    assert_string_equal(weights[0], weights[1]);
+}
+
 /* -q: no line of progress, the result. */
 static void test_quiet(void **state)
 {
@@ -671,6 +693,6 @@ int main(void)
         cmocka_unit_test(test_silent_pipe), cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_rank_that_never_comes),
         cmocka_unit_test(test_permissions), cmocka_unit_test(test_too_many_buckets),
-        cmocka_unit_test(test_quiet)};
+        cmocka_unit_test(test_quiet),       cmocka_unit_test(test_sim_takes_flags_of_run)};
     return system_main(tests);
 }
