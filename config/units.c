@@ -1,14 +1,14 @@
 /* units.c - a number and its unit, one parser for all; the tables of units stand first. */
 #include "config/units.h"
 
-#include "core/memory.h"
-
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
+#include "core/memory.h"
 
 typedef struct unit {
     const char *name;

@@ -7,9 +7,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -126,12 +128,23 @@ static void test_failures(void **state)
     eni_log_set_sink(keep, said);
     assert_int_equal(eni_recorder_open("/nonexistent", 0, 0, 0, &recorder), EN_EIO);
     assert_non_null(strstr(said, "/nonexistent/metrics-0.jsonl"));
-    path_of(1, path); /* a disk without room */
-    assert_int_equal(symlink("/dev/full", path), 0);
+    path_of(1, path); /* somebody else's link */
+    assert_int_equal(symlink("/dev/null", path), 0);
     said[0] = 0;
+    assert_int_equal(eni_recorder_open(dir, 1, 0, 0, &recorder), EN_EIO);
+    assert_non_null(strstr(said, path));
+    unlink(path);
+    said[0] = 0; /* a file that cannot grow, as on a disk without room */
+    struct rlimit before, none;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    none = (struct rlimit){0, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
     assert_int_equal(eni_recorder_open(dir, 1, 0, 0, &recorder), EN_OK);
     eni_recorder_add(recorder, &(eni_step){.step = 1});
-    assert_int_equal(eni_recorder_close(recorder), EN_EIO);
+    const en_status closed = eni_recorder_close(recorder);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0); /* what is printed may go to a file */
+    assert_int_equal(closed, EN_EIO);
     eni_log_set_sink(NULL, NULL);
     unlink(path);
     assert_non_null(strstr(said, path));
