@@ -45,7 +45,8 @@ static void print_help(FILE *stream)
     for (int i = 0; i < COMMANDS; i++)
         fprintf(stream, "  %-12s %s\n", commands[i].name, commands[i].help);
     fputs("\n  sim          a strategy in virtual time, without processes: entrain sim --help\n"
-          "  psd, worker  the server and a worker by hand, in separate terminals\n\n"
+          "  psd          the server by hand, in a terminal of its own: entrain psd --help\n"
+          "  worker       a worker by hand, in another: entrain worker --help\n\n"
           "entrain COMMAND --help lists the flags of a command.\n",
           stream);
 }

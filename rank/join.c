@@ -239,7 +239,7 @@ static en_status check_asked(const eni_rank *self)
     if (eni_rank_has_store(self) && self->asked.server == NULL)
         return eni_fail(
             EN_EINVAL, "join",
-            "%s keeps its weights on a server: start psd --strategy=%s --world-size=%d, and give its "
+            "%s keeps its weights on a server: start entrain psd --strategy=%s --world-size=%d, and give its "
             "address by --server=tcp://HOST:PORT",
             self->job.strategy->name, self->job.strategy->name, self->world.nranks);
     if (eni_rank_has_store(self) || self->world.rank >= 0) return EN_OK;

@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""What README.md, docs/*.md and examples/README.md tell a reader to type works, in an installed tree or beside build/.
+
+    test_commands.py SOURCE BUILD
+
+Installs into a temporary folder, then runs the commands of each page in their order, on a small set of made-up images
+in place of Fashion-MNIST: each ends with 0, and the files that its flags promise are there. A command that is not run
+stands in NOT_RUN with the reason; a flag that is another program's, or an alias, stands in FOREIGN. Exit 77 without a compiler.
+"""
+import gzip
+import os
+import pathlib
+import random
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+
+CUT = 40  # images, and samples between two checkpoints, are so many times fewer
+NOT_RUN = {  # a regular expression of commands: why they are not run here
+    r"^make |^bench/|^build/bench/|^bench_|^for p in .*bench_": "minutes: builds, tests or benchmarks of their own",
+    r"^tests/gpu/|--device=cuda|^entrain gpus|^build/entrain gpus": "a GPU: tests with the label gpu",
+    r"^torchrun|^mpirun|^srun|sbatch |^build/psd --strategy=ps-sync --world-size=2 &$":
+        "a launcher: system_torchrun, system_mpirun, system_slurm",
+    r"^[ab]\$ |^scp |^\(umask|--nnodes": "another host: system_netns",
+    r"^entrain stop RUN": "RUN is a placeholder: system_ps",
+    r"\.\.\. +\(a port of": "has a placeholder",
+    r"^git worktree|^cmake -S|^cd - |test_walk.py": "minutes: the test walk",
+    r"img2idx.py PICTURES": "pictures of the reader's own: system_own_data",
+    r" small( |$)|--model=small": "the network that the page tells how to add",
+    r"--seeds=1000": "system_storm has more seeds",
+}
+FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_addr --master_port --max_restarts --logdir
+    --nodes --ntasks-per-node --fake --deps --list --gpus --ps-lite --torch --python --build --source --trace --page --write
+    --only --repeat --algorithm --bytes --then-step --hosts --plot --minutes
+    --contract --what --size --test --cells --nproc-per-node""".split())
+OURS = ("make cc bench tests tools build entrain psd worker torchrun mpirun srun scp git cmake cd for python3 sudo "
+        "examples").split()
+CUTS = {"run": "--data-dir={set}", "compare": "--data-dir={set}", "eval": "--data-dir={set}",
+        "scale": "--data-dir={set} --steps=4 --repeats=1", "advise": "--data-dir={set} --repeats=1 --no-validate",
+        "worker": "--data-dir={set}"}
+
+
+def blocks(page):
+    """(first line, lines) of each fenced or indented block that is no C."""
+    block, fence = [], None
+    for number, line in enumerate(page.read_text().splitlines() + [""], 1):
+        if line.startswith("```"):
+            if fence in (None, "done"):
+                fence = line[3:] or "text"
+            else:
+                if block and fence != "c":
+                    yield block[0][0], [text for _, text in block]
+                block, fence = [], None
+        elif fence:
+            block.append((number, line))
+        elif line.startswith("    "):
+            block.append((number, line[4:]))
+        elif block:
+            yield block[0][0], [text for _, text in block]
+            block = []
+
+
+def is_command(line):
+    word = re.sub(r"^(sudo |[A-Z_]+=\S+ )*", "", line).split(" ")[0]
+    return bool(re.match(r"[ab]\$ |\(umask", line)) or \
+        (word.split("/")[0] in OURS and not word.endswith("/") and "  |" not in line and not re.match(r"\w+  +\w", line))
+
+
+def why_not(command):
+    return next((reason for pattern, reason in NOT_RUN.items() if re.search(pattern, command)), None)
+
+
+def make_set(folder):
+    """Ten classes that a network can tell apart."""
+    dice = random.Random(1)
+    folder.mkdir()
+    for name, count in (("train", 60000 // CUT), ("t10k", 10000 // CUT)):
+        labels = bytes(dice.randrange(10) for _ in range(count))
+        images = b"".join(bytes(dice.randrange(60) + 19 * label for _ in range(28)) * 28 for label in labels)
+        with gzip.open(folder / f"{name}-labels-idx1-ubyte.gz", "wb", 1) as file:
+            file.write(struct.pack(">II", 0x801, count) + labels)
+        with gzip.open(folder / f"{name}-images-idx3-ubyte.gz", "wb", 1) as file:
+            file.write(struct.pack(">IIII", 0x803, count, 28, 28) + images)
+
+
+def script(lines, small, port):
+    """The block as a program: what is by hand, in terminals of its own, runs at once."""
+    said = ["set -e", "pids="]
+    for line in lines:
+        line = re.sub(r"\s+#.*", "", line)
+        line = re.sub(r"--checkpoint-every=(\d+)", lambda m: f"--checkpoint-every={int(m[1]) // CUT}", line)
+        line = re.sub(r"((?:build/)?(?:entrain )?psd)(?= )(?!.*--(listen|leader))",
+                      rf"\1 --listen=tcp://127.0.0.1:{port}", line).replace(":5555", f":{port}")
+        line = re.sub(r"(\./kv_mean \d)", rf"\1 tcp://127.0.0.1:{port}", line)
+        line = re.sub(r"\b(entrain |build/)(run|compare|eval|scale|advise|worker)\b|\bentrain (?=run)",
+                      lambda m: m[0] + " " + CUTS[m[2]].format(set=small), line)
+        if re.match(r"(build/|entrain )(psd|worker) ", line) and " & " not in line:
+            line += " &"
+        said.append(re.sub(r" &( |$)", r' & pids="$pids $!"; ', line))
+    return "\n".join(said + ["for p in $pids; do wait $p; done"])
+
+
+def promised(lines, here):
+    for line in (re.sub(r"\s+#.*", "", text) for text in lines):
+        at = here / "examples" if lines[0].startswith("cd examples") else here
+        out = next(iter(re.findall(r"--out=(\S+)", line)), None) or next(iter(re.findall(r"report (\w+)", line)), None)
+        wanted = [f for f in re.findall(r"(?:--save=| -o )(\S+)", line)]
+        wanted += [f"{out}/report.html"] if " report " in line else [f"{out}/*e*.json"] if out else []
+        wanted += [f"{out}/checkpoints/*.safetensors"] if "--checkpoint-every" in line else []
+        wanted += [f"{out}/**/*tfevents*"] if "--tensorboard" in line else []
+        wanted += [f"{out}/*.csv"] if "--csv" in line else []
+        wanted += [f"{out}/**/*.{kind}" for kind in re.findall(r"--figures=(\w+)", line)]
+        for pattern in wanted:
+            if not list(at.glob(pattern)):
+                yield f"{line.strip()}: there is no {pattern}"
+
+
+def run_block(lines, here, small, where):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = f"{small.parent}/prefix/bin:{os.environ['PATH']}"
+    done = subprocess.run(["bash", "-c", script(lines, small, port)], cwd=here, stdout=subprocess.PIPE, timeout=300,
+                          stderr=subprocess.STDOUT, text=True, errors="replace", env={**os.environ, "PATH": path})
+    if done.returncode:
+        return ["\n".join([f"{where}: exit {done.returncode}", *lines, done.stdout[-2000:]])]
+    return [f"{where}: {what}" for what in promised(lines, here)]
+
+
+def run_page(page, source, build, top, seen):
+    bad, ran, here = [], 0, top / f"{page.parent.name}-{page.stem}"
+    here.mkdir()
+    (here / "build").symlink_to(build)
+    (here / "include").symlink_to(source / "include")
+    (here / "FOLDER").symlink_to(top / "set")  # as pages call a data set of the reader's own
+    shutil.copytree(source / "examples", here / "examples", ignore=shutil.ignore_patterns("*.so"))
+    for number, lines in blocks(page):
+        if not any(is_command(line) for line in lines):
+            continue
+        for line in lines:
+            for pattern in NOT_RUN:
+                if is_command(line) and re.search(pattern, line):
+                    seen.add(pattern)
+        lines = [line for line in lines if line.strip() and not (is_command(line) and why_not(line)) and
+                 not (line.startswith("  ") and line.split()[0] != "#")]
+        if not any(is_command(line) for line in lines):
+            continue
+        ran += sum(map(is_command, lines))
+        at = here / "examples" if page.parent.name == "examples" else here
+        bad += run_block(lines, at, top / "set", f"{page.relative_to(source)}:{number}")
+    return bad, ran
+
+
+def flags_of_help(build):
+    text = ""
+    for words in [[c] for c in "run compare check advise scale report eval strategies models data gpus ps stop sim psd "
+                  "worker".split()]:
+        for help_flag in ("--help=all", "--help"):
+            done = subprocess.run([build / "entrain", *words, help_flag], capture_output=True, text=True)
+            text += done.stdout
+            if done.returncode == 0:
+                break
+    found = set(re.findall(r"--(?:\[no-\])?([a-z][a-z-]*)", text))
+    return found | {"no-" + flag for flag in found}
+
+
+def check_flags(pages, build):
+    known, bad = flags_of_help(build), []
+    for page in pages:
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            for flag in re.findall(r"(?<![\w-])--([a-z][a-z_-]*[a-z])", re.sub(r"--\w+-->", "", line)):
+                if flag.replace("_", "-") not in known and "--" + flag not in FOREIGN:
+                    bad.append(f"{page.name}:{number}: --{flag} is in no --help")
+    return bad
+
+
+def check_installed(source, top):
+    """What is installed is enough for both examples, by pkg-config and by make."""
+    prefix, work = top / "prefix", top / "outside"
+    shutil.copytree(prefix / "share/doc/entrain/examples", work)
+    for part in ("README.md", "docs/write-a-strategy.md", "examples/Makefile"):
+        assert (prefix / "share/doc/entrain" / part).exists(), f"{part} is not installed"
+    pc = next(prefix.glob("lib/**/entrain.pc")).parent
+    env = {**os.environ, "PATH": f"{prefix}/bin:{os.environ['PATH']}", "PKG_CONFIG_PATH": str(pc),
+           "LD_LIBRARY_PATH": str(pc.parent)}
+    for line in ("cc kv_mean.c $(pkg-config --cflags --libs entrain) -o kv_mean && rm kv_mean",
+                 "cc -shared -fPIC $(pkg-config --cflags entrain) localsgd.c -o localsgd.so && rm localsgd.so",
+                 "make all", "entrain sim --strategy=./localsgd.so:period=8 --steps=8", "entrain --help | grep -q worker",
+                 "entrain worker --help", "entrain psd --help"):
+        done = subprocess.run(["bash", "-ec", line], cwd=work, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, f"{line}: {done.stdout[-500:]}{done.stderr}"
+
+
+def main(source, build):
+    if not shutil.which("cc"):
+        print("SKIP: there is no C compiler to build the examples with")
+        return 77
+    pages = [source / "README.md", source / "examples/README.md", *sorted((source / "docs").glob("*.md"))]
+    with tempfile.TemporaryDirectory() as folder:
+        top = pathlib.Path(folder)
+        subprocess.run(["cmake", "--install", build, "--prefix", top / "prefix"], check=True, stdout=subprocess.DEVNULL)
+        if shutil.which("pkg-config"):
+            check_installed(source, top)
+        make_set(top / "set")
+        bad, ran, seen = check_flags(pages, build), 0, set()
+        for page in pages:
+            told, count = run_page(page, source, build, top, seen)
+            bad += told
+            ran += count
+        bad += [f"NOT_RUN: no page has {pattern}" for pattern in NOT_RUN if pattern not in seen]
+    if bad:
+        print("\n".join(bad))
+        return 1
+    print(f"PROMISE {ran} commands of README and docs run as written, and every flag there exists")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()))
