@@ -58,6 +58,20 @@ static bool parse_port(const char *text, uint16_t *port_out)
     return true;
 }
 
+/* Says what an address without brackets would be with them; false: it is none of IPv6. */
+static bool lacks_brackets(const char *text, const char *rest)
+{
+    char host[INET6_ADDRSTRLEN];
+    struct in6_addr v6;
+    const char *colon = strrchr(rest, ':');
+    const int bytes = colon == NULL ? 0 : (int)(colon - rest);
+    if (bytes >= (int)sizeof host) return false;
+    snprintf(host, sizeof host, "%.*s", bytes, rest);
+    if (inet_pton(AF_INET6, host, &v6) != 1) return false;
+    eni_error("address", "'%.300s': an IPv6 address needs brackets: write tcp://[%s]%s", text, host, colon);
+    return true;
+}
+
 en_status eni_address_parse(const char *text, eni_address *address_out)
 {
     static const char scheme[] = "tcp://";
@@ -65,7 +79,9 @@ en_status eni_address_parse(const char *text, eni_address *address_out)
     const char *host, *port_text;
     size_t host_bytes;
     uint16_t port;
-    if (!split(rest, &host, &host_bytes, &port_text) || !parse_port(port_text, &port))
+    const bool is_split = split(rest, &host, &host_bytes, &port_text);
+    if (!is_split && lacks_brackets(text, rest)) return EN_EINVAL;
+    if (!is_split || !parse_port(port_text, &port))
         return eni_fail(EN_EINVAL, "address",
                         "'%.300s' is not an address: write tcp://HOST:PORT, for example tcp://127.0.0.1:5555",
                         text);

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "runtime/net/tcp.h"
 #include "tests/port.h"
@@ -46,6 +47,10 @@ static void addresses_are_parsed(void **state)
         "a:1:2",   "host:000001", "5:1",   "10.1:1", "0x7f000001:1"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(eni_address_parse(wrong[i], &a), EN_EINVAL);
+    char said[400];
+    assert_int_equal(eni_address_parse("fd99::1:29500", &a), EN_EINVAL);
+    assert_true(eni_log_last_error(said, sizeof said));
+    assert_non_null(strstr(said, "needs brackets: write tcp://[fd99::1]:29500"));
 }
 
 static void loopback_is_known(void **state)
