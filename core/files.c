@@ -65,7 +65,7 @@ FILE *eni_file_open(const char *path, const char *mode)
     const int how = mode[0] == 'w'   ? O_WRONLY | O_CREAT | O_TRUNC
                     : mode[0] == 'a' ? O_WRONLY | O_CREAT | O_APPEND
                                      : O_RDWR;
-    const int fd = open(path, how | O_NOFOLLOW | O_CLOEXEC, 0666);
+    const int fd = open(path, how | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     FILE *file = fd < 0 ? NULL : fdopen(fd, mode);
     if (fd >= 0 && file == NULL) close(fd);
     return file;

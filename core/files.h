@@ -17,7 +17,8 @@
 en_status eni_files_need(size_t needed, const char *who);
 
 /* fopen(path, mode) for a file of ours, of which a mode of "w", "a" or "r+" makes or changes it: a symbolic link
- * that somebody else has put there is not followed (ELOOP), and no child has the descriptor. NULL, with errno. */
+ * that somebody else has put there is not followed (ELOOP), nobody is waited for at the end of a pipe, and no child has the
+ * descriptor. NULL, with errno. */
 FILE *eni_file_open(const char *path, const char *mode);
 
 /* ---- a file is replaced: a process that is killed, or a machine, leaves the old one or the new one. Any
