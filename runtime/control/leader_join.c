@@ -405,6 +405,14 @@ static bool check_place(eni_leader *leader, eni_connection *connection, const en
     int32_t nranks = leader->config.nranks;
     if (leader->config.revived != NULL || leader->stage == LEADER_RUNNING)
         return check_return(leader, connection, join);
+    if (join->incarnation != 0 && join->server == 0) {
+        eni_leader_refuse(
+            connection, EN_EINVAL,
+            "rank %d comes back to a psd that knows nothing of its run: this one was started anew, "
+            "without the --state=FOLDER of the psd that died",
+            join->rank);
+        return false;
+    }
     const eni_connection *other = NULL;
     if (join->server > 0)
         other = find_joined(leader, -1 - join->server);

@@ -380,6 +380,24 @@ static void timeout_ends(void **state)
     close_stage(&s);
 }
 
+/* A psd that was started again without its folder takes nobody for a rank that dies, and says what it lacks. */
+static void a_leader_without_memory_is_told_apart(void **state)
+{
+    (void)state;
+    stage s;
+    uint64_t index;
+    open_stage(&s);
+    memset(s.j, 0, sizeof *s.j); /* the folder is lost */
+    s.j->stop_step = ENI_STEP_NEVER;
+    kill(s.leader, SIGKILL);
+    start_leader(&s);
+    assert_int_not_equal(eni_member_claim(s.c.hand[0].member, &index, crew_soon()), EN_OK);
+    assert_true(
+        crew_logged("rank 0 comes back to a psd that knows nothing of its run: this one was started anew, "
+                    "without the --state=FOLDER of the psd that died"));
+    close_stage(&s);
+}
+
 /* What is not in the journal cannot be answered twice alike: the run ends rather than lie. */
 static void a_journal_that_cannot_be_written_ends_the_run(void **state)
 {
@@ -402,6 +420,7 @@ int main(void)
                                        cmocka_unit_test(a_goodbye_waits_for_the_return_of_others_only),
                                        cmocka_unit_test(a_life_after_everyone_has_left_ends),
                                        cmocka_unit_test(timeout_ends),
+                                       cmocka_unit_test(a_leader_without_memory_is_told_apart),
                                        cmocka_unit_test(a_journal_that_cannot_be_written_ends_the_run)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
