@@ -161,7 +161,7 @@ void eni_store_look(eni_store *store, int64_t now_ns)
     if (call == NULL) return;
     store->look_ns = now_ns + next_ns;
     eni_partition_list(store, part, false, others, sizeof others);
-    if (n > 1) snprintf(more, sizeof more, ", and %u more calls", n - 1);
+    if (n > 1) snprintf(more, sizeof more, ", and %u more call%s", n - 1, n == 2 ? "" : "s");
     eni_info("store",
              "on_pull of %s (shard %u, bucket %u, version %llu) has held the %s of rank %d at clock "
              "%llu for %.1f s%s; not held: %s",

@@ -125,9 +125,22 @@ static void test_same_sentence(void **state)
     promise("%d mistakes of a student: the same sentence in entrain run and in entrain sim", ALL);
 }
 
+/* Rank 0's second step takes 9 virtual seconds, and is held until rank 1 has done its first. */
+static void test_held_in_sim(void **state)
+{
+    (void)state;
+    process p;
+    process_start(&p, "entrain", NULL,
+                  "sim --workers=2 --steps=3 --step-ms=3000 --straggler=1:4 --strategy=ssp:bound=0");
+    assert_int_equal(process_wait(&p, WITHIN), 0);
+    if (process_says(&p, "on_pull of ssp (shard 0, bucket ", "not held: rank 1 at clock 0") < 1)
+        fail_msg("a call held for 9 s should be named:\n%s", process_err(&p));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_in_a_worker), cmocka_unit_test(test_in_psd),
-                                       cmocka_unit_test(test_same_sentence)};
+                                       cmocka_unit_test(test_same_sentence),
+                                       cmocka_unit_test(test_held_in_sim)};
     return system_main(tests);
 }

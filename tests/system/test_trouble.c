@@ -196,6 +196,7 @@ static void test_wait_explained(void **state)
             atof(strstr(line, "; waiting ") + 10) < 5)
             fail_msg("the wait should be explained; it said: %s", line);
         promise("a wait under %s is explained: %s", strategies[s], line);
+        if (s == 1) wait_for_line(&run, "has held the push of rank 0 at clock ", GUARD);
         assert_int_equal(kill(stopped, SIGCONT), 0);
         assert_int_equal(kill(run.pid, SIGINT), 0);
         assert_int_equal(process_wait(&run, GUARD), 130);
