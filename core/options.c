@@ -317,24 +317,26 @@ en_status eni_options_check(const en_strategy *strategy, const char *given)
     return EN_OK;
 }
 
-static const value *look_up(const eni_options *options, const char *key, int is_text)
+static const value *look_up(const eni_options *options, const char *key, bool is_text)
 {
-    const value *v = find_value(options, key);
-    if (v != NULL && (v->option->type == EN_OPT_TEXT) == is_text) return v;
-    eni_error("options", "strategy %s asks for its %s option %s, which it did not declare", options->strategy,
-              is_text ? "text" : "numeric", key);
-    return NULL;
+    const value *v = options != NULL ? find_value(options, key) : NULL;
+    return v != NULL && (v->option->type == EN_OPT_TEXT) == is_text ? v : NULL;
+}
+
+bool eni_options_has(const eni_options *options, const char *key, bool is_text)
+{
+    return look_up(options, key, is_text) != NULL;
 }
 
 double eni_options_num(const eni_options *options, const char *key)
 {
-    const value *v = look_up(options, key, 0);
+    const value *v = look_up(options, key, false);
     return v ? v->num : 0;
 }
 
 const char *eni_options_text(const eni_options *options, const char *key)
 {
-    const value *v = look_up(options, key, 1);
+    const value *v = look_up(options, key, true);
     return v ? v->text : "";
 }
 

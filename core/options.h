@@ -27,11 +27,12 @@ en_status eni_options_check(const en_strategy *strategy, const char *given);
 /* NULL is fine. */
 void eni_options_free(eni_options *options);
 
-/* The resolved value of a key: en_host.num/text and en_store.num/text. Booleans are 0 or 1. A key that was
- * not declared, or a text asked for as a number, is a bug of the strategy: logged, and 0 or "". Any thread;
- * the text lives as long as the options. */
+/* The resolved value of a key: en_host.num/text and en_store.num/text. Booleans are 0 or 1. 0 or "" where
+ * eni_options_has says no. Any thread; the text lives as long as the options. */
 double eni_options_num(const eni_options *options, const char *key);
 const char *eni_options_text(const eni_options *options, const char *key);
+/* Whether the key is declared, as a text or as a number: who asks for another has a bug. NULL: none is. */
+bool eni_options_has(const eni_options *options, const char *key, bool is_text);
 
 /* Every option in the order of declaration, "bound=3,round=0": the shortest decimal that reads back as the
  * same number. "" if there are none. Lives as long as the options. */

@@ -145,7 +145,7 @@ struct en_host {
     uint32_t abi, size;
     const en_world *world;
 
-    /* The resolved value of an option of this strategy. An undeclared key is a bug and logs an error. */
+    /* The resolved value of an option of this strategy. An undeclared key is EN_EBUG. */
     double (*num)(en_host *, const char *key);
     const char *(*text)(en_host *, const char *key);
 

@@ -64,20 +64,28 @@ static en_vec host_slot(en_host *table, const en_bucket *bucket, int i)
 
 /* ---- small services ---- */
 
-static bool has_key(eni_host *host, const char *operation, const char *key)
+static bool has_key(eni_host *host, const char *operation, const char *key, bool is_text)
 {
-    if (key == NULL) eni_host_misuse(host, "called %s without a key", operation);
-    return key != NULL;
+    if (key == NULL)
+        eni_host_misuse(host, "called %s without a key", operation);
+    else if (!eni_options_has(host->config.options, key, is_text))
+        eni_host_misuse(host, "called %s for '%s', which its table of options does not declare as a %s",
+                        operation, key, is_text ? "text" : "number");
+    else
+        return true;
+    return false;
 }
 
 static double host_num(en_host *table, const char *key)
 {
-    return has_key(host_of(table), "num", key) ? eni_options_num(host_of(table)->config.options, key) : 0;
+    eni_host *host = host_of(table);
+    return has_key(host, "num", key, false) ? eni_options_num(host->config.options, key) : 0;
 }
 
 static const char *host_text(en_host *table, const char *key)
 {
-    return has_key(host_of(table), "text", key) ? eni_options_text(host_of(table)->config.options, key) : "";
+    eni_host *host = host_of(table);
+    return has_key(host, "text", key, true) ? eni_options_text(host->config.options, key) : "";
 }
 
 static uint64_t host_rand(en_host *table)

@@ -552,22 +552,28 @@ static eni_store *table_store(en_store *table)
     return (eni_store *)table;
 }
 
-static int has_key(en_store *table, const char *operation, const char *key)
+static bool has_key(eni_store *store, const char *operation, const char *key, bool is_text)
 {
-    if (!key) misuse(table_store(table), "called %s without a key", operation);
-    return key != NULL;
+    if (key == NULL)
+        misuse(store, "called %s without a key", operation);
+    else if (store->config.options != NULL && !eni_options_has(store->config.options, key, is_text))
+        misuse(store, "called %s for '%s', which its table of options does not declare as a %s", operation,
+               key, is_text ? "text" : "number");
+    else
+        return true;
+    return false;
 }
 
 static double table_num(en_store *table, const char *key)
 {
-    const eni_options *options = table_store(table)->config.options;
-    return options && has_key(table, "num", key) ? eni_options_num(options, key) : 0;
+    eni_store *store = table_store(table);
+    return has_key(store, "num", key, false) ? eni_options_num(store->config.options, key) : 0;
 }
 
 static const char *table_text(en_store *table, const char *key)
 {
-    const eni_options *options = table_store(table)->config.options;
-    return options && has_key(table, "text", key) ? eni_options_text(options, key) : "";
+    eni_store *store = table_store(table);
+    return has_key(store, "text", key, true) ? eni_options_text(store->config.options, key) : "";
 }
 
 static uint64_t table_rand(en_store *table)

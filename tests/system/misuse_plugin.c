@@ -3,6 +3,7 @@
 #include "entrain/strategy.h"
 
 enum { UNKNOWN_REQUEST = 1, EVAL_99, FOREIGN_VECTOR, STOP, GROUP, WORD, NO_BUCKET, NO_KEY, TWICE, FAIL };
+enum { UNDECLARED = 14 };
 enum { LAZY = 11, UNWAITED, OTHER_CALL }; /* on all ranks, but the last */
 enum {
     PEER = 1,
@@ -46,6 +47,7 @@ static en_status ring_submit(en_host *host, void *state, const en_bucket *bucket
     case WORD: host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, bucket->grad, bucket->param, 77); break;
     case NO_BUCKET: host->step(host, 0); break;
     case NO_KEY: host->num(host, 0); break;
+    case UNDECLARED: host->num(host, "period"); break;
     case FAIL: return EN_EUNSUPPORTED;
     default: break;
     }

@@ -98,6 +98,7 @@ static void test_same_sentence(void **state)
         {"", 3, "submit of misuse (rank 1, step 2, bucket 0)", "lin"},
         {"", 7, "submit of misuse (rank 1, step 2, bucket 0)", "not the host's"},
         {"", 8, "submit of misuse (rank 1, step 2, bucket 0)", "without a key"},
+        {"", 14, "submit of misuse (rank 1, step 2, bucket 0)", "called num for 'period', which its table"},
         {"", 11, "misuse (rank ", "has not changed the weights in # steps, though gradients were not #"},
         {"", 12, "misuse (rank ", "has started # operations that it never waited for, first the all-reduce"},
         {"", 13, "rank ", "broadcast of bucket # (weights, # elements of float#) in step #"},
