@@ -1,6 +1,6 @@
 /* kv_mean.c - two programs, each with data of its own, fit one line y = slope x + offset through psd.
  *
- *     psd --world-size=2 --strategy=ps-sync &
+ *     entrain psd --world-size=2 --strategy=ps-sync &
  *     ./kv_mean 0 & ./kv_mean 1                 (RANK [SERVER [STRATEGY]])
  *
  * Rank 0 has seen the left half of the line only, rank 1 the right half. The store averages their gradients

@@ -1,6 +1,6 @@
 /* client.h - psd as a key-value store for your own program: named tensors in, averaged and stepped ones out.
  *
- *     psd --world-size=2 --strategy=ps-sync            cc mine.c -lentrain -o mine; ./mine 0 & ./mine 1
+ *     entrain psd --world-size=2 --strategy=ps-sync    cc mine.c -lentrain -o mine; ./mine 0 & ./mine 1
  *
  * A store holds named float32 tensors and an optimizer. N programs ("ranks") work on them in five steps:
  * read some data, pull the weights, compute a gradient, push it, and the store updates the weights. When it

@@ -2,7 +2,7 @@
  *
  * A strategy is one .c file with two halves and no library behind it:
  *
- *     cc -shared -fPIC -I<include> mine.c -o mine.so        worker --strategy=./mine.so:period=8
+ *     cc -shared -fPIC -I<include> mine.c -o mine.so        entrain run --strategy=./mine.so:period=8
  *
  * Worker half. Each rank computes the gradient of the mean loss over its micro-batch, bucket by bucket, and
  * calls submit(bucket) as soon as a bucket is complete, while backward still runs. finish(bucket) comes

@@ -36,7 +36,7 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
 FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_addr --master_port --max_restarts --logdir
     --nodes --ntasks-per-node --fake --deps --list --gpus --ps-lite --torch --python --build --source --trace --page --write
     --only --repeat --algorithm --bytes --then-step --hosts --plot --minutes
-    --contract --what --size --test --cells --nproc-per-node""".split())
+    --contract --what --cflags --libs --size --test --cells --nproc-per-node""".split())
 OURS = ("make cc bench tests tools build entrain psd worker torchrun mpirun srun scp git cmake cd for python3 sudo "
         "examples").split()
 CUTS = {"run": "--data-dir={set}", "compare": "--data-dir={set}", "eval": "--data-dir={set}",
@@ -119,13 +119,32 @@ def promised(lines, here):
                 yield f"{line.strip()}: there is no {pattern}"
 
 
+def take_port():
+    """A port and what holds it, as tests/port.c does: no other test has it, and the kernel gives it to nobody."""
+    for i in range(12000):
+        port, hold = 20000 + (os.getpid() + i) * 47 % 12000, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            hold.bind(f"\0test-port-{port}")
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+            return port, hold
+        except OSError:
+            hold.close()
+    raise RuntimeError("no port from 20000 to 31999 is free")
+
+
+def installed(prefix):
+    """The environment of who has installed into a prefix of their own."""
+    pc = next(prefix.glob("lib/**/entrain.pc")).parent
+    return {**os.environ, "PATH": f"{prefix}/bin:{os.environ['PATH']}", "PKG_CONFIG_PATH": str(pc),
+            "LD_LIBRARY_PATH": str(pc.parent)}
+
+
 def run_block(lines, here, small, where):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    path = f"{small.parent}/prefix/bin:{os.environ['PATH']}"
+    port, hold = take_port()
     done = subprocess.run(["bash", "-c", script(lines, small, port)], cwd=here, stdout=subprocess.PIPE, timeout=300,
-                          stderr=subprocess.STDOUT, text=True, errors="replace", env={**os.environ, "PATH": path})
+                          stderr=subprocess.STDOUT, text=True, errors="replace", env=installed(small.parent / "prefix"))
+    hold.close()
     if done.returncode:
         return ["\n".join([f"{where}: exit {done.returncode}", *lines, done.stdout[-2000:]])]
     return [f"{where}: {what}" for what in promised(lines, here)]
@@ -170,11 +189,14 @@ def flags_of_help(build):
 
 def check_flags(pages, build):
     known, bad = flags_of_help(build), []
+    targets = re.search(r"\.PHONY: (.*)", (pages[0].parent / "Makefile").read_text())[1].split()
     for page in pages:
         for number, line in enumerate(page.read_text().splitlines(), 1):
             for flag in re.findall(r"(?<![\w-])--([a-z][a-z_-]*[a-z])", re.sub(r"--\w+-->", "", line)):
                 if flag.replace("_", "-") not in known and "--" + flag not in FOREIGN:
                     bad.append(f"{page.name}:{number}: --{flag} is in no --help")
+            bad += [f"{page.name}:{number}: make {target}: the Makefile has no such target"
+                    for target in re.findall(r"(?:^|`)make ([a-z]+)", line) if target not in targets]
     return bad
 
 
@@ -184,12 +206,9 @@ def check_installed(source, top):
     shutil.copytree(prefix / "share/doc/entrain/examples", work)
     for part in ("README.md", "docs/write-a-strategy.md", "examples/Makefile"):
         assert (prefix / "share/doc/entrain" / part).exists(), f"{part} is not installed"
-    pc = next(prefix.glob("lib/**/entrain.pc")).parent
-    env = {**os.environ, "PATH": f"{prefix}/bin:{os.environ['PATH']}", "PKG_CONFIG_PATH": str(pc),
-           "LD_LIBRARY_PATH": str(pc.parent)}
-    for line in ("cc kv_mean.c $(pkg-config --cflags --libs entrain) -o kv_mean && rm kv_mean",
-                 "cc -shared -fPIC $(pkg-config --cflags entrain) localsgd.c -o localsgd.so && rm localsgd.so",
-                 "make all", "entrain sim --strategy=./localsgd.so:period=8 --steps=8", "entrain --help | grep -q worker",
+    env = installed(prefix)
+    for line in ("cc $(pkg-config --cflags --libs entrain) kv_mean.c -o kv_mean && rm kv_mean", "make all",
+                 "entrain sim --strategy=./localsgd.so:period=8 --steps=8", "entrain --help | grep -q worker",
                  "entrain worker --help", "entrain psd --help"):
         done = subprocess.run(["bash", "-ec", line], cwd=work, env=env, capture_output=True, text=True)
         assert done.returncode == 0, f"{line}: {done.stdout[-500:]}{done.stderr}"
