@@ -120,6 +120,9 @@ static en_status run_row(scaling *s, row *r, int repeat)
              (long long)r->workers, repeat);
     EN_TRY(eni_trials_run(&s->trials, r->line, s->context, &trial, dir, &rate, &step));
     r->rates[r->n++] = rate;
+    if (r->line < 0 && !s->context->config->quiet) /* more rows than the live lines have room for */
+        fprintf(stderr, "%s %s, %lld worker%s: %.0f samples/s\n", r->is_strong ? "strong" : "weak",
+                r->strategy, (long long)r->workers, r->workers == 1 ? "" : "s", rate);
     return EN_OK;
 }
 

@@ -83,7 +83,10 @@ typedef struct sim_flag {
 
 static bool is_named(const sim_flag *flag, const char *name)
 {
-    return strlen(name) == flag->length && memcmp(name, flag->name, flag->length) == 0;
+    if (strlen(name) != flag->length) return false;
+    for (size_t i = 0; i < flag->length; i++) /* dashes and underscores are alike */
+        if (name[i] != (flag->name[i] == '_' ? '-' : flag->name[i])) return false;
+    return true;
 }
 
 /* -1: no number has this name. */
@@ -155,8 +158,10 @@ static en_status parse(sim_trial *t, int argc, char **argv)
                             word);
         const bool is_help = (dashes == 1 && *flag.name == 'h') || is_named(&flag, "help");
         if (is_help) t->wants_help = 1;
-        if (is_named(&flag, "storm")) t->wants_faults = 1;
-        if (is_help || is_named(&flag, "storm")) continue;
+        const bool is_storm =
+            is_named(&flag, "storm") && flag.name[flag.length] == '\0'; /* it has no value */
+        if (is_storm) t->wants_faults = 1;
+        if (is_help || is_storm) continue;
         const bool is_text = is_named(&flag, "strategy") || is_named(&flag, "straggler") ||
                              is_named(&flag, "promise") || is_named(&flag, "net");
         if (!is_text && number_of(&flag) < 0)
@@ -167,7 +172,7 @@ static en_status parse(sim_trial *t, int argc, char **argv)
                 word);
         const char *behind = flag.name + flag.length;
         flag.value = *behind != '\0' ? behind + (*behind == '=') : i + 1 < argc ? argv[i + 1] : NULL;
-        if (flag.value == NULL)
+        if (flag.value == NULL || (*behind == '\0' && strncmp(flag.value, "--", 2) == 0))
             return eni_fail(EN_EINVAL, "sim", "%.200s needs a value; --help lists the flags", word);
         EN_TRY(take_flag(t, &flag));
         i += *behind == '\0';
@@ -244,11 +249,9 @@ static void report(FILE *out, const sim_trial *t, const eni_sim_config *c, const
     const double model = (double)problem->problem.count * sizeof(float), batches = (double)c->micro_batches;
     const char *chosen = eni_options_canonical(c->options);
     fprintf(out, "strategy    %s%s%s\n", c->strategy->name, *chosen ? ":" : "", chosen);
-    if (t->net != NULL) {
-        char network[96];
-        eni_net_describe(t->net, network, sizeof network);
-        fprintf(out, "network     %s\n", network);
-    }
+    if (t->net != NULL)
+        fprintf(out, "network     %g MB/s (%g Mbit/s) a link, %g us of latency\n", t->rate_mb, 8 * t->rate_mb,
+                t->latency_us);
     fprintf(out, "loss        %.6g -> %.6g\n", eni_quadratic_loss(problem, problem->init),
             eni_quadratic_loss(problem, c->weights_out));
     fprintf(out, "time        %.3f ms, %.4f ms a step, %" PRIu64 " events\n",
@@ -319,7 +322,7 @@ static en_status try_faults(const sim_trial *t, eni_hook_guard *hooks, const en_
     for (uint64_t i = 0; i < (uint64_t)t->seeds; i++) {
         const en_status st = eni_fault_test(hooks, strategy, options, t->strategy, (eni_promise)promise,
                                             (uint64_t)t->seed + i, &f);
-        if (st == EN_EINVAL || st == EN_ENOMEM) return st; /* no seed is to blame */
+        if (st == EN_EINVAL && f.messages == 0) return st; /* refused before it ran: no seed is to blame */
         failed += st != EN_OK;
         if (first == EN_OK) first = st;
         if (failed == SHOWN) eni_log_set_level(-1); /* the others are counted */
@@ -340,6 +343,7 @@ static en_status try_faults(const sim_trial *t, eni_hook_guard *hooks, const en_
 static void tell_end(void *user, const char *sentence)
 {
     (void)user;
+    eni_log_set_level(ENI_LOG_INFO); /* a storm shows some of its seeds only */
     eni_error("sim", "%s", sentence);
 }
 

@@ -16,8 +16,9 @@ static const char *check_strategy(const char *text)
     static const char expected[] = "NAME or ./FILE.so, then :KEY=VALUE,.., as ssp:bound=3";
     const char *colon = text + eni_spec_head(text);
     if (colon == text || strcmp(colon, ":") == 0) return expected;
-    const bool is_name = strchr(text, '/') == NULL; /* a path may have commas */
-    if (is_name && strcspn(text, ",=") < (size_t)(colon - text))
+    const size_t name = strcspn(text, ",=");
+    const bool is_path = memchr(text, '/', name) != NULL; /* which may have commas */
+    if (!is_path && name < (size_t)(colon - text))
         return "NAME:KEY=VALUE,.. with a colon behind the name, as ssp:bound=3";
     for (const char *part = eni_spec_options(text); *part != '\0';) {
         size_t length = strcspn(part, ",");

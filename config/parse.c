@@ -7,6 +7,7 @@
 #include "config/keys.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
 
 /* One flag as it was written. */
@@ -120,6 +121,9 @@ static en_status read_line(scanner *line)
             only_args = true;
         else if (!only_args && word[0] == '-' && word[1] != '\0')
             EN_TRY(read_flag(line, word));
+        else if (!eni_is_text(word))
+            return eni_fail(EN_EINVAL, "config",
+                            "\"%.200s\" is not UTF-8, or has a control character; give a name without", word);
         else
             EN_TRY(eni_list_add(&line->config->args, word));
     }

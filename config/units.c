@@ -153,6 +153,7 @@ void eni_net_describe(const char *net, char *text_out, size_t bytes)
     int64_t delay_ns = 0;
     text_out[0] = '\0';
     if (!eni_net_parse(net, &rate, &delay_ns)) return;
+    if (rate == 0 && delay_ns == 0) snprintf(text_out, bytes, "as it is");
     if (rate > 0)
         eni_text_add(text_out, bytes, "%g MB/s (%g Mbit/s) each way%s", (double)rate / 1e6,
                      (double)rate * 8e-6, delay_ns > 0 ? ", " : "");

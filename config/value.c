@@ -105,8 +105,6 @@ static en_status set_text(const eni_key *key, const char *value, const char *pla
 {
     const char *expected = key->check != NULL ? key->check(value) : NULL;
     if (expected != NULL) return refuse(place, value, "cannot be read", expected);
-    if (!eni_is_text(value)) /* config.yaml could not be read back */
-        return refuse(place, value, "is not UTF-8, or has a control character", "a name without");
     char *copy = eni_strdup(value);
     if (copy == NULL) return EN_ENOMEM;
     eni_free(*out);
@@ -182,6 +180,8 @@ en_status eni_key_set(eni_config *config, int index, const char *value, const ch
     bool is_number = key->type == ENI_KEY_INT || key->type == ENI_KEY_REAL || key->type == ENI_KEY_TIME;
     if (*value == '\0' && !is_number) /* a number says its range */
         return refuse(place, value, "is empty", key->words != NULL ? key->words : "on or off");
+    if (!eni_is_text(value)) /* neither config.yaml nor result.json could hold it */
+        return refuse(place, value, "is not UTF-8, or has a control character", "a name without");
     if (is_unset(key, value, origin)) {
         *(int64_t *)out = 0;
         config->origin[index] = ENI_FROM_DEFAULT;

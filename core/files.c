@@ -66,6 +66,7 @@ FILE *eni_file_open(const char *path, const char *mode)
                     : mode[0] == 'a' ? O_WRONLY | O_CREAT | O_APPEND
                                      : O_RDWR;
     const int fd = open(path, how | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (fd >= 0) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK); /* it was for the open alone */
     FILE *file = fd < 0 ? NULL : fdopen(fd, mode);
     if (fd >= 0 && file == NULL) close(fd);
     return file;

@@ -64,7 +64,7 @@ static void write_line(int level, const char *subsystem, const char *text)
     struct tm local;
     char line[1400];
     const bool is_told = level <= ENI_LOG_WARN && log_state.launcher_fd >= 0;
-    const bool has_subsystem = log_state.level >= ENI_LOG_DEBUG && !is_told;
+    const bool has_subsystem = log_state.level >= ENI_LOG_DEBUG;
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &local);
     int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %c %s%s%s%s", local.tm_hour, local.tm_min,
@@ -107,7 +107,9 @@ void eni_log(int level, const char *subsystem, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     for (char *c = text; *c != '\0'; c++) /* what a stranger has sent must not look like a line of ours */
-        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+        if ((unsigned char)*c < ' ' || *c == 0x7f ||
+            ((unsigned char)*c == 0xc2 && (unsigned char)c[1] >> 5 == 4))
+            *c = '?';
     if (level == ENI_LOG_ERROR) keep_error(text);
     if (level <= log_state.level && log_state.sink != NULL)
         log_state.sink(log_state.user, level, subsystem, text);

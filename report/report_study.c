@@ -143,8 +143,12 @@ bool eni_study_has_holdout(const eni_study *study)
 
 bool eni_study_has_classes(const eni_study *study)
 {
-    return eni_study_summary(study, ENI_ANY, ENI_ANY, eni_metric_accuracy).n > 0 ||
-           eni_study_summary(study, ENI_ANY, ENI_ANY, eni_metric_loss).n == 0;
+    bool has_loss = false;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+        if (!isnan(eni_metric_accuracy(run))) return true;
+        has_loss = has_loss || !isnan(eni_metric_loss(run));
+    }
+    return !has_loss;
 }
 
 bool eni_study_is_real(const eni_study *study, size_t setting)

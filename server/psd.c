@@ -165,6 +165,7 @@ static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i
         .setup = &psd->setup,
         .index = psd->share.first + i,
         .nshards = psd->share.nshards,
+        .nown = psd->share.own,
         .nranks = psd->nranks,
         .is_client = psd->is_client,
         .epoch = world->epoch,

@@ -374,7 +374,7 @@ en_status eni_shard_start(const eni_shard_config *config, eni_shard **shard_out,
     EN_TRY_GOTO(eni_router_open(config->net, &config->listen, config->is_insecure, largest_partition(shard),
                                 &shard->router, bound_out),
                 close_shard);
-    EN_TRY_GOTO(eni_router_guard(shard->router, (uint32_t)config->nshards), close_shard);
+    EN_TRY_GOTO(eni_router_guard(shard->router, (uint32_t)config->nown), close_shard);
     if (!was_loaded) eni_shard_join_all(shard);
     EN_TRY_GOTO(shard->status, close_shard);
     if (pthread_create(&shard->thread, NULL, run_shard, shard) != 0) {

@@ -28,7 +28,8 @@ typedef struct eni_shard_config {
     eni_address listen; /* port 0 */
     bool is_insecure;
     const eni_setup *setup;
-    int32_t index, nshards;
+    int32_t index, nshards; /* of all psds .. */
+    int32_t nown;           /* .. and of this one */
     int32_t nranks;
     const uint8_t *is_client; /* (nranks) 0: this rank never calls (leader-only strategies) */
     uint32_t epoch;

@@ -202,6 +202,8 @@ static void test_commands(void **state)
         {"entrain", "sim --strategy=ring -n 0", {"--workers", "'0'", "1 .. 1024"}},
         {"entrain", "sim --strategy=ring --workers=2.5", {"--workers", "'2.5'", "whole number"}},
         {"entrain", "sim --strategy=ring -q", {"-q", "no such flag"}},
+        {"entrain", "sim --strategy=ps-sync --storm=off", {"--storm=off", "no such flag"}},
+        {"entrain", "sim --strategy --storm", {"--strategy", "needs a value"}},
         {"entrain", "sim --strategy=ring --lr", {"--lr", "needs a value"}},
         {"entrain", "sim --strategy=ring --net=rate:10gb", {"--net", "rate:10gb", "bit"}},
         {"entrain", "run --strategy=zzzzqq", {"no strategy zzzzqq", "`entrain strategies` lists them"}},
@@ -665,7 +667,7 @@ static void test_sim_takes_flags_of_run(void **state)
         const char *log = strstr(process_out(&p), "log         sha256 ");
         assert_non_null(log);
         snprintf(weights[i], sizeof weights[i], "%.90s", log);
-        assert_true((strstr(process_out(&p), "network     125 MB/s (1000 Mbit/s) each way, 20 us longer") !=
+        assert_true((strstr(process_out(&p), "network     125 MB/s (1000 Mbit/s) a link, 20 us of latency") !=
                      NULL) == (i == 0));
     }
     assert_string_equal(weights[0], weights[1]);

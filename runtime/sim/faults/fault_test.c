@@ -294,12 +294,14 @@ en_status eni_fault_test(eni_hook_guard *hooks, const en_strategy *strategy, con
                .options = options,
                .promise = promise,
                .key = {.seed = seed, .purpose = ENI_RNG_SIM, .rank = STREAM}};
+    const uint64_t before = figures->messages;
     en_status st = open_trial(&t);
     if (st == EN_OK) st = run_oracle(&t, figures);
     if (st == EN_OK && !t.broken && strategy->flags & EN_SYNCHRONOUS && isinf(t.bound))
         st = run_twice(&t, figures);
     if (st == EN_OK && t.broken) st = EN_EBUG;
-    if (st != EN_OK && st != EN_EINVAL)
+    const bool is_refused = st == EN_EINVAL && figures->messages == before; /* no seed is to blame */
+    if (st != EN_OK && !is_refused)
         eni_error("storm", "%s; repeat: entrain sim --storm --seed=%" PRIu64 " --strategy=%s --promise=%s",
                   t.broken ? t.broken : en_status_str(st), seed, spec, promises[promise]);
     eni_free(t.init);
