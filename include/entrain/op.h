@@ -163,8 +163,8 @@ static inline unsigned en_op_backward_reads(const en_op *op)
     switch (op->kind) {
     case EN_OP_CONV2D:
     case EN_OP_LINEAR:
-    case EN_OP_BATCHNORM: return EN_OP_READS_X | (op->flags & EN_OP_FUSE_RELU ? EN_OP_READS_Y : 0u);
-    case EN_OP_ADD: return op->flags & EN_OP_FUSE_RELU ? EN_OP_READS_Y : 0u;
+    case EN_OP_BATCHNORM: return EN_OP_READS_X | (op->flags & EN_OP_FUSE_RELU ? EN_OP_READS_Y : 0);
+    case EN_OP_ADD: return op->flags & EN_OP_FUSE_RELU ? EN_OP_READS_Y : 0;
     case EN_OP_RELU:
     case EN_OP_LOG_SOFTMAX: return EN_OP_READS_Y;
     case EN_OP_MSE: return EN_OP_READS_X;
