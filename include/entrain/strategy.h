@@ -7,8 +7,8 @@
  * Worker half. Each rank computes the gradient of the mean loss over its micro-batch, bucket by bucket, and
  * calls submit(bucket) as soon as a bucket is complete, while backward still runs. finish(bucket) comes
  * later, in the order of submit; after it, bucket->param holds the weights of the next step. Hooks run on
- * the rank's compute thread (in virtual time: its fiber), one at a time. Host operations return a request
- * at once and the host progresses them; only wait() waits.
+ * the rank's compute thread (in virtual time: its fiber), one at a time, and the host is called there only.
+ * Host operations return a request at once and the host progresses them; only wait() waits.
  *
  * Store half. It runs in psd, one thread per shard, or with EN_STORE_ON_RANKS beside every worker. Its unit
  * is the partition (bucket x shard). Hooks see host memory and never block.

@@ -30,6 +30,7 @@ static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket
     }
     host->hook.verdict = EN_OK;
     host->hook.has_refused = false;
+    atomic_store_explicit(&host->hook.thread, pthread_self(), memory_order_relaxed);
     eni_hook_enter(host->config.hooks, place);
 }
 
@@ -37,6 +38,7 @@ static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket
 static en_status end_hook(eni_host *host, en_status st)
 {
     eni_hook_leave(host->config.hooks);
+    if (atomic_load(&host->hook.is_called_beside)) host->hook.verdict = EN_EBUG;
     if (host->hook.verdict == EN_OK && (st == EN_ESTOP || st < 0 || st > EN_EBUG))
         eni_host_misuse(host, "returned %d, %s", st,
                         st == EN_ESTOP ? "which only the host may say: the budget is used up"
@@ -360,6 +362,7 @@ en_status eni_host_over(eni_host *host, bool is_early)
                         "%s (rank %d) has started %u operations that it never waited for, first the %s of "
                         "bucket %u: wait for every request, in the next step at the latest",
                         s->name, rank, host->requests.n, left->what, left->bucket->id);
+    if (atomic_load(&host->hook.is_called_beside)) return EN_EBUG; /* after the last hook */
     if (host->config.gpu != NULL || host->progress.steps == 0) return EN_OK;
     host->counters.param_crc = eni_host_param_crc(host);
     host->counters.is_unchanged = !is_early && host->progress.has_gradient && host->progress.steps > 1 &&

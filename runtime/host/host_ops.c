@@ -58,7 +58,7 @@ static en_vec host_vec(en_host *table, const char *name, const en_bucket *like)
 static en_vec host_slot(en_host *table, const en_bucket *bucket, int i)
 {
     eni_host *host = host_of(table);
-    if (i < 0 || i >= host->slots.noptimizer || !eni_host_knows(host, "slot", bucket)) return 0;
+    if (!eni_host_knows(host, "slot", bucket) || i < 0 || i >= host->slots.noptimizer) return 0;
     return eni_vec_of(host->slots.optimizer + (uint32_t)i, bucket->id);
 }
 
@@ -66,6 +66,7 @@ static en_vec host_slot(en_host *table, const en_bucket *bucket, int i)
 
 static bool has_key(eni_host *host, const char *operation, const char *key, bool is_text)
 {
+    if (!eni_host_is_on_thread(host, operation)) return false;
     if (key == NULL)
         eni_host_misuse(host, "called %s without a key", operation);
     else if (!eni_options_has(host->config.options, key, is_text))
@@ -91,6 +92,7 @@ static const char *host_text(en_host *table, const char *key)
 static uint64_t host_rand(en_host *table)
 {
     eni_host *host = host_of(table);
+    if (!eni_host_is_on_thread(host, "rand")) return 0;
     eni_rng_key key = {host->config.seed, ENI_RNG_STRATEGY, (uint32_t)host->config.world.rank,
                        host->now.step};
     return eni_rng_u64(&key, host->rand_calls++);
@@ -106,6 +108,7 @@ static void host_log(en_host *table, int level, const char *fmt, ...)
 {
     char text[512];
     va_list args;
+    if (!eni_host_is_on_thread(host_of(table), "log")) return;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
@@ -191,6 +194,7 @@ static bool is_in_arena(eni_host *host, const char *operation)
 static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b)
 {
     eni_host *host = host_of(table);
+    if (!eni_host_is_on_thread(host, "lin")) return EN_EBUG;
     if (!eni_vec_is_valid(host, x) || !eni_vec_is_valid(host, y) || eni_vec_bucket(x) != eni_vec_bucket(y)) {
         eni_host_misuse(host, "called lin on vectors that are not of one bucket");
         return EN_EBUG;
@@ -380,10 +384,22 @@ static en_req host_mean_step(en_host *table, const en_bucket *bucket)
     return start_coll(host, group, &op, bucket, 1);
 }
 
+static bool is_collective(eni_host *host, int op, const en_bucket *bucket)
+{
+    if (op >= EN_ALLREDUCE && op <= EN_BCAST) return true;
+    eni_host_misuse(host,
+                    "called coll on bucket %u with operation %d, which there is not; EN_ALLREDUCE, "
+                    "EN_REDUCE_SCATTER, EN_ALLGATHER, EN_REDUCE and EN_BCAST are %d to %d",
+                    bucket->id, op, EN_ALLREDUCE, EN_BCAST);
+    host->hook.verdict = EN_EINVAL;
+    return false;
+}
+
 static en_req host_coll(en_host *table, int op, int group, int what, const en_bucket *bucket, en_vec inout)
 {
     eni_host *host = host_of(table);
-    if (!eni_host_knows(host, "coll", bucket) || !eni_host_serves(host, "coll", group, what, 0))
+    if (!eni_host_knows(host, "coll", bucket) || !is_collective(host, op, bucket) ||
+        !eni_host_serves(host, "coll", group, what, 0))
         return REQUEST_REFUSED;
     const int who = find_group(host, group);
     if (who == NONE || !is_vector_of(host, "coll", bucket, inout)) return REQUEST_REFUSED;
@@ -419,18 +435,20 @@ static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket
         host->hook.verdict = EN_EINVAL;
         return REQUEST_REFUSED;
     }
+    const int nranks = host->config.world.nranks;
+    if (to < 0 || to >= nranks || from < 0 || from >= nranks) {
+        eni_host_misuse(host, "called sendrecv on bucket %u with ranks %d and %d of a world of %d",
+                        bucket->id, to, from, nranks);
+        host->hook.verdict = EN_EINVAL;
+        return REQUEST_REFUSED;
+    }
     const int who = find_group(host, EN_WORLD);
     if (who == NONE || !is_in_arena(host, "sendrecv")) return REQUEST_REFUSED;
     if (!is_vector_of(host, "sendrecv", bucket, out) || !is_vector_of(host, "sendrecv", bucket, in) ||
         !may_write(host, "sendrecv", in) || !may_send(host, "sendrecv", out))
         return REQUEST_REFUSED;
     note_write(host, in);
-    if (who == ALONE && to == 0 && from == 0)
-        return host_lin(table, in, 1, out, 0) == EN_OK ? 0 : REQUEST_REFUSED;
-    if (who == ALONE) {
-        eni_host_misuse(host, "called sendrecv with ranks %d and %d of a world of one", to, from);
-        return REQUEST_REFUSED;
-    }
+    if (who == ALONE) return host_lin(table, in, 1, out, 0) == EN_OK ? 0 : REQUEST_REFUSED;
     eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_SENDRECV, what, bucket, out);
     op.to = to;
     op.from = from;
@@ -623,6 +641,7 @@ en_status eni_host_wait(eni_host *host, en_req req)
 
 static en_status host_wait(en_host *table, en_req req)
 {
+    if (!eni_host_is_on_thread(host_of(table), "wait")) return EN_EBUG;
     return eni_host_wait(host_of(table), req);
 }
 

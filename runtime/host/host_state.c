@@ -32,6 +32,20 @@ void eni_host_misuse(eni_host *host, const char *fmt, ...)
     host->hook.verdict = EN_EBUG;
 }
 
+/* The thread may run beside the hook, or outlive it: nothing of the hook's is read or written here. */
+bool eni_host_is_on_thread(eni_host *host, const char *operation)
+{
+    if (pthread_equal(atomic_load_explicit(&host->hook.thread, memory_order_relaxed), pthread_self()))
+        return true;
+    if (!atomic_exchange(&host->hook.is_called_beside, true))
+        eni_error(
+            "host",
+            "%s (rank %d) called %s on a thread of its own: call the host in a hook, on the thread that "
+            "calls the hook",
+            host->config.strategy->name, host->config.world.rank, operation);
+    return false;
+}
+
 int eni_host_serves(eni_host *host, const char *operation, int group, int what, uint64_t word)
 {
     char why[160] = "";
@@ -53,6 +67,7 @@ int eni_host_serves(eni_host *host, const char *operation, int group, int what, 
 
 int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket)
 {
+    if (!eni_host_is_on_thread(host, operation)) return 0;
     const uintptr_t from = (uintptr_t)bucket - (uintptr_t)host->buckets; /* wraps for what lies before */
     const size_t size = sizeof *bucket;
     if (from % size == 0 && from / size < host->config.buckets->n) return 1;

@@ -14,6 +14,9 @@
 #ifndef HOST_HOST_STATE_H
 #define HOST_HOST_STATE_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "core/clock.h"
 #include "runtime/host/host.h"
 
@@ -43,9 +46,11 @@ typedef struct eni_request {
 
 /* The strategy's hook that runs. */
 typedef struct eni_host_hook {
-    eni_hook_place place; /* .hook NULL: none */
-    en_status verdict;    /* on it, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
-    bool has_refused;     /* in it the strategy has logged an error */
+    eni_hook_place place;         /* .hook NULL: none */
+    en_status verdict;            /* on it, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
+    bool has_refused;             /* in it the strategy has logged an error */
+    _Atomic(pthread_t) thread;    /* it runs there; the last one did */
+    atomic_bool is_called_beside; /* another thread has called the host */
 } eni_host_hook;
 
 /* The arena's slots by name. */
@@ -196,7 +201,11 @@ static inline void eni_host_return_to_hook(const eni_host *host)
  * .."), and makes it fail. */
 void eni_host_misuse(eni_host *host, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* 1 if `bucket` is one of the host's own; else misuse of `operation`. */
+/* Whether this is the thread of the hooks. Else it is misuse of `operation`, said once; the hook that runs, or
+ * the next one, fails with it. */
+bool eni_host_is_on_thread(eni_host *host, const char *operation);
+
+/* 1 if `bucket` is one of the host's own, on the thread of the hooks; else misuse of `operation`. */
 int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket);
 
 /* 1 if an operation for `group` that carries `what` and `word` can be; else the hook fails with EN_EINVAL, in

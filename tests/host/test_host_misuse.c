@@ -2,8 +2,11 @@
  * and bucket, whatever its hook returns; nothing that it hands in is used as an index or an address. */
 #include "runtime/host/host.h"
 
+#include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -67,9 +70,8 @@ static en_status alive(void *user)
 /* One step of a world of one, with two buckets; the first status that is none. */
 static en_status run_step(void)
 {
-    static const en_model_tensor tensors[] = {
-        {.name = "a", .offset = 0, .count = COUNT},
-        {.name = "b", .offset = COUNT, .count = COUNT}};
+    static const en_model_tensor tensors[] = {{.name = "a", .offset = 0, .count = COUNT},
+                                              {.name = "b", .offset = COUNT, .count = COUNT}};
     eni_host_config config = {
         .strategy = &bad,
         .world = {.size = sizeof(en_world), .rank = 2, .nranks = 3, .nlocal = 1, .nhosts = 1},
@@ -187,6 +189,25 @@ static en_status no_key(en_host *host, const en_bucket *bucket)
     return EN_OK;
 }
 
+static en_status no_operation(en_host *host, const en_bucket *bucket)
+{
+    host->coll(host, 77, EN_WORLD, EN_GRAD, bucket, bucket->grad);
+    return EN_OK;
+}
+
+/* Of the host's own, not of the contract. */
+static en_status inner_operation(en_host *host, const en_bucket *bucket)
+{
+    host->coll(host, 8, EN_WORLD, EN_GRAD, bucket, bucket->grad);
+    return EN_OK;
+}
+
+static en_status far_ranks(en_host *host, const en_bucket *bucket)
+{
+    host->sendrecv(host, EN_WORLD, EN_WEIGHTS, bucket, 3, bucket->grad, -1, bucket->param);
+    return EN_OK;
+}
+
 static en_status return_it(en_host *host, const en_bucket *bucket)
 {
     (void)host, (void)bucket;
@@ -250,6 +271,9 @@ static void test_what_is_not_there_yet_is_refused(void **state)
         misdeed misdeed;
         const char *words;
     } cases[] = {{"group", no_group, "called coll for EN_GROUP, and this run has no groups"},
+                 {"operation", no_operation, "called coll on bucket 1 with operation 77, which there is not"},
+                 {"inner", inner_operation, "called coll on bucket 1 with operation 8, which there is not"},
+                 {"far ranks", far_ranks, "called sendrecv on bucket 1 with ranks 3 and -1 of a world of 3"},
                  {"group 7", other_group, "called coll for group 7"},
                  {"sendrecv", local_sendrecv, "called sendrecv for EN_LOCAL"},
                  {"what", carries_nothing, "called sendrecv with 0 for what it carries"},
@@ -260,6 +284,77 @@ static void test_what_is_not_there_yet_is_refused(void **state)
         assert_int_equal(errors, 1);
     }
     in_submit = NULL;
+}
+
+/* ---- a thread of the plugin's own ---- */
+
+typedef struct stray {
+    en_host *host;
+    const en_bucket *bucket;
+    int call;
+} stray;
+
+enum { CALLS = 14 };
+
+/* NULL: it was told no. */
+static void *call_host(void *stray_)
+{
+    const stray *s = stray_;
+    en_host *h = s->host;
+    const en_bucket *b = s->bucket;
+    const en_vec grad = b->grad;
+    bool is_refused = true;
+    switch (s->call) {
+    case 0: is_refused = h->wait(h, h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, b, grad)) == EN_EBUG; break;
+    case 1: is_refused = h->wait(h, h->mean_step(h, b)) == EN_EBUG; break;
+    case 2: is_refused = h->sendrecv(h, EN_WORLD, EN_WEIGHTS, b, 0, grad, 0, b->param) != 0; break;
+    case 3: is_refused = h->call(h, EN_SERVERS, 1, EN_GRAD, b, grad, b->param, 0) != 0; break;
+    case 4: is_refused = h->wait(h, 1) == EN_EBUG; break;
+    case 5: is_refused = h->lin(h, grad, 1, b->param, 0) == EN_EBUG; break;
+    case 6: is_refused = h->step(h, b) == EN_EBUG; break;
+    case 7: is_refused = h->vec(h, "x", b) == 0; break;
+    case 8: is_refused = h->slot(h, b, 0) == 0; break;
+    case 9: is_refused = h->num(h, "period") == 0; break;
+    case 10: is_refused = h->text(h, "period")[0] == 0; break;
+    case 11: is_refused = h->rand(h) == 0; break;
+    case 12: is_refused = isnan(h->cost(h, EN_ALLREDUCE, b)); break;
+    default: h->log(h, 2, "from a thread"); break;
+    }
+    return is_refused ? NULL : stray_;
+}
+
+static int stray_call;
+
+static en_status from_a_thread(en_host *host, const en_bucket *bucket)
+{
+    stray s = {host, bucket, stray_call};
+    pthread_t thread;
+    void *taken;
+    for (int i = 0; i < 2; i++) { /* which is said once */
+        assert_int_equal(pthread_create(&thread, NULL, call_host, &s), 0);
+        pthread_join(thread, &taken);
+        assert_null(taken);
+    }
+    return EN_OK;
+}
+
+static void test_another_thread_is_refused(void **state)
+{
+    (void)state;
+    static const char *const names[CALLS] = {"coll", "mean_step", "sendrecv", "call", "wait", "lin",  "step",
+                                             "vec",  "slot",      "num",      "text", "rand", "cost", "log"};
+    for (stray_call = 0; stray_call < CALLS; stray_call++) {
+        char sentence[200];
+        snprintf(sentence, sizeof sentence,
+                 "bad (rank 2) called %s on a thread of its own: call the host in a hook, on the thread that "
+                 "calls the hook",
+                 names[stray_call]);
+        in_submit = from_a_thread;
+        assert_int_equal(run_step(), EN_EBUG);
+        in_submit = NULL;
+        assert_string_equal(said, sentence);
+        assert_int_equal(errors, 1);
+    }
 }
 
 static void test_failures_are_named_once(void **state)
@@ -288,8 +383,8 @@ static void test_failures_are_named_once(void **state)
 int main(void)
 {
     eni_log_set_sink(listen_to, NULL);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_misuse_is_named),
-                                       cmocka_unit_test(test_what_is_not_there_yet_is_refused),
-                                       cmocka_unit_test(test_failures_are_named_once)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_misuse_is_named), cmocka_unit_test(test_what_is_not_there_yet_is_refused),
+        cmocka_unit_test(test_another_thread_is_refused), cmocka_unit_test(test_failures_are_named_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

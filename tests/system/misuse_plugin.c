@@ -1,9 +1,11 @@
 /* misuse_plugin.c - three strategies that break the contract in the way that their option `deed` says, on rank
  * 1 at step 2 in bucket 0, or in psd: a real run must end with a line that names them, and no crash. */
+#include <pthread.h>
+
 #include "entrain/strategy.h"
 
 enum { UNKNOWN_REQUEST = 1, EVAL_99, FOREIGN_VECTOR, STOP, GROUP, WORD, NO_BUCKET, NO_KEY, TWICE, FAIL };
-enum { UNDECLARED = 14 };
+enum { UNDECLARED = 14, NO_OPERATION, OWN_THREAD };
 enum { LAZY = 11, UNWAITED, OTHER_CALL }; /* on all ranks, but the last */
 enum {
     PEER = 1,
@@ -27,6 +29,25 @@ static int deed_of(en_host *host, const en_bucket *bucket)
     return host->world->rank == 1 && bucket->id == 0 && bucket->step == 2 ? (int)host->num(host, "deed") : 0;
 }
 
+typedef struct call {
+    en_host *host;
+    const en_bucket *bucket;
+} call;
+
+static void *make_call(void *call_)
+{
+    const call *c = call_;
+    c->host->coll(c->host, EN_ALLREDUCE, EN_WORLD, EN_GRAD, c->bucket, c->bucket->grad);
+    return 0;
+}
+
+static void call_in_a_thread(en_host *host, const en_bucket *bucket)
+{
+    call c = {host, bucket};
+    pthread_t thread;
+    if (pthread_create(&thread, 0, make_call, &c) == 0) pthread_join(thread, 0);
+}
+
 static en_status ring_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
@@ -48,6 +69,8 @@ static en_status ring_submit(en_host *host, void *state, const en_bucket *bucket
     case NO_BUCKET: host->step(host, 0); break;
     case NO_KEY: host->num(host, 0); break;
     case UNDECLARED: host->num(host, "period"); break;
+    case NO_OPERATION: host->coll(host, 77, EN_WORLD, EN_GRAD, bucket, bucket->grad); break;
+    case OWN_THREAD: call_in_a_thread(host, bucket); break;
     case FAIL: return EN_EUNSUPPORTED;
     default: break;
     }
