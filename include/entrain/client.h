@@ -105,7 +105,8 @@ typedef struct en_client_options {
 
     double join_timeout; /* seconds to wait for psd and all ranks; 0: 60 */
     double peer_timeout; /* seconds of silence after which psd is dead; 0: 5 */
-    int interrupt_fd;    /* readable: every wait ends with EN_EINTR (a signalfd, an eventfd). 0: none */
+    int interrupt_fd; /* readable: every wait ends with EN_EINTR (a signalfd, an eventfd). 0: none. The client
+                            keeps a copy (dup) until it is closed; this one may be closed after open */
 
     /* Takes the log lines of the whole process from now on, instead of stderr; any thread, must not block.
      * level 0 error .. 4 trace; `text` is valid during the call. NULL: as it was. */

@@ -9,6 +9,7 @@
  * gradient, answered when the strategy says so. */
 #include "entrain/client.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
@@ -51,7 +52,7 @@ typedef struct eni_kv_tensor {
 } eni_kv_tensor;
 
 struct en_client {
-    int interrupt_fd; /* -1: none */
+    int interrupt_fd; /* our copy of the caller's; -1: none */
 
     /* tensors */
     uint32_t ntensors;
@@ -225,8 +226,6 @@ static en_status check_options(const en_client_options *o)
         o->join_timeout > LONGEST_TIMEOUT_S || o->peer_timeout > LONGEST_TIMEOUT_S)
         return invalid("join_timeout and peer_timeout", "seconds, at most a day");
     if (o->interrupt_fd < 0) return invalid("interrupt_fd", "a descriptor, or 0 for none");
-    if (o->interrupt_fd > 0 && fcntl(o->interrupt_fd, F_GETFD) < 0)
-        return invalid("interrupt_fd", "it is not open; give a descriptor, or 0 for none");
     if (o->flags & ~(uint32_t)(EN_CLIENT_NESTEROV | EN_CLIENT_TCP))
         return invalid("flags", "one is not known; EN_CLIENT_NESTEROV and EN_CLIENT_TCP are");
     return EN_OK;
@@ -405,6 +404,15 @@ static en_status open_all(en_client *client, const en_client_options *o)
     return start_alike(client, o);
 }
 
+/* The caller may close his, and the number be another file's by the next look at it. */
+static en_status copy_interrupt(en_client *client, const en_client_options *o)
+{
+    client->interrupt_fd = o->interrupt_fd > 0 ? fcntl(o->interrupt_fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (o->interrupt_fd == 0 || client->interrupt_fd >= 0) return EN_OK;
+    if (errno == EBADF) return invalid("interrupt_fd", "it is not open; give a descriptor, or 0 for none");
+    return eni_fail(EN_EIO, "kv", "cannot copy interrupt_fd: %s", strerror(errno));
+}
+
 en_status en_client_open(const en_client_options *options, en_client **client_out)
 {
     en_client_options o;
@@ -412,8 +420,8 @@ en_status en_client_open(const en_client_options *options, en_client **client_ou
     EN_TRY(read_options(options, &o));
     en_client *client = eni_alloc(sizeof *client);
     if (client == NULL) return EN_ENOMEM;
-    client->interrupt_fd = o.interrupt_fd > 0 ? o.interrupt_fd : -1;
-    const en_status st = open_all(client, &o);
+    en_status st = copy_interrupt(client, &o);
+    if (st == EN_OK) st = open_all(client, &o);
     if (st == EN_OK)
         *client_out = client;
     else
@@ -429,6 +437,7 @@ void en_client_close(en_client *client)
     eni_net_close(client->net);
     eni_arena_close(client->arena);
     eni_member_close(client->member);
+    if (client->interrupt_fd >= 0) close(client->interrupt_fd);
     free_schema(client);
     eni_free(client);
 }

@@ -210,6 +210,39 @@ static void test_interrupted(void **state)
     close_go(&s);
 }
 
+/* The number is another file's by then, one that is readable: nobody has asked for an end. */
+static int reused_rank(scene *s, int rank)
+{
+    en_client_tensor tensors[TENSORS];
+    en_client *client;
+    const uint64_t one = 1;
+    declare(tensors);
+    en_client_options options = options_of(s, rank, 1, tensors);
+    const int number = eventfd(0, EFD_CLOEXEC), spare = dup(number);
+    options.interrupt_fd = number;
+    REQUIRE(number > 0 && spare > 0);
+    REQUIRE(en_client_open(&options, &client) == EN_OK);
+    REQUIRE(dup2(eventfd(1, EFD_CLOEXEC), number) == number);
+    REQUIRE(en_client_status(client) == EN_OK);
+    REQUIRE(en_client_pull(client, W) == EN_OK && en_client_wait(client, W) == EN_OK);
+    REQUIRE(close(number) == 0);
+    REQUIRE(en_client_status(client) == EN_OK);
+    REQUIRE(en_client_pull(client, W) == EN_OK && en_client_wait(client, W) == EN_OK);
+    REQUIRE(write(spare, &one, sizeof one) == sizeof one);
+    REQUIRE(en_client_status(client) == EN_EINTR && en_client_pull(client, W) == EN_EINTR);
+    en_client_close(client);
+    return 0;
+}
+
+static void test_an_interrupt_that_is_closed(void **state)
+{
+    (void)state;
+    scene s;
+    process psd;
+    start_psd(&s, &psd, "ps-sync", 1, 1);
+    run_ranks(&s, &psd, reused_rank, 1, 1);
+}
+
 /* ---- wrong use ------------------------------------------------------------------------------------------
  */
 
@@ -321,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_psd_is_killed_over_tcp),
         cmocka_unit_test(test_a_rank_goes_without_a_word),
         cmocka_unit_test(test_interrupted),
+        cmocka_unit_test(test_an_interrupt_that_is_closed),
         cmocka_unit_test(test_a_gradient_that_is_not_finite),
         cmocka_unit_test(test_clumsy_calls_change_nothing),
         cmocka_unit_test(test_options_are_checked),
