@@ -12,6 +12,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
 #include "runtime/control/leader_state.h"
 #include "runtime/net/process.h"
@@ -450,6 +451,21 @@ static en_status take_join(eni_connection *connection, const eni_message *join)
     return EN_OK;
 }
 
+/* Names and values go into logs and files, so no member may write lines of its own there. */
+static bool check_text(eni_connection *connection)
+{
+    for (size_t i = 0; i < connection->nkey_values; i++) {
+        const eni_key_value *said = &connection->key_values[i];
+        const bool is_name = eni_is_text(said->key);
+        if (is_name && eni_is_text(said->value)) continue;
+        eni_leader_refuse(connection, EN_EINVAL,
+                          "the %s \"%.120s\" has a control character, or is not UTF-8: give it another %s",
+                          is_name ? "value of" : "name", said->key, is_name ? "one" : "name");
+        return false;
+    }
+    return true;
+}
+
 void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
     if (!check_numbers(leader, connection, join)) return;
@@ -457,7 +473,7 @@ void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_m
         eni_leader_refuse(connection, EN_ENOMEM, "the leader is out of memory");
         return;
     }
-    if (!check_place(leader, connection, join)) return;
+    if (!check_text(connection) || !check_place(leader, connection, join)) return;
     connection->stage = CONNECTION_JOINED;
     if (strcmp(join->host_id, leader->config.host_id) == 0 && join->pid != getpid())
         connection->process_fd = eni_process_watch(join->pid, join->born);

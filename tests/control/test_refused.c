@@ -16,7 +16,7 @@
 #include "runtime/control/message.h"
 
 /* Rank 1 by hand: JOIN as a member would send it. */
-static eni_link join_by_hand(const crew *c)
+static eni_link join_by_hand_with(const crew *c, const eni_key_value *said, uint32_t nsaid)
 {
     eni_link link;
     int fd;
@@ -26,7 +26,8 @@ static eni_link join_by_hand(const crew *c)
                         .nranks = 2,
                         .pid = 4711,
                         .host = "x",
-                        .host_id = "x/1"};
+                        .host_id = "x/1",
+                        .key_values = {.pair = said, .n = nsaid}};
     assert_int_equal(eni_tcp_connect(eni_leader_address(c->leader), crew_soon(), -1, &fd), EN_OK);
     eni_link_init(&link, fd);
     assert_int_equal(eni_message_put(&link, &join), EN_OK);
@@ -35,17 +36,23 @@ static eni_link join_by_hand(const crew *c)
     return link;
 }
 
-static void await_message(eni_link *link, uint32_t type)
+static eni_link join_by_hand(const crew *c)
+{
+    return join_by_hand_with(c, NULL, 0);
+}
+
+/* It may be the last one: the end of the stream is read with it. */
+static eni_message await_message(eni_link *link, uint32_t type)
 {
     eni_message m = {0};
     eni_span frame;
-    while (m.type != type) {
+    for (en_status st = EN_OK;; st = eni_link_read(link)) {
         while (eni_link_next(link, &frame) == EN_OK) {
             assert_int_equal(eni_message_get(frame.data, frame.bytes, &m, NULL), EN_OK);
-            if (m.type == type) return;
+            if (m.type == type) return m;
         }
+        assert_int_equal(st, EN_OK);
         assert_int_equal(eni_tcp_wait(link->fd, POLLIN, crew_soon(), -1), EN_OK);
-        assert_int_equal(eni_link_read(link), EN_OK);
     }
 }
 
@@ -185,10 +192,38 @@ static void a_repeated_claim_gets_the_same_answer(void **state)
     crew_fini(&c);
 }
 
+/* The token is right, and a name in it is no name. */
+static void assert_join_refused(const eni_key_value *said, const char *sentence)
+{
+    crew c;
+    crew_init(&c, 2);
+    assert_true(crew_start(&c));
+    eni_link link = join_by_hand_with(&c, said, 1);
+    eni_message refused = await_message(&link, ENI_CTL_REFUSED);
+    assert_int_equal(refused.status, EN_EINVAL);
+    if (strstr(refused.reason, sentence) == NULL) fail_msg("%s, not: %s", refused.reason, sentence);
+    eni_link_fini(&link);
+    crew_join(&c, 0, 2); /* its place is free for who belongs here */
+    assert_int_equal(c.hand[0].status, EN_OK);
+    assert_int_equal(c.hand[1].status, EN_OK);
+    assert_true(crew_bye(&c));
+    crew_fini(&c);
+}
+
+static void names_that_are_no_text_are_refused(void **state)
+{
+    (void)state;
+    static const char line[] = "tensor a\n09:00:00.000 E psd: no line of ours\x1b[2J";
+    assert_join_refused(&(eni_key_value){line, "number 0, shape (1)"}, "has a control character");
+    assert_join_refused(&(eni_key_value){"tensor \xc3(", "number 0, shape (1)"}, "is not UTF-8");
+    assert_join_refused(&(eni_key_value){"tensor a", "number 0\rshape (1)"}, "the value of \"tensor a\"");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_not_due_is_refused), cmocka_unit_test(numbers_out_of_order_are_refused),
-        cmocka_unit_test(broken_bytes_are_refused), cmocka_unit_test(a_repeated_claim_gets_the_same_answer)};
+        cmocka_unit_test(names_that_are_no_text_are_refused), cmocka_unit_test(broken_bytes_are_refused),
+        cmocka_unit_test(a_repeated_claim_gets_the_same_answer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
