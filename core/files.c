@@ -11,9 +11,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/memory.h"
+
+static const int64_t say_again_ns = 10 * ENI_SECOND;
 
 en_status eni_files_need(size_t needed, const char *who)
 {
@@ -26,6 +29,30 @@ en_status eni_files_need(size_t needed, const char *who)
     return eni_fail(EN_EUNSUPPORTED, "files",
                     "%s needs %zu open files, and this process may have %llu: raise it with ulimit -n %zu",
                     who, needed, (unsigned long long)files.rlim_cur, needed);
+}
+
+bool eni_files_are_short(int error, const char *who, int64_t *next_ns)
+{
+    struct rlimit files = {0};
+    if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return false;
+    const int64_t now_ns = eni_now_ns();
+    if (now_ns < *next_ns) return true;
+    *next_ns = now_ns + say_again_ns;
+    getrlimit(RLIMIT_NOFILE, &files);
+    if (error == EMFILE)
+        eni_warn(
+            "files",
+            "%s can let nobody in: all %llu files that this process may open are open; who connects waits "
+            "until one is closed. A higher ulimit -n gives it more",
+            who, (unsigned long long)files.rlim_cur);
+    else if (error == ENFILE)
+        eni_warn("files",
+                 "%s can let nobody in: all files that this machine may open are open; who connects waits "
+                 "until one is closed. sysctl fs.file-max gives it more",
+                 who);
+    else
+        eni_warn("files", "%s can let nobody in for now: the kernel has no memory for a connection", who);
+    return true;
 }
 
 /* ---- a file is replaced -------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -15,6 +16,11 @@
  * ranks") needs them. EN_EUNSUPPORTED with one sentence where that is not enough: a poll(2) of more
  * descriptors than the limit fails for ever. Any thread. */
 en_status eni_files_need(size_t needed, const char *who);
+
+/* Whether accept(2) failed with `error` for want of a descriptor, or of memory for one. Then those who come wait
+ * in the kernel's queue, and the caller too, for a moment: to try again at once is to try all the time. It is
+ * said with the limit and the remedy, every 10 s at most: *next_ns (0 at first) is when it may be said again. */
+bool eni_files_are_short(int error, const char *who, int64_t *next_ns);
 
 /* fopen(path, mode) for a file of ours, of which a mode of "w", "a" or "r+" makes or changes it: a symbolic link
  * that somebody else has put there is not followed (ELOOP), nobody is waited for at the end of a pipe, and no child has the

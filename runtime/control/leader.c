@@ -25,6 +25,7 @@ enum { POLL_WAKE, POLL_LISTEN, POLL_CONNECTIONS };
 enum { SPARE_CONNECTIONS = 64, OTHER_FILES = 64, TICK_MS = 100, SOON_MS = 10 };
 static const int64_t unauthenticated_ns = 5 * ENI_SECOND; /* how long a connection may stay without a JOIN */
 static const int64_t turn_ns = 100 * ENI_MILLI;           /* and in any crowd */
+static const int64_t breath_ns = 100 * ENI_MILLI;         /* while nobody can be let in */
 static const int64_t last_words_ns =
     50 * ENI_MILLI; /* what a process sent before it ended may be on its way */
 
@@ -199,6 +200,19 @@ static eni_connection *next_connection(eni_leader *leader, bool *is_full_out)
     return oldest;
 }
 
+/* poll(2) would say at once that somebody waits. */
+static void cannot_accept(eni_leader *leader, int error)
+{
+    eni_leader_listener *listener = &leader->listener;
+    const int64_t now_ns = eni_now_ns();
+    listener->closed_ns = now_ns + breath_ns;
+    if (eni_files_are_short(error, "the leader of this run", &listener->say_short_ns) ||
+        now_ns < listener->say_short_ns)
+        return;
+    listener->say_short_ns = INT64_MAX;
+    eni_error("leader", "accept failed: %s", strerror(error));
+}
+
 /* After all connections were served, so that those who are still unauthenticated peers have had their turn.
  */
 static void accept_all(eni_leader *leader)
@@ -206,7 +220,9 @@ static void accept_all(eni_leader *leader)
     bool is_full;
     for (eni_connection *connection; (connection = next_connection(leader, &is_full)) != NULL || is_full;) {
         int fd;
-        if (eni_tcp_accept(leader->listener.fd, 0, -1, &fd) != EN_OK) return;
+        const int error = eni_tcp_accept_now(leader->listener.fd, &fd);
+        if (error != 0 && error != EAGAIN) cannot_accept(leader, error);
+        if (error != 0) return;
         if (connection == NULL || connection->stage != CONNECTION_FREE) {
             if (!leader->listener.has_warned_full)
                 eni_warn("leader", "too many connections: closing unauthenticated ones");
@@ -319,7 +335,8 @@ static void wait_events(eni_leader *leader)
     int wait_ms = TICK_MS;
     set[POLL_WAKE] = (struct pollfd){leader->loop.wake_fd, POLLIN, 0};
     bool is_full;
-    const bool has_room = next_connection(leader, &is_full) != NULL || is_full;
+    const bool has_room =
+        leader->listener.closed_ns <= eni_now_ns() && (next_connection(leader, &is_full) != NULL || is_full);
     set[POLL_LISTEN] = (struct pollfd){has_room ? leader->listener.fd : -1, POLLIN, 0};
     for (size_t i = 0; i < leader->nconnections; i++) {
         eni_connection *connection = &leader->connections[i];

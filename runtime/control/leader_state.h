@@ -113,6 +113,8 @@ typedef struct eni_leader_loop {
 typedef struct eni_leader_listener {
     int fd;
     bool has_warned_full; /* once is enough: unauthenticated peers must not fill a log */
+    int64_t closed_ns;    /* accept failed, and would again: not before then */
+    int64_t say_short_ns; /* core/files.h */
     eni_log_limit refusals;
 } eni_leader_listener;
 

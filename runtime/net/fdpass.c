@@ -13,6 +13,7 @@
 
 #include "core/clock.h"
 #include "core/digest.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/try.h"
 #include "runtime/net/pending.h"
@@ -244,9 +245,12 @@ en_status eni_fdpass_recv(int fd, int fds_out[ENI_FDPASS_MAX], size_t *nfds_out,
 
 void eni_fdpass_serve(int listen_fd, int fd, int stop_fd)
 {
+    int64_t say_short_ns = 0;
     while (eni_tcp_wait(listen_fd, POLLIN, INT64_MAX, stop_fd) != EN_EPEER) {
-        const int peer = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (peer < 0) { /* perhaps for want of descriptors: who asks waits in the kernel's queue */
+        int peer;
+        const int error = eni_tcp_accept_now(listen_fd, &peer);
+        if (error != 0) {
+            eni_files_are_short(error, "the rank that has read the data", &say_short_ns);
             eni_tcp_wait(-1, 0, eni_now_ns() + retry_ns, stop_fd);
             continue;
         }

@@ -2,14 +2,13 @@
 #include "runtime/net/pending.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/files.h"
 #include "core/try.h"
 #include "runtime/net/tcp.h"
 
@@ -51,18 +50,15 @@ static bool has_room(const eni_pending *pending)
 static en_status let_in(eni_pending *pending)
 {
     while (has_room(pending)) {
-        const int fd = accept4(pending->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        const int error = errno;
-        if (fd < 0 && (error == EAGAIN || error == EINTR || error == ECONNABORTED || error == EPROTO))
-            return EN_OK;
-        const int is_short =
-            fd < 0 && (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM);
-        if (fd < 0 && !is_short) return eni_fail(EN_EIO, "pending", "accept failed: %s", strerror(error));
+        int fd;
+        const int error = eni_tcp_accept_now(pending->listen_fd, &fd);
+        if (error == EAGAIN) return EN_OK;
+        const bool is_short =
+            error != 0 && eni_files_are_short(error, "this process", &pending->say_short_ns);
+        if (error != 0 && !is_short) return eni_fail(EN_EIO, "pending", "accept failed: %s", strerror(error));
         if (pending->n == ENI_PENDING_MAX || (is_short && pending->n > 0))
             drop(pending, 0, "said nothing while others came");
         if (is_short) return EN_ETIMEOUT;
-        const int one = 1; /* AF_UNIX has no such option, and needs none */
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         pending->peer[pending->n++] =
             (eni_pending_peer){.fd = fd, .until_ns = eni_now_ns() + pending->timeout_ns};
     }

@@ -33,6 +33,7 @@ typedef struct eni_pending {
     uint64_t dropped; /* closed before they had said anything of that length */
     eni_pending_peer peer[ENI_PENDING_MAX];
     eni_log_limit limit;
+    int64_t say_short_ns; /* core/files.h */
 } eni_pending;
 
 /* The next connection whose hello is complete: *fd_out, non-blocking, is the caller's, `said_out` has the

@@ -428,18 +428,23 @@ en_status eni_tcp_connect(const eni_address *address, int64_t deadline_ns, int a
     }
 }
 
+int eni_tcp_accept_now(int listen_fd, int *fd_out)
+{
+    const int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) return errno == EINTR || errno == ECONNABORTED || errno == EPROTO ? EAGAIN : errno;
+    const int one = 1; /* AF_UNIX has no such option, and needs none */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    *fd_out = fd;
+    return 0;
+}
+
 en_status eni_tcp_accept(int listen_fd, int64_t deadline_ns, int abort_fd, int *fd_out)
 {
     for (;;) {
         EN_TRY(eni_tcp_wait(listen_fd, POLLIN, deadline_ns, abort_fd));
-        int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd >= 0) {
-            set_option(fd, IPPROTO_TCP, TCP_NODELAY);
-            *fd_out = fd;
-            return EN_OK;
-        }
-        if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
-        return eni_fail(EN_EIO, "tcp", "accept failed: %s", strerror(errno));
+        const int error = eni_tcp_accept_now(listen_fd, fd_out);
+        if (error == 0) return EN_OK;
+        if (error != EAGAIN) return eni_fail(EN_EIO, "tcp", "accept failed: %s", strerror(error));
     }
 }
 

@@ -62,6 +62,10 @@ const char *eni_tcp_failure(int error);
 /* Logs why `tries` attempts since then have failed, the last one with `error`. */
 void eni_tcp_explain(int level, const eni_address *address, int error, int tries, int64_t since_ns);
 
+/* A connection that waits in the kernel's queue; never blocks, logs nothing. 0 and *fd_out; else an errno, EAGAIN:
+ * there is none. */
+int eni_tcp_accept_now(int listen_fd, int *fd_out);
+
 /* Waits for one connection. EN_ETIMEOUT is not logged: the caller knows for whom it waited. */
 en_status eni_tcp_accept(int listen_fd, int64_t deadline_ns, int abort_fd, int *fd_out);
 

@@ -21,6 +21,7 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "runtime/net/fdpass.h"
 
 static int64_t soon(void)
@@ -250,6 +251,14 @@ static void another_user_with_the_name_is_not_asked(void **state)
     close(end[0]);
 }
 
+static _Atomic int said_short;
+
+static void count_short(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)user, (void)level, (void)subsystem;
+    said_short += strstr(text, "can let nobody in: all 3 files that this process may open are open") != NULL;
+}
+
 /* Who cannot accept for want of descriptors does not turn in circles, and goes on when there are some. */
 static void a_giver_without_descriptors_waits(void **state)
 {
@@ -264,6 +273,8 @@ static void a_giver_without_descriptors_waits(void **state)
     int64_t pid;
     snprintf(name, sizeof name, "entrain-full-%d", (int)getpid());
     assert_int_equal(eni_fdpass_claim(name, &g.listener), EN_OK);
+    said_short = 0;
+    eni_log_set_sink(count_short, NULL);
     const pid_t child = fork();
     if (child == 0) _exit(eni_fdpass_ask(name, soon(), -1, &got, &pid) == EN_OK ? 0 : 1);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -280,7 +291,9 @@ static void a_giver_without_descriptors_waits(void **state)
     close(g.listener);
     close(g.fd);
     close(g.stop);
+    eni_log_set_sink(NULL, NULL);
     assert_true(used.tv_sec == 0 && used.tv_nsec < 60 * ENI_MILLI);
+    assert_int_equal(said_short, 1);
 }
 
 int main(void)
