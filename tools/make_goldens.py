@@ -15,8 +15,12 @@ The definition, so that nothing but the weights has to be stored:
             library version does not show. Gradients at step t are those at the weights of step t
             *rounded to float32*, which is what the file holds.
 
-Files: NETWORK-weights-STEP.safetensors, NETWORK-grads-STEP.safetensors, and goldens.json with the losses.
---check takes the starting weights from the folder: another torch may draw other ones.
+  operations  batch normalisation (forward, running statistics, backward), pooling by maxima and means: in float64 on
+            float32 numbers, (N, H, W, C), many of them equal so that a pooling has to choose
+
+Files: NETWORK-weights-STEP.safetensors, NETWORK-grads-STEP.safetensors, goldens.json with the losses, and ops.json
+with the operations, for tests/ops/test_gradients.c.
+--check takes the starting weights and the operations' inputs from the folder: another torch may draw other ones.
 """
 import argparse
 import gzip
@@ -61,6 +65,19 @@ class Mlp(torch.nn.Module):
 
     def loss(self, x, target):
         return F.cross_entropy(self.fc2(F.relu(self.fc1(x.flatten(1)))), target)
+
+
+MAXPOOL, BATCHNORM, AVGPOOL = 4, 12, 14  # kinds, and flags: include/entrain/op.h
+FUSE_RELU = 2
+OPS = {
+    "batchnorm": dict(kind=BATCHNORM, flags=0, n=3, h=4, w=3, c=5),
+    "batchnorm of two values": dict(kind=BATCHNORM, flags=0, n=2, h=1, w=1, c=4),
+    "batchnorm and relu": dict(kind=BATCHNORM, flags=FUSE_RELU, n=2, h=3, w=4, c=3),
+    "maxpool 3x3": dict(kind=MAXPOOL, n=2, h=7, w=6, c=3, kernel=3, stride=2, pad=1),
+    "avgpool 3x3": dict(kind=AVGPOOL, n=2, h=7, w=6, c=3, kernel=3, stride=2, pad=1),
+    "avgpool 2x2": dict(kind=AVGPOOL, n=1, h=4, w=5, c=2, kernel=2, stride=2, pad=0),
+    "mean of the image": dict(kind=AVGPOOL, n=3, h=4, w=5, c=3, kernel=0, stride=0, pad=0),
+}
 
 
 NETWORKS = {"convnet": Convnet, "mlp": Mlp}
@@ -108,6 +125,59 @@ def train(network, start, data):
     return losses, weights, grads, loss_at
 
 
+def numbers(tensor):
+    """As a list that float32 takes back to the bit; images as (N, H, W, C)."""
+    tensor = tensor.detach().permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor.detach()
+    return [float(f"{value:.9g}") for value in tensor.flatten().float().tolist()]
+
+
+def of_op(facts, key, shape=None):
+    """A tensor of an operation in float64, as PyTorch orders it."""
+    values = torch.tensor(facts[key], dtype=torch.float32).double()
+    return values if shape is None else values.reshape(shape).permute(0, 3, 1, 2).contiguous()
+
+
+def inputs_of(facts):
+    """What the operation starts from, drawn."""
+    n, h, w, c = (facts[side] for side in "nhwc")
+    drawn = dict(facts, x=numbers(torch.randn(n * h * w * c)))
+    if facts["kind"] == MAXPOOL:
+        drawn["x"] = [round(value * 2) / 2 for value in drawn["x"]]
+    if facts["kind"] == BATCHNORM:
+        for key in ("weight", "bias", "mean"):
+            drawn[key] = numbers(torch.randn(c))
+        drawn.update(var=numbers(torch.rand(c) + 0.5), batches=7)
+    return drawn
+
+
+def op_goldens(facts):
+    """The inputs with what PyTorch makes of them; dy is drawn here where it is not there yet."""
+    n, h, w, c = (facts[side] for side in "nhwc")
+    x = of_op(facts, "x", (n, h, w, c)).requires_grad_()
+    result, norm = dict(facts), None
+    if facts["kind"] == BATCHNORM:
+        norm = torch.nn.BatchNorm2d(c).double()
+        norm.load_state_dict({"weight": of_op(facts, "weight"), "bias": of_op(facts, "bias"),
+                              "running_mean": of_op(facts, "mean"), "running_var": of_op(facts, "var"),
+                              "num_batches_tracked": torch.tensor(facts["batches"])})
+        y = norm(x)
+        y = F.relu(y) if facts["flags"] & FUSE_RELU else y
+    elif facts["kind"] == MAXPOOL:
+        y = F.max_pool2d(x, facts["kernel"], facts["stride"], facts["pad"])
+    elif facts["kernel"]:
+        y = F.avg_pool2d(x, facts["kernel"], facts["stride"], facts["pad"])
+    else:
+        y = F.adaptive_avg_pool2d(x, 1)
+    shape = [y.shape[i] for i in (0, 2, 3, 1)]
+    result.setdefault("dy", numbers(torch.randn(y.numel())))
+    y.backward(of_op(result, "dy", shape))
+    result.update(y=numbers(y), dx=numbers(x.grad))
+    if norm:
+        result.update(dw=numbers(norm.weight.grad), db=numbers(norm.bias.grad), mean_then=numbers(norm.running_mean),
+                      var_then=numbers(norm.running_var), batches_then=int(norm.num_batches_tracked))
+    return result
+
+
 def compute(data, starts):
     """All goldens as ({file name: tensors}, json)."""
     files = {}
@@ -134,13 +204,24 @@ def stored_starts(folder):
     return {name: safetensors.torch.load_file(folder / f"{name}-weights-0.safetensors") for name in NETWORKS}
 
 
-def write(folder, files, facts):
+def fresh_ops():
+    torch.manual_seed(SEED)
+    return {name: inputs_of(facts) for name, facts in OPS.items()}
+
+
+def stored_ops(folder):
+    return json.loads((folder / "ops.json").read_text())
+
+
+def write(folder, files, facts, ops):
     folder.mkdir(parents=True, exist_ok=True)
     for name, tensors in files.items():
         safetensors.torch.save_file(tensors, folder / name, metadata={"format": "pt"})
     (folder / "goldens.json").write_text(json.dumps(facts, indent=1) + "\n")
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(op)}" for name, op in ops.items())
+    (folder / "ops.json").write_text("{" + lines + "}\n")
     size = sum(path.stat().st_size for path in folder.iterdir())
-    print(f"{folder}: {len(files) + 1} files, {size / 1e6:.1f} MB, torch {facts['torch']}")
+    print(f"{folder}: {len(files) + 2} files, {size / 1e6:.1f} MB, torch {facts['torch']}")
 
 
 def gap(new, old):
@@ -151,7 +232,7 @@ def gap(new, old):
     return ((new - old).abs().max() / old.abs().max()).item()
 
 
-def check(folder, files, facts):
+def check(folder, files, facts, ops):
     """Prints the worst gap; returns the number of things that drifted."""
     stored = json.loads((folder / "goldens.json").read_text())
     gaps = {}
@@ -166,6 +247,10 @@ def check(folder, files, facts):
         old = stored["networks"][name]
         gaps[f"{name} losses"] = gap(new["losses"], old["losses"])
         gaps[f"{name} loss_at"] = gap(list(new["loss_at"].values()), list(old["loss_at"].values()))
+    for name, op in stored_ops(folder).items():
+        for key in op:
+            if isinstance(op[key], list):
+                gaps[f"{name}: {key}"] = gap(ops[name][key], op[key])
     drifted = {what: size for what, size in gaps.items() if not size <= TOLERANCE}
     for what, size in drifted.items():
         print(f"drift: {what}: {size:.2g}, at most {TOLERANCE:g} is allowed")
@@ -185,9 +270,11 @@ def main():
     options = parser.parse_args()
     data = load_data(options.data)
     if options.out:
-        write(options.out, *compute(data, fresh_starts()))
+        ops = {name: op_goldens(facts) for name, facts in fresh_ops().items()}
+        write(options.out, *compute(data, fresh_starts()), ops)
         return 0
-    return 1 if check(options.check, *compute(data, stored_starts(options.check))) else 0
+    ops = {name: op_goldens(facts) for name, facts in stored_ops(options.check).items()}
+    return 1 if check(options.check, *compute(data, stored_starts(options.check)), ops) else 0
 
 
 if __name__ == "__main__":

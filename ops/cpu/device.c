@@ -69,6 +69,7 @@ static void run_images(const en_plan *plan, const en_args *args, int64_t from, i
     op.x.n = to - from;
     if (op.x.n == 0) return;
     if (part.x) part.x = (const float *)part.x + at_x;
+    if (part.x2) part.x2 = (const float *)part.x2 + at_x;
     if (part.dx) part.dx = (float *)part.dx + at_x;
     if (part.y) part.y = (float *)part.y + at_y;
     if (part.dy) part.dy = (float *)part.dy + at_y;
@@ -114,6 +115,8 @@ static const eni_cpu_kernel *find_kernel(const en_op *op)
     case EN_OP_CONV2D: return &eni_cpu_conv;
     case EN_OP_LINEAR: return &eni_cpu_linear;
     case EN_OP_RELU:
+    case EN_OP_ADD:
+    case EN_OP_AVGPOOL:
     case EN_OP_FLATTEN: return &images;
     case EN_OP_MAXPOOL:
     case EN_OP_RELU_MAXPOOL: return eni_cpu_pool_fits(op) ? &eni_cpu_pool : NULL;
@@ -196,8 +199,8 @@ static en_status cpu_forward(en_plan *plan, const en_args *args)
 
 static en_status cpu_backward_weights(en_plan *plan, const en_args *args)
 {
-    const int has_weights = plan->kernel && plan->kernel->backward_weights;
-    if (!has_weights || plan->op.flags & EN_OP_FORWARD_ONLY) return EN_EUNSUPPORTED;
+    if (en_op_weights(&plan->op) == 0 || plan->op.flags & EN_OP_FORWARD_ONLY) return EN_EUNSUPPORTED;
+    if (!plan->kernel) return eni_ref_kernel_find(plan->op.kind)->backward_weights(&plan->op, args);
     return plan->kernel->backward_weights(plan, args);
 }
 

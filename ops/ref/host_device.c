@@ -18,6 +18,9 @@ static const eni_ref_kernel *const kernels[EN_OP_KINDS] = {
     [EN_OP_NLL] = &eni_ref_nll,
     [EN_OP_CROSS_ENTROPY] = &eni_ref_cross_entropy,
     [EN_OP_MSE] = &eni_ref_mse,
+    [EN_OP_BATCHNORM] = &eni_ref_batchnorm,
+    [EN_OP_ADD] = &eni_ref_add,
+    [EN_OP_AVGPOOL] = &eni_ref_avgpool,
 };
 
 const eni_ref_kernel *eni_ref_kernel_find(uint32_t kind)
@@ -45,7 +48,7 @@ en_status eni_ref_check(const en_op *op, const char *device)
     if (!eni_ref_kernel_find(op->kind) || op->dtype != EN_F32)
         return eni_fail(EN_EUNSUPPORTED, device,
                         "no operation of kind %u on type %u; float32 and kinds 1 to %d are known", op->kind,
-                        op->dtype, EN_OP_MSE);
+                        op->dtype, EN_OP_KINDS - 1);
     return eni_ref_check_sense(op, device);
 }
 

@@ -19,14 +19,44 @@ static en_status check_shape(const en_op *op, const char *device)
         (long long)op->stride_w, (long long)op->pad_h, (long long)op->pad_w);
 }
 
+/* Beside those that every operation has. */
+static uint32_t flags_of(uint32_t kind)
+{
+    switch (kind) {
+    case EN_OP_CONV2D:
+    case EN_OP_LINEAR: return EN_OP_BIAS | EN_OP_FUSE_RELU;
+    case EN_OP_BATCHNORM: return EN_OP_BIAS | EN_OP_FUSE_RELU | EN_OP_FUSE_ADD;
+    case EN_OP_ADD: return EN_OP_FUSE_RELU;
+    default: return 0;
+    }
+}
+
+static en_status check_batchnorm(const en_op *op, const char *device)
+{
+    if (!(op->flags & EN_OP_BIAS))
+        return eni_fail(EN_EINVAL, device,
+                        "a batch normalisation always has weights and biases: it wants the flag %d",
+                        EN_OP_BIAS);
+    if (!(op->eps >= 0 && op->momentum >= 0 && op->momentum <= 1))
+        return eni_fail(EN_EINVAL, device,
+                        "a batch normalisation with eps %g and momentum %g: 1e-5 and 0.1 are usual",
+                        (double)op->eps, (double)op->momentum);
+    if (op->x.n * op->x.h * op->x.w == 1 && !(op->flags & EN_OP_FORWARD_ONLY))
+        return eni_fail(
+            EN_EINVAL, device,
+            "a batch normalisation of one value a channel (1 sample of 1 x 1, %lld channels): that has no "
+            "variance; train on larger batches, or drop the last one (--drop-last)",
+            (long long)op->x.c);
+    return EN_OK;
+}
+
 en_status eni_ref_check_sense(const en_op *op, const char *device)
 {
     EN_TRY(check_shape(op, device));
-    const uint32_t layer = EN_OP_BIAS | EN_OP_FUSE_RELU, any = EN_OP_NO_DX | EN_OP_FORWARD_ONLY;
-    const int has_weights = op->kind == EN_OP_CONV2D || op->kind == EN_OP_LINEAR;
-    if (op->flags & ~(has_weights ? layer | any : any))
+    if (op->flags & ~(flags_of(op->kind) | EN_OP_NO_DX | EN_OP_FORWARD_ONLY))
         return eni_fail(EN_EUNSUPPORTED, device, "operation %u does not have all of the flags %u", op->kind,
                         op->flags);
+    if (op->kind == EN_OP_BATCHNORM) EN_TRY(check_batchnorm(op, device));
     const int pools = op->kind == EN_OP_MAXPOOL || op->kind == EN_OP_RELU_MAXPOOL;
     if (pools && op->kernel_h * op->kernel_w > 255)
         return eni_fail(EN_EUNSUPPORTED, device,

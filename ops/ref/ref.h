@@ -19,7 +19,7 @@ typedef struct eni_ref_kernel {
 } eni_ref_kernel;
 
 extern const eni_ref_kernel eni_ref_conv, eni_ref_relu, eni_ref_pool, eni_ref_flatten, eni_ref_log_softmax,
-    eni_ref_nll, eni_ref_cross_entropy, eni_ref_mse;
+    eni_ref_nll, eni_ref_cross_entropy, eni_ref_mse, eni_ref_batchnorm, eni_ref_add, eni_ref_avgpool;
 
 /* By kind; NULL for a kind that does not exist. That of a linear layer takes it as a convolution: of 1 x 1
  * images with a 1 x 1 window, eni_ref_as_conv. */
@@ -49,6 +49,15 @@ void eni_ref_clamp(float *y, const float *x, int64_t count);
 
 /* dx = dy, and 0 where y is not positive: the backward of a relu. dx may be dy. */
 void eni_ref_mask(float *dx, const float *dy, const float *y, int64_t count);
+
+/* The parts of en_args.stats; and its way towards the mean and the biased variance of a batch, (C) each, unless
+ * one of them is not finite or stats is NULL. */
+typedef struct eni_running {
+    float *mean, *var; /* (C) */
+    int64_t *batches;
+} eni_running;
+eni_running eni_ref_running(const en_op *op, float *stats);
+void eni_ref_move_running(const en_op *op, float *stats, const double *mean, const double *var);
 
 /* Natural exponential and logarithm, within two units in the last place of a double, the same bits
  * everywhere. log takes positive normal numbers, which is all that a softmax asks for. */

@@ -167,18 +167,7 @@ static void run_ref(gpu_trial *t)
 {
     trial *want = &t->want;
     const en_device *ops = want->device->ops;
-    const en_args args = {.size = sizeof args,
-                          .x = want->x,
-                          .y = want->y,
-                          .w = want->w,
-                          .b = want->b,
-                          .dy = want->dy,
-                          .dx = want->dx,
-                          .dw = want->dw,
-                          .db = want->db,
-                          .target = want->target,
-                          .saved = want->saved,
-                          .workspace = want->workspace};
+    const en_args args = trial_args(want);
     assert_int_equal(ops->forward(want->plan, &args), EN_OK);
     round_all(want->y, want->ny, y_dtype(&t->op));
     if (t->op.flags & EN_OP_FORWARD_ONLY) return;

@@ -19,10 +19,21 @@ enum { TWO = 1 };
 enum { TWO = 2 };
 #endif
 
-/* Sums of products are rounded in another order by oneDNN; everything else is the same arithmetic. */
+/* Sums of products are rounded in another order by oneDNN, and those of batch normalisation are kept in float for a
+ * while; everything else is the same arithmetic. */
 static double tolerance(const en_op *op)
 {
-    return op->kind == EN_OP_CONV2D || op->kind == EN_OP_LINEAR ? 5e-6 : 0.0;
+    return op->kind == EN_OP_CONV2D || op->kind == EN_OP_LINEAR || op->kind == EN_OP_BATCHNORM ? 5e-6 : 0.0;
+}
+
+/* What the running statistics are; the padding between them is no number. */
+static void compare_stats(const trial *got, const trial *want, double gap)
+{
+    if (got->nstats == 0) return;
+    assert_close("running mean", got, got->stats, want->stats, got->nb, gap);
+    assert_close("running variance", got, trial_var(got), trial_var(want), got->nb, gap);
+    assert_int_equal(*trial_batches(got), 42);
+    assert_int_equal(*trial_batches(want), 42);
 }
 
 static void compare(const en_op *op, const eni_device *device)
@@ -37,6 +48,7 @@ static void compare(const en_op *op, const eni_device *device)
     if (got.nw > 0) assert_close("dw", &got, got.dw, want.dw, got.nw, gap);
     if (op->flags & EN_OP_BIAS) assert_close("db", &got, got.db, want.db, got.nb, gap);
     if (!(op->flags & EN_OP_NO_DX)) assert_close("dx", &got, got.dx, want.dx, got.nx, gap);
+    compare_stats(&got, &want, gap);
     trial_fini(&want);
     trial_fini(&got);
 }
@@ -78,6 +90,7 @@ static void forward_only_gives_the_same_output(void **state)
     for (int d = 0; d < 2; d++)
         for (int i = 0; i < count; i++) {
             en_op eval = ops[i];
+            if (eval.kind == EN_OP_BATCHNORM) continue; /* by other statistics: see below */
             eval.flags |= EN_OP_FORWARD_ONLY;
             trial train, test;
             trial_init(&train, devices[d], &ops[i], 3);
@@ -112,6 +125,78 @@ static void two_runs_give_the_same_bits(void **state)
             trial_fini(&a);
             trial_fini(&b);
         }
+}
+
+/* The statistics of training are those of the batch; of evaluation the running ones, which nothing changes. */
+static void evaluation_reads_the_statistics_alone(void **state)
+{
+    (void)state;
+    const eni_device *devices[] = {&ref, &cpu, &cpu2};
+    trial want, t;
+    for (int d = 0; d < 3; d++)
+        for (uint32_t fused = 0; fused < 4; fused++) {
+            const en_op op = batchnorm_op((en_extent){3, 33, 32, 19}, EN_OP_FORWARD_ONLY |
+                                                                          (fused & 1 ? EN_OP_FUSE_RELU : 0) |
+                                                                          (fused & 2 ? EN_OP_FUSE_ADD : 0));
+            trial_init(&want, &ref, &op, 3);
+            trial_init(&t, devices[d], &op, 3);
+            assert_int_equal(t.info.saved_bytes, 0);
+            trial_run(&want);
+            trial_run(&t);
+            assert_close("y", &t, t.y, want.y, t.ny, tolerance(&op));
+            trial_fini(&want);
+            trial_init(&want, &ref, &op, 3);
+            assert_memory_equal(t.stats, want.stats, (size_t)t.nstats * sizeof(float));
+            en_args args = trial_args(&want);
+            args.y = want.x; /* in place */
+            assert_int_equal(devices[d]->ops->forward(t.plan, &args), EN_OK);
+            assert_memory_equal(want.x, t.y, (size_t)t.ny * sizeof(float));
+            trial_fini(&want);
+            trial_fini(&t);
+        }
+}
+
+/* One overflow would poison the running statistics for ever. */
+static void statistics_stay_where_a_batch_is_not_finite(void **state)
+{
+    (void)state;
+    const eni_device *devices[] = {&ref, &cpu, &cpu2};
+    const float bad[] = {NAN, INFINITY, -INFINITY, 3e38f}; /* the last: its square is too large */
+    const en_op op = batchnorm_op((en_extent){2, 40, 30, 5}, 0);
+    for (int d = 0; d < 3; d++)
+        for (int i = 0; i < 4; i++) {
+            trial before, t;
+            trial_init(&before, devices[d], &op, 3);
+            trial_init(&t, devices[d], &op, 3);
+            t.x[op.x.c * 1100 + 3] = bad[i];
+            trial_run(&t);
+            assert_memory_equal(t.stats, before.stats, (size_t)t.nstats * sizeof(float));
+            for (int64_t k = 0; k < t.ny; k++) {
+                if (k % op.x.c != 3) assert_true(isfinite(t.y[k]) && isfinite(t.dx[k]));
+                if (k % op.x.c == 3 && i < 3) assert_true(isnan(t.y[k]));
+            }
+            trial_fini(&before);
+            trial_fini(&t);
+        }
+}
+
+static void statistics_may_be_left_out(void **state)
+{
+    (void)state;
+    const eni_device *devices[] = {&ref, &cpu};
+    const en_op op = batchnorm_op((en_extent){2, 4, 3, 5}, 0);
+    for (int d = 0; d < 2; d++) {
+        trial want, t;
+        trial_init(&want, devices[d], &op, 3);
+        trial_init(&t, devices[d], &op, 3);
+        trial_run(&want);
+        en_args args = trial_args(&t);
+        args.stats = NULL;
+        assert_int_equal(t.device->ops->forward(t.plan, &args), EN_OK);
+        assert_memory_equal(t.y, want.y, (size_t)t.ny * sizeof(float));
+        trial_fini(&want);
+        trial_fini(&t);
+    }
 }
 
 /* A diverged model must show: relu and pooling pass what is not a number on, as PyTorch does. */
@@ -157,10 +242,21 @@ static void nonsense_is_refused(void **state)
                    linear_op(1, 2, 3, 1u << 20),
                    conv_op((en_extent){1, 4, 4, 1}, 2, 3, 1, INT64_MAX / 2, 0),
                    conv_op((en_extent){1, 4, 4, 1}, INT64_MAX / 64, 3, 1, 0, 0),
+                   batchnorm_op((en_extent){1, 1, 1, 4}, 0), /* one value a channel has no variance */
+                   batchnorm_op((en_extent){2, 2, 2, 4}, 1u << 20),
+                   pool_op(EN_OP_AVGPOOL, (en_extent){1, 4, 4, 1}, 2, 2, 2),
+                   batchnorm_op((en_extent){2, 2, 2, 4}, 0),
+                   batchnorm_op((en_extent){2, 2, 2, 4}, 0),
+                   batchnorm_op((en_extent){2, 2, 2, 4}, 0),
+                   plain_op(EN_OP_ADD, (en_extent){2, 2, 2, 4}),
                    plain_op(EN_OP_RELU, (en_extent){1, 1, 1, 1}),
                    plain_op(EN_OP_RELU, (en_extent){1, 1, 1, 1}),
                    plain_op(EN_OP_RELU, (en_extent){1, 1, 1, 1})};
     const int count = sizeof ops / sizeof *ops;
+    ops[count - 7].flags = 0;
+    ops[count - 6].channels = 3;
+    ops[count - 5].eps = NAN;
+    ops[count - 4].flags = EN_OP_FUSE_ADD;
     ops[count - 3].flags = EN_OP_FUSE_RELU;
     ops[count - 2].dtype = EN_BF16;
     ops[count - 1].size = 8;
@@ -206,12 +302,7 @@ static void a_label_out_of_range_is_refused(void **state)
                 const en_op op = plain_op(kinds[k], (en_extent){4, 1, 1, 10});
                 trial_init(&t, devices[d], &op, 1);
                 ((int32_t *)t.target)[3] = bad[i];
-                const en_args args = {.size = sizeof args,
-                                      .x = t.x,
-                                      .y = t.y,
-                                      .target = t.target,
-                                      .saved = t.saved,
-                                      .workspace = t.workspace};
+                const en_args args = trial_args(&t);
                 assert_int_equal(devices[d]->ops->forward(t.plan, &args), EN_EINVAL);
                 trial_fini(&t);
             }
@@ -230,6 +321,9 @@ int main(void)
         cmocka_unit_test(onednn_never_picks_its_reference_loops),
         cmocka_unit_test(forward_only_gives_the_same_output),
         cmocka_unit_test(two_runs_give_the_same_bits),
+        cmocka_unit_test(evaluation_reads_the_statistics_alone),
+        cmocka_unit_test(statistics_stay_where_a_batch_is_not_finite),
+        cmocka_unit_test(statistics_may_be_left_out),
         cmocka_unit_test(not_a_number_passes),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(calls_that_an_op_lacks_are_refused),

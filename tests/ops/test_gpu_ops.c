@@ -93,6 +93,7 @@ static void try_op(gpu_rig *rig, const en_op *op, uint64_t skew, float scale)
 
 static int has_type(const en_op *op, uint32_t dtype)
 {
+    if (op->kind >= EN_OP_BATCHNORM) return 0; /* this device does not have them yet */
     return op->kind != EN_OP_NLL || dtype == EN_F32;
 }
 

@@ -86,15 +86,7 @@ static void ref_convolution(void **state)
     trial_init(&a, &ref, &op, 1);
     trial_init(&b, &ref, &op, 1);
     trial_run(&a);
-    const en_args args = {.x = b.x,
-                          .y = b.y,
-                          .w = b.w,
-                          .b = b.b,
-                          .dy = b.dy,
-                          .dx = b.dx,
-                          .dw = b.dw,
-                          .db = b.db,
-                          .workspace = b.workspace};
+    const en_args args = trial_args(&b);
     assert_int_equal(plain_conv.forward(&op, &args), EN_OK);
     assert_int_equal(plain_conv.backward_weights(&op, &args), EN_OK);
     assert_int_equal(plain_conv.backward_data(&op, &args), EN_OK);

@@ -57,6 +57,25 @@ static void *new_target(const trial *t, uint64_t seed)
     return labels;
 }
 
+float *trial_var(const trial *t)
+{
+    return t->stats + (t->nstats - 16) / 2;
+}
+
+int64_t *trial_batches(const trial *t)
+{
+    return (int64_t *)(void *)(t->stats + t->nstats - 16);
+}
+
+static float *new_stats(trial *t, uint64_t seed)
+{
+    t->stats = new_random(t->nstats, 0, seed, 8);
+    for (int64_t k = 0; k < t->nb && t->nstats > 0; k++)
+        trial_var(t)[k] = fabsf(trial_var(t)[k]) + 0.5f;
+    if (t->nstats > 0) *trial_batches(t) = 41;
+    return t->stats;
+}
+
 void trial_init(trial *t, const eni_device *device, const en_op *op, uint64_t seed)
 {
     *t = (trial){.device = device, .op = *op, .info.size = sizeof t->info};
@@ -71,6 +90,9 @@ void trial_init(trial *t, const eni_device *device, const en_op *op, uint64_t se
     t->w = new_random(t->nw, 1, seed, 2);
     t->b = new_random(t->nb, 1, seed, 3);
     t->dy = new_random(t->ny, 0, seed, 4);
+    t->x2 = new_random(t->nx, 0, seed, 7);
+    t->nstats = en_op_stats(op);
+    t->stats = new_stats(t, seed);
     t->y = new_floats(t->ny, 0);
     t->dx = new_floats(t->nx, 0);
     t->dw = new_floats(t->nw, 1);
@@ -82,32 +104,40 @@ void trial_init(trial *t, const eni_device *device, const en_op *op, uint64_t se
 
 void trial_fini(trial *t)
 {
-    float *const plain[] = {t->x, t->dy, t->y, t->dx}, *const skewed[] = {t->w, t->b, t->dw, t->db};
-    for (int i = 0; i < 4; i++) {
+    float *const plain[] = {t->x, t->x2, t->dy, t->y, t->dx, t->stats};
+    float *const skewed[] = {t->w, t->b, t->dw, t->db};
+    for (int i = 0; i < 6; i++)
         eni_free(plain[i]);
+    for (int i = 0; i < 4; i++)
         eni_free(skewed[i] - 1);
-    }
     eni_free(t->target);
     eni_free(t->saved);
     eni_free(t->workspace);
     t->device->ops->plan_free(t->plan);
 }
 
+en_args trial_args(const trial *t)
+{
+    return (en_args){.size = sizeof(en_args),
+                     .x = t->x,
+                     .y = t->y,
+                     .w = t->w,
+                     .b = t->b,
+                     .dy = t->dy,
+                     .dx = t->dx,
+                     .dw = t->dw,
+                     .db = t->db,
+                     .target = t->target,
+                     .saved = t->saved,
+                     .workspace = t->workspace,
+                     .x2 = t->x2,
+                     .stats = t->stats};
+}
+
 void trial_run(trial *t)
 {
     const en_device *ops = t->device->ops;
-    const en_args args = {.size = sizeof args,
-                          .x = t->x,
-                          .y = t->y,
-                          .w = t->w,
-                          .b = t->b,
-                          .dy = t->dy,
-                          .dx = t->dx,
-                          .dw = t->dw,
-                          .db = t->db,
-                          .target = t->target,
-                          .saved = t->saved,
-                          .workspace = t->workspace};
+    const en_args args = trial_args(t);
     assert_int_equal(ops->forward(t->plan, &args), EN_OK);
     if (!(t->op.flags & EN_OP_FORWARD_ONLY)) {
         if (t->nw > 0) assert_int_equal(ops->backward_weights(t->plan, &args), EN_OK);
@@ -181,10 +211,20 @@ en_op plain_op(uint32_t kind, en_extent x)
     return (en_op){.size = sizeof(en_op), .kind = kind, .dtype = EN_F32, .x = x};
 }
 
+en_op batchnorm_op(en_extent x, uint32_t flags)
+{
+    en_op op = plain_op(EN_OP_BATCHNORM, x);
+    op.flags = EN_OP_BIAS | flags;
+    op.channels = x.c;
+    op.eps = 1e-5f;
+    op.momentum = 0.1f;
+    return op;
+}
+
 const en_op *trial_ops(int *count_out)
 {
-    static en_op ops[64];
-    const uint32_t bias = EN_OP_BIAS, relu = EN_OP_FUSE_RELU;
+    static en_op ops[128];
+    const uint32_t bias = EN_OP_BIAS, relu = EN_OP_FUSE_RELU, sum = EN_OP_FUSE_ADD;
     const uint32_t max = EN_OP_MAXPOOL, relu_max = EN_OP_RELU_MAXPOOL;
     int n = 0;
     ops[n++] = conv_op((en_extent){64, 28, 28, 1}, 20, 5, 1, 0, bias | EN_OP_NO_DX); /* the convnet's */
@@ -229,6 +269,33 @@ const en_op *trial_ops(int *count_out)
         ops[n++] = plain_op(kind, (en_extent){7, 1, 1, 1});
     }
     ops[n++] = plain_op(EN_OP_MSE, (en_extent){2, 3, 4, 5});
+    ops[n++] = conv_op((en_extent){2, 8, 8, 64}, 128, 1, 2, 0, 0); /* those of residual networks */
+    ops[n++] = conv_op((en_extent){2, 8, 8, 64}, 128, 3, 2, 1, 0);
+    ops[n++] = conv_op((en_extent){3, 32, 32, 3}, 64, 7, 2, 3, EN_OP_NO_DX);
+    ops[n++] = conv_op((en_extent){3, 32, 32, 3}, 64, 3, 1, 1, EN_OP_NO_DX);
+    ops[n++] = conv_op((en_extent){5, 8, 8, 8}, 16, 1, 2, 0, 0);
+    ops[n++] = conv_op((en_extent){5, 7, 7, 8}, 8, 3, 1, 1, 0);
+    ops[n++] = conv_op((en_extent){2, 32, 32, 3}, 8, 7, 2, 3, 0);
+    ops[n++] = conv_op((en_extent){3, 1, 1, 64}, 64, 3, 1, 1, 0); /* of 7x7 stems: the last images are 1x1 */
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t fused = (i & 1 ? relu : 0) | (i & 2 ? sum : 0);
+        ops[n++] = batchnorm_op((en_extent){5, 32, 31, 8}, fused); /* more than four pieces of 1,024 pixels */
+        ops[n++] = batchnorm_op((en_extent){3, 7, 5, 67}, fused);
+        ops[n++] = batchnorm_op((en_extent){2, 1, 1, 512}, fused);
+        ops[n++] = batchnorm_op((en_extent){1, 3, 1, 1}, fused);
+    }
+    ops[n++] = batchnorm_op((en_extent){2, 33, 33, 64}, relu | EN_OP_NO_DX);
+    for (uint32_t i = 0; i < 2; i++) {
+        ops[n] = plain_op(EN_OP_ADD, (en_extent){9, 16, 15, 8});
+        ops[n++].flags = i == 0 ? 0 : relu;
+        ops[n] = plain_op(EN_OP_ADD, (en_extent){1, 1, 3, 5});
+        ops[n++].flags = i == 0 ? 0 : relu;
+    }
+    ops[n++] = pool_op(EN_OP_AVGPOOL, (en_extent){7, 4, 4, 512}, 0, 0, 0);
+    ops[n++] = pool_op(EN_OP_AVGPOOL, (en_extent){3, 5, 3, 11}, 0, 0, 0);
+    ops[n++] = pool_op(EN_OP_AVGPOOL, (en_extent){2, 9, 8, 300}, 3, 2, 1);
+    ops[n++] = pool_op(EN_OP_AVGPOOL, (en_extent){2, 7, 7, 6}, 2, 3, 1);
+    ops[n++] = pool_op(EN_OP_AVGPOOL, (en_extent){2, 6, 5, 4}, 2, 2, 0);
     *count_out = n;
     return ops;
 }

@@ -8,19 +8,27 @@ typedef struct trial {
     const eni_device *device; /* borrowed */
     en_op op;
     en_extent y_extent;
-    int64_t nx, ny, nw, nb; /* elements of x, y, w, b */
+    int64_t nx, ny, nw, nb, nstats; /* elements of x (and x2), y, w, b, stats */
     en_plan *plan;
     en_plan_info info;
-    float *x, *y, *w, *b, *dy, *dx, *dw, *db;
+    float *x, *x2, *y, *w, *b, *dy, *dx, *dw, *db, *stats;
     void *target; /* labels, or for mse values like x */
     unsigned char *saved, *workspace;
 } trial;
 
-/* Plans the op and fills x, w, b, dy and the target with values that depend on `seed` alone, in (-1, 1).
+/* Plans the op and fills x, x2, w, b, dy, stats and the target with values that depend on `seed` alone, in (-1, 1);
+ * variances in (0.5, 1.5).
  * Outputs are filled with not-a-number, so that what a call forgets to write shows. w, b, dw, db start 4
  * bytes after a cache line, as views of the flat vector may. Fails the running test when planning fails. */
 void trial_init(trial *t, const eni_device *device, const en_op *op, uint64_t seed);
 void trial_fini(trial *t);
+
+/* What its calls take. */
+en_args trial_args(const trial *t);
+
+/* The running variances and the batches counted; the means are at t->stats. */
+float *trial_var(const trial *t);
+int64_t *trial_batches(const trial *t);
 
 /* Forward, then the backward calls that the op has; fails the running test on an error, or when a call wrote
  * past its saved or workspace bytes. */
@@ -38,6 +46,7 @@ en_op conv_op(en_extent x, int64_t channels, int64_t kernel, int64_t stride, int
 en_op linear_op(int64_t n, int64_t in, int64_t out, uint32_t flags);
 en_op pool_op(uint32_t kind, en_extent x, int64_t kernel, int64_t stride, int64_t pad);
 en_op plain_op(uint32_t kind, en_extent x);
+en_op batchnorm_op(en_extent x, uint32_t flags); /* EN_OP_BIAS and these */
 
 /* A fixed set that covers every kind: odd sizes, batch 1, ragged batches, strides, padding, and the layers of
  * the convnet. *count_out ops in static storage. */
