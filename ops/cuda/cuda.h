@@ -11,7 +11,8 @@
  *     op_plan.c        one operation: finds its kernel
  *     conv.c linear.c  what libraries compute (layer_weights.c, layer_weights.cu: around them; conv.cu: a
  *                      convolution without cuDNN; product.cu: a product without cuBLASLt)
- *     relu.cu (cast too) pool.cu flatten.cu softmax.cu loss.cu   what kernels of our own compute
+ *     batchnorm.cu relu.cu (cast too) add.cu pool.cu flatten.cu softmax.cu loss.cu   what kernels of our own
+ *                      compute
  *     flat.cu          mean, step, lin, finite: the bits of ops/mean.c and ops/optimizer.c; ticks
  *
  * Every call enqueues and returns. C files include cuda_runtime_api.h; kernels are started through element.h,
@@ -78,7 +79,8 @@ struct eni_cuda_kernel {
 };
 
 extern const eni_cuda_kernel eni_cuda_conv, eni_cuda_linear, eni_cuda_relu, eni_cuda_pool, eni_cuda_flatten,
-    eni_cuda_log_softmax, eni_cuda_nll, eni_cuda_cross_entropy, eni_cuda_mse, eni_cuda_cast;
+    eni_cuda_log_softmax, eni_cuda_nll, eni_cuda_cross_entropy, eni_cuda_mse, eni_cuda_cast,
+    eni_cuda_batchnorm, eni_cuda_add, eni_cuda_avgpool;
 
 /* op_plan.c: the six functions of en_device that have to do with plans. */
 en_status eni_cuda_plan(en_ctx *ctx, const en_op *op, en_plan **plan_out);

@@ -128,7 +128,7 @@ typedef struct eni_window {
     uint32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
 } eni_window;
 
-/* Of an operation whose packs are `width` channels. */
+/* Of an operation whose packs are `width` channels. A window of no size is the whole image. */
 static inline eni_window eni_window_of(const en_plan *plan, int width)
 {
     const en_op *op = &plan->op;
@@ -138,12 +138,13 @@ static inline eni_window eni_window_of(const en_plan *plan, int width)
     s.out_h = (uint32_t)plan->y.h;
     s.out_w = (uint32_t)plan->y.w;
     s.packs = (uint32_t)(op->x.c / width);
-    s.kernel_h = (uint32_t)op->kernel_h;
-    s.kernel_w = (uint32_t)op->kernel_w;
-    s.stride_h = (uint32_t)eni_least(op->stride_h, INT32_MAX / 2);
-    s.stride_w = (uint32_t)eni_least(op->stride_w, INT32_MAX / 2);
-    s.pad_h = (uint32_t)op->pad_h;
-    s.pad_w = (uint32_t)op->pad_w;
+    const bool is_all = op->kernel_h == 0;
+    s.kernel_h = is_all ? s.h : (uint32_t)op->kernel_h;
+    s.kernel_w = is_all ? s.w : (uint32_t)op->kernel_w;
+    s.stride_h = is_all ? s.h : (uint32_t)eni_least(op->stride_h, INT32_MAX / 2);
+    s.stride_w = is_all ? s.w : (uint32_t)eni_least(op->stride_w, INT32_MAX / 2);
+    s.pad_h = is_all ? 0 : (uint32_t)op->pad_h;
+    s.pad_w = is_all ? 0 : (uint32_t)op->pad_w;
     return s;
 }
 

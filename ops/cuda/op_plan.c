@@ -15,7 +15,17 @@
  * 11 forward and 17 backward (14 and 17, and one cast of the input), counting each call of a library as one.
  * --deterministic adds one: fc2's sums of dy are then not the product's. A loss scale adds three: fc1 and fc2
  * then bring dw out, and fc2 as with --deterministic. Samples above 128 add one to nll, above 1024 one to
- * fc1. */
+ * fc1.
+ *
+ * What residual networks have beside these:
+ *
+ *     conv without bias   1 weights, 1 cuDNN          + 1 cuDNN, 1 dw out, 1 cuDNN
+ *       1 x 1, f32        1 cuDNN                     + 1 cuDNN, 1 cuDNN
+ *     batch norm          1 moments of parts, 1 of all, 1 y and the running statistics (evaluation: 1)
+ *                                                     + 1 mask and sums of parts, 1 dw and db, 1 dx
+ *       with add and relu the same
+ *     add                 1                           + 1 (0 where dx is dy and there is no relu)
+ *     average pool        1                           + 1 */
 #include <string.h>
 
 #include "core/log.h"
@@ -36,6 +46,9 @@ static const eni_cuda_kernel *const kernels[EN_OP_KINDS] = {
     [EN_OP_CROSS_ENTROPY] = &eni_cuda_cross_entropy,
     [EN_OP_MSE] = &eni_cuda_mse,
     [EN_OP_CAST] = &eni_cuda_cast,
+    [EN_OP_BATCHNORM] = &eni_cuda_batchnorm,
+    [EN_OP_ADD] = &eni_cuda_add,
+    [EN_OP_AVGPOOL] = &eni_cuda_avgpool,
 };
 
 static int has_type(const en_op *op)

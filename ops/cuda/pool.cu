@@ -1,5 +1,6 @@
-/* pool.cu - the largest value of each window, with or without relu; a byte per output says which position of
- * the window it was (ops/ref/pool.c). A thread has up to four neighbouring channels of one pixel:
+/* pool.cu - the largest value of each window, with or without relu: a byte per output says which position of
+ * the window it was (ops/ref/pool.c). And the mean of each window, padding counted as zeros. A thread has up to
+ * four neighbouring channels of one pixel:
  *
  *     forward    one output pixel: reads its window
  *     backward   one input pixel: adds what the windows over it send there, in ref's order; no atomics, and
@@ -48,8 +49,35 @@ __global__ void pool_forward(const T *x, T *y, uint8_t *saved, eni_window s, uin
     if (saved) ((eni_pack<uint8_t, V> *)saved)[i] = positions;
 }
 
+/* `part` is one over the positions of a window. */
 template <typename T, int V>
-__global__ void pool_backward(const T *dy, const uint8_t *saved, T *dx, eni_window s, uint32_t count)
+__global__ void mean_forward(const T *x, T *y, float part, eni_window s, uint32_t count)
+{
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    const uint32_t c = i % s.packs, pixel = i / s.packs;
+    const uint32_t q = pixel % s.out_w, p = pixel / s.out_w % s.out_h, n = pixel / s.out_w / s.out_h;
+    const int top = (int)(p * s.stride_h) - (int)s.pad_h, left = (int)(q * s.stride_w) - (int)s.pad_w;
+    float sum[V];
+    for (int k = 0; k < V; k++)
+        sum[k] = 0.0f;
+    for (int row = max(top, 0); row < min(top + (int)s.kernel_h, (int)s.h); row++)
+        for (int col = max(left, 0); col < min(left + (int)s.kernel_w, (int)s.w); col++) {
+            const eni_pack<T, V> v =
+                ((const eni_pack<T, V> *)x)[((n * s.h + (uint32_t)row) * s.w + (uint32_t)col) * s.packs + c];
+            for (int k = 0; k < V; k++)
+                sum[k] += to_float(v.at[k]);
+        }
+    eni_pack<T, V> to;
+    for (int k = 0; k < V; k++)
+        from_float(sum[k] * part, &to.at[k]);
+    ((eni_pack<T, V> *)y)[i] = to;
+}
+
+/* saved NULL: all positions of a window get `part` of its dy; else the one that is saved gets all, `part` 1. */
+template <typename T, int V>
+__global__ void pool_backward(const T *dy, const uint8_t *saved, T *dx, float part, eni_window s,
+                              uint32_t count)
 {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
@@ -65,14 +93,15 @@ __global__ void pool_backward(const T *dy, const uint8_t *saved, T *dx, eni_wind
         for (uint32_t q = first_q; q < s.out_w && q * s.stride_w <= col; q++) {
             const uint32_t at = ((n * s.out_h + p) * s.out_w + q) * s.packs + c;
             const uint32_t here = (row - p * s.stride_h) * s.kernel_w + col - q * s.stride_w;
-            const eni_pack<uint8_t, V> positions = ((const eni_pack<uint8_t, V> *)saved)[at];
             const eni_pack<T, V> d = ((const eni_pack<T, V> *)dy)[at];
+            eni_pack<uint8_t, V> positions;
+            if (saved) positions = ((const eni_pack<uint8_t, V> *)saved)[at];
             for (int k = 0; k < V; k++)
-                if (positions.at[k] == here) sum[k] += to_float(d.at[k]);
+                if (!saved || positions.at[k] == here) sum[k] += to_float(d.at[k]);
         }
     eni_pack<T, V> to;
     for (int k = 0; k < V; k++)
-        from_float(sum[k], &to.at[k]);
+        from_float(sum[k] * part, &to.at[k]);
     ((eni_pack<T, V> *)dx)[i] = to;
 }
 
@@ -87,17 +116,35 @@ static en_status run_forward(const en_plan *plan, const en_args *args)
 
 template <typename T, int V> static en_status run_forward(const en_plan *plan, const en_args *args)
 {
-    const int is_two = plan->op.kernel_h == 2 && plan->op.kernel_w == 2;
+    const int64_t side = plan->op.kernel_h == plan->op.kernel_w ? plan->op.kernel_h : 0;
     if (plan->op.kind == EN_OP_RELU_MAXPOOL)
-        return is_two ? run_forward<T, V, 2, 1>(plan, args) : run_forward<T, V, 0, 1>(plan, args);
-    return is_two ? run_forward<T, V, 2, 0>(plan, args) : run_forward<T, V, 0, 0>(plan, args);
+        return side == 2 ? run_forward<T, V, 2, 1>(plan, args) : run_forward<T, V, 0, 1>(plan, args);
+    return side == 2   ? run_forward<T, V, 2, 0>(plan, args)
+           : side == 3 ? run_forward<T, V, 3, 0>(plan, args)
+                       : run_forward<T, V, 0, 0>(plan, args);
+}
+
+static float part_of(eni_window s)
+{
+    return 1.0f / ((float)s.kernel_h * (float)s.kernel_w);
+}
+
+template <typename T, int V> static en_status run_mean(const en_plan *plan, const en_args *args)
+{
+    const int64_t count = en_extent_count(plan->y) / V;
+    const eni_window s = eni_window_of(plan, V);
+    return ENI_RUN(plan, (mean_forward<T, V>), count, (const T *)args->x, (T *)args->y, part_of(s), s,
+                   (uint32_t)count);
 }
 
 template <typename T, int V> static en_status run_backward(const en_plan *plan, const en_args *args)
 {
     const int64_t count = en_extent_count(plan->op.x) / V;
-    return ENI_RUN(plan, (pool_backward<T, V>), count, (const T *)args->dy, (const uint8_t *)args->saved,
-                   (T *)args->dx, eni_window_of(plan, V), (uint32_t)count);
+    const bool is_mean = plan->op.kind == EN_OP_AVGPOOL;
+    const eni_window s = eni_window_of(plan, V);
+    return ENI_RUN(plan, (pool_backward<T, V>), count, (const T *)args->dy,
+                   is_mean ? NULL : (const uint8_t *)args->saved, (T *)args->dx, is_mean ? part_of(s) : 1.0f,
+                   s, (uint32_t)count);
 }
 
 /* Saves a byte per output: its place. */
@@ -112,9 +159,15 @@ static en_status forward(en_plan *plan, const en_args *args)
     return ENI_PACKED(plan->op.dtype, plan->y.c, run_forward, plan, args);
 }
 
+static en_status mean(en_plan *plan, const en_args *args)
+{
+    return ENI_PACKED(plan->op.dtype, plan->y.c, run_mean, plan, args);
+}
+
 static en_status backward(en_plan *plan, const en_args *args)
 {
     return ENI_PACKED(plan->op.dtype, plan->y.c, run_backward, plan, args);
 }
 
 const eni_cuda_kernel eni_cuda_pool = {prepare, NULL, forward, NULL, backward};
+const eni_cuda_kernel eni_cuda_avgpool = {NULL, NULL, mean, NULL, backward};

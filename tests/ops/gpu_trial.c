@@ -197,13 +197,16 @@ void gpu_trial_init(gpu_trial *t, gpu_rig *rig, const eni_device *ref, const en_
     trial *want = &t->want;
     trial_init(want, ref, &plain, 7);
     round_all(want->x, want->nx, x_dtype);
-    round_all(want->w, want->nw, dtype);
-    round_all(want->b, want->nb, dtype);
+    round_all(want->x2, want->nx, dtype);
+    /* Those of a batch normalisation are float32 whatever the type. */
+    round_all(want->w, op->kind == EN_OP_BATCHNORM ? 0 : want->nw, dtype);
+    round_all(want->b, op->kind == EN_OP_BATCHNORM ? 0 : want->nb, dtype);
     round_all(want->dy, want->ny, y);
     GPU_OK(rig->ops->plan(rig->ctx, op, &t->plan));
     rig->ops->plan_info(t->plan, &t->info);
     gpu_tensor *of = t->tensor;
     tensor_init(t, &of[GPU_X], want->nx, x_dtype, want->x, 0);
+    tensor_init(t, &of[GPU_X2], want->nx, dtype, want->x2, 0);
     tensor_init(t, &of[GPU_W], want->nw, EN_F32, want->w, skew);
     tensor_init(t, &of[GPU_B], want->nb, EN_F32, want->b, skew);
     tensor_init(t, &of[GPU_DY], want->ny, y, want->dy, 0);
@@ -212,6 +215,7 @@ void gpu_trial_init(gpu_trial *t, gpu_rig *rig, const eni_device *ref, const en_
     tensor_init(t, &of[GPU_DW], want->nw, EN_F32, NULL, skew);
     tensor_init(t, &of[GPU_DB], want->nb, EN_F32, NULL, skew);
     tensor_init(t, &of[GPU_TARGET], op->kind == EN_OP_MSE ? want->nx : op->x.n, EN_I32, want->target, 0);
+    tensor_init(t, &of[GPU_STATS], want->nstats, EN_F32, want->stats, 0);
     tensor_init(t, &of[GPU_SAVED], (int64_t)t->info.saved_bytes, EN_U8, NULL, 0);
     tensor_init(t, &of[GPU_WORK], (int64_t)t->info.workspace_bytes, EN_U8, NULL, 0);
     tensor_init(t, &t->loss_scale, 1, EN_F32, &scale, 0);
@@ -243,11 +247,12 @@ static void run_backward(gpu_trial *t, const en_args *args)
     if (!(t->op.flags & EN_OP_NO_DX)) GPU_OK(ops->backward_data(t->plan, args));
 }
 
-static en_args args_of(gpu_trial *t)
+en_args gpu_trial_args(const gpu_trial *t)
 {
-    gpu_tensor *of = t->tensor;
+    const gpu_tensor *of = t->tensor;
     return (en_args){.size = sizeof(en_args),
                      .x = address(&of[GPU_X]),
+                     .x2 = address(&of[GPU_X2]),
                      .y = address(&of[GPU_Y]),
                      .w = address(&of[GPU_W]),
                      .b = address(&of[GPU_B]),
@@ -256,6 +261,7 @@ static en_args args_of(gpu_trial *t)
                      .dw = address(&of[GPU_DW]),
                      .db = address(&of[GPU_DB]),
                      .target = address(&of[GPU_TARGET]),
+                     .stats = t->want.nstats > 0 ? address(&of[GPU_STATS]) : NULL,
                      .saved = address(&of[GPU_SAVED]),
                      .workspace = address(&of[GPU_WORK]),
                      .loss_scale = t->scale != 0.0f ? address(&t->loss_scale) : NULL};
@@ -263,7 +269,7 @@ static en_args args_of(gpu_trial *t)
 
 void gpu_trial_enqueue(gpu_trial *t)
 {
-    const en_args args = args_of(t);
+    const en_args args = gpu_trial_args(t);
     GPU_OK(t->rig->ops->forward(t->plan, &args));
     run_backward(t, &args);
 }
@@ -276,8 +282,9 @@ void gpu_trial_look(gpu_trial *t, int which)
 void gpu_trial_run(gpu_trial *t, float *y_out)
 {
     gpu_tensor *of = t->tensor;
-    const en_args args = args_of(t);
+    const en_args args = gpu_trial_args(t);
     put(t, &of[GPU_DY]);
+    put(t, &of[GPU_STATS]);
     GPU_OK(t->rig->ops->forward(t->plan, &args));
     check_tensor(t, GPU_Y, "y", 1);
     if (y_out) {
@@ -291,14 +298,16 @@ void gpu_trial_run(gpu_trial *t, float *y_out)
     const uint32_t flags = t->op.flags;
     const int trains = !(flags & EN_OP_FORWARD_ONLY);
     check_tensor(t, GPU_X, "x", 0);
+    check_tensor(t, GPU_X2, "x2", 0);
     check_tensor(t, GPU_Y, "y", 0);
     check_tensor(t, GPU_W, "w", 0);
     check_tensor(t, GPU_B, "b", 0);
-    check_tensor(t, GPU_DY, "dy", trains && flags & EN_OP_FUSE_RELU);
+    check_tensor(t, GPU_DY, "dy", trains && t->want.nw > 0 && flags & EN_OP_FUSE_RELU);
     check_tensor(t, GPU_DX, "dx", trains && !(flags & EN_OP_NO_DX));
     check_tensor(t, GPU_DW, "dw", trains);
     check_tensor(t, GPU_DB, "db", trains && flags & EN_OP_BIAS);
     check_tensor(t, GPU_TARGET, "target", 0);
+    check_tensor(t, GPU_STATS, "stats", trains);
     check_tensor(t, GPU_SAVED, "saved", 1);
     check_tensor(t, GPU_WORK, "workspace", 1);
 }

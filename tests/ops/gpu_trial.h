@@ -12,6 +12,7 @@
 
 enum {
     GPU_X,
+    GPU_X2,
     GPU_Y,
     GPU_W,
     GPU_B,
@@ -20,6 +21,7 @@ enum {
     GPU_DW,
     GPU_DB,
     GPU_TARGET,
+    GPU_STATS,
     GPU_SAVED,
     GPU_WORK,
     GPU_TENSORS
@@ -56,6 +58,9 @@ void gpu_trial_set(gpu_trial *t, int which, const float *values);
 /* Forward, then the backward calls that the op has, and looks at what was written where. y_out: what forward
  * gave (want.ny floats), or NULL. */
 void gpu_trial_run(gpu_trial *t, float *y_out);
+
+/* What its calls take: a test may give others. */
+en_args gpu_trial_args(const gpu_trial *t);
 
 /* The calls alone: forward, then backward on this y. Nothing is looked at until gpu_trial_look. */
 void gpu_trial_enqueue(gpu_trial *t);

@@ -10,7 +10,10 @@
  *     log_softmax, nll, cross_entropy, mse
  *                        y              2e-6      2e-6            2e-6      2e-6     (float32)
  *                        dx             2e-6      2e-6            4e-3      1e-3
- *     relu, flatten, cast                exact
+ *     batchnorm          y, dx          1e-5      1e-5            8e-3      1e-3      (y of ref is rounded too:
+ *                        dw, db, stats  4e-6      4e-6            4e-6      4e-6      a unit, not half of one)
+ *     avgpool            y, dx          1e-6      1e-6            8e-3      1e-3
+ *     relu, add, flatten, cast           exact
  *     maxpool, relu_maxpool              exact; dx 4e-3 and 1e-3 in 16 bits where windows overlap
  *
  * 16 bits: half a unit of bf16 is 2e-3 of a value, of fp16 5e-4; weights and biases are rounded before.
@@ -31,7 +34,7 @@
 static eni_device ref;
 static gpu_rig plain, tf32, exact; /* exact: EN_OPEN_DETERMINISTIC */
 
-enum { Y, DW, DB, DX };
+enum { Y, DW, DB, DX, STATS };
 
 static double tolerance(const gpu_trial *t, int what)
 {
@@ -44,6 +47,9 @@ static double tolerance(const gpu_trial *t, int what)
     }
     if (kind >= EN_OP_LOG_SOFTMAX && kind <= EN_OP_MSE)
         return what == Y || !is_16 ? 2e-6 : dtype == EN_BF16 ? 4e-3 : 1e-3;
+    if (kind == EN_OP_BATCHNORM && what != Y && what != DX) return 4e-6;
+    if (kind == EN_OP_BATCHNORM || kind == EN_OP_AVGPOOL)
+        return dtype == EN_BF16 ? 8e-3 : dtype == EN_F16 ? 1e-3 : kind == EN_OP_AVGPOOL ? 1e-6 : 1e-5;
     const int overlaps = t->op.kernel_h > t->op.stride_h;
     if ((kind == EN_OP_MAXPOOL || kind == EN_OP_RELU_MAXPOOL) && what == DX && overlaps && is_16)
         return dtype == EN_BF16 ? 4e-3 : 1e-3;
@@ -71,6 +77,16 @@ static void compare_tensor(const gpu_trial *t, int what, const char *name, int w
     eni_free(got);
 }
 
+/* Padding is as it was, and the batches are counted; those of ref are the test's too. */
+static void compare_stats(const gpu_trial *t)
+{
+    const int64_t at = (const float *)(const void *)trial_batches(&t->want) - t->want.stats;
+    int64_t batches;
+    compare_tensor(t, STATS, "stats", GPU_STATS, t->want.stats, at);
+    memcpy(&batches, (const char *)gpu_trial_bits(t, GPU_STATS) + (size_t)at * sizeof(float), sizeof batches);
+    assert_int_equal(batches, *trial_batches(&t->want));
+}
+
 /* The loss itself is exact to one sample in what it counts. */
 static void try_op(gpu_rig *rig, const en_op *op, uint64_t skew, float scale)
 {
@@ -88,12 +104,12 @@ static void try_op(gpu_rig *rig, const en_op *op, uint64_t skew, float scale)
     }
     if (op->flags & EN_OP_FUSE_RELU && !(op->flags & EN_OP_FORWARD_ONLY))
         compare_tensor(&t, Y, "dy", GPU_DY, t.want.dy, t.want.ny);
+    if (t.want.nstats > 0) compare_stats(&t);
     gpu_trial_fini(&t);
 }
 
 static int has_type(const en_op *op, uint32_t dtype)
 {
-    if (op->kind >= EN_OP_BATCHNORM) return 0; /* this device does not have them yet */
     return op->kind != EN_OP_NLL || dtype == EN_F32;
 }
 
@@ -128,6 +144,10 @@ static const en_op *more_ops(int *count_out)
     ops[n++] = pool_op(EN_OP_RELU_MAXPOOL, (en_extent){1, 5, 5, 1}, 3, 2, 1);
     ops[n++] = pool_op(EN_OP_MAXPOOL, (en_extent){2, 7, 7, 6}, 2, 3, 1);
     ops[n++] = pool_op(EN_OP_MAXPOOL, (en_extent){3, 6, 5, 20}, 5, 1, 2);
+    ops[n++] = batchnorm_op((en_extent){2, 2, 3, 130}, relu); /* tiles that are not full: packs of 2, of 4 */
+    ops[n++] = batchnorm_op((en_extent){3, 3, 2, 300}, relu | EN_OP_FUSE_ADD);
+    ops[n++] = batchnorm_op((en_extent){3, 9, 10, 128}, 0); /* parts of 64 rows, the last one shorter */
+    ops[n++] = pool_op(EN_OP_MAXPOOL, (en_extent){2, 16, 15, 64}, 3, 2, 1);
     for (int64_t count = 1; count < 1000; count += 331) {
         ops[n] = plain_op(EN_OP_CAST, (en_extent){1, 1, 1, count});
         ops[n++].flags = EN_OP_NO_DX;
@@ -262,6 +282,7 @@ static void same_bits(const en_op *op)
     assert_same(&a, &b, GPU_DX, "dx");
     assert_same(&a, &b, GPU_DW, "dw");
     assert_same(&a, &b, GPU_DB, "db");
+    assert_same(&a, &b, GPU_STATS, "stats");
     eni_free(y);
     gpu_trial_fini(&a);
     gpu_trial_fini(&b);
@@ -327,6 +348,101 @@ static void forward_only_saves_nothing(void **state)
 {
     (void)state;
     for_all(forward_only, 0);
+}
+
+/* 1,049,000 rows: more than there are parts of the least size. Their mean is 2,000 deviations, which would be
+ * lost if squares were summed as they are; and the first row, which gaps are from, lies 500 of them off. */
+static void variances_survive_large_means(void **state)
+{
+    (void)state;
+    const en_op op = batchnorm_op((en_extent){1, 1049, 1000, 1}, 0);
+    gpu_trial t;
+    trial want;
+    gpu_trial_init(&t, &plain, &ref, &op, 0, 0.0f);
+    trial_init(&want, &ref, &op, 7);
+    for (int64_t i = 0; i < want.nx; i++)
+        want.x[i] = i == 0 ? 1300.0f : 1000.0f + want.x[i];
+    gpu_trial_set(&t, GPU_X, want.x);
+    trial_run(&want);
+    gpu_trial_run(&t, NULL);
+    const float *stats = gpu_trial_bits(&t, GPU_STATS), var = *trial_var(&want);
+    assert_float_equal(stats[0], want.stats[0], 1e-4f);
+    assert_float_equal(stats[trial_var(&want) - want.stats], var, 1e-4f * var);
+    trial_fini(&want);
+    gpu_trial_fini(&t);
+}
+
+static int is_as_put(const gpu_trial *t, int which)
+{
+    const gpu_tensor *tensor = &t->tensor[which];
+    const ptrdiff_t at = (const unsigned char *)gpu_trial_bits(t, which) - tensor->now;
+    return memcmp(tensor->image + at, tensor->now + at, tensor->bytes) == 0;
+}
+
+/* One channel overflows: all running statistics stay as they are, and so does their count. */
+static void a_batch_that_is_not_finite_moves_no_statistics(void **state)
+{
+    (void)state;
+    const float bad[] = {INFINITY, -INFINITY, NAN, 0.0f};
+    for (uint32_t dtype = EN_F32; dtype <= EN_F16; dtype++)
+        for (int i = 0; i < 4; i++) {
+            en_op op = batchnorm_op((en_extent){2, 3, 3, 20}, EN_OP_FUSE_RELU);
+            op.dtype = dtype;
+            gpu_trial t;
+            float y[360];
+            gpu_trial_init(&t, &plain, &ref, &op, 0, 0.0f);
+            t.want.x[9 * 20 + 7] = bad[i];
+            gpu_trial_set(&t, GPU_X, t.want.x);
+            gpu_trial_run(&t, y);
+            assert_int_equal(is_as_put(&t, GPU_STATS), !isfinite(bad[i]));
+            for (int k = 0; k < 360; k++)
+                if (isnan(y[k]) != (!isfinite(bad[i]) && k % 20 == 7))
+                    fail_msg("%s: output %d is %g", gpu_trial_name(&t), k, (double)y[k]);
+            gpu_trial_fini(&t);
+        }
+}
+
+static void expect(gpu_trial *t, int what, const char *name, int which, const float *want)
+{
+    gpu_trial_look(t, which);
+    compare_tensor(t, what, name, which, want, t->want.nx);
+}
+
+/* Where the contract allows it; and training needs no running statistics. */
+static void results_may_lie_on_inputs(void **state)
+{
+    (void)state;
+    const en_extent x = {3, 5, 7, 12};
+    en_op ops[] = {plain_op(EN_OP_ADD, x), plain_op(EN_OP_ADD, x), batchnorm_op(x, EN_OP_FUSE_RELU),
+                   batchnorm_op(x, EN_OP_FORWARD_ONLY)};
+    ops[1].flags = EN_OP_FUSE_RELU;
+    for (uint32_t dtype = EN_F32; dtype <= EN_F16; dtype++)
+        for (int i = 0; i < 4; i++) {
+            en_op op = ops[i];
+            op.dtype = dtype;
+            const int is_add = op.kind == EN_OP_ADD, is_eval = (op.flags & EN_OP_FORWARD_ONLY) != 0;
+            gpu_trial t;
+            gpu_trial_init(&t, &plain, &ref, &op, 0, 0.0f);
+            const int onto = is_add || is_eval ? i == 0 ? GPU_X2 : GPU_X : GPU_Y;
+            en_args args = gpu_trial_args(&t);
+            void *const y[] = {
+                [GPU_X] = (void *)(uintptr_t)args.x, [GPU_X2] = (void *)(uintptr_t)args.x2, [GPU_Y] = args.y};
+            args.y = y[onto];
+            if (!is_eval) args.stats = NULL;
+            GPU_OK(plain.ops->forward(t.plan, &args));
+            expect(&t, Y, "y", onto, t.want.y);
+            gpu_trial_look(&t, GPU_STATS);
+            assert_true(is_as_put(&t, GPU_STATS));
+            if (!is_eval) {
+                args.y = y[GPU_Y];
+                args.dx = args.dy;
+                gpu_trial_set(&t, GPU_Y, t.want.y);
+                if (!is_add) GPU_OK(plain.ops->backward_weights(t.plan, &args));
+                GPU_OK(plain.ops->backward_data(t.plan, &args));
+                expect(&t, DX, "dx", GPU_DY, t.want.dx);
+            }
+            gpu_trial_fini(&t);
+        }
 }
 
 /* A diverged model must show: relu and pooling pass on what is not a number, as PyTorch does. */
@@ -509,6 +625,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(two_runs_give_the_same_bits),
         cmocka_unit_test(a_recording_gives_the_same_bits),
         cmocka_unit_test(forward_only_saves_nothing),
+        cmocka_unit_test(variances_survive_large_means),
+        cmocka_unit_test(a_batch_that_is_not_finite_moves_no_statistics),
+        cmocka_unit_test(results_may_lie_on_inputs),
         cmocka_unit_test(not_a_number_passes),
         cmocka_unit_test(not_a_number_passes_a_fused_relu),
         cmocka_unit_test(what_overflows_is_not_finite),
