@@ -449,7 +449,12 @@ static double one_update(bench *b)
 {
     const eni_config *c = b->order->config;
     const eni_optimizer *optimizer = eni_optimizer_find(c->optimizer);
-    const eni_hyper hyper = {.lr = 1e-9f, .momentum = (float)c->momentum, .step = 1};
+    const eni_hyper hyper = {.lr = 1e-9f,
+                             .momentum = (float)c->momentum,
+                             .beta1 = c->beta1,
+                             .beta2 = c->beta2,
+                             .eps = c->eps,
+                             .step = 1};
     float *slots[ENI_MAX_SLOTS];
     double seconds[9];
     for (int i = 0; i < ENI_MAX_SLOTS; i++)

@@ -134,6 +134,43 @@ static en_status resolve_batch(eni_config *config)
     return EN_OK;
 }
 
+/* One that nobody gave: PyTorch's default for the optimizer. */
+static en_status set_rate(eni_config *config, const char *key, const char *value)
+{
+    const int k = eni_key_find(key, strlen(key));
+    if (config->origin[k] != ENI_FROM_DEFAULT || !eni_key_applies(&eni_keys[k], config->program))
+        return EN_OK;
+    return eni_key_set(config, k, value, key, ENI_FROM_DEFAULT);
+}
+
+static bool has_adam(const eni_config *config)
+{
+    return strcmp(config->optimizer, "adam") == 0 || strcmp(config->optimizer, "adamw") == 0;
+}
+
+/* What the optimizer does not have is refused, not passed over; but a file that was written by a run has it. */
+static en_status resolve_optimizer(eni_config *config)
+{
+    static const char *const of_sgd[] = {"momentum", "nesterov"}, *const of_adam[] = {"beta1", "beta2",
+                                                                                      "eps"};
+    const bool is_adam = has_adam(config);
+    const char *const *others = is_adam ? of_sgd : of_adam;
+    char room[64], word[64];
+    for (int i = 0; i < (is_adam ? 2 : 3); i++) {
+        const int k = eni_key_find(others[i], strlen(others[i]));
+        const char *text = eni_key_text(config, &eni_keys[k], room);
+        if (config->origin[k] == ENI_FROM_DEFAULT ||
+            strcmp(text, eni_key_fallback(&eni_keys[k], config->program, word)) == 0)
+            continue;
+        return eni_fail(EN_EINVAL, "config",
+                        "--%s: \"%s\" is nothing that --optimizer=%s has; leave it out%s", others[i], text,
+                        config->optimizer, is_adam ? ", or give --beta1" : ", or give --optimizer=adamw");
+    }
+    if (!eni_key_applies(&eni_keys[eni_key_find("optimizer", 9)], config->program)) return EN_OK;
+    EN_TRY(set_rate(config, "lr", is_adam ? "0.001" : "0.01"));
+    return set_rate(config, "weight-decay", strcmp(config->optimizer, "adamw") == 0 ? "0.01" : "0");
+}
+
 /* Defaults that follow from other keys. */
 static en_status resolve_defaults(eni_config *config)
 {
@@ -209,6 +246,7 @@ en_status eni_config_resolve(eni_config *config)
         return eni_fail(EN_EINVAL, "config", "%s needs weights; give --init=FILE, as --save has written it",
                         eni_program_name(config->program));
     EN_TRY(resolve_defaults(config));
+    EN_TRY(resolve_optimizer(config));
     EN_TRY(resolve_batch(config));
     EN_TRY(resolve_nodes(config));
     EN_TRY(resolve_ranks(config));

@@ -73,9 +73,10 @@ typedef struct eni_config {
     char *optimizer;
     double lr, momentum, weight_decay;
     bool nesterov;
-    int64_t lr_schedule; /* ENI_SCHEDULE_* */
-    int64_t lr_warmup;   /* global samples, 0: none */
-    int64_t lr_step;     /* global samples */
+    double beta1, beta2, eps; /* adam, adamw */
+    int64_t lr_schedule;      /* ENI_SCHEDULE_* */
+    int64_t lr_warmup;        /* global samples, 0: none */
+    int64_t lr_step;          /* global samples */
     double lr_gamma;
     int64_t lr_scale; /* ENI_SCALE_* */
     char *init;       /* weights to start from */

@@ -169,7 +169,109 @@ static const eni_optimizer sgd = {
     .mean_step = sgd_mean_step,
 };
 
-static const eni_optimizer *const optimizers[] = {&sgd};
+/* ---- Adam --------------------------------------------------------------------------------------------------
+ *
+ * As torch.optim.Adam and AdamW, operation by operation (t = steps taken, this one included):
+ *
+ *     adam:  d = g + weight_decay * w             adamw:  w = w * (1 - lr * weight_decay), d = g
+ *     m = m + (d - m) * (1 - beta1)
+ *     v = v * beta2 + ((1 - beta2) * d) * d
+ *     w = w - (lr / (1 - beta1^t) * m) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+ *
+ * Roots and quotients are exact on every machine, as products and sums are. pow() need not be: the powers are
+ * products of ours. */
+
+static double power(double base, uint64_t n)
+{
+    double result = 1;
+    for (; n > 0; n >>= 1, base *= base)
+        if (n & 1) result *= base;
+    return result;
+}
+
+static void adam_of(const eni_hyper *hyper, en_gpu_adam *adam_out)
+{
+    const uint64_t t = hyper->step + 1;
+    *adam_out = (en_gpu_adam){.decay = hyper->weight_decay,
+                              .keep = 1,
+                              .take_mean = (float)(1 - hyper->beta1),
+                              .keep_square = (float)hyper->beta2,
+                              .take_square = (float)(1 - hyper->beta2),
+                              .rate = (float)((double)hyper->lr / (1 - power(hyper->beta1, t))),
+                              .root = (float)sqrt(1 - power(hyper->beta2, t)),
+                              .eps = (float)hyper->eps};
+}
+
+static void adamw_of(const eni_hyper *hyper, en_gpu_adam *adam_out)
+{
+    adam_of(hyper, adam_out);
+    adam_out->keep = (float)(1 - (double)hyper->lr * (double)hyper->weight_decay);
+    adam_out->decay = 0;
+}
+
+/* `has_decay` is a constant where this is inlined. */
+ENI_ALWAYS_INLINE void adam_all(float *restrict w, float *restrict m, float *restrict v,
+                                const float *restrict g, uint64_t count, int has_decay, const en_gpu_adam *a)
+{
+    const en_gpu_adam r = *a;
+    for (uint64_t i = 0; i < count; i++) {
+        float d = g[i];
+        if (has_decay) d += r.decay * w[i];
+        m[i] += (d - m[i]) * r.take_mean;
+        v[i] = v[i] * r.keep_square + r.take_square * d * d;
+        w[i] = w[i] * r.keep - r.rate * m[i] / (sqrtf(v[i]) / r.root + r.eps);
+    }
+}
+
+ENI_MULTIVERSION static void adam_loop(float *w, float *m, float *v, const float *g, uint64_t count,
+                                       const en_gpu_adam *a)
+{
+    if (a->decay != 0.0f)
+        adam_all(w, m, v, g, count, 1, a);
+    else
+        adam_all(w, m, v, g, count, 0, a);
+}
+
+static int adam_slots(const eni_hyper *hyper)
+{
+    (void)hyper;
+    return 2;
+}
+
+static void adam_step(float *w, float *const *slots, const float *g, uint64_t count, const eni_hyper *hyper)
+{
+    en_gpu_adam adam;
+    adam_of(hyper, &adam);
+    adam_loop(w, slots[0], slots[1], g, count, &adam);
+}
+
+static void adamw_step(float *w, float *const *slots, const float *g, uint64_t count, const eni_hyper *hyper)
+{
+    en_gpu_adam adam;
+    adamw_of(hyper, &adam);
+    adam_loop(w, slots[0], slots[1], g, count, &adam);
+}
+
+static const eni_optimizer adam = {
+    .name = "adam",
+    .formula = "d = g + wd*w; m += (1-b1)(d-m); v = b2*v + (1-b2)*d*d; w -= lr*m^ / (sqrt(v^) + eps) "
+               "(torch.optim.Adam)",
+    .slots = adam_slots,
+    .slot_names = {"exp_avg", "exp_avg_sq"},
+    .step = adam_step,
+    .adam = adam_of,
+};
+
+static const eni_optimizer adamw = {
+    .name = "adamw",
+    .formula = "w *= 1 - lr*wd; then as adam without decay (torch.optim.AdamW)",
+    .slots = adam_slots,
+    .slot_names = {"exp_avg", "exp_avg_sq"},
+    .step = adamw_step,
+    .adam = adamw_of,
+};
+
+static const eni_optimizer *const optimizers[] = {&sgd, &adam, &adamw};
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 
 const eni_optimizer *eni_optimizer_find(const char *name)
@@ -189,8 +291,7 @@ float eni_schedule_lr(const eni_schedule *schedule, uint64_t samples)
     switch (schedule->kind) {
     case ENI_LR_CONSTANT: break;
     case ENI_LR_STEP:
-        if (schedule->step_samples > 0)
-            lr *= pow(schedule->gamma, (double)(samples / schedule->step_samples));
+        if (schedule->step_samples > 0) lr *= power(schedule->gamma, samples / schedule->step_samples);
         break;
     case ENI_LR_COSINE: {
         double done = schedule->total > 0 ? (double)samples / (double)schedule->total : 0;

@@ -7,14 +7,17 @@
 
 #include <stdint.h>
 
+#include "entrain/gpu.h"
+
 enum { ENI_MAX_SLOTS = 3 };
 
 /* The rates of one step. */
 typedef struct eni_hyper {
     float lr;
-    float momentum;
+    float momentum; /* sgd, with the next but one */
     float weight_decay;
     int nesterov;
+    double beta1, beta2, eps; /* adam, adamw: in double, since 1 - 0.999f is 3e-5 off */
     uint64_t step; /* steps already taken on this range: 0 for the first (Adam's bias correction) */
 } eni_hyper;
 
@@ -28,7 +31,7 @@ typedef struct eni_sources {
 } eni_sources;
 
 typedef struct eni_optimizer {
-    const char *name;                      /* "sgd" */
+    const char *name;                      /* "sgd", "adam", "adamw" */
     const char *formula;                   /* one line, with its source */
     int (*slots)(const eni_hyper *hyper);  /* how many slot vectors these rates need (0: no momentum) */
     const char *slot_names[ENI_MAX_SLOTS]; /* "momentum_buffer", as PyTorch's state_dict calls it */
@@ -37,10 +40,16 @@ typedef struct eni_optimizer {
     /* The same with g = the mean of `from` (n > 0), in one loop: the bits of eni_mean, then step. NULL: none */
     void (*mean_step)(float *w, float *const *slots, const eni_sources *from, uint64_t count,
                       const eni_hyper *hyper);
+    /* What all elements of a step share, made once in double, the same bits on every machine; a GPU is handed
+     * it. NULL: an optimizer without beta1, beta2 and eps */
+    void (*adam)(const eni_hyper *hyper, en_gpu_adam *adam_out);
 } eni_optimizer;
 
 /* By name, or NULL. The table is static. */
 const eni_optimizer *eni_optimizer_find(const char *name);
+
+/* Their names, for people: "sgd, adam, adamw". */
+#define ENI_OPTIMIZERS "sgd, adam or adamw"
 
 /* ---- the learning rate, a function of global samples, evaluated where the step is taken ------------------
  */

@@ -97,8 +97,14 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
     add(f, &n, "shuffle", "%s", self->job.is_shuffled ? "on" : "off");
     add(f, &n, "epoch-samples", "%" PRIu64, self->job.plan.epoch_samples); /* --drop-last */
     add(f, &n, "optimizer", "%s", self->job.optimizer->name);
-    add(f, &n, "momentum", "%.9g", self->job.momentum);
-    add(f, &n, "nesterov", "%s", self->job.hyper.nesterov ? "on" : "off");
+    if (self->job.optimizer->adam != NULL) {
+        add(f, &n, "beta1", "%.15g", self->job.hyper.beta1);
+        add(f, &n, "beta2", "%.15g", self->job.hyper.beta2);
+        add(f, &n, "eps", "%.15g", self->job.hyper.eps);
+    } else {
+        add(f, &n, "momentum", "%.9g", self->job.momentum);
+        add(f, &n, "nesterov", "%s", self->job.hyper.nesterov ? "on" : "off");
+    }
     add(f, &n, "weight-decay", "%.9g", self->job.weight_decay);
     add(f, &n, "lr", "%.15g", s->base);
     add(f, &n, "lr-schedule", "%s", eni_schedule_names[s->kind]);

@@ -172,6 +172,16 @@ static en_status read_buckets(const key_reader *r, eni_setup *setup)
     return check_overlap(r, setup);
 }
 
+static en_status read_adam(const key_reader *r, eni_hyper *hyper)
+{
+    EN_TRY(real_of(r, "beta1", 0, &hyper->beta1));
+    EN_TRY(real_of(r, "beta2", 0, &hyper->beta2));
+    EN_TRY(real_of(r, "eps", 0, &hyper->eps));
+    if (hyper->beta1 < 1 && hyper->beta2 < 1) return EN_OK;
+    return refuse(r, EN_EPROTO, "'beta1' and 'beta2' are %g and %g, which are not both below 1", hyper->beta1,
+                  hyper->beta2);
+}
+
 static en_status read_optimizer(const key_reader *r, eni_setup *setup)
 {
     const char *name;
@@ -186,6 +196,7 @@ static en_status read_optimizer(const key_reader *r, eni_setup *setup)
     EN_TRY(real_of(r, "nesterov", 0, &nesterov));
     setup->store.hyper =
         (eni_hyper){.momentum = (float)momentum, .weight_decay = (float)decay, .nesterov = nesterov != 0};
+    if (setup->store.optimizer->adam != NULL) EN_TRY(read_adam(r, &setup->store.hyper));
     EN_TRY(word_of(r, "lr-schedule", eni_schedule_names, ENI_SCHEDULES, &kind));
     setup->store.schedule.kind = (eni_schedule_kind)kind;
     EN_TRY(real_of(r, "lr", 0, &setup->store.schedule.base));

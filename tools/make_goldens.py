@@ -18,8 +18,9 @@ The definition, so that nothing but the weights has to be stored:
   operations  batch normalisation (forward, running statistics, backward), pooling by maxima and means: in float64 on
             float32 numbers, (N, H, W, C), many of them equal so that a pooling has to choose
 
-Files: NETWORK-weights-STEP.safetensors, NETWORK-grads-STEP.safetensors, goldens.json with the losses, and ops.json
-with the operations, for tests/ops/test_gradients.c.
+Files: NETWORK-weights-STEP.safetensors, NETWORK-grads-STEP.safetensors, goldens.json with the losses, ops.json
+with the operations, for tests/ops/test_gradients.c, and optimizers.json: weights of torch.optim after each of 50 steps
+on gradients that are a formula (`gradient`), for tests/ops/test_optimizer.c. --optimizers writes that one alone.
 --check takes the starting weights and the operations' inputs from the folder: another torch may draw other ones.
 """
 import argparse
@@ -178,6 +179,43 @@ def op_goldens(facts):
     return result
 
 
+OPTIMIZERS = [("adam", torch.optim.Adam, {"lr": 0.001, "weight_decay": 0}),
+              ("adam", torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.01}),
+              ("adamw", torch.optim.AdamW, {"lr": 0.001, "weight_decay": 0.01}),
+              ("adamw", torch.optim.AdamW, {"lr": 0.02, "weight_decay": 0.1, "betas": (0.8, 0.95), "eps": 1e-4})]
+NWEIGHTS, NSTEPS = 8, 50
+
+
+def gradient(step):
+    """Exact in float32, of four sizes."""
+    return torch.tensor([((i * 37 + step * 101 + 11) % 199 - 99) / 64 / 4**(i % 4) for i in range(NWEIGHTS)],
+                        dtype=torch.float64)
+
+
+def optimizers():
+    cases = []
+    for name, optimizer, arguments in OPTIMIZERS:
+        start = [((i * 53 + 7) % 97 - 48) / 32 for i in range(NWEIGHTS)]
+        w = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
+        stepper, weights = optimizer([w], **arguments), []
+        for step in range(NSTEPS):
+            w.grad = gradient(step)
+            stepper.step()
+            weights.append([float(f"{x:.10g}") for x in w.tolist()])
+        group = stepper.param_groups[0]
+        cases.append({"optimizer": name, "lr": group["lr"], "weight_decay": group["weight_decay"],
+                      "beta1": group["betas"][0], "beta2": group["betas"][1], "eps": group["eps"],
+                      "start": start, "weights": weights})
+    return {"torch": torch.__version__, "cases": cases}
+
+
+def write_optimizers(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = optimizers()
+    lines = ",\n".join(json.dumps(case) for case in facts["cases"])
+    (folder / "optimizers.json").write_text(f'{{"torch": "{facts["torch"]}", "cases": [\n{lines}\n]}}\n')
+
+
 def compute(data, starts):
     """All goldens as ({file name: tensors}, json)."""
     files = {}
@@ -251,6 +289,9 @@ def check(folder, files, facts, ops):
         for key in op:
             if isinstance(op[key], list):
                 gaps[f"{name}: {key}"] = gap(ops[name][key], op[key])
+    for new, old in zip(optimizers()["cases"], json.loads((folder / "optimizers.json").read_text())["cases"],
+                        strict=True):
+        gaps[f"{new['optimizer']}, lr {new['lr']}"] = gap(new["weights"], old["weights"])
     drifted = {what: size for what, size in gaps.items() if not size <= TOLERANCE}
     for what, size in drifted.items():
         print(f"drift: {what}: {size:.2g}, at most {TOLERANCE:g} is allowed")
@@ -264,10 +305,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=pathlib.Path, help="folder to write")
+    what.add_argument("--optimizers", type=pathlib.Path, help="folder to write optimizers.json to")
     what.add_argument("--check", type=pathlib.Path, help="folder to compare with")
     parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("/usr/share/datasets/fashion-mnist"),
                         help="folder of the IDX files (default %(default)s)")
     options = parser.parse_args()
+    if options.optimizers or options.out:
+        write_optimizers(options.optimizers or options.out)
+    if options.optimizers:
+        return 0
     data = load_data(options.data)
     if options.out:
         ops = {name: op_goldens(facts) for name, facts in fresh_ops().items()}

@@ -23,9 +23,9 @@
 static en_status add_config_key(void *user, const char *key, const char *value, bool is_told)
 {
     (void)is_told;
-    static const char *const resolved[] = {"optimizer", "momentum",    "nesterov",  "weight-decay",
-                                           "lr",        "lr-schedule", "lr-warmup", "lr-step",
-                                           "lr-gamma",  "sum-order",   "data"};
+    static const char *const resolved[] = {"optimizer", "momentum", "nesterov",  "weight-decay", "beta1",
+                                           "beta2",     "eps",      "lr",        "lr-schedule",  "lr-warmup",
+                                           "lr-step",   "lr-gamma", "sum-order", "data"};
     for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++)
         if (strcmp(key, resolved[i]) == 0) return EN_OK;
     return eni_run_spec_add(user, key, value == NULL ? "" : value);

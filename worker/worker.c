@@ -99,14 +99,18 @@ static en_status choose_optimizer(eni_worker *w)
     const eni_config *c = w->config;
     job->optimizer = eni_optimizer_find(c->optimizer);
     if (job->optimizer == NULL)
-        return eni_fail(EN_EINVAL, "worker", "--optimizer=%s: there is no such optimizer; sgd is there",
-                        c->optimizer);
+        return eni_fail(EN_EINVAL, "worker",
+                        "--optimizer=%s: there is no such optimizer; give " ENI_OPTIMIZERS, c->optimizer);
     job->momentum = c->momentum;
     job->weight_decay = c->weight_decay;
     job->seed = (uint64_t)c->seed;
     job->is_shuffled = c->shuffle;
-    job->hyper = (eni_hyper){
-        .momentum = (float)c->momentum, .weight_decay = (float)c->weight_decay, .nesterov = c->nesterov};
+    job->hyper = (eni_hyper){.momentum = (float)c->momentum,
+                             .weight_decay = (float)c->weight_decay,
+                             .nesterov = c->nesterov,
+                             .beta1 = c->beta1,
+                             .beta2 = c->beta2,
+                             .eps = c->eps};
     double scale = 1, world = (double)job->plan.world;
     if (job->strategy->flags & EN_SYNCHRONOUS)
         scale = c->lr_scale == ENI_SCALE_LINEAR ? world : c->lr_scale == ENI_SCALE_SQRT ? sqrt(world) : 1;

@@ -94,7 +94,7 @@ typedef struct en_client_options {
     uint32_t ntensors;       /* 1 .. EN_CLIENT_TENSORS */
     const en_client_tensor *tensors; /* (ntensors) */
 
-    const char *optimizer;         /* NULL: "sgd", with PyTorch's formulas */
+    const char *optimizer;         /* NULL: "sgd"; "adam", "adamw": with PyTorch's formulas */
     double lr;                     /* > 0 */
     double momentum, weight_decay; /* 0 .. */
     const char *lr_schedule;       /* NULL: "constant"; "step", "cosine": functions of samples applied */
@@ -112,6 +112,8 @@ typedef struct en_client_options {
      * level 0 error .. 4 trace; `text` is valid during the call. NULL: as it was. */
     void (*log)(void *user, int level, const char *subsystem, const char *text);
     void *log_user;
+
+    double beta1, beta2, eps; /* adam, adamw: below 1; 0: 0.9, 0.999, 1e-8 */
 } en_client_options;
 
 typedef struct en_client en_client;

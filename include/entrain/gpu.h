@@ -91,6 +91,17 @@ typedef struct en_gpu_rates {
     float scale[EN_GPU_SOURCES];
 } en_gpu_rates;
 
+/* The numbers of one step of "adam" or "adamw" (ops/optimizer.c has the formulas), in device memory, too. */
+typedef struct en_gpu_adam {
+    float decay;                    /* adam: times the weight, added to the gradient; 0: left out */
+    float keep;                     /* adamw: what the weight is multiplied by first; else 1 */
+    float take_mean;                /* 1 - beta1 */
+    float keep_square, take_square; /* beta2, 1 - beta2 */
+    float rate;                     /* lr / (1 - beta1^t) */
+    float root;                     /* sqrt(1 - beta2^t) */
+    float eps;
+} en_gpu_adam;
+
 /* g[i] = (sum over k of source[k][i] * scale[k]) * inv, added in that order, each product and each sum
  * rounded by itself: the bits of eni_mean. A source of scale 0 takes no part and is not read, as in
  * eni_mean_ranks; if none takes part g is 0. Then, with w, the optimizer's step with g: the bits of
@@ -98,7 +109,7 @@ typedef struct en_gpu_rates {
  * An unknown optimizer, or more sources: EN_EUNSUPPORTED, logged; a step of count 0 asks without doing. */
 typedef struct en_gpu_step {
     uint32_t size;
-    const char *optimizer;      /* "sgd"; NULL: no step, w is NULL */
+    const char *optimizer;      /* "sgd", "adam", "adamw"; NULL: no step, w is NULL */
     int32_t nsources;           /* 1 .. EN_GPU_SOURCES */
     const float *const *source; /* (nsources) host array, read during the call; each (count) */
     float *mean;                /* (count) or NULL; may be source[0] */
@@ -108,6 +119,7 @@ typedef struct en_gpu_step {
     const en_gpu_rates *rates;
     const float *total; /* NULL, or where the number of samples lies: then inv is 1 / *total, and where it is
                            0 nothing is stepped, and mean is 0 */
+    const en_gpu_adam *adam; /* adam, adamw: both slots are there, and of `rates` inv and scale count */
 } en_gpu_step;
 
 /* ---- the table ----------------------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 // go one by one.
 //
 // Beside it the kernel of an event in a graph (streams.c): it counts, in a word that the host reads.
+#include <stddef.h>
 #include <string.h>
 
 #include "core/try.h"
@@ -27,21 +28,24 @@ struct Sources {
 
 struct Step {
     Sources sources;
-    float *mean, *w, *m; // NULL: not asked for
+    float *mean, *w, *m, *v; // NULL: not asked for
     uint64_t count;
     const en_gpu_rates *rates;
     const float *total;
+    const en_gpu_adam *adam;
 };
 
 // What all elements of a step share, read once per thread.
 struct Rates {
     float lr, momentum, decay, inv;
     bool nesterov;
+    en_gpu_adam adam;
 };
 
-__device__ Rates read_rates(const Step &step)
+template <bool ADAM> __device__ Rates read_rates(const Step &step)
 {
     Rates r;
+    if (ADAM) r.adam = *step.adam;
     r.lr = step.rates->lr;
     r.momentum = step.m ? step.rates->momentum : 0.0f;
     r.decay = step.rates->weight_decay;
@@ -59,6 +63,16 @@ __device__ void step_one(float &w, float &m, float g, const Rates &r)
         g = r.nesterov ? __fadd_rn(g, __fmul_rn(r.momentum, m)) : m;
     }
     w = __fadd_rn(w, -__fmul_rn(r.lr, g));
+}
+
+// As adam_all there.
+__device__ void adam_one(float &w, float &m, float &v, float g, const en_gpu_adam &r)
+{
+    if (r.decay != 0.0f) g = __fadd_rn(g, __fmul_rn(r.decay, w));
+    m = __fadd_rn(m, __fmul_rn(__fadd_rn(g, -m), r.take_mean));
+    v = __fadd_rn(__fmul_rn(v, r.keep_square), __fmul_rn(__fmul_rn(r.take_square, g), g));
+    const float below = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), r.root), r.eps);
+    w = __fadd_rn(__fmul_rn(w, r.keep), -__fdiv_rn(__fmul_rn(r.rate, m), below));
 }
 
 // Elements of width 1 or 4.
@@ -108,10 +122,25 @@ template <int WIDTH> __device__ Lane<WIDTH> mean_of(const Step &step, const Rate
     return sum;
 }
 
-template <int WIDTH> __device__ void step_at(const Step &step, const Rates &r, uint64_t i)
+template <int WIDTH>
+__device__ void adam_at(const Step &step, const Rates &r, uint64_t i, const Lane<WIDTH> &g)
+{
+    Lane<WIDTH> w = load<WIDTH>(step.w + i), m = load<WIDTH>(step.m + i), v = load<WIDTH>(step.v + i);
+    for (int e = 0; e < WIDTH; e++)
+        adam_one(w.v[e], m.v[e], v.v[e], g.v[e], r.adam);
+    store(step.m + i, m);
+    store(step.v + i, v);
+    store(step.w + i, w);
+}
+
+template <int WIDTH, bool ADAM> __device__ void step_at(const Step &step, const Rates &r, uint64_t i)
 {
     const Lane<WIDTH> g = mean_of<WIDTH>(step, r, i);
     if (step.mean) store(step.mean + i, g);
+    if (ADAM) {
+        adam_at<WIDTH>(step, r, i, g);
+        return;
+    }
     if (!step.w) return;
     Lane<WIDTH> w = load<WIDTH>(step.w + i), m = {};
     if (r.momentum != 0.0f) m = load<WIDTH>(step.m + i);
@@ -122,7 +151,7 @@ template <int WIDTH> __device__ void step_at(const Step &step, const Rates &r, u
 }
 
 // The grid walks over `count` elements: WIDTH at a time, then those that are left.
-template <int WIDTH> __global__ void mean_step(const __grid_constant__ Step step)
+template <int WIDTH, bool ADAM> __global__ void mean_step(const __grid_constant__ Step step)
 {
     const uint64_t threads = (uint64_t)gridDim.x * blockDim.x,
                    me = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -133,10 +162,10 @@ template <int WIDTH> __global__ void mean_step(const __grid_constant__ Step step
                 step.mean[i] = 0.0f;
         return;
     }
-    const Rates r = read_rates(step);
+    const Rates r = read_rates<ADAM>(step);
     for (uint64_t i = me * WIDTH; i < wide; i += threads * WIDTH)
-        step_at<WIDTH>(step, r, i);
-    if (wide + me < step.count) step_at<1>(step, r, wide + me);
+        step_at<WIDTH, ADAM>(step, r, i);
+    if (wide + me < step.count) step_at<1, ADAM>(step, r, wide + me);
 }
 
 template <int WIDTH> __global__ void lin(float *y, float a, const float *x, float b, uint64_t count)
@@ -201,19 +230,36 @@ unsigned grid_of(const en_ctx *ctx, uint64_t count, int width)
 
 } // namespace
 
+// "adam" and "adamw" differ in their numbers only.
+static bool is_adam(const en_gpu_step *step)
+{
+    const size_t known = offsetof(en_gpu_step, adam) + sizeof step->adam;
+    const bool is_named = strcmp(step->optimizer, "adam") == 0 || strcmp(step->optimizer, "adamw") == 0;
+    return is_named && step->size >= known && step->adam && step->slot[0] && step->slot[1];
+}
+
+static bool is_known(const en_gpu_step *step)
+{
+    if (step->size < offsetof(en_gpu_step, adam) || step->nsources < 1 || step->nsources > EN_GPU_SOURCES ||
+        !step->rates)
+        return false;
+    return !step->w || (step->optimizer && (strcmp(step->optimizer, "sgd") == 0 || is_adam(step)));
+}
+
 en_status eni_cuda_mean_step(en_ctx *ctx, int stream, const en_gpu_step *given)
 {
-    if (given->size < sizeof *given || given->nsources < 1 || given->nsources > EN_GPU_SOURCES ||
-        !given->rates || (given->w && (!given->optimizer || strcmp(given->optimizer, "sgd") != 0))) {
-        eni_cuda_say("a step of %d sources with the optimizer \"%s\": 1 to %d sources and \"sgd\" are known",
-                     given->nsources, given->optimizer ? given->optimizer : "", EN_GPU_SOURCES);
+    if (!is_known(given)) {
+        eni_cuda_say(
+            "a step of %d sources with the optimizer \"%s\": 1 to %d sources and sgd, adam and adamw "
+            "with their numbers are known",
+            given->nsources, given->optimizer ? given->optimizer : "", EN_GPU_SOURCES);
         return EN_EUNSUPPORTED;
     }
     if (given->count == 0) return EN_OK;
     EN_TRY(eni_cuda_select(ctx));
     Step step = {};
     step.sources.count = given->nsources;
-    bool is_wide = on_16(given->mean) && on_16(given->w) && on_16(given->slot[0]);
+    bool is_wide = on_16(given->mean) && on_16(given->w) && on_16(given->slot[0]) && on_16(given->slot[1]);
     for (int k = 0; k < given->nsources; k++) {
         step.sources.at[k] = given->source[k];
         is_wide = is_wide && on_16(given->source[k]);
@@ -221,12 +267,15 @@ en_status eni_cuda_mean_step(en_ctx *ctx, int stream, const en_gpu_step *given)
     step.mean = given->mean;
     step.w = given->w;
     step.m = given->slot[0];
+    step.v = given->slot[1];
     step.count = given->count;
     step.rates = given->rates;
     step.total = given->total;
-    const cudaStream_t handle = ctx->stream[stream];
-    if (is_wide) return ENI_LAUNCH(ctx, mean_step<4>, grid_of(ctx, step.count, 4), THREADS, handle, step);
-    return ENI_LAUNCH(ctx, mean_step<1>, grid_of(ctx, step.count, 1), THREADS, handle, step);
+    if (given->w && is_adam(given)) step.adam = given->adam;
+    const auto kernel = step.adam ? (is_wide ? mean_step<4, true> : mean_step<1, true>)
+                                  : (is_wide ? mean_step<4, false> : mean_step<1, false>);
+    return ENI_LAUNCH(ctx, kernel, grid_of(ctx, step.count, is_wide ? 4 : 1), THREADS, ctx->stream[stream],
+                      step);
 }
 
 en_status eni_cuda_lin(en_ctx *ctx, int stream, float *y, float a, const float *x, float b, uint64_t count)

@@ -222,6 +222,8 @@ static en_status check_options(const en_client_options *o)
     if (!(o->lr > 0) || !isfinite(o->lr)) return invalid("lr", "give a learning rate above 0");
     if (!is_at_least(o->momentum, 0) || !is_at_least(o->weight_decay, 0))
         return invalid("momentum and weight_decay", "0 or more");
+    if (!(o->beta1 >= 0 && o->beta1 < 1 && o->beta2 >= 0 && o->beta2 < 1) || !is_at_least(o->eps, 0))
+        return invalid("beta1, beta2 and eps", "betas from 0 to below 1, eps 0 or more; 0 is the default");
     if (!is_at_least(o->join_timeout, 0) || !is_at_least(o->peer_timeout, 0) ||
         o->join_timeout > LONGEST_TIMEOUT_S || o->peer_timeout > LONGEST_TIMEOUT_S)
         return invalid("join_timeout and peer_timeout", "seconds, at most a day");
@@ -233,18 +235,23 @@ static en_status check_options(const en_client_options *o)
 
 /* A caller's header may be older or newer than ours: what it does not have is 0, what we do not know is left.
  */
+#define FIRST_SIZE offsetof(en_client_options, beta1) /* of the first header with this abi */
 static en_status read_options(const en_client_options *given, en_client_options *o)
 {
     if (given == NULL) return invalid("no options", "give en_client_open an en_client_options");
-    if (given->abi != EN_CLIENT_ABI || given->size < sizeof(en_client_options))
+    if (given->abi != EN_CLIENT_ABI || given->size < FIRST_SIZE)
         return eni_fail(
             EN_EVERSION, "kv",
             "options of abi %u and %u bytes: this library takes abi %u and at least %zu bytes; set both, "
             "and build against its header",
-            given->abi, given->size, EN_CLIENT_ABI, sizeof(en_client_options));
-    *o = *given;
+            given->abi, given->size, EN_CLIENT_ABI, FIRST_SIZE);
+    *o = (en_client_options){0};
+    memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);
     if (o->log != NULL) eni_log_set_sink(o->log, o->log_user);
     if (o->optimizer == NULL) o->optimizer = "sgd";
+    if (o->beta1 == 0) o->beta1 = 0.9;
+    if (o->beta2 == 0) o->beta2 = 0.999;
+    if (o->eps == 0) o->eps = 1e-8;
     if (o->lr_schedule == NULL) o->lr_schedule = "constant";
     if (o->join_timeout == 0) o->join_timeout = JOIN_TIMEOUT_S;
     if (o->peer_timeout == 0) o->peer_timeout = PEER_TIMEOUT_S;
@@ -278,11 +285,15 @@ static en_status agree(const en_client *client, const en_client_options *o, eni_
                                      .optimizer = eni_optimizer_find(o->optimizer),
                                      .hyper = {.momentum = (float)o->momentum,
                                                .weight_decay = (float)o->weight_decay,
-                                               .nesterov = (o->flags & EN_CLIENT_NESTEROV) != 0},
+                                               .nesterov = (o->flags & EN_CLIENT_NESTEROV) != 0,
+                                               .beta1 = o->beta1,
+                                               .beta2 = o->beta2,
+                                               .eps = o->eps},
                                      .sum_order = ENI_SUM_RANK,
                                      .elements = client->elements,
                                      .buckets = &client->buckets};
-    if (attributes.optimizer == NULL) return invalid("optimizer", "there is none of that name; sgd is there");
+    if (attributes.optimizer == NULL)
+        return invalid("optimizer", "there is none of that name; give " ENI_OPTIMIZERS);
     EN_TRY(read_schedule(o, &attributes.schedule));
     EN_TRY(eni_plugin_split(o->strategy, strategy, &attributes.strategy_options));
     if (eni_plugin_is_path(strategy))

@@ -20,6 +20,7 @@ enum { REGISTERED_SLOTS = 8 };
 typedef struct numbers {
     float weight;         /* GROUP: what this rank's gradient is multiplied by: its samples */
     float total;          /* GROUP, not known: this rank's samples, and after their sum all ranks' */
+    en_gpu_adam adam;     /* of an optimizer that has it */
     en_gpu_rates rates[]; /* (nrates) by the source with which a sum begins */
 } numbers;
 
@@ -192,15 +193,17 @@ en_status eni_gpu_steps_await(eni_gpu_steps *s, en_event *event, const char *wha
 
 /* ---- the numbers of a step ---- */
 
-static void set_rates(en_gpu_rates *rates, const eni_hyper *hyper)
+/* What the optimizer reads of a step, whoever's gradients are in it. */
+static void set_rates(const eni_gpu_steps *s, numbers *slot)
 {
-    rates->lr = hyper->lr;
-    rates->momentum = hyper->momentum;
-    rates->weight_decay = hyper->weight_decay;
-    rates->nesterov = hyper->nesterov;
-    rates->inv = 1; /* of a mean of nothing, which is 0 */
+    if (s->config.optimizer->adam != NULL) s->config.optimizer->adam(&s->hyper, &slot->adam);
+    for (int i = 0; i < s->nrates; i++)
+        slot->rates[i] = (en_gpu_rates){.lr = s->hyper.lr,
+                                        .momentum = s->hyper.momentum,
+                                        .weight_decay = s->hyper.weight_decay,
+                                        .nesterov = s->hyper.nesterov,
+                                        .inv = 1}; /* of a mean of nothing, which is 0 */
 }
-
 /* Of a sum over the own gradients that begins with `first`: as eni_mean_ranks has it. */
 static void set_scales(const eni_gpu_steps *s, int first, en_gpu_rates *rates)
 {
@@ -255,10 +258,9 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const ui
     if (s->config.way == ENI_GPU_SHARED) return EN_OK; /* take knows who has samples */
     EN_TRY(check_replay(s));
     EN_TRY(next_slot(s, &slot));
-    for (int i = 0; i < s->nrates; i++) {
-        set_rates(&slot->rates[i], hyper);
+    set_rates(s, slot);
+    for (int i = 0; i < s->nrates; i++)
         set_scales(s, i, &slot->rates[i]);
-    }
     if (s->config.way == ENI_GPU_GROUP) { /* the sum that comes is weighted already */
         slot->weight = slot->total = (float)samples[0];
         slot->rates[0].scale[0] = 1;
@@ -286,7 +288,8 @@ static en_status enqueue(eni_gpu_steps *s, const float *const *source, int n, co
                         .w = c->param + at,
                         .count = count,
                         .rates = rates,
-                        .total = total};
+                        .total = total,
+                        .adam = &s->there->adam};
     for (int i = 0; i < c->nslots; i++)
         step.slot[i] = c->slot[i] + at;
     return count == 0 ? EN_OK : s->gpu->mean_step(c->ctx, EN_STREAM_EXCHANGE, &step);
@@ -367,7 +370,7 @@ static en_status send_numbers(eni_gpu_steps *s, const eni_sources *from)
     numbers *slot;
     const uint64_t last = (s->ncopied + REGISTERED_SLOTS - 1) % REGISTERED_SLOTS;
     EN_TRY(next_slot(s, &slot));
-    set_rates(&slot->rates[0], &s->hyper);
+    set_rates(s, slot);
     for (int k = 0; k < from->n; k++)
         slot->rates[0].scale[k] = from->scale[k];
     slot->rates[0].inv = from->inv;

@@ -453,7 +453,7 @@ uint64_t eni_host_steps_taken(const eni_host *host, uint32_t bucket)
 
 void eni_host_set_steps_taken(eni_host *host, uint32_t bucket, uint64_t steps)
 {
-    host->of[bucket].steps_taken = steps;
+    host->of[bucket].steps_taken = host->of[bucket].steps_begun = steps;
     if (bucket == 0 && !host->transport.is_client) host->counters.version = steps;
 }
 

@@ -39,7 +39,7 @@ en_status eni_host_gpu_check(const eni_host *host)
 
 en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples)
 {
-    const eni_hyper hyper = eni_host_rates(host, 0);
+    const eni_hyper hyper = eni_host_rates(host, 0); /* all buckets take the same number of steps there */
     const uint64_t alone = host->config.world.nranks == 1 ? nsamples : 0; /* a group of one */
     const uint64_t total = host->now.has_samples ? host->now.world_samples : alone;
     if (!host->now.has_micros) host->now.micros[0] = nsamples;
@@ -126,7 +126,7 @@ void eni_host_gpu_mean_step(eni_host *host, eni_request *r)
 {
     r->host = host;
     r->what = "all-reduce";
-    r->hyper = eni_host_rates(host, r->bucket->id);
+    r->hyper = eni_host_begin_step(host, r->bucket->id);
     const int64_t begin = eni_host_now(host);
     r->failed = submit(host, r->bucket);
     host->counters.send_ns += eni_host_now(host) - begin;
@@ -155,7 +155,7 @@ en_status eni_host_gpu_wait(eni_host *host, eni_request *r)
 
 en_status eni_host_gpu_step(eni_host *host, const en_bucket *bucket)
 {
-    const eni_hyper hyper = eni_host_rates(host, bucket->id);
+    const eni_hyper hyper = eni_host_begin_step(host, bucket->id);
     if (host->config.coll != NULL || bucket->lo != 0 || bucket->hi != bucket->count) {
         eni_host_misuse(host,
                         "called step on a part of bucket %u, or with other ranks: on a GPU it takes whole "

@@ -212,7 +212,7 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
 static en_status take_step(eni_host *host, const en_bucket *bucket)
 {
     int64_t begin = eni_host_now(host);
-    const eni_hyper hyper = eni_host_rates(host, bucket->id);
+    const eni_hyper hyper = eni_host_begin_step(host, bucket->id);
     float *slots[ENI_MAX_SLOTS] = {NULL};
     for (int i = 0; i < host->slots.noptimizer; i++)
         slots[i] = vec_address(host, host_slot(&host->table, bucket, i)) + bucket->lo;
@@ -317,7 +317,7 @@ static void step_slice(void *user, uint64_t lo, uint64_t hi, const eni_sources *
 static void fuse(eni_host *host, eni_request *r)
 {
     r->is_fused = true;
-    r->hyper = eni_host_rates(host, r->bucket->id);
+    r->hyper = eni_host_begin_step(host, r->bucket->id);
     r->op.coll.op = ENI_COLL_MEAN_STEP;
     r->op.coll.on_reduced = step_slice;
     r->op.coll.on_reduced_user = r;

@@ -115,7 +115,14 @@ eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket)
 {
     eni_hyper hyper = host->config.hyper;
     hyper.lr = host->now.lr;
-    hyper.step = host->of[bucket].steps_taken;
+    hyper.step = host->of[bucket].steps_begun;
+    return hyper;
+}
+
+eni_hyper eni_host_begin_step(eni_host *host, uint32_t bucket)
+{
+    const eni_hyper hyper = eni_host_rates(host, bucket);
+    host->of[bucket].steps_begun++;
     return hyper;
 }
 

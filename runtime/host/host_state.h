@@ -90,6 +90,7 @@ typedef struct eni_host_step {
 /* What is known of a bucket. */
 typedef struct eni_host_bucket {
     uint64_t steps_taken;  /* optimizer steps */
+    uint64_t steps_begun;  /* and those of which the rates are fixed, but that nobody has waited for */
     uint8_t is_called;     /* a store has been sent it, or asked for it */
     uint8_t is_empty;      /* grad is known to have no sample behind it: a step on it is none */
     uint8_t is_stepping;   /* on a GPU: step was called, and nothing is ordered behind it yet */
@@ -219,8 +220,10 @@ int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out);
 /* A collective on the vector of a bucket, in place. */
 eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v);
 
-/* The rates of this rank's next step on a bucket, and what is kept of it when it was taken. */
+/* The rates of this rank's next step on a bucket; the same for one that begins now; and what is kept of it
+ * when it was taken. */
 eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket);
+eni_hyper eni_host_begin_step(eni_host *host, uint32_t bucket);
 void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper);
 
 /* The operations of a transport (host.h): in virtual time the table's, else by the groups of ranks and the

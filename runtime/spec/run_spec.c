@@ -67,6 +67,11 @@ static en_status add_optimizer(eni_run_spec *spec, const eni_run_attributes *att
     EN_TRY(eni_run_spec_add_number(spec, "momentum", (double)attributes->hyper.momentum));
     EN_TRY(eni_run_spec_add_whole(spec, "nesterov", attributes->hyper.nesterov != 0));
     EN_TRY(eni_run_spec_add_number(spec, "weight-decay", (double)attributes->hyper.weight_decay));
+    if (attributes->optimizer->adam != NULL) {
+        EN_TRY(eni_run_spec_add_number(spec, "beta1", attributes->hyper.beta1));
+        EN_TRY(eni_run_spec_add_number(spec, "beta2", attributes->hyper.beta2));
+        EN_TRY(eni_run_spec_add_number(spec, "eps", attributes->hyper.eps));
+    }
     EN_TRY(eni_run_spec_add_number(spec, "lr", schedule->base));
     EN_TRY(eni_run_spec_add(spec, "lr-schedule", eni_schedule_names[schedule->kind]));
     EN_TRY(eni_run_spec_add_whole(spec, "lr-warmup", schedule->warmup));

@@ -36,7 +36,7 @@ en_status eni_run_spec_add_build(eni_run_spec *spec, const char *version);
 typedef struct eni_run_attributes {
     const char *strategy, *strategy_options; /* a name, never a path; canonical options */
     const eni_optimizer *optimizer;
-    eni_hyper hyper;       /* momentum, nesterov, weight_decay */
+    eni_hyper hyper;       /* all but lr and step */
     eni_schedule schedule; /* the rate, resolved; total: the run's samples */
     eni_sum_order sum_order;
     uint64_t seed;            /* unless "seed" was added before: made-up data follow from it */

@@ -83,7 +83,7 @@ typedef struct eni_store_config {
      * at a time. A call that is held for 5 s while others are not is named. false: neither. */
     bool judges_holds;
     const eni_optimizer *optimizer;
-    eni_hyper hyper; /* momentum, weight_decay, nesterov; lr and step are set per step */
+    eni_hyper hyper; /* lr and step are set per step */
     eni_schedule schedule;
     eni_sum_order sum_order;
     uint32_t nbuckets;

@@ -429,13 +429,17 @@ static en_status partition_fields(stream *s, eni_store *store, eni_partition *pa
 
 static size_t write_scalars(const eni_store_config *c, char *text, size_t room)
 {
+    char adam[100] = "";
+    if (c->optimizer->adam != NULL)
+        snprintf(adam, sizeof adam, "beta1=%.17g\nbeta2=%.17g\neps=%.17g\n", c->hyper.beta1, c->hyper.beta2,
+                 c->hyper.eps);
     return (size_t)snprintf(
         text, room,
-        "strategy=%s\noptions=%s\noptimizer=%s\nmomentum=%.17g\nweight-decay=%.17g\nnesterov=%d\nlr=%.17g\n"
+        "strategy=%s\noptions=%s\noptimizer=%s\nmomentum=%.17g\nweight-decay=%.17g\nnesterov=%d\n%slr=%.17g\n"
         "lr-schedule=%d\nlr-gamma=%.17g\nlr-step=%" PRIu64 "\nlr-warmup=%" PRIu64 "\ntotal-samples=%" PRIu64
         "\nsum-order=%d\nshard=%d\nshards=%d\nworld=%d\nseed=%" PRIu64 "\nstream=%u\nbuckets=",
         c->strategy->name, c->options ? eni_options_canonical(c->options) : "", c->optimizer->name,
-        (double)c->hyper.momentum, (double)c->hyper.weight_decay, c->hyper.nesterov, c->schedule.base,
+        (double)c->hyper.momentum, (double)c->hyper.weight_decay, c->hyper.nesterov, adam, c->schedule.base,
         (int)c->schedule.kind, c->schedule.gamma, c->schedule.step_samples, c->schedule.warmup,
         c->schedule.total, (int)c->sum_order, c->shard, c->nshards, c->world, c->seed, c->stream);
 }

@@ -17,7 +17,8 @@
  *               8  4  version, 2
  *              12  4  bytes of text that follow
  *              16     text: the configuration, which must be the loading store's, in lines "key=value\n":
- *                     strategy, options, optimizer, momentum, weight-decay, nesterov, lr, lr-schedule
+ *                     strategy, options, optimizer, momentum, weight-decay, nesterov, (adam, adamw: beta1,
+ *                     beta2, eps,) lr, lr-schedule
  *                     (0 constant, 1 step, 2 cosine), lr-gamma, lr-step, lr-warmup, total-samples, sum-order
  *                     (0 rank, 1 ring), shard, shards, world, seed, stream, buckets (element counts, comma
  *                     separated). Reals as "%.17g".

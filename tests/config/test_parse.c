@@ -65,7 +65,9 @@ static const struct {
     {ENI_RUN, "--batch-size=0", {"--batch-size:", "\"0\" is out of range", "from 1 to 16777216"}},
     {ENI_RUN, "--batch_size=64.5", {"--batch-size:", "\"64.5\" is not a whole number", "from 1"}},
     {ENI_RUN, "--steps=-1", {"--steps:", "\"-1\" is out of range", "from 1 to 4000000000000000000"}},
-    {ENI_RUN, "--steps=99999999999999999999", {"--steps:", "is out of range", "from 1 to 4000000000000000000"}},
+    {ENI_RUN,
+     "--steps=99999999999999999999",
+     {"--steps:", "is out of range", "from 1 to 4000000000000000000"}},
     {ENI_RUN, "--epochs=0", {"--epochs:", "\"0\" is out of range", "from 1"}},
     {ENI_COMPARE, "--arm=ring,lr=0.1", {"--arm:", "colon behind the name", "ssp:bound=3"}},
     {ENI_RUN, "--seed=abc", {"--seed:", "\"abc\" is not a whole number", "from 0 to 9000000000000000000"}},
@@ -324,9 +326,10 @@ static void help_needs_no_complete_line(void **state)
 static void only_these_are_an_arms_own(void **state)
 {
     (void)state;
-    static const char own[] = " strategy optimizer lr momentum nesterov weight-decay lr-schedule lr-warmup "
-                              "lr-step lr-gamma lr-scale assign "
-                              "backend allreduce sum-order bucket-cap-mb overlap shards servers ";
+    static const char own[] =
+        " strategy optimizer lr momentum nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup "
+        "lr-step lr-gamma lr-scale assign "
+        "backend allreduce sum-order bucket-cap-mb overlap shards servers ";
     for (int k = 0; k < eni_key_count; k++) {
         const uint32_t flags = eni_keys[k].flags;
         char name[64];
@@ -344,11 +347,11 @@ static void only_these_are_an_arms_own(void **state)
 /* A value that is no key's default. */
 static const char *another_value(const eni_key *key)
 {
-    static const char *const texts[][2] = {{"model", "mlp"},          {"data", "mnist"},
-                                           {"data-dir", "/d"},        {"init", "/w.st"},
-                                           {"device", "cpu"},         {"net", "rate:1MB,delay:1ms"},
-                                           {"straggler", "0:12"},     {"momentum", "0.25"},
-                                           {"lr-schedule", "cosine"}, {"optimizer", "other"}};
+    static const char *const texts[][2] = {
+        {"model", "mlp"},       {"data", "mnist"},    {"data-dir", "/d"},
+        {"init", "/w.st"},      {"device", "cpu"},    {"net", "rate:1MB,delay:1ms"},
+        {"straggler", "0:12"},  {"momentum", "0.25"}, {"lr-schedule", "cosine"},
+        {"optimizer", "other"}, {"beta1", "0.25"},    {"beta2", "0.25"}};
     static char word[32];
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (strcmp(texts[i][0], key->name) == 0) return texts[i][1];
@@ -381,14 +384,16 @@ static int tell_all(eni_program program)
     int told = 0;
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
-        char flag[128];
+        char flag[128], command[160];
         heard h;
         eni_config config, run;
         const uint32_t others = ENI_KEY_ASIDE | ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY;
         if (!eni_key_applies(key, program) || !eni_key_applies(key, ENI_RUN) || (key->flags & others) != 0)
             continue;
         snprintf(flag, sizeof flag, "--%s=%s", key->name, another_value(key));
-        assert_int_equal(parse(program, flag, &config, &h), EN_OK);
+        const bool is_of_adam = strncmp(key->name, "beta", 4) == 0 || strcmp(key->name, "eps") == 0;
+        snprintf(command, sizeof command, "%s%s", is_of_adam ? "--optimizer=adam " : "", flag);
+        assert_int_equal(parse(program, command, &config, &h), EN_OK);
         assert_int_equal(eni_config_arm(&config, "ring", &run), EN_OK);
         const bool is_the_launchers =
             strcmp(key->name, "workers") == 0 || strcmp(key->name, "server-restarts") == 0;
@@ -410,6 +415,30 @@ static void no_key_vanishes(void **state)
     assert_true(tell_all(ENI_COMPARE) > 45);
     assert_true(tell_all(ENI_SCALE) > 40);
     assert_true(tell_all(ENI_ADVISE) > 35);
+}
+
+/* PyTorch's, unless somebody has said otherwise; what does not fit the optimizer is refused. */
+static void rates_follow_the_optimizer(void **state)
+{
+    (void)state;
+    heard h;
+    eni_config config, run;
+    assert_int_equal(parse(ENI_COMPARE, "--optimizer=adamw", &config, &h), EN_OK);
+    assert_true(config.lr == 0.001 && config.weight_decay == 0.01);
+    assert_true(is_told(&config, ENI_WORKER, "--lr=0.001") &&
+                is_told(&config, ENI_WORKER, "--weight-decay=0.01"));
+    assert_int_equal(eni_config_arm(&config, "ring:optimizer=sgd", &run), EN_OK);
+    assert_true(run.lr == 0.01 && run.weight_decay == 0);
+    eni_config_fini(&run);
+    assert_int_equal(eni_config_arm(&config, "ring:optimizer=adam,beta2=0.99", &run), EN_OK);
+    assert_true(run.lr == 0.001 && run.weight_decay == 0 && run.beta2 == 0.99);
+    eni_config_fini(&run);
+    assert_int_equal(eni_config_arm(&config, "ring:momentum=0.9", &run), EN_EINVAL);
+    eni_config_fini(&config);
+    assert_int_equal(parse(ENI_RUN, "--optimizer=adam --lr=0.01 --momentum=0.5", &config, &h), EN_OK);
+    assert_true(config.lr == 0.01 &&
+                is_told(&config, ENI_WORKER, "--lr=0.01")); /* though it is sgd's default */
+    eni_config_fini(&config);
 }
 
 static void batches_of_advise_are_the_workers_share(void **state)
@@ -465,6 +494,7 @@ int main(void)
         cmocka_unit_test(help_needs_no_complete_line),
         cmocka_unit_test(only_these_are_an_arms_own),
         cmocka_unit_test(no_key_vanishes),
+        cmocka_unit_test(rates_follow_the_optimizer),
         cmocka_unit_test(batches_of_advise_are_the_workers_share),
         cmocka_unit_test(keys_of_a_kind_are_told_with_their_texts),
     };

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,13 +26,15 @@ typedef struct trial {
     uint64_t samples[WORLD];
     int world, in_place, has_mean, has_step, has_total;
     eni_hyper hyper;
+    const char *optimizer; /* NULL: sgd */
 } trial;
 
 /* What the host has, and what the GPU has of it. */
 typedef struct vectors {
-    float source[WORLD][MOST + 8], w[MOST + 8], m[MOST + 8], mean[MOST + 8];
-    float *gpu_source[WORLD], *gpu_w, *gpu_m, *gpu_mean, *gpu_total;
+    float source[WORLD][MOST + 8], w[MOST + 8], m[MOST + 8], square[MOST + 8], mean[MOST + 8];
+    float *gpu_source[WORLD], *gpu_w, *gpu_m, *gpu_square, *gpu_mean, *gpu_total;
     en_gpu_rates *gpu_rates;
+    en_gpu_adam *gpu_adam;
 } vectors;
 
 static vectors v;
@@ -61,17 +64,22 @@ static uint64_t sum_of(const trial *t)
     return sum;
 }
 
+static const eni_optimizer *optimizer_of(const trial *t)
+{
+    return eni_optimizer_find(t->optimizer == NULL ? "sgd" : t->optimizer);
+}
+
 static void step_on_host(const trial *t)
 {
     static float mean[MOST];
     const float *src[WORLD];
-    float *slots[ENI_MAX_SLOTS] = {v.m + t->offset};
+    float *slots[ENI_MAX_SLOTS] = {v.m + t->offset, v.square + t->offset};
     for (int r = 0; r < t->world; r++)
         src[r] = v.source[r] + t->offset;
     eni_mean_ranks(mean, src, t->samples, t->world, ENI_SUM_RANK, t->count, 0, t->count);
     if (t->has_mean) memcpy((t->in_place ? v.source[0] : v.mean) + t->offset, mean, t->count * sizeof *mean);
     if (!t->has_step || (t->has_total && sum_of(t) == 0)) return;
-    eni_optimizer_find("sgd")->step(v.w + t->offset, slots, mean, t->count, &t->hyper);
+    optimizer_of(t)->step(v.w + t->offset, slots, mean, t->count, &t->hyper);
 }
 
 static void step_on_gpu(const trial *t)
@@ -83,23 +91,29 @@ static void step_on_gpu(const trial *t)
                           .nesterov = t->hyper.nesterov,
                           .inv = t->has_total ? NAN : 1.0f / total};
     const float *source[WORLD];
+    en_gpu_adam adam = {0};
+    const bool is_adam = optimizer_of(t)->adam != NULL;
+    if (is_adam) optimizer_of(t)->adam(&t->hyper, &adam);
+    GPU_OK(rig.ops->copy(rig.ctx, v.gpu_adam, &adam, sizeof adam, EN_COPY_IN));
     for (int r = 0; r < t->world; r++) {
         rates.scale[r] = (float)t->samples[r];
         source[r] = v.gpu_source[r] + t->offset;
     }
     GPU_OK(rig.ops->copy(rig.ctx, v.gpu_rates, &rates, sizeof rates, EN_COPY_IN));
     GPU_OK(rig.ops->copy(rig.ctx, v.gpu_total, &total, sizeof total, EN_COPY_IN));
-    const en_gpu_step step = {.size = sizeof step,
-                              .optimizer = t->has_step ? "sgd" : NULL,
-                              .nsources = t->world,
-                              .source = source,
-                              .mean = !t->has_mean ? NULL
-                                                   : (t->in_place ? v.gpu_source[0] : v.gpu_mean) + t->offset,
-                              .w = t->has_step ? v.gpu_w + t->offset : NULL,
-                              .slot = {t->has_step && t->hyper.momentum != 0.0f ? v.gpu_m + t->offset : NULL},
-                              .count = t->count,
-                              .rates = v.gpu_rates,
-                              .total = t->has_total ? v.gpu_total : NULL};
+    const en_gpu_step step = {
+        .size = sizeof step,
+        .optimizer = t->has_step ? optimizer_of(t)->name : NULL,
+        .nsources = t->world,
+        .source = source,
+        .mean = !t->has_mean ? NULL : (t->in_place ? v.gpu_source[0] : v.gpu_mean) + t->offset,
+        .w = t->has_step ? v.gpu_w + t->offset : NULL,
+        .slot = {t->has_step && optimizer_of(t)->slots(&t->hyper) > 0 ? v.gpu_m + t->offset : NULL,
+                 is_adam ? v.gpu_square + t->offset : NULL},
+        .count = t->count,
+        .rates = v.gpu_rates,
+        .total = t->has_total ? v.gpu_total : NULL,
+        .adam = is_adam ? v.gpu_adam : NULL};
     GPU_OK(rig.gpu->mean_step(rig.ctx, EN_STREAM_COMPUTE, &step));
     memset(source, 0, sizeof source); /* it was read during the call */
 }
@@ -114,7 +128,10 @@ static void run(const trial *t, uint64_t seed)
     gpu_fill(v.w, MOST + 8, seed);
     gpu_fill(v.m, MOST + 8, seed + 1);
     gpu_fill(v.mean, MOST + 8, seed + 2);
-    send(v.gpu_w, v.w), send(v.gpu_m, v.m), send(v.gpu_mean, v.mean);
+    gpu_fill(v.square, MOST + 8, seed + 3);
+    for (uint64_t i = 0; i < MOST + 8; i++)
+        v.square[i] *= v.square[i];
+    send(v.gpu_w, v.w), send(v.gpu_m, v.m), send(v.gpu_mean, v.mean), send(v.gpu_square, v.square);
     for (int i = 0; i < STEPS; i++) {
         for (int r = 0; r < t->world; r++) {
             gpu_fill(v.source[r], MOST + 8, seed + 10 * (uint64_t)(i + 1) + (uint64_t)r);
@@ -125,6 +142,7 @@ static void run(const trial *t, uint64_t seed)
     }
     compare(t, "w", v.w, v.gpu_w);
     compare(t, "momentum", v.m, v.gpu_m);
+    compare(t, "mean of squares", v.square, v.gpu_square);
     compare(t, "mean", v.mean, v.gpu_mean);
     for (int r = 0; r < t->world; r++)
         compare(t, "source", v.source[r], v.gpu_source[r]);
@@ -155,6 +173,29 @@ static void every_branch_of_the_optimizer(void **state)
                                  .hyper = hypers[h]};
                 run(&t, (uint64_t)(h * 100 + world));
             }
+}
+
+static void every_branch_of_adam(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"adam", "adamw"};
+    for (int k = 0; k < 16; k++) {
+        const trial t = {.count = k < 8 ? 1037 : 64,
+                         .offset = k & 1,
+                         .samples = {64, k & 4 ? 0 : 3, 17},
+                         .world = 3,
+                         .has_step = 1,
+                         .has_mean = k & 4,
+                         .has_total = k >= 8,
+                         .optimizer = names[k / 2 % 2],
+                         .hyper = {.lr = 0.013f,
+                                   .weight_decay = k & 4 ? 1e-2f : 0,
+                                   .beta1 = 0.9,
+                                   .beta2 = 0.999,
+                                   .eps = 1e-8,
+                                   .step = (uint64_t)k * k}};
+        run(&t, (uint64_t)(7000 + k));
+    }
 }
 
 static void every_count_and_alignment(void **state)
@@ -286,14 +327,16 @@ static void what_it_does_not_know_is_refused(void **state)
     (void)state;
     const float *source[] = {v.gpu_source[0]};
     en_gpu_step step = {.size = sizeof step,
-                        .optimizer = "adam",
+                        .optimizer = "lion",
                         .nsources = 1,
                         .source = source,
                         .w = v.gpu_w,
                         .count = 4,
                         .rates = v.gpu_rates};
     assert_int_equal(rig.gpu->mean_step(rig.ctx, EN_STREAM_COMPUTE, &step), EN_EUNSUPPORTED);
-    assert_non_null(strstr(gpu_last_error(), "adam"));
+    assert_non_null(strstr(gpu_last_error(), "\"lion\""));
+    step.optimizer = "adam"; /* without its numbers */
+    assert_int_equal(rig.gpu->mean_step(rig.ctx, EN_STREAM_COMPUTE, &step), EN_EUNSUPPORTED);
     step.optimizer = "sgd";
     step.nsources = EN_GPU_SOURCES + 1;
     assert_int_equal(rig.gpu->mean_step(rig.ctx, EN_STREAM_COMPUTE, &step), EN_EUNSUPPORTED);
@@ -318,6 +361,9 @@ static int open_all(void **state)
     v.gpu_total = gpu_put(&rig, v.w, 1);
     GPU_OK(rig.ops->alloc(rig.ctx, sizeof(en_gpu_rates), &memory));
     v.gpu_rates = memory;
+    GPU_OK(rig.ops->alloc(rig.ctx, sizeof(en_gpu_adam), &memory));
+    v.gpu_adam = memory;
+    v.gpu_square = gpu_put(&rig, v.square, MOST + 8);
     return 0;
 }
 
@@ -335,6 +381,7 @@ int main(int argc, char **argv)
     if (code != 0) return code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_branch_of_the_optimizer),
+        cmocka_unit_test(every_branch_of_adam),
         cmocka_unit_test(every_count_and_alignment),
         cmocka_unit_test(the_mean_alone),
         cmocka_unit_test(a_rank_without_samples_is_left_out),

@@ -76,6 +76,32 @@ static void optimizer(void **state)
     }
 }
 
+static void adam(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 4; c++) {
+        const char *name = c < 2 ? "adam" : "adamw";
+        eni_hyper h = {.lr = 0.013f,
+                       .weight_decay = c % 2 == 0 ? 0.0f : 1e-2f,
+                       .beta1 = 0.9,
+                       .beta2 = 0.999,
+                       .eps = 1e-8};
+        static float w[2][COUNT], m[2][COUNT], v[2][COUNT], g[COUNT];
+        const eni_optimizer *optimizers[] = {eni_optimizer_find(name), plain_optimizer_find(name)};
+        assert_ptr_not_equal(optimizers[0]->step, optimizers[1]->step);
+        memset(m, 0, sizeof m), memset(v, 0, sizeof v);
+        fill(w[0], 10), fill(w[1], 10);
+        for (h.step = 0; h.step < 10; h.step++) {
+            fill(g, 20 + h.step);
+            for (int k = 0; k < 2; k++)
+                optimizers[k]->step(w[k], (float *[]){m[k], v[k]}, g, COUNT, &h);
+        }
+        assert_memory_equal(w[0], w[1], sizeof w[0]);
+        assert_memory_equal(m[0], m[1], sizeof m[0]);
+        assert_memory_equal(v[0], v[1], sizeof v[0]);
+    }
+}
+
 static void ref_convolution(void **state)
 {
     (void)state;
@@ -106,6 +132,6 @@ int main(void)
                   __builtin_cpu_supports("avx512f") ? "yes" : "no");
 #endif
     const struct CMUnitTest tests[] = {cmocka_unit_test(mean_and_lin), cmocka_unit_test(optimizer),
-                                       cmocka_unit_test(ref_convolution)};
+                                       cmocka_unit_test(adam), cmocka_unit_test(ref_convolution)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

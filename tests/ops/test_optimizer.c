@@ -1,4 +1,5 @@
-/* test_optimizer.c - SGD against torch.optim.SGD's algorithm, transcribed in double. */
+/* test_optimizer.c - SGD against torch.optim.SGD's algorithm, transcribed in double; Adam and AdamW against
+ * what torch.optim computed (tests/goldens/optimizers.json, made by tools/make_goldens.py). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,6 +8,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "core/rng.h"
 #include "ops/mean.h"
@@ -120,6 +122,107 @@ static void slices_equal_the_whole(void **state)
         }
 }
 
+/* The formulas of Adam in float, operation by operation; a step in slices, and by eni_mean_step. */
+static void adam_rounds_as_written(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"adam", "adamw"};
+    for (int k = 0; k < 4; k++) {
+        const eni_optimizer *adam = eni_optimizer_find(names[k % 2]);
+        const eni_hyper h = {.lr = 0.01f,
+                             .weight_decay = k < 2 ? 0 : 0.1f,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .eps = 1e-8,
+                             .step = 41};
+        float w[3][COUNT], m[3][COUNT], v[3][COUNT], g[COUNT];
+        gradient(g, 3);
+        for (int c = 0; c < 3; c++) {
+            gradient(w[c], 1);
+            gradient(m[c], 2);
+            for (int i = 0; i < COUNT; i++)
+                v[c][i] = m[c][i] * m[c][i];
+        }
+        adam->step(w[0], (float *[]){m[0], v[0]}, g, COUNT, &h);
+        for (int p = 0; p < 7; p++) {
+            const uint64_t lo = eni_slice_lo(COUNT, p, 7), hi = eni_slice_lo(COUNT, p + 1, 7);
+            adam->step(w[1] + lo, (float *[]){m[1] + lo, v[1] + lo}, g + lo, hi - lo, &h);
+        }
+        const eni_sources from = {.src = (const float *[]){g}, .scale = (float[]){1}, .n = 1, .inv = 1};
+        eni_mean_step(adam, w[2], (float *[ENI_MAX_SLOTS]){m[2], v[2]}, &from, COUNT, &h);
+        for (int c = 1; c < 3; c++) {
+            assert_memory_equal(w[0], w[c], sizeof w[0]);
+            assert_memory_equal(m[0], m[c], sizeof m[0]);
+            assert_memory_equal(v[0], v[c], sizeof v[0]);
+        }
+        const double lr = (double)h.lr, decay = (double)h.weight_decay;
+        const float rate = (float)(lr / (1 - pow(0.9, 42))), root = (float)sqrt(1 - pow(0.999, 42));
+        for (int i = 0; i < COUNT; i++) {
+            volatile float old = w[1][i], d = g[i], keep = 1;
+            float was[2][COUNT];
+            gradient(was[0], 1), gradient(was[1], 2);
+            old = was[0][i];
+            volatile float decayed = h.weight_decay * old, mean = was[1][i], square = mean * mean;
+            if (k % 2 == 0 && decay != 0) d = d + decayed;
+            if (k % 2 == 1) keep = (float)(1 - lr * decay);
+            volatile float away = d - mean, moved = away * (float)(1 - 0.9);
+            mean = mean + moved;
+            volatile float kept = square * (float)0.999, part = (float)(1 - 0.999) * d;
+            volatile float added = part * d;
+            square = kept + added;
+            volatile float deviation = sqrtf(square), corrected = deviation / root;
+            volatile float below = corrected + (float)1e-8, above = rate * mean, move = above / below;
+            volatile float shrunk = old * keep;
+            assert_true(m[0][i] == mean && v[0][i] == square && w[0][i] == shrunk - move);
+        }
+    }
+}
+
+/* Within 1e-6 a step. */
+static void agrees_with_torch_optim(void **state)
+{
+    (void)state;
+    json_t *goldens = json_load_file(EN_SOURCE_DIR "/tests/goldens/optimizers.json", 0, NULL), *one;
+    size_t k, ncases = 0;
+    double worst = 0;
+    assert_non_null(goldens);
+    json_array_foreach(json_object_get(goldens, "cases"), k, one)
+    {
+        const eni_optimizer *optimizer =
+            eni_optimizer_find(json_string_value(json_object_get(one, "optimizer")));
+        eni_hyper h = {.lr = (float)json_number_value(json_object_get(one, "lr")),
+                       .weight_decay = (float)json_number_value(json_object_get(one, "weight_decay")),
+                       .beta1 = json_number_value(json_object_get(one, "beta1")),
+                       .beta2 = json_number_value(json_object_get(one, "beta2")),
+                       .eps = json_number_value(json_object_get(one, "eps"))};
+        const json_t *start = json_object_get(one, "start"), *steps = json_object_get(one, "weights");
+        enum { N = 8 };
+        float w[N], m[N] = {0}, v[N] = {0}, g[N];
+        assert_non_null(optimizer);
+        assert_int_equal(json_array_size(start), N);
+        assert_int_equal(json_array_size(steps), 50);
+        for (size_t i = 0; i < N; i++)
+            w[i] = (float)json_number_value(json_array_get(start, i));
+        for (; h.step < 50; h.step++) {
+            const int t = (int)h.step;
+            for (int i = 0; i < N; i++)
+                g[i] = (float)((i * 37 + t * 101 + 11) % 199 - 99) / 64 / (float)(1 << 2 * (i % 4));
+            optimizer->step(w, (float *[]){m, v}, g, N, &h);
+            for (size_t i = 0; i < N; i++) {
+                const double want = json_number_value(json_array_get(json_array_get(steps, h.step), i));
+                const double gap = fabs((double)w[i] - want) / (double)(t + 1);
+                if (!(gap <= 1e-6))
+                    fail_msg("case %zu, step %d, weight %zu: %.9g, not %.9g", k, t, i, (double)w[i], want);
+                worst = gap > worst ? gap : worst;
+            }
+        }
+        ncases++;
+    }
+    json_decref(goldens);
+    assert_true(ncases >= 4);
+    print_message("torch.optim, 50 steps of %zu cases: at most %.2g a step apart\n", ncases, worst);
+}
+
 /* As in PyTorch, no decay means that the weight is not looked at. */
 static void no_decay_reads_no_weight(void **state)
 {
@@ -137,13 +240,16 @@ static void the_table_is_searched_by_name(void **state)
     assert_non_null(sgd);
     for (int s = 0; s < sgd->slots(&rates[3]); s++)
         assert_non_null(sgd->slot_names[s]);
+    assert_string_equal(eni_optimizer_find("adamw")->slot_names[1],
+                        "exp_avg_sq"); /* as PyTorch's state_dict */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_pytorch), cmocka_unit_test(rounds_as_written),
-        cmocka_unit_test(slices_equal_the_whole), cmocka_unit_test(no_decay_reads_no_weight),
+        cmocka_unit_test(agrees_with_pytorch),          cmocka_unit_test(rounds_as_written),
+        cmocka_unit_test(slices_equal_the_whole),       cmocka_unit_test(adam_rounds_as_written),
+        cmocka_unit_test(agrees_with_torch_optim),      cmocka_unit_test(no_decay_reads_no_weight),
         cmocka_unit_test(the_table_is_searched_by_name)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,7 +81,7 @@ static void what_is_wrong_is_refused(void **state)
         {"lr", "", "not a number", EN_EPROTO},
         {"momentum", "0.9 ", "not a number", EN_EPROTO},
         {"optimizer", "adagrad", "adagrad", EN_EPROTO},
-        {"lr-schedule", "linear", "linear", EN_EPROTO},
+        {"lr-schedule", "zigzag", "zigzag", EN_EPROTO},
         {"sum-order", "random", "random", EN_EPROTO},
         {"strategy-name", "ring", "--strategy=ps-sync", EN_EMISMATCH},
         {"strategy-options", "bound=3", "bound=3", EN_EMISMATCH},
@@ -102,12 +102,35 @@ static void what_is_wrong_is_refused(void **state)
     }
 }
 
+static void adam_is_read(void **state)
+{
+    (void)state;
+    eni_key_value with[KEY_VALUES + 3] = {{"beta1", "0.8"}, {"beta2", "0.95"}, {"eps", "1e-07"}};
+    char why[ENI_REASON_MAX];
+    eni_setup setup;
+    memcpy(with + 3, good_key_values, sizeof good_key_values);
+    for (size_t k = 3; k < KEY_VALUES + 3; k++)
+        if (strcmp(with[k].key, "optimizer") == 0) with[k].value = "adamw";
+    const en_strategy *strategy = en_strategy_entry(EN_STRATEGY_ABI);
+    assert_int_equal(eni_setup_read(strategy, with, KEY_VALUES + 3, &setup, why), EN_OK);
+    assert_string_equal(setup.store.optimizer->name, "adamw");
+    const eni_hyper *hyper = &setup.store.hyper;
+    assert_true(hyper->beta1 == 0.8 && hyper->beta2 == 0.95 && hyper->eps == 1e-7);
+    eni_setup_fini(&setup);
+    with[1].value = "1";
+    assert_int_equal(eni_setup_read(strategy, with, KEY_VALUES + 3, &setup, why), EN_EPROTO);
+    assert_non_null(strstr(why, "not both below 1"));
+    assert_int_equal(eni_setup_read(strategy, with + 1, KEY_VALUES + 2, &setup, why), EN_EPROTO);
+    assert_non_null(strstr(why, "beta1"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_is_read),
         cmocka_unit_test(what_is_missing_is_named),
         cmocka_unit_test(what_is_wrong_is_refused),
+        cmocka_unit_test(adam_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,9 +6,9 @@
 
 /* Momentum, Nesterov and a cosine rate make every step depend on all before it; 103 samples leave a ragged
  * step in each of four epochs. */
-#define COMMON                                                                                               \
-    "--device=ref --model=mlp " MADE_UP " --epochs=4 --batch-size=4 --lr=0.02 --momentum=0.9 --nesterov "    \
-    "--weight-decay=0.0005 --lr-schedule=cosine"
+#define WITHOUT_OPTIMIZER                                                                                    \
+    "--device=ref --model=mlp " MADE_UP " --epochs=4 --batch-size=4 --lr-schedule=cosine "
+#define COMMON WITHOUT_OPTIMIZER "--lr=0.02 --momentum=0.9 --nesterov --weight-decay=0.0005"
 enum { SAMPLES = 412, EVERY = 8 }; /* of the run; between checkpoints: one at every step of 2 x 4 */
 
 /* A folder of its own for the --out of a run. */

@@ -16,8 +16,10 @@
 
 #include "tests/system/gpu.h"
 
-#define OPTIMIZER "--lr=0.02 --momentum=0.9 --nesterov --weight-decay=0.0005"
-#define EXACT     "--device=cuda --deterministic --data=synthetic --limit-test-samples=8 " OPTIMIZER
+#define EXACT    "--device=cuda --deterministic --data=synthetic --limit-test-samples=8"
+#define NESTEROV "--lr=0.02 --momentum=0.9 --nesterov --weight-decay=0.0005"
+
+static const char *optimizer = NESTEROV;
 
 typedef struct arm {
     const char *name, *flags;
@@ -39,8 +41,8 @@ static const arm arms[] = {
 static const char *job(const char *model)
 {
     static char text[320];
-    snprintf(text, sizeof text, "%s --model=%s --limit-train-samples=33 --batch-size=4 --steps=%d", EXACT,
-             model, gpu_steps(14, 60));
+    snprintf(text, sizeof text, EXACT " %s --model=%s --limit-train-samples=33 --batch-size=4 --steps=%d",
+             optimizer, model, gpu_steps(14, 60));
     return text;
 }
 
@@ -106,6 +108,14 @@ static void test_mlp(void **state)
     (void)state;
     for (int w = 1; w <= 4; w *= 2)
         expect_same("mlp", w);
+}
+
+static void test_adamw(void **state)
+{
+    (void)state;
+    optimizer = "--optimizer=adamw --lr=0.002 --weight-decay=0.02";
+    expect_same("mlp", 2);
+    optimizer = NESTEROV;
 }
 
 static void test_convnet(void **state)
@@ -179,9 +189,9 @@ static void test_nccl_alone(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {GPU_TEST(test_mlp),    GPU_TEST(test_convnet),
-                                       GPU_TEST(test_orders), GPU_TEST(test_nccl),
-                                       GPU_TEST(test_slices), GPU_TEST(test_nccl_alone)};
+    const struct CMUnitTest tests[] = {
+        GPU_TEST(test_mlp),  GPU_TEST(test_convnet), GPU_TEST(test_adamw),     GPU_TEST(test_orders),
+        GPU_TEST(test_nccl), GPU_TEST(test_slices),  GPU_TEST(test_nccl_alone)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }

@@ -93,11 +93,13 @@ static void kill_and_resume(const char *flags, const char *resumed_flags, const 
     json_decref(r);
 }
 
+static const char *common = COMMON;
+
 static void mode(const char *name, int nranks, const char *flags, const char *other)
 {
     char text[512], resumed[512];
-    snprintf(text, sizeof text, "-n %d %s " COMMON, nranks, flags);
-    snprintf(resumed, sizeof resumed, "-n %d %s " COMMON, nranks, other);
+    snprintf(text, sizeof text, "-n %d %s %s", nranks, flags, common);
+    snprintf(resumed, sizeof resumed, "-n %d %s %s", nranks, other, common);
     const char *expected = train_hash(60, "%s --eval-every=100", text);
     char path[200];
     snprintf(path, sizeof path, "%s/eval.jsonl", train_out());
@@ -131,6 +133,19 @@ static void test_ps_sync(void **state)
     mode("hybrid, 1 then 3 shards", 2, HYBRID " --shards=1", HYBRID " --shards=3 --transport=tcp");
     mode("ps-sync over tcp, 3 then 2 shards", 2, "--strategy=ps-sync --shards=3 --transport=tcp",
          "--strategy=ps-sync --shards=2 --bucket-cap-mb=0.2");
+}
+
+/* Two slots, and a number of steps, on which every later step depends. */
+static void test_adamw(void **state)
+{
+    (void)state;
+    common = WITHOUT_OPTIMIZER "--optimizer=adamw --lr=0.002 --weight-decay=0.02";
+    mode("ring with adamw, direct, then tcp", 2, "--strategy=ring --allreduce=direct",
+         "--strategy=ring --transport=tcp");
+    mode("ps-sync with adamw, 1 then 3 shards", 2, "--strategy=ps-sync --shards=1",
+         "--strategy=ps-sync --shards=3");
+    mode("hybrid with adamw, 1 then 3 shards", 2, HYBRID " --shards=1", HYBRID " --shards=3");
+    common = COMMON;
 }
 
 static void test_localsgd(void **state)
@@ -268,6 +283,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(test_solo),
                                        cmocka_unit_test(test_ring),
                                        cmocka_unit_test(test_ps_sync),
+                                       cmocka_unit_test(test_adamw),
                                        cmocka_unit_test(test_localsgd),
                                        cmocka_unit_test(test_sharded_optimizer),
                                        cmocka_unit_test(test_half_the_batch_on_two_ranks),

@@ -135,7 +135,7 @@ static void a_disk_that_fails_once(void **state)
 
 #define RUN                                                                                                  \
     "-n 2 --strategy=ps-sync --shards=2 --model=mlp --data=synthetic --limit-train-samples=6400 "            \
-    "--limit-test-samples=64 --batch-size=16 --momentum=0.9 --lr=0.01 --threads=1 --quiet"
+    "--limit-test-samples=64 --batch-size=16 --threads=1 --quiet"
 
 static int has_ended(const process *p)
 {
@@ -160,17 +160,16 @@ static void kill_psd_of(const process *entrain, const char *folder, int times)
     }
 }
 
-static void a_momentum_run_ends_with_the_undisturbed_hash(void **state)
+static void expect_undisturbed_hash(const char *optimizer)
 {
-    (void)state;
     char folder[256], path[300];
     process entrain;
-    const char *calm = train_hash(60 * SLOWNESS, "%s", RUN);
-    snprintf(folder, sizeof folder, "%s/killed", system_folder());
+    const char *calm = train_hash(60 * SLOWNESS, RUN " %s", optimizer);
+    snprintf(folder, sizeof folder, "%s/killed%s", system_folder(), optimizer);
     process_start(&entrain, "entrain", NULL,
                   "run " RUN
-                  " --straggler=0:8 --server-restarts=9 --server-timeout=20s --state-every=4 --out=%s",
-                  folder); /* slow enough not to end before it was killed */
+                  " %s --straggler=0:8 --server-restarts=9 --server-timeout=20s --state-every=4 --out=%s",
+                  optimizer, folder); /* slow enough not to end before it was killed */
     kill_psd_of(&entrain, folder, 3);
     assert_int_equal(process_wait(&entrain, 120 * SLOWNESS), 0);
     assert_true(process_says(&entrain, "starting it again", "") >= 1);
@@ -181,9 +180,21 @@ static void a_momentum_run_ends_with_the_undisturbed_hash(void **state)
     json_decref(result);
     snprintf(path, sizeof path, "%s/server-state", folder);
     assert_int_not_equal(access(path, F_OK), 0);
-    promise("ps-sync with momentum, psd killed %d times: the hash of the undisturbed run",
+    promise("ps-sync with %s, psd killed %d times: the hash of the undisturbed run", optimizer,
             process_says(&entrain, "starting it again", ""));
     process_nobody_left(2);
+}
+
+static void a_momentum_run_ends_with_the_undisturbed_hash(void **state)
+{
+    (void)state;
+    expect_undisturbed_hash("--momentum=0.9");
+}
+
+static void an_adamw_run_ends_with_the_undisturbed_hash(void **state)
+{
+    (void)state;
+    expect_undisturbed_hash("--optimizer=adamw");
 }
 
 /* A push covers several micro-batches, and some are dropped: what psd has counted when it is killed comes
@@ -269,6 +280,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(killed_at_the_first_calls),
         cmocka_unit_test(a_disk_that_fails_once),
         cmocka_unit_test(a_momentum_run_ends_with_the_undisturbed_hash),
+        cmocka_unit_test(an_adamw_run_ends_with_the_undisturbed_hash),
         cmocka_unit_test(every_sample_counts_once),
         cmocka_unit_test(flags_that_do_not_go_together),
     };
