@@ -88,7 +88,7 @@ struct eni_cpu_kernel {
     en_status (*prepare)(en_plan *plan); /* NULL: nothing to prepare; fills plan->info's bytes and names */
 };
 
-extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_linear, eni_cpu_pool;
+extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_linear, eni_cpu_pool, eni_cpu_batchnorm;
 
 /* How many passes the plan's flags leave: forward, backward_weights, backward_data. */
 int eni_cpu_passes(const en_plan *plan);
@@ -112,9 +112,6 @@ en_status eni_cpu_run(const en_plan *plan, const eni_dnnl_primitive *primitive, 
 /* y = relu(y), and dy = 0 where y is not positive, if the op has EN_OP_FUSE_RELU. */
 void eni_cpu_relu_in_place(const en_plan *plan, const en_args *args);
 void eni_cpu_relu_mask(const en_plan *plan, const en_args *args);
-
-/* True where eni_cpu_pool has its fast loops: windows of 2 x 2 that neither overlap nor pad. */
-int eni_cpu_pool_fits(const en_op *op);
 
 /* Splits [0, count) over the plan's threads, each part starting on a multiple of `grain`. The parts are
  * elementwise independent, so the bits do not depend on the number of threads. */

@@ -1,5 +1,5 @@
 /* device.c - the table of the cpu device. Operations without a file here run the reference loops: they are
- * small (losses), or not on anybody's hot path yet (other pooling windows). */
+ * small (losses), or bound by memory as they are. */
 #include "entrain/device.h"
 
 #include <omp.h>
@@ -114,12 +114,13 @@ static const eni_cpu_kernel *find_kernel(const en_op *op)
     switch (op->kind) {
     case EN_OP_CONV2D: return &eni_cpu_conv;
     case EN_OP_LINEAR: return &eni_cpu_linear;
+    case EN_OP_BATCHNORM: return &eni_cpu_batchnorm;
     case EN_OP_RELU:
     case EN_OP_ADD:
     case EN_OP_AVGPOOL:
     case EN_OP_FLATTEN: return &images;
     case EN_OP_MAXPOOL:
-    case EN_OP_RELU_MAXPOOL: return eni_cpu_pool_fits(op) ? &eni_cpu_pool : NULL;
+    case EN_OP_RELU_MAXPOOL: return &eni_cpu_pool;
     default: return NULL;
     }
 }
@@ -199,8 +200,8 @@ static en_status cpu_forward(en_plan *plan, const en_args *args)
 
 static en_status cpu_backward_weights(en_plan *plan, const en_args *args)
 {
-    if (en_op_weights(&plan->op) == 0 || plan->op.flags & EN_OP_FORWARD_ONLY) return EN_EUNSUPPORTED;
-    if (!plan->kernel) return eni_ref_kernel_find(plan->op.kind)->backward_weights(&plan->op, args);
+    const int has_weights = plan->kernel && plan->kernel->backward_weights;
+    if (!has_weights || plan->op.flags & EN_OP_FORWARD_ONLY) return EN_EUNSUPPORTED;
     return plan->kernel->backward_weights(plan, args);
 }
 

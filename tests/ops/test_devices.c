@@ -10,13 +10,13 @@
 
 #include "tests/ops/trial.h"
 
-static eni_device ref, cpu, cpu2; /* cpu2: two threads */
+static eni_device ref, cpu, cpu2, cpu4; /* with one, two and four threads */
 
 /* TSan cannot see the barriers of libgomp and reports every hand-over of an OpenMP loop as a race. */
 #if defined(__SANITIZE_THREAD__)
-enum { TWO = 1 };
+enum { TWO = 1, FOUR = 1 };
 #else
-enum { TWO = 2 };
+enum { TWO = 2, FOUR = 4 };
 #endif
 
 /* Sums of products are rounded in another order by oneDNN, and those of batch normalisation are kept in float for a
@@ -127,6 +127,56 @@ static void two_runs_give_the_same_bits(void **state)
         }
 }
 
+/* Of our own loops, whatever is summed; oneDNN's depend on it. */
+static void four_threads_give_the_bits_of_one(void **state)
+{
+    (void)state;
+    int count;
+    const en_op *ops = trial_ops(&count);
+    for (int i = 0; i < count; i++) {
+        if (ops[i].kind == EN_OP_CONV2D || ops[i].kind == EN_OP_LINEAR) continue;
+        trial a, b;
+        trial_init(&a, &cpu, &ops[i], 5);
+        trial_init(&b, &cpu4, &ops[i], 5);
+        trial_run(&a);
+        trial_run(&b);
+        assert_memory_equal(a.y, b.y, (size_t)a.ny * sizeof(float));
+        assert_memory_equal(a.dy, b.dy, (size_t)a.ny * sizeof(float));
+        assert_memory_equal(a.dx, b.dx, (size_t)a.nx * sizeof(float));
+        assert_memory_equal(a.dw, b.dw, (size_t)a.nw * sizeof(float));
+        assert_memory_equal(a.db, b.db, (size_t)a.nb * sizeof(float));
+        assert_memory_equal(a.stats, b.stats, (size_t)a.nstats * sizeof(float));
+        trial_fini(&a);
+        trial_fini(&b);
+    }
+}
+
+/* Far from 0 the variance is the difference of numbers that are alike, if it is taken so. */
+static void a_large_mean_leaves_the_variance(void **state)
+{
+    (void)state;
+    const eni_device *devices[] = {&cpu, &cpu4};
+    const en_op op = batchnorm_op((en_extent){3, 33, 32, 9}, 0);
+    for (int d = 0; d < 2; d++) {
+        trial want, got;
+        trial_init(&want, &ref, &op, 3);
+        trial_init(&got, devices[d], &op, 3);
+        for (int64_t i = 0; i < want.nx; i++)
+            got.x[i] = want.x[i] += (float)(1000 * (i % 9));
+        for (int k = 0; k < 9; k++)
+            trial_var(&got)[k] = trial_var(&want)[k] = 0.0f;
+        trial_run(&want);
+        trial_run(&got);
+        for (int k = 0; k < 9; k++) {
+            const double gap = (double)trial_var(&got)[k] / (double)trial_var(&want)[k] - 1;
+            if (!(fabs(gap) < 1e-6)) fail_msg("variance of channel %d is off by %g", k, gap);
+        }
+        assert_close("y", &got, got.y, want.y, got.ny, 1e-3); /* half a unit of 8,000 is 1e-3 deviations */
+        trial_fini(&want);
+        trial_fini(&got);
+    }
+}
+
 /* The statistics of training are those of the batch; of evaluation the running ones, which nothing changes. */
 static void evaluation_reads_the_statistics_alone(void **state)
 {
@@ -223,6 +273,27 @@ static void not_a_number_passes(void **state)
             }
 }
 
+/* Every input of 3 x 3 windows in turn, among equal values: the same choice as ref's, and the same gradient. */
+static void overlapping_windows_choose_as_ref_does(void **state)
+{
+    (void)state;
+    const en_op op = pool_op(EN_OP_MAXPOOL, (en_extent){1, 5, 6, 9}, 3, 2, 1);
+    for (int at = 0; at < 5 * 6 * 9; at++) {
+        trial want, got;
+        trial_init(&want, &ref, &op, 5);
+        trial_init(&got, &cpu, &op, 5);
+        for (int64_t i = 0; i < want.nx; i++)
+            got.x[i] = want.x[i] = i == at ? NAN : i % 2 == 0 ? -INFINITY : truncf(2 * want.x[i]);
+        trial_run(&want);
+        trial_run(&got);
+        assert_memory_equal(got.saved, want.saved, (size_t)want.info.saved_bytes);
+        assert_memory_equal(got.y, want.y, (size_t)want.ny * sizeof(float));
+        assert_memory_equal(got.dx, want.dx, (size_t)want.nx * sizeof(float));
+        trial_fini(&want);
+        trial_fini(&got);
+    }
+}
+
 static void nonsense_is_refused(void **state)
 {
     (void)state;
@@ -315,21 +386,25 @@ int main(void)
         print_message("skipped: this build has no cpu device (libdnnl-dev)\n");
         return 77;
     }
-    if (!open_cpu(&cpu2, TWO)) return 1;
+    if (!open_cpu(&cpu2, TWO) || !open_cpu(&cpu4, FOUR)) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_agrees_with_ref),
         cmocka_unit_test(onednn_never_picks_its_reference_loops),
         cmocka_unit_test(forward_only_gives_the_same_output),
         cmocka_unit_test(two_runs_give_the_same_bits),
+        cmocka_unit_test(four_threads_give_the_bits_of_one),
+        cmocka_unit_test(a_large_mean_leaves_the_variance),
         cmocka_unit_test(evaluation_reads_the_statistics_alone),
         cmocka_unit_test(statistics_stay_where_a_batch_is_not_finite),
         cmocka_unit_test(statistics_may_be_left_out),
         cmocka_unit_test(not_a_number_passes),
+        cmocka_unit_test(overlapping_windows_choose_as_ref_does),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(calls_that_an_op_lacks_are_refused),
         cmocka_unit_test(a_label_out_of_range_is_refused),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    eni_device_close(&cpu4);
     eni_device_close(&cpu2);
     eni_device_close(&cpu);
     eni_device_close(&ref);

@@ -1,5 +1,5 @@
-/* test_multiversion.c - the machine versions of mean.c, optimizer.c and ref/conv.c (multiversion.h) give the
- * bits of the plain version. The plain_ functions are the same sources, compiled without versions and without
+/* test_multiversion.c - the machine versions of mean.c, optimizer.c, ref/conv.c and of the cpu device's batchnorm.c
+ * and pool.c (multiversion.h) give the bits of the plain version. The plain_ functions are the same sources, compiled without versions and without
  * vectors; see CMakeLists.txt. On a machine without AVX both sides are plain, and the test says so. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +14,11 @@
 #include "ops/optimizer.h"
 #include "ops/ref/ref.h"
 #include "tests/ops/trial.h"
+
+#ifdef EN_HAVE_ONEDNN
+#include "ops/cpu/cpu.h"
+extern const eni_cpu_kernel plain_cpu_batchnorm, plain_cpu_pool;
+#endif
 
 void plain_mean(float *dst, const float *const *src, const float *scale, int n, float inv, uint64_t count);
 void plain_mean_first(float *acc, const float *src, float scale, uint64_t count);
@@ -125,6 +130,66 @@ static void ref_convolution(void **state)
     eni_device_close(&ref);
 }
 
+#ifdef EN_HAVE_ONEDNN
+
+/* What the plain kernels call: all of it on this thread. */
+void eni_cpu_split(const en_plan *plan, const en_args *args, int64_t count, int64_t grain,
+                   eni_cpu_part_fn part)
+{
+    (void)grain;
+    part(plan, args, 0, count);
+}
+
+static void run_plain(const eni_cpu_kernel *kernel, trial *t)
+{
+    en_plan plan = {.op = t->op, .y = t->y_extent};
+    const en_args args = trial_args(t);
+    assert_int_equal(kernel->prepare(&plan), EN_OK);
+    assert_int_equal(plan.info.saved_bytes, t->info.saved_bytes);
+    assert_int_equal(plan.info.workspace_bytes, t->info.workspace_bytes);
+    assert_int_equal(kernel->forward(&plan, &args), EN_OK);
+    if (t->nw > 0) assert_int_equal(kernel->backward_weights(&plan, &args), EN_OK);
+    assert_int_equal(kernel->backward_data(&plan, &args), EN_OK);
+}
+
+static void cpu_device(void **state)
+{
+    (void)state;
+    eni_device cpu;
+    if (!open_cpu(&cpu, 1)) skip();
+    int count;
+    const en_op *ops = trial_ops(&count);
+    for (int i = 0; i < count; i++) {
+        const uint32_t kind = ops[i].kind;
+        const int pools = kind == EN_OP_MAXPOOL || kind == EN_OP_RELU_MAXPOOL;
+        if ((!pools && kind != EN_OP_BATCHNORM) || ops[i].flags & EN_OP_NO_DX) continue;
+        trial a, b;
+        trial_init(&a, &cpu, &ops[i], 1);
+        trial_init(&b, &cpu, &ops[i], 1);
+        trial_run(&a);
+        run_plain(pools ? &plain_cpu_pool : &plain_cpu_batchnorm, &b);
+        assert_memory_equal(a.y, b.y, (size_t)a.ny * sizeof(float));
+        assert_memory_equal(a.dy, b.dy, (size_t)a.ny * sizeof(float));
+        assert_memory_equal(a.dx, b.dx, (size_t)a.nx * sizeof(float));
+        assert_memory_equal(a.dw, b.dw, (size_t)a.nw * sizeof(float));
+        assert_memory_equal(a.db, b.db, (size_t)a.nb * sizeof(float));
+        assert_memory_equal(a.stats, b.stats, (size_t)a.nstats * sizeof(float));
+        trial_fini(&a);
+        trial_fini(&b);
+    }
+    eni_device_close(&cpu);
+}
+
+#else
+
+static void cpu_device(void **state)
+{
+    (void)state;
+    skip();
+}
+
+#endif
+
 int main(void)
 {
 #if defined(__x86_64__)
@@ -132,6 +197,7 @@ int main(void)
                   __builtin_cpu_supports("avx512f") ? "yes" : "no");
 #endif
     const struct CMUnitTest tests[] = {cmocka_unit_test(mean_and_lin), cmocka_unit_test(optimizer),
-                                       cmocka_unit_test(adam), cmocka_unit_test(ref_convolution)};
+                                       cmocka_unit_test(adam), cmocka_unit_test(ref_convolution),
+                                       cmocka_unit_test(cpu_device)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

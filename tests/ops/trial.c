@@ -259,6 +259,10 @@ const en_op *trial_ops(int *count_out)
         ops[n++] = pool_op(kind, (en_extent){1, 4, 4, 2500}, 2, 2, 0);
         ops[n++] = pool_op(kind, (en_extent){2, 9, 8, 4}, 3, 2, 1);
         ops[n++] = pool_op(kind, (en_extent){2, 5, 5, 3}, 3, 1, 0);
+        ops[n++] = pool_op(kind, (en_extent){3, 15, 16, 67}, 3, 2, 1);
+        ops[n++] = pool_op(kind, (en_extent){1, 3, 4, 2050}, 3, 2, 1);
+        ops[n++] =
+            pool_op(kind, (en_extent){1, 5, 9, 3}, 2, 4, 0); /* rows and columns that no window reads */
     }
     ops[n++] = plain_op(EN_OP_FLATTEN, (en_extent){64, 4, 4, 50});
     ops[n++] = plain_op(EN_OP_FLATTEN, (en_extent){3, 5, 2, 7});
