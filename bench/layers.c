@@ -2,6 +2,7 @@
  *
  *     bench_layers --model=convnet --batch=64 --threads=1
  *     bench_layers --model=convnet --batch=1024 --device=cuda --precision=bf16
+ *     bench_layers --op=batchnorm:32x32x64 --op=maxpool:112x112x64 --batch=128
  *
  * One layer runs -n times in a row on the same memory, so its data is as warm as the caches allow; the sum is
  * what a step would take if nothing lay between its layers. The peak is the device's product of two square
@@ -29,12 +30,13 @@ enum {
     PEAK_SIDE = 1024,
     GPU_PEAK_SIDE = 8192,
     IN_A_ROW = 20,
-    PATH_BYTES = 4096
+    PATH_BYTES = 4096,
+    MAX_OPS = 16
 };
 
 typedef struct options {
-    const char *model, *device;
-    int batch, threads, rounds, peak_side, is_json, has_tf32;
+    const char *model, *device, *ops[MAX_OPS]; /* operations by themselves, in place of the model */
+    int nops, batch, threads, rounds, peak_side, is_json, has_tf32;
     uint32_t dtype;
 } options;
 
@@ -45,7 +47,7 @@ typedef struct bench_layer {
     en_plan *plan;
     en_plan_info info;
     en_args args;
-    void *memory[10];
+    void *memory[12];
     int nmemory;
 } bench_layer;
 
@@ -60,22 +62,33 @@ typedef struct bench {
 
 /* ---- options ---- */
 
-static const char usage[] = "usage: bench_layers [options]\n"
-                            "      --model=NAME      of `entrain models` [convnet]\n"
-                            "      --device=D        ref, cpu, cuda, cuda:1, auto [auto]\n"
-                            "      --precision=P     fp32, tf32, bf16, fp16: the last three on a GPU [fp32]\n"
-                            "      --peak=N          side of the matrices of the peak [1024; on a GPU 8192]\n"
-                            "      --batch=N         samples [64]\n"
-                            "      --threads=N       compute threads [1]\n"
-                            "  -n, --iters=N         runs of each pass, 1 .. 1000; the median counts [30]\n"
-                            "      --json            one object a line\n";
+static const char usage[] =
+    "usage: bench_layers [options]\n"
+    "      --model=NAME      of `entrain models` [convnet]\n"
+    "      --op=KIND:HxWxC   instead of a model, as often as you like: batchnorm (with relu), "
+    "add\n"
+    "                        (with relu), relu, maxpool (3 x 3, stride 2, padding 1), avgpool "
+    "(all)\n"
+    "      --device=D        ref, cpu, cuda, cuda:1, auto [auto]\n"
+    "      --precision=P     fp32, tf32, bf16, fp16: the last three on a GPU [fp32]\n"
+    "      --peak=N          side of the matrices of the peak [1024; on a GPU 8192]\n"
+    "      --batch=N         samples [64]\n"
+    "      --threads=N       compute threads [1]\n"
+    "  -n, --iters=N         runs of each pass, 1 .. 1000; the median counts [30]\n"
+    "      --json            one object a line\n";
 
 static const struct option long_options[] = {
-    {"model", required_argument, NULL, 'M'}, {"device", required_argument, NULL, 'D'},
-    {"batch", required_argument, NULL, 'B'}, {"threads", required_argument, NULL, 'T'},
-    {"iters", required_argument, NULL, 'n'}, {"json", no_argument, NULL, 'j'},
-    {"help", no_argument, NULL, 'h'},        {"precision", required_argument, NULL, 'p'},
-    {"peak", required_argument, NULL, 'P'},  {NULL, 0, NULL, 0},
+    {"model", required_argument, NULL, 'M'},
+    {"device", required_argument, NULL, 'D'},
+    {"batch", required_argument, NULL, 'B'},
+    {"threads", required_argument, NULL, 'T'},
+    {"iters", required_argument, NULL, 'n'},
+    {"json", no_argument, NULL, 'j'},
+    {"help", no_argument, NULL, 'h'},
+    {"precision", required_argument, NULL, 'p'},
+    {"peak", required_argument, NULL, 'P'},
+    {"op", required_argument, NULL, 'O'},
+    {NULL, 0, NULL, 0},
 };
 
 static int parse_count(const char *text, int most, int *out)
@@ -105,6 +118,7 @@ static int parse_option(int c, options *o)
     case 'p': return parse_precision(optarg, o);
     case 'P': return parse_count(optarg, 65536, &o->peak_side);
     case 'M': o->model = optarg; return 1;
+    case 'O': return o->nops < MAX_OPS && (o->ops[o->nops++] = optarg);
     case 'D': o->device = optarg; return 1;
     case 'B': return parse_count(optarg, 65536, &o->batch);
     case 'T': return parse_count(optarg, 4096, &o->threads);
@@ -182,6 +196,17 @@ static en_status target(bench *b, bench_layer *l)
     return EN_OK;
 }
 
+/* What batch normalisations and sums take beside the others. */
+static en_status more_tensors(bench *b, bench_layer *l)
+{
+    void *x2, *stats;
+    EN_TRY(tensor(b, l, l->op.kind == EN_OP_ADD ? (uint64_t)en_extent_count(l->op.x) : 0, l->op.dtype, &x2));
+    EN_TRY(tensor(b, l, (uint64_t)en_op_stats(&l->op), EN_F32, &stats));
+    l->args.x2 = x2;
+    l->args.stats = stats;
+    return EN_OK;
+}
+
 static en_status layer_open(bench *b, bench_layer *l)
 {
     const en_device *device = b->device.ops;
@@ -201,6 +226,7 @@ static en_status layer_open(bench *b, bench_layer *l)
     EN_TRY(tensor(b, l, weights, EN_F32, &l->args.dw));
     EN_TRY(tensor(b, l, (uint64_t)l->op.channels, EN_F32, &bias));
     EN_TRY(tensor(b, l, (uint64_t)l->op.channels, EN_F32, &l->args.db));
+    EN_TRY(more_tensors(b, l));
     EN_TRY(target(b, l));
     l->args.x = x;
     l->args.w = w;
@@ -242,17 +268,22 @@ static en_status pass_time(bench *b, bench_layer *l, en_status (*run)(en_plan *,
 /* Multiplications and additions of one pass. */
 static double pass_flops(const bench_layer *l)
 {
+    if (l->op.kind == EN_OP_BATCHNORM) return 0; /* moves memory */
     const double outputs = (double)l->y.n * (double)l->y.h * (double)l->y.w;
     return 2 * outputs * (double)en_op_weights(&l->op);
 }
 
 /* What a pass reads and writes at least: each of its tensors once. Forward x, w, y; the backward ones dy, and
- * either x and dw or w and dx; where there are no weights y or what was saved stands for the choice made. */
+ * either x and dw or w and dx; where there are no weights y or what was saved stands for the choice made. A batch
+ * normalisation with relu reads x for its moments, and again; writes dy that it has masked; and takes x, dy and dx.
+ */
 static double pass_bytes(const bench_layer *l, int pass)
 {
     const double x = (double)en_extent_count(l->op.x) * (double)en_dtype_bytes(eni_op_x_dtype(&l->op));
     const double y = (double)en_extent_count(l->y) * (double)en_dtype_bytes(eni_op_y_dtype(&l->op));
     const double w = (double)en_op_weights(&l->op) * sizeof(float);
+    if (l->op.kind == EN_OP_BATCHNORM) return pass == 1 ? 4 * x : 3 * x;
+    if (l->op.kind == EN_OP_ADD) return 3 * x;
     return x + y + w + (pass > 0 && w == 0 ? (l->info.saved_bytes > 0 ? (double)l->info.saved_bytes : y) : 0);
 }
 
@@ -264,9 +295,9 @@ static void print_pass(const bench *b, const char *layer, const char *pass, cons
     const double rate = flops / us * 1e-3, share = 100 * rate * 1e9 / b->peak;
     const double moved = b->peak_mem > 0 ? 100 * bytes / (us * 1e-6) / b->peak_mem : 0;
     if (b->options.is_json)
-        printf("{\"layer\": \"%s\", \"pass\": \"%s\", \"how\": \"%s\", \"us\": %.2f, \"gflops\": %.1f, "
-               "\"share\": %.1f, \"gb_s\": %.1f, \"moved\": %.1f}\n",
-               layer, pass, how, us, rate, share, bytes / us * 1e-3, moved);
+        printf("{\"layer\": \"%s\", \"way\": \"%.8s\", \"pass\": \"%s\", \"how\": \"%s\", \"us\": %.2f, "
+               "\"gflops\": %.1f, \"share\": %.1f, \"gb_s\": %.1f, \"moved\": %.1f}\n",
+               layer, pass, pass, how, us, rate, share, bytes / us * 1e-3, moved);
     else if (flops > 0)
         printf("%-14s %-17s %9.1f %9.1f %6.0f %%  %s\n", layer, pass, us, rate, share, how);
     else
@@ -338,22 +369,61 @@ static en_status bench_network(bench *b, const en_network *network)
     return EN_OK;
 }
 
+/* "batchnorm:32x32x64" */
+static en_status bench_text(bench *b, const char *text)
+{
+    static const struct {
+        const char *name;
+        en_op op;
+    } known[] = {
+        {"batchnorm",
+         {.kind = EN_OP_BATCHNORM, .flags = EN_OP_BIAS | EN_OP_FUSE_RELU, .eps = 1e-5f, .momentum = 0.1f}},
+        {"add", {.kind = EN_OP_ADD, .flags = EN_OP_FUSE_RELU}},
+        {"relu", {.kind = EN_OP_RELU}},
+        {"avgpool", {.kind = EN_OP_AVGPOOL}},
+        {"maxpool",
+         {.kind = EN_OP_MAXPOOL,
+          .kernel_h = 3,
+          .kernel_w = 3,
+          .stride_h = 2,
+          .stride_w = 2,
+          .pad_h = 1,
+          .pad_w = 1}}};
+    char name[16];
+    long long h, w, c;
+    if (sscanf(text, "%15[a-z]:%lldx%lldx%lld", name, &h, &w, &c) == 4)
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+            if (strcmp(name, known[i].name) != 0) continue;
+            en_op op = known[i].op;
+            op.size = sizeof op;
+            op.dtype = b->options.dtype;
+            op.x = (en_extent){b->options.batch, h, w, c};
+            op.channels = op.kind == EN_OP_BATCHNORM ? c : 0;
+            return measure(b, text, &op, bench_one);
+        }
+    fprintf(stderr, "bench_layers: --op=%s: write it as batchnorm:32x32x64; --help has the kinds\n", text);
+    return EN_EINVAL;
+}
+
 static en_status bench_all(bench *b)
 {
-    const en_network *network;
+    const en_network *network = NULL;
     const int side = b->options.peak_side;
     const en_op square = {.size = sizeof square,
                           .kind = EN_OP_LINEAR,
                           .dtype = b->options.dtype,
                           .x = {side, 1, 1, side},
                           .channels = side};
-    EN_TRY(eni_network_get("--model", b->options.model, &network));
+    if (b->options.nops == 0) EN_TRY(eni_network_get("--model", b->options.model, &network));
     EN_TRY(measure(b, "peak", &square, take_peak));
     if (!b->options.is_json)
-        printf("%s, batch %d, %s; peak %.1f GFLOP/s\n\n%-14s %-17s %9s %9s %8s  %s\n", b->options.model,
-               b->options.batch, b->device.ops->describe(b->device.ctx), b->peak * 1e-9, "layer", "pass",
-               "us", "GFLOP/s", "of peak", "how");
-    EN_TRY(bench_network(b, network));
+        printf("%s, batch %d, %s; peak %.1f GFLOP/s\n\n%-14s %-17s %9s %9s %8s  %s\n",
+               network != NULL ? b->options.model : "operations", b->options.batch,
+               b->device.ops->describe(b->device.ctx), b->peak * 1e-9, "layer", "pass", "us", "GFLOP/s",
+               "of peak", "how");
+    for (int i = 0; i < b->options.nops; i++)
+        EN_TRY(bench_text(b, b->options.ops[i]));
+    if (network != NULL) EN_TRY(bench_network(b, network));
     print_pass(b, "all", "sum", "", b->sum_us, b->sum_flops, b->sum_bytes);
     return EN_OK;
 }

@@ -21,7 +21,7 @@ class Pick:
     where: dict = field(default_factory=dict)
     scale: float = 1
     minus: Optional[str] = None  # a key to subtract
-    how: str = "max"
+    how: str = "max"  # or min, sum
 
 
 @dataclass
@@ -178,6 +178,27 @@ def convnet_one(tools):
     return Experiment("convnet-1", programs, rows)
 
 
+def residual_ops(tools):
+    """What only moves memory in a ResNet-18 for 32 x 32 images: beside a copy, and beside PyTorch's."""
+    ops = ["batchnorm:32x32x64", "batchnorm:4x4x512", "maxpool:16x16x64", "avgpool:4x4x512"]
+    programs = {"ours": [tools.bench("layers"), "--json", "--batch=128"] + [f"--op={op}" for op in ops],
+                "copy": [tools.bench("limits"), "--json", "--what=copy", "--processes=1", f"--bytes={MB64}"]}
+    for name in tools.torches:
+        programs[name] = tools.command(name, 1, ["--batch=128", "--steps=20", "--ops=" + ",".join(ops)])
+    rows = []
+    for op in ops:
+        kind, shape = op.split(":")
+        figure = f"{kind}{' with relu' if kind == 'batchnorm' else ''}, batch 128 of {shape}, "
+        for way in ("forward", "backward"):
+            ours = Pick("ours", "us", {"layer": op, "way": way}, scale=1e-3, how="sum")  # backward may be two passes
+            rows += [Row(figure + way, ours, "ms", name, Pick(name, "us", {"layer": op, "way": way}, scale=1e-3), is_time=True)
+                     for name in tools.torches]
+        for one in ("forward", "backward weights", "backward data")[:3 if kind == "batchnorm" else 1]:
+            rows.append(Row(figure + one, Pick("ours", "gb_s", {"layer": op, "pass": one}), "GB/s", "copy, one core (limit)",
+                            Pick("copy", "gb_s")))
+    return Experiment("residual-ops", programs, rows, deadline_s=120)
+
+
 def convnet_two(tools):
     train = [tools.bench("train"), "--json", "-n", 300]
     programs = {"solos": train + ["--strategy=solo", "--workers=1", "--at-once=2"],
@@ -262,5 +283,5 @@ def experiments(tools):
                              (KB4, "arena", "gloo", None)]),
         allreduce_tcp(tools, 2), allreduce_tcp(tools, 4),
         fused_step(tools), pushpull(tools), pushpull_small(tools), async_against_sync(tools),
-        convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), idle(tools),
+        residual_ops(tools), convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), idle(tools),
     ]

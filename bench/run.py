@@ -184,7 +184,7 @@ def take(pick, objects):
     """The number that `pick` means; None: no line has it."""
     found = [o[pick.key] - (o.get(pick.minus, 0) if pick.minus else 0) for o in objects
              if pick.key in o and all(o.get(k) == v for k, v in pick.where.items())]
-    return (max if pick.how == "max" else min)(found) * pick.scale if found else None
+    return {"max": max, "min": min, "sum": sum}[pick.how](found) * pick.scale if found else None
 
 
 # ---- one experiment ----

@@ -5,6 +5,7 @@
     torch_convnet.py --strategy=ddp --workers=2 --style=best --steps=150  DDP
     torch_convnet.py --strategy=ddp --workers=2 --steps=1                 how long until the first step has ended?
     torch_convnet.py --data=batch --steps=20                              peak memory without the data set
+    torch_convnet.py --ops=batchnorm:32x32x64 --batch=128 --steps=20      operations alone, as bench_layers --op has them
 
 plain: as the tutorials write it (NCHW, ReLU before pooling). best: channels_last, ReLU after pooling, the same function.
 The data set is decoded into a tensor before the clock starts, kinder than a user's own DataLoader; --data=batch has one
@@ -122,6 +123,33 @@ def run(rank, a):
         dist.destroy_process_group()
 
 
+def median_us(run, steps):
+    times = []
+    for _ in range(steps + 2):
+        begin = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begin)
+    return sorted(times[2:])[steps // 2] * 1e6
+
+
+def time_ops(a):
+    """Forward, and backward to everything that has a gradient, of operations by themselves; channels_last."""
+    torch.set_num_threads(a.threads)
+    for op in a.ops.split(","):
+        kind, shape = op.split(":")
+        h, w, c = map(int, shape.split("x"))
+        norm = nn.BatchNorm2d(c)
+        run = {"batchnorm": lambda x: F.relu(norm(x), inplace=True), "maxpool": lambda x: F.max_pool2d(x, 3, 2, 1),
+               "avgpool": lambda x: F.adaptive_avg_pool2d(x, 1)}[kind]
+        x = torch.randn(a.batch, c, h, w).contiguous(memory_format=torch.channels_last).requires_grad_()
+        y, wanted = run(x), (x, *norm.parameters()) if kind == "batchnorm" else (x,)
+        dy = torch.randn_like(y)
+        for name, what in (("forward", lambda: run(x)),
+                           ("backward", lambda: torch.autograd.grad(y, wanted, dy, retain_graph=True))):
+            print(json.dumps(dict(bench="ops", peer="torch " + torch.__version__, layer=op, way=name,
+                                  us=round(median_us(what, a.steps), 1))), flush=True)
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -137,9 +165,12 @@ if __name__ == "__main__":
     p.add_argument("--batch", type=int, default=64)
     p.add_argument("--steps", type=int, default=150)
     p.add_argument("--data", default="fashion-mnist", choices=["fashion-mnist", "batch"])
+    p.add_argument("--ops", default="", help="KIND:HxWxC,..: batchnorm (with relu), maxpool (3x3, stride 2), avgpool")
     a = p.parse_args()
     a.parent, a.port = os.getpid(), free_port()
-    if a.strategy == "ddp":
+    if a.ops:
+        time_ops(a)
+    elif a.strategy == "ddp":
         mp.spawn(run, args=(a,), nprocs=a.workers)
     else:
         run(0, a)
