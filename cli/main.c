@@ -125,13 +125,11 @@ static int dispatch(int argc, char **argv)
     if (strcmp(argv[1], "sim") == 0) return simulate(argc - 1, argv + 1);
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return run_command(&commands[i], argc, argv);
-    const char *nearest = commands[0].name;
-    for (int i = 1; i < COMMANDS; i++)
-        if (eni_edit_distance(argv[1], commands[i].name) < eni_edit_distance(argv[1], nearest))
-            nearest = commands[i].name;
-    const bool is_near = eni_is_near(argv[1], eni_edit_distance(argv[1], nearest));
+    const char *nearest = NULL;
+    for (int i = 0; i < COMMANDS; i++)
+        if (eni_is_nearer(argv[1], commands[i].name, nearest)) nearest = commands[i].name;
     eni_error("entrain", "\"%.80s\" is no command; %s%s%s`entrain --help` lists all", argv[1],
-              is_near ? "the nearest is " : "", is_near ? nearest : "", is_near ? ", and " : "");
+              nearest ? "the nearest is " : "", nearest ? nearest : "", nearest ? ", and " : "");
     return 2;
 }
 

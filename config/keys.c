@@ -2,7 +2,7 @@
  * of some must look like, behind it how a key is found by its name. */
 #include "config/keys.h"
 
-#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "config/units.h"
@@ -555,39 +555,26 @@ const char *eni_key_fallback(const eni_key *key, eni_program program, char word[
 
 /* ---- which known word did the user mean? --------------------------------------------------------------- */
 
-enum { WORD_MAX = 63 };
-
 const char *eni_key_nearest(eni_program program, const char *word)
 {
     const char *best = NULL;
-    int best_distance = INT_MAX;
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
-        if (!eni_key_applies(key, program) || (key->flags & ENI_KEY_HIDDEN) != 0) continue;
-        int distance = eni_edit_distance(word, key->name);
-        if (distance < best_distance) {
-            best = key->name;
-            best_distance = distance;
-        }
+        const bool is_there = eni_key_applies(key, program) && (key->flags & ENI_KEY_HIDDEN) == 0;
+        if (is_there && eni_is_nearer(word, key->name, best)) best = key->name;
     }
-    return eni_is_near(word, best_distance) ? best : NULL;
+    return best;
 }
 
 bool eni_word_nearest(const char *words, const char *word, char near_out[64])
 {
-    int best_distance = INT_MAX;
+    *near_out = '\0';
     while (*words != '\0') {
-        char known[WORD_MAX + 1];
-        size_t length = strcspn(words, "|");
-        size_t kept = length < WORD_MAX ? length : WORD_MAX;
-        memcpy(known, words, kept);
-        known[kept] = '\0';
-        int distance = eni_edit_distance(word, known);
-        if (distance < best_distance) {
-            memcpy(near_out, known, kept + 1);
-            best_distance = distance;
-        }
+        char known[64];
+        const size_t length = strcspn(words, "|");
+        snprintf(known, sizeof known, "%.*s", (int)length, words);
+        if (eni_is_nearer(word, known, *near_out == '\0' ? NULL : near_out)) memcpy(near_out, known, 64);
         words += length + (words[length] == '|');
     }
-    return eni_is_near(word, best_distance);
+    return *near_out != '\0';
 }

@@ -111,7 +111,7 @@ en_status eni_config_file(eni_config *config, const char *path);
 /* An eni_key_check: tcp://HOST:PORT. */
 const char *eni_check_endpoint(const char *text);
 
-/* The name or alias nearest to `word` among the keys of `program`, or NULL if none is near enough. */
+/* The name nearest to `word` among the keys of `program`, or NULL if none is near enough. */
 const char *eni_key_nearest(eni_program program, const char *word);
 
 /* The nearest of the words "a|b|c", copied to near_out; false if none is near enough. */

@@ -59,10 +59,15 @@ int eni_edit_distance(const char *a, const char *b)
     return last[nb];
 }
 
-bool eni_is_near(const char *word, int distance)
+bool eni_is_nearer(const char *word, const char *known, const char *nearest)
 {
-    const int length = (int)strnlen(word, WORD_MAX);
-    return distance <= (length < 6 ? 1 + (length > 3) : length / 3);
+    const size_t length = strnlen(word, WORD_MAX), other = strnlen(known, WORD_MAX),
+                 shorter = length < other ? length : other;
+    const int distance = eni_edit_distance(word, known),
+              most = length < 6 ? 1 + (length > 3) : (int)length / 3;
+    const bool begins_alike = shorter > 1 && strncmp(word, known, shorter) == 0;
+    const bool is_near = begins_alike || distance <= (word[0] == known[0] ? most : 1);
+    return is_near && (nearest == NULL || distance < eni_edit_distance(word, nearest));
 }
 
 bool eni_is_text(const char *text)
@@ -164,16 +169,15 @@ static value *find_value(const eni_options *options, const char *key)
 
 static en_status refuse_key(const eni_options *options, const char *key)
 {
-    const value *nearest = NULL;
+    const en_option *nearest = NULL;
     for (uint32_t i = 0; i < options->n; i++)
-        if (!nearest || eni_edit_distance(key, options->values[i].option->key) <
-                            eni_edit_distance(key, nearest->option->key))
-            nearest = &options->values[i];
-    if (nearest == NULL)
+        if (eni_is_nearer(key, options->values[i].option->key, nearest == NULL ? NULL : nearest->key))
+            nearest = options->values[i].option;
+    if (options->n == 0)
         eni_error("options", "strategy %s has no option %s: it takes none", options->strategy, key);
-    else if (eni_is_near(key, eni_edit_distance(key, nearest->option->key)))
+    else if (nearest != NULL)
         eni_error("options", "strategy %s has no option %s; the nearest is %s: %s", options->strategy, key,
-                  nearest->option->key, nearest->option->help);
+                  nearest->key, nearest->help);
     else
         eni_error("options", "strategy %s has no option %s; `entrain strategies %s` lists what it takes",
                   options->strategy, key, options->strategy);

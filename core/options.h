@@ -54,9 +54,10 @@ int eni_edit_distance(const char *a, const char *b);
 /* Whether it is UTF-8 without control characters: what may stand in a log, in YAML and in JSON. */
 bool eni_is_text(const char *text);
 
-/* Whether so many edits make a guess worth telling: a third of the word, at least 1; a guess further away would
- * puzzle more than help. */
-bool eni_is_near(const char *word, int distance);
+/* Whether `known` is the better guess of what was meant by `word` than `nearest` (NULL: there is none yet), and worth
+ * telling: one begins with the other, or they begin alike and a third of the word's letters are edits at most,
+ * or one edit. A guess further away would puzzle more than help. */
+bool eni_is_nearer(const char *word, const char *known, const char *nearest);
 
 /* How much of "ssp:bound=3" or "./mine.so:file=/a:b" names the strategy: up to the first ':' behind the last
  * '/' of the path, or all of it. Values may hold a '/', so the path is looked for before the first '='. */

@@ -62,14 +62,12 @@ const en_network *eni_network_find(const char *name)
 
 en_status eni_network_get(const char *place, const char *name, const en_network **network_out)
 {
-    const char *nearest = networks[0]->name;
+    const char *nearest = NULL;
     *network_out = eni_network_find(name);
     if (*network_out != NULL) return EN_OK;
-    for (int i = 1; i < NNETWORKS; i++)
-        if (eni_edit_distance(name, networks[i]->name) < eni_edit_distance(name, nearest))
-            nearest = networks[i]->name;
-    const bool is_near = eni_is_near(name, eni_edit_distance(name, nearest));
+    for (int i = 0; i < NNETWORKS; i++)
+        if (eni_is_nearer(name, networks[i]->name, nearest)) nearest = networks[i]->name;
     return eni_fail(EN_EINVAL, "models", "%s=%.80s: there is no such model; %s%s%s`entrain models` lists all",
-                    place, name, is_near ? "the nearest is " : "", is_near ? nearest : "",
-                    is_near ? ", and " : "");
+                    place, name, nearest ? "the nearest is " : "", nearest ? nearest : "",
+                    nearest ? ", and " : "");
 }

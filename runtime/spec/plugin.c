@@ -270,8 +270,7 @@ static void consider(void *user, const en_strategy *s, const char *path)
     search *found = user;
     (void)path;
     if (strcmp(s->name, found->name) == 0) found->found = s;
-    if (!found->nearest ||
-        eni_edit_distance(found->name, s->name) < eni_edit_distance(found->name, found->nearest->name))
+    if (eni_is_nearer(found->name, s->name, found->nearest == NULL ? NULL : found->nearest->name))
         found->nearest = s;
 }
 
@@ -293,9 +292,7 @@ en_status eni_plugin_find(const char *folder, const char *spec, const en_strateg
         snprintf(path, sizeof path, "%s", folder);
         EN_TRY(eni_plugin_list(folder, consider, &found));
     }
-    const bool has_near =
-        !found.found && eni_is_near(found.name, eni_edit_distance(found.name, found.nearest->name));
-    if (has_near)
+    if (found.found == NULL && found.nearest != NULL)
         return eni_fail(EN_ENOENT, "plugin", "there is no strategy %s in %s; the nearest is %s: %s",
                         found.name, path, found.nearest->name,
                         found.nearest->help ? found.nearest->help : "");

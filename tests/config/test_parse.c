@@ -86,6 +86,8 @@ static const struct {
     {ENI_RUN, "--bath_size=1", {"--bath_size=1", "has no such flag", "nearest is --batch-size"}},
     {ENI_RUN, "--n=3", {"--n=3", "has no such flag", "--help"}},
     {ENI_RUN, "-z", {"-z", "has no such flag", "--help"}},
+    {ENI_RUN, "--lrate=3", {"--lrate=3", "has no such flag", "nearest is --lr,"}},
+    {ENI_RUN, "--rtace=x", {"--rtace=x", "has no such flag", "see --help"}},
     {ENI_RUN, "ring", {"\"ring\"", "takes only flags", "--key=value"}},
     {ENI_RUN, "--strategy=:bound=3", {"--strategy:", "\":bound=3\"", "NAME or ./FILE.so"}},
     {ENI_RUN, "--strategy=ssp:=3", {"--strategy:", "\"ssp:=3\"", "KEY=VALUE"}},

@@ -159,8 +159,28 @@ static void what_is_text(void **state)
 static void a_guess_is_near(void **state)
 {
     (void)state;
-    assert_true(eni_is_near("rong", 1) && eni_is_near("sp", 1) && eni_is_near("momentun", 2));
-    assert_false(eni_is_near("sp", 2) || eni_is_near("zzzzqq", 4) || eni_is_near("predict", 3));
+    static const struct {
+        const char *word, *known;
+        bool is_near;
+    } guesses[] = {{"rong", "ring", true},
+                   {"sp", "ps", true},
+                   {"momentun", "momentum", true},
+                   {"lrate", "lr", true},
+                   {"strat", "strategy", true},
+                   {"trian", "train", true},
+                   {"sp", "ssp", true},
+                   {"sp", "solo", false},
+                   {"lrate", "trace", false},
+                   {"predict", "psd", false},
+                   {"zzzzqq", "ring", false},
+                   {"l", "lr", true},
+                   {"s", "strategy", false},
+                   {"", "lr", false}};
+    for (size_t i = 0; i < sizeof guesses / sizeof *guesses; i++)
+        if (eni_is_nearer(guesses[i].word, guesses[i].known, NULL) != guesses[i].is_near)
+            fail_msg("%s for %s", guesses[i].known, guesses[i].word);
+    assert_true(eni_is_nearer("lr-sched", "lr-schedule", "lr"));
+    assert_false(eni_is_nearer("lr-sched", "lr", "lr-schedule") || eni_is_nearer("rong", "ring", "rung"));
 }
 
 int main(void)
