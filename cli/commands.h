@@ -3,15 +3,15 @@
 #ifndef CLI_COMMANDS_H
 #define CLI_COMMANDS_H
 
-#include <stdio.h>
-
 #include "config/config.h"
+#include "core/hook.h"
 #include "entrain/status.h"
 
 typedef struct eni_command_context {
     const eni_config *config;
     const char *plugin_dir;
-    int signal_fd;
+    eni_hook_guard *hooks; /* of this process */
+    int signal_fd;         /* -1 for sim, which waits for nobody: a signal ends it */
     int argc;
     char **argv;
     const char *version; /* eni_version, which only main may name */
@@ -30,12 +30,6 @@ en_status eni_command_stop(const eni_command_context *context);       /* ps_stop
 en_status eni_command_advise(const eni_command_context *context);     /* advise.c */
 en_status eni_command_scale(const eni_command_context *context);      /* scale.c */
 en_status eni_command_gpus(const eni_command_context *context);       /* gpu_list.c */
-
-/* `entrain sim --strategy=./mine.so:period=8 --workers=4 --straggler=1:4 --events=20`, a strategy tried on
- * the virtual host (sim_command.c): runs the quadratic problem of quadratic.h as the words say (argv[0] is
- * skipped; --help lists them) and writes to `out` what was measured beside what the strategy promised.
- * `plugin_folder` is where the built-in strategies are. EN_EINVAL, logged: a word that is none; else as
- * eni_sim_run. */
-en_status eni_sim_cli(int argc, char **argv, const char *plugin_folder, FILE *out);
+en_status eni_command_sim(const eni_command_context *context);        /* sim_command.c */
 
 #endif

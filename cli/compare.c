@@ -569,11 +569,7 @@ en_status eni_command_compare(const eni_command_context *context)
     en_status st = collect(c);
     if (st == EN_OK) st = begin(c);
     if (st == EN_OK && c->plan[0] != 0) printf("%s\n", c->plan);
-    if (st == EN_OK && context->config->net != NULL) {
-        char network[96];
-        eni_net_describe(context->config->net, network, sizeof network);
-        printf("Emulated network: %s\n", network);
-    }
+    if (st == EN_OK) eni_live_network(context->config, "");
     fflush(stdout);
     if (st == EN_OK) st = run_all(c);
     if (st == EN_OK) st = eni_report(c->dir, c->dir, 0, stdout, 0);

@@ -7,9 +7,21 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "config/units.h"
 #include "core/clock.h"
+#include "runtime/net/shaper.h"
 
 enum { BAR = 24, BAR_LEAST = 6, COLUMNS = 80 }; /* COLUMNS: of no terminal */
+
+void eni_live_network(const eni_config *config, const char *tail)
+{
+    char text[96];
+    uint64_t rate;
+    int64_t delay_ns;
+    if (config->net == NULL || !eni_net_parse(config->net, &rate, &delay_ns)) return;
+    eni_net_describe(rate, delay_ns, text, sizeof text);
+    printf("Emulated network: %s\n%s", text, tail);
+}
 
 void eni_live_init(eni_live *live, int is_quiet)
 {

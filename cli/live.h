@@ -9,6 +9,9 @@
 
 enum { ENI_LIVE_MAX = 64 };
 
+/* Before the first run: what --net emulates, `tail` behind it. Nothing without it. */
+void eni_live_network(const eni_config *config, const char *tail);
+
 typedef struct eni_live_line {
     char setting[24], arm[64];
     int runs, runs_done; /* seeds */

@@ -28,6 +28,8 @@ static const command commands[] = {
     {"scale", ENI_SCALE, eni_command_scale, "strong and weak scaling tables from real runs"},
     {"report", ENI_REPORT, eni_command_report, "make report.html again from what runs have left"},
     {"eval", ENI_EVAL, eni_command_eval, "saved weights on the test set"},
+    {"sim", ENI_SIM, eni_command_sim,
+     "a strategy in virtual time, without processes, with faults or without"},
     {"strategies", ENI_STRATEGIES, eni_command_strategies, "what --strategy takes, with options and papers"},
     {"models", ENI_MODELS, eni_command_models, "what --model takes"},
     {"data", ENI_DATA, eni_command_data, "what --data takes"},
@@ -44,8 +46,7 @@ static void print_help(FILE *stream)
           stream);
     for (int i = 0; i < COMMANDS; i++)
         fprintf(stream, "  %-12s %s\n", commands[i].name, commands[i].help);
-    fputs("\n  sim          a strategy in virtual time, without processes: entrain sim --help\n"
-          "  psd          the server by hand, in a terminal of its own: entrain psd --help\n"
+    fputs("\n  psd          the server by hand, in a terminal of its own: entrain psd --help\n"
           "  worker       a worker by hand, in another: entrain worker --help\n\n"
           "entrain COMMAND --help lists the flags of a command.\n",
           stream);
@@ -62,19 +63,11 @@ static int become_program(const char *name, char **argv)
     return 1;
 }
 
-/* `entrain sim ..`: its words are those of a model of time, not of a training run. */
-static int simulate(int argc, char **argv)
-{
-    char plugins[4096];
-    if (eni_folder_plugins(plugins, sizeof plugins) != EN_OK) return 2;
-    const en_status st = eni_sim_cli(argc, argv, plugins, stdout);
-    return st == EN_OK ? 0 : st == EN_EINVAL || st == EN_ENOENT ? 2 : 1;
-}
-
 /* A plugin that is loaded here ends this process. */
 static void tell_end(void *user, const char *sentence)
 {
     const eni_config *config = user;
+    eni_log_set_level((int)config->log_level); /* a storm shows some of its seeds only */
     eni_error("entrain", "%s is not over: %s in this process (pid %d)", eni_program_name(config->program),
               sentence, (int)getpid());
 }
@@ -84,6 +77,7 @@ static int run_command(const command *c, int argc, char **argv)
     eni_config config;
     char plugins[4096];
     if (eni_config_parse(c->program, argc - 1, argv + 1, &config) != EN_OK) return 2;
+    const bool is_sim = c->program == ENI_SIM;
     int code = 2;
     if (config.help != NULL) {
         eni_config_help(c->program, strcmp(config.help, "all") == 0, stdout);
@@ -92,12 +86,13 @@ static int run_command(const command *c, int argc, char **argv)
         printf("entrain %s\n", eni_version);
         code = 0;
     } else if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
-        const eni_hook_guard_config guard = {0, tell_end, &config};
+        const eni_hook_guard_config guard = {is_sim ? config.hook_timeout_ns : 0, tell_end, &config};
         eni_hook_guard *hooks = eni_hook_guard_begin(&guard);
         eni_log_set_level((int)config.log_level);
         eni_command_context context = {.config = &config,
                                        .plugin_dir = plugins,
-                                       .signal_fd = eni_signals_open(),
+                                       .hooks = hooks,
+                                       .signal_fd = is_sim ? -1 : eni_signals_open(),
                                        .argc = argc,
                                        .argv = argv,
                                        .version = eni_version};
@@ -122,7 +117,6 @@ static int dispatch(int argc, char **argv)
     }
     if (strcmp(argv[1], "psd") == 0 || strcmp(argv[1], "worker") == 0)
         return become_program(argv[1], argv + 1);
-    if (strcmp(argv[1], "sim") == 0) return simulate(argc - 1, argv + 1);
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return run_command(&commands[i], argc, argv);
     const char *nearest = NULL;

@@ -239,17 +239,12 @@ static en_status write_json(const scaling *s)
 
 static en_status scale(scaling *s)
 {
-    const char *net = s->context->config->net;
-    char network[96];
     bool is_any_crowded = false;
     char doubt[256];
     EN_TRY(check_batches(s));
     make_rows(s);
     EN_TRY(check_rows(s));
-    if (net != NULL) {
-        eni_net_describe(net, network, sizeof network);
-        printf("Emulated network: %s\n\n", network);
-    }
+    eni_live_network(s->context->config, "\n");
     EN_TRY(run_all(s));
     s->outside = eni_trials_outside(&s->trials);
     conclude(s);

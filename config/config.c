@@ -101,8 +101,8 @@ int64_t eni_config_seed(const eni_config *config, int i)
 /* All workers of the run; below 1 when nobody has said. */
 static int64_t world_of(const eni_config *config)
 {
-    bool is_started =
-        config->program == ENI_RUN || config->program == ENI_COMPARE || config->program == ENI_ADVISE;
+    const eni_program p = config->program;
+    const bool is_started = p == ENI_RUN || p == ENI_COMPARE || p == ENI_ADVISE || p == ENI_SIM;
     return is_started ? config->nnodes * config->workers : config->world_size;
 }
 

@@ -40,6 +40,7 @@ typedef enum eni_program {
     ENI_STOP,       /* entrain stop RUN */
     ENI_ADVISE,     /* entrain advise */
     ENI_SCALE,      /* entrain scale */
+    ENI_SIM,        /* entrain sim */
     ENI_GPUS,       /* entrain gpus */
     ENI_PROGRAMS
 } eni_program;
@@ -54,6 +55,7 @@ enum { ENI_ALLREDUCE_AUTO, ENI_ALLREDUCE_DIRECT, ENI_ALLREDUCE_RING, ENI_ALLREDU
 enum { ENI_ORDER_RANK, ENI_ORDER_RING }; /* = eni_sum_order */
 enum { ENI_TRANSPORT_AUTO, ENI_TRANSPORT_SHM, ENI_TRANSPORT_TCP };
 enum { ENI_LOSS_FAIL, ENI_LOSS_CONTINUE };
+enum { ENI_PROMISES_AUTO }; /* then those of eni_promise, in their order */
 enum { ENI_FIGURES_SVG, ENI_FIGURES_PDF, ENI_FIGURES_PNG };
 enum { ENI_LEVEL_ERROR, ENI_LEVEL_WARN, ENI_LEVEL_INFO, ENI_LEVEL_DEBUG, ENI_LEVEL_TRACE }; /* = ENI_LOG_* */
 
@@ -148,6 +150,13 @@ typedef struct eni_config {
     eni_list scaled; /* "ring", "ps-sync": --strategy of `entrain scale` */
     int64_t repeats; /* runs of each */
     bool validate;   /* advise: compare with real runs */
+
+    /* entrain sim */
+    bool storm;
+    int64_t promise; /* ENI_PROMISES_AUTO, or 1 + eni_promise */
+    int64_t storms;  /* seeds of --storm */
+    int64_t elements, bucket_cap, events;
+    double step_ms, sigma, latency_us, rate_mb;
 
     /* entrain compare */
     eni_list arm;        /* "ssp:bound=2,lr=0.005": eni_config_arm */

@@ -209,7 +209,7 @@ static void describe(const eni_key *key, eni_program program, char *text_out, si
     const char *fallback = eni_key_fallback(key, program, word);
     bool has_range = key->type == ENI_KEY_INT || key->type == ENI_KEY_REAL || key->type == ENI_KEY_TIME;
     if (has_range) eni_key_range(key, key->type == ENI_KEY_TIME ? "s" : "", range, sizeof range);
-    if (key->note != NULL) fallback = key->note;
+    if (key->note != NULL && fallback != word) fallback = key->note; /* of every other program */
     if (fallback == NULL) fallback = "none";
     *text_out = '\0';
     if (*fallback != '\0')

@@ -141,6 +141,7 @@ static const char *check_help(const char *text)
 #define D           ON(ENI_DATA)
 #define A           ON(ENI_ADVISE)
 #define S           ON(ENI_SCALE)
+#define V           ON(ENI_SIM) /* virtual time */
 #define TRAIN       (R | C | W | A | S)
 #define RUNS        (R | C | W | S) /* advise predicts, and has no model of it */
 #define ALL         (~UINT32_C(0))
@@ -185,7 +186,7 @@ static const char *check_help(const char *text)
 const eni_key eni_keys[] = {
 
 #define GROUP "training"
-    TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", check_strategy, NULL, R | W | P, OWN | STUDY | FIRST,
+    TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", check_strategy, NULL, R | W | P | V, OWN | STUDY | FIRST,
          NULL,
          "how the workers stay in step: a name of `entrain strategies`, or ./mine.so:key=value"),
     TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN | E, MATCH | FIRST, NULL,
@@ -198,13 +199,13 @@ const eni_key eni_keys[] = {
          "the folder that holds the named data set on this host"),
     TEXT("optimizer", NULL, optimizer, "sgd", "NAME", NULL, NULL, TRAIN, MATCH | OWN, NULL,
          "sgd, adam or adamw, with PyTorch's formulas"),
-    REAL("lr", "learning-rate", lr, "0.01", 0, 1e6, "REAL", TRAIN, MATCH | OWN | FIRST, "0.01; 0.001 for adam, adamw",
+    REAL("lr", "learning-rate", lr, "0.01", 0, 1e6, "REAL", TRAIN | V, MATCH | OWN | FIRST, "0.01; 0.001 for adam, adamw",
          "the learning rate"),
-    REAL("momentum", NULL, momentum, "0.5", 0, 1, "REAL", TRAIN, MATCH | OWN, NULL,
+    REAL("momentum", NULL, momentum, "0.5", 0, 1, "REAL", TRAIN | V, MATCH | OWN, NULL,
          "of sgd"),
     BOOL("nesterov", NULL, nesterov, "off", TRAIN, MATCH | OWN, NULL,
          "Nesterov's momentum"),
-    REAL("weight-decay", NULL, weight_decay, "0", 0, 1e6, "REAL", TRAIN, MATCH | OWN, "0; 0.01 for adamw",
+    REAL("weight-decay", NULL, weight_decay, "0", 0, 1e6, "REAL", TRAIN | V, MATCH | OWN, "0; 0.01 for adamw",
          "times the weights, added to the gradient; adamw: times rate and weights, taken off the weights"),
     REAL("beta1", NULL, beta1, "0.9", 0, 0.999999, "REAL", TRAIN, MATCH | OWN, NULL,
          "adam, adamw: what the mean of gradients keeps in a step"),
@@ -224,7 +225,7 @@ const eni_key eni_keys[] = {
            "multiplies the rate of synchronous strategies by the number of workers, or its root"),
     TEXT("init", NULL, init, NULL, "FILE", NULL, NULL, TRAIN | E, 0, "random from --seed",
          "weights to start from (safetensors)"),
-    INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E, MATCH | STUDY | FIRST, NULL,
+    INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E | V, MATCH | STUDY | FIRST, NULL,
         "makes the run repeatable: initial weights, data order, injected delays"),
 
 #undef GROUP
@@ -234,11 +235,11 @@ const eni_key eni_keys[] = {
     INT("global-batch-size", "global-batch", global_batch_size, "0", 1, 1 << 30, "SAMPLES", TRAIN, 0,
         "--batch-size x workers",
         "samples per step over all workers"),
-    INT("accumulate", NULL, accumulate, "1", 1, 1024, "N", RUNS, MATCH, NULL,
+    INT("accumulate", NULL, accumulate, "1", 1, 1024, "N", RUNS | V, MATCH, NULL,
         "micro-batches per step of the strategy solo: what N workers would do"),
     INT("epochs", NULL, epochs, "0", 1, 1e9, "N", TRAIN, MATCH | FIRST, "1 unless --steps or --max-samples is given",
         "passes over the training samples, over all workers"),
-    INT("steps", NULL, steps, "0", 1, BIG, "N", TRAIN, MATCH | FIRST, "no limit",
+    INT("steps", NULL, steps, "0", 1, BIG, "N", TRAIN | V, MATCH | FIRST, "no limit",
         "steps of all workers; the first limit that is reached ends the run"),
     INT("max-samples", NULL, max_samples, "0", 1, BIG, "SAMPLES", TRAIN, MATCH, "no limit",
         "samples over all workers"),
@@ -307,17 +308,17 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "who takes part"
-    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 1024, "N", R | C | K | A | ON(ENI_GPUS), STUDY | FIRST,
+    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 1024, "N", R | C | K | A | V | ON(ENI_GPUS), STUDY | FIRST,
         "2; 1 for the strategy solo",
-        "worker processes; of run, compare and check: started on this host"),
+        "workers; of run, compare and check: processes that are started on this host"),
     INT("rank", NULL, rank, NULL, 0, 4095, "N", W, ENV | FIRST, "RANK",
         "the number of this worker among all"),
     INT("world-size", NULL, world_size, NULL, 1, 4096, "N", W | P, MATCH | ENV | FIRST, "WORLD_SIZE",
         "workers of the run"),
     INT("local-rank", NULL, local_rank, NULL, 0, 4095, "N", W, ENV, "LOCAL_RANK, or found out",
         "the number of this worker on its host"),
-    INT("local-size", NULL, local_size, NULL, 1, 4096, "N", W, ENV, "LOCAL_WORLD_SIZE, or found out",
-        "workers per host; with --host-id one machine plays several"),
+    INT("local-size", NULL, local_size, NULL, 0, 4096, "N", W | V, ENV, "LOCAL_WORLD_SIZE, or found out",
+        "workers per host, 0: all on one; a machine can play several, with --host-id or in virtual time"),
     TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, W | P | K, 0, "found out",
          "workers with the same text share memory"),
     INT("nnodes", NULL, nnodes, "1", 1, 4096, "N", R, STUDY, NULL,
@@ -340,7 +341,7 @@ const eni_key eni_keys[] = {
          "the secret that all processes of the run share (mode 0600)"),
     BOOL("insecure", NULL, insecure, "off", R | W | P, 0, NULL,
          "allow an address that other machines can reach, without encryption"),
-    INT("shards", NULL, shards, "0", 0, 256, "N", R | C | P | K | S, OWN, NULL,
+    INT("shards", NULL, shards, "0", 0, 256, "N", R | C | P | K | S | V, OWN, NULL,
         "parts of the server, each with a thread and a share of every bucket; 0: two for weights of 16 MiB and more"),
     INT("servers", NULL, servers, "1", 1, 64, "N", R | C | P | K | A | S, OWN, NULL,
         "psd processes; each holds --shards parts of every bucket"),
@@ -362,14 +363,14 @@ const eni_key eni_keys[] = {
          "a peer whose heartbeat is silent for so long is dead"),
     TIME("join-timeout", join_timeout_ns, "60s", 0.1, 86400, TRAIN | P | K, 0, NULL,
          "how long to wait for all workers at the start"),
-    TIME("hook-timeout", hook_timeout_ns, "30s", 0, 86400, TRAIN | P, 0, "30s; 0s: no limit",
+    TIME("hook-timeout", hook_timeout_ns, "30s", 0, 86400, TRAIN | P | V, 0, "30s; 0s: no limit",
          "a plugin whose function has not returned for so long ends the run"),
 
 #undef GROUP
 #define GROUP "emulation"
-    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS, ENI_KEY_COMMAS, "none",
-         "makes a rank slower by seeded sleeps; may be repeated"),
-    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K, 0, "as it is",
+    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS | V, ENI_KEY_COMMAS, "none",
+         "makes a rank slower, by seeded sleeps; may be repeated"),
+    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K | V, 0, "as it is",
          "a slower network in our own transport, as rate:200MB,delay:50us or rate:1Gbit"),
 
 #undef GROUP
@@ -399,6 +400,22 @@ const eni_key eni_keys[] = {
         "runs of each row, in turns; the table has the median"),
     BOOL("validate", NULL, validate, "on", A, FIRST, NULL,
          "compare the prediction with short runs of 1, 2 and 4 workers on this host"),
+
+#undef GROUP
+#define GROUP "virtual time"
+    INT("elements", NULL, elements, "1000", 48, 1e8, "N", V, 0, NULL, "weights of the quadratic problem"),
+    INT("bucket-cap", NULL, bucket_cap, "1024", 64, 64 << 20, "BYTES", V, 0, NULL, "a bucket at most"),
+    REAL("step-ms", NULL, step_ms, "1", 0, 1e9, "MS", V, FIRST, NULL, "what one gradient takes"),
+    REAL("sigma", NULL, sigma, "0", 0, 10, "REAL", V, 0, NULL, "noise of that time: sigma of a lognormal"),
+    REAL("latency-us", NULL, latency_us, "50", 0, 1e9, "US", V, 0, NULL, "of a message; a delay of --net wins"),
+    REAL("rate-mb", NULL, rate_mb, "1000", 0, 1e9, "MB", V, 0, NULL,
+         "a second over a link, 0: at once; a rate of --net wins"),
+    INT("events", NULL, events, "0", 0, 1e9, "LINES", V, FIRST, NULL, "of the event log to show"),
+    BOOL("storm", NULL, storm, "off", V, FIRST, NULL,
+         "faults: lost messages, stores and ranks that die; all but the strategy is drawn from the seed"),
+    INT("seeds", NULL, storms, "1", 1, 1e9, "N", V, FIRST, NULL, "of --storm: so many, from --seed on"),
+    CHOICE("promise", NULL, promise, "auto", "auto|ends|may-drop|exact|at-once", V, FIRST, NULL,
+           "what must hold under --storm; auto: what a built-in strategy promises, else ends"),
 
 #undef GROUP
 #define GROUP "output"
@@ -490,6 +507,10 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_SCALE] = {"entrain scale", "-n 1,2,4 --global-batch-size=64 [FLAG ..]",
                    "Strong and weak scaling: real runs at several numbers of workers.", 0, 0,
                    "steps=100 limit-test-samples=64"},
+    [ENI_SIM] =
+        {"entrain sim", "[FLAG ..]",
+         "Runs a strategy in virtual time on a noisy quadratic problem: without processes, data or files.", 0,
+         0, "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1"},
     [ENI_GPUS] = {"entrain gpus", "[-n N] [--json]",
                   "Lists this host's GPUs, how they are linked, and which rank uses which.", 0, 0, ""},
 };

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "core/memory.h"
-
 typedef struct unit {
     const char *name;
     double factor;
@@ -145,19 +143,6 @@ bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_n
     *bytes_per_s_out = rate;
     *delay_ns_out = delay < 0 ? 0 : delay;
     return true;
-}
-
-void eni_net_describe(const char *net, char *text_out, size_t bytes)
-{
-    uint64_t rate = 0;
-    int64_t delay_ns = 0;
-    text_out[0] = '\0';
-    if (!eni_net_parse(net, &rate, &delay_ns)) return;
-    if (rate == 0 && delay_ns == 0) snprintf(text_out, bytes, "as it is");
-    if (rate > 0)
-        eni_text_add(text_out, bytes, "%g MB/s (%g Mbit/s) each way%s", (double)rate / 1e6,
-                     (double)rate * 8e-6, delay_ns > 0 ? ", " : "");
-    if (delay_ns > 0) eni_text_add(text_out, bytes, "%g us longer on the way", (double)delay_ns / 1e3);
 }
 
 bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out)

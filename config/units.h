@@ -29,9 +29,6 @@ void eni_format_duration(int64_t ns, char *text_out, size_t bytes);
 /* "rate:200MB,delay:50us", either alone, or "none": 0 is unlimited, no delay. */
 bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out);
 
-/* What such a text means, for people: "125 MB/s (1000 Mbit/s) each way, 50 us longer on the way". */
-void eni_net_describe(const char *net, char *text_out, size_t bytes);
-
 /* "RANK:FACTOR", FACTOR in [1, 1000]. */
 bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out);
 

@@ -69,7 +69,7 @@ static en_status read_key(reader *r, int *key_out)
     if (r->event.type != YAML_SCALAR_EVENT)
         return refuse_at(r, "a key must be a plain word; give `key: value`");
     EN_TRY(scalar_text(r, &name));
-    int k = eni_key_find(name, strlen(name));
+    int k = eni_key_find_for(r->config->program, name, strlen(name));
     if (k < 0 || (eni_keys[k].flags & ENI_KEY_FLAG_ONLY) != 0) {
         const char *near = eni_key_nearest(r->config->program, name);
         snprintf(message, sizeof message, "\"%.100s\" is no key of a file; %s%s", name,

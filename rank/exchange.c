@@ -133,14 +133,11 @@ static en_status open_local(eni_rank *self, int64_t deadline)
 static en_status open_shaper(eni_rank *self)
 {
     const eni_exchange_options *asked = &self->exchange.asked;
+    char network[96];
     if (asked->net_bytes_per_s == 0 && asked->net_delay_ns == 0) return EN_OK;
     self->exchange.shaper = eni_shaper_new(asked->net_bytes_per_s, asked->net_delay_ns);
-    const double mb = (double)asked->net_bytes_per_s / 1e6, us = (double)asked->net_delay_ns / 1e3;
-    if (self->world.rank == 0 && mb > 0)
-        eni_info("exchange", "emulated network: %g MB/s (%g Mbit/s) each way, %g us longer on the way", mb,
-                 8 * mb, us);
-    else if (self->world.rank == 0)
-        eni_info("exchange", "emulated network: %g us longer on the way", us);
+    eni_net_describe(asked->net_bytes_per_s, asked->net_delay_ns, network, sizeof network);
+    if (self->world.rank == 0) eni_info("exchange", "emulated network: %s", network);
     return self->exchange.shaper == NULL ? EN_ENOMEM : EN_OK;
 }
 

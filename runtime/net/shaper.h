@@ -15,6 +15,7 @@
 #ifndef NET_SHAPER_H
 #define NET_SHAPER_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct eni_shaper eni_shaper;
@@ -22,6 +23,9 @@ typedef struct eni_shaper eni_shaper;
 /* NULL when out of memory. bytes_per_s 0: unlimited. */
 eni_shaper *eni_shaper_new(uint64_t bytes_per_s, int64_t delay_ns);
 void eni_shaper_free(eni_shaper *shaper); /* NULL is fine */
+
+/* What is emulated, for people: "125 MB/s (1000 Mbit/s) each way, 50 us longer on the way". */
+void eni_net_describe(uint64_t bytes_per_s, int64_t delay_ns, char *text_out, size_t bytes);
 
 /* Charges the sender's NIC at `now_ns` and returns deliver_ns. A NULL shaper returns 0: at once. */
 int64_t eni_shaper_send(eni_shaper *shaper, int64_t now_ns, uint64_t bytes);

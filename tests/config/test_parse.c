@@ -86,6 +86,11 @@ static const struct {
     {ENI_RUN, "--bath_size=1", {"--bath_size=1", "has no such flag", "nearest is --batch-size"}},
     {ENI_RUN, "--n=3", {"--n=3", "has no such flag", "--help"}},
     {ENI_RUN, "-z", {"-z", "has no such flag", "--help"}},
+    {ENI_SIM, "--model=mlp", {"--model=mlp", "is no flag of entrain sim", "give it to entrain run"}},
+    {ENI_SIM, "--lrate=3", {"--lrate=3", "has no such flag", "nearest is --lr"}},
+    {ENI_SIM, "--promise=all", {"--promise:", "\"all\"", "give auto|ends|may-drop|exact|at-once"}},
+    {ENI_SIM, "--seeds=1,2", {"--seeds:", "\"1,2\" is not a whole number", "from 1"}},
+    {ENI_SIM, "--straggler=4:3", {"--straggler:", "\"4:3\" names a rank", "from 0 to 3"}},
     {ENI_RUN, "--lrate=3", {"--lrate=3", "has no such flag", "nearest is --lr,"}},
     {ENI_RUN, "--rtace=x", {"--rtace=x", "has no such flag", "see --help"}},
     {ENI_RUN, "ring", {"\"ring\"", "takes only flags", "--key=value"}},
@@ -203,10 +208,14 @@ static void defaults_depend_on_the_program(void **state)
 {
     (void)state;
     heard h;
-    eni_config run, compare, psd;
+    eni_config run, compare, psd, sim;
     assert_int_equal(parse(ENI_RUN, "", &run, &h), EN_OK);
     assert_int_equal(parse(ENI_COMPARE, "", &compare, &h), EN_OK);
     assert_int_equal(parse(ENI_PSD, "", &psd, &h), EN_OK);
+    assert_int_equal(parse(ENI_SIM, "-n 3 --seeds=7 --local_size 0 --storm=off", &sim, &h), EN_OK);
+    assert_true(sim.workers == 3 && sim.storms == 7 && sim.seeds.count == 0 && sim.steps == 100);
+    assert_true(sim.momentum == 0 && sim.local_size == 0 && sim.promise == ENI_PROMISES_AUTO && !sim.storm);
+    eni_config_fini(&sim);
     assert_int_equal(run.lr_scale, ENI_SCALE_NONE);
     assert_int_equal(compare.lr_scale, ENI_SCALE_LINEAR);
     assert_string_equal(run.strategy, "ring");
@@ -298,9 +307,9 @@ static void help_shows_the_keys_of_its_program(void **state)
         eni_config_help((eni_program)p, true, stream);
         fclose(stream);
         assert_non_null(strstr(text, eni_program_name((eni_program)p)));
-        assert_true(
-            (strstr(text, "--lr=REAL") != NULL) ==
-            (p == ENI_RUN || p == ENI_COMPARE || p == ENI_WORKER || p == ENI_ADVISE || p == ENI_SCALE));
+        assert_true((strstr(text, "--lr=REAL") != NULL) ==
+                    (p == ENI_RUN || p == ENI_COMPARE || p == ENI_WORKER || p == ENI_ADVISE ||
+                     p == ENI_SCALE || p == ENI_SIM));
         assert_null(strstr(text, "token-fd"));
         for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"))
             assert_true(strlen(line) <= 100);

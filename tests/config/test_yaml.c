@@ -91,6 +91,11 @@ static void a_good_file_is_read(void **state)
     assert_string_equal(config.listen, "tcp://127.0.0.1:5555"); /* its default */
     assert_true(eni_config_is_given(&config, "lr") && !eni_config_is_given(&config, "momentum"));
     eni_config_fini(&config);
+    static const char storm[] = "storm: on\nseeds: 9\nlr: 0.25\nmodel: toy # of run: skipped by sim\n";
+    assert_int_equal(eni_config_init(ENI_SIM, &config), EN_OK);
+    assert_int_equal(eni_config_yaml(&config, storm, strlen(storm), "f.yaml"), EN_OK);
+    assert_true(config.storm && config.storms == 9 && config.lr == 0.25 && config.seeds.count == 0);
+    eni_config_fini(&config);
 }
 
 static void write_file(char path[], const char *text)

@@ -61,10 +61,25 @@ static void none_means_at_once(void **state)
     eni_shaper_free(delay_only);
 }
 
+static void what_is_emulated_is_said(void **state)
+{
+    (void)state;
+    char text[96];
+    eni_net_describe(125 * MB, 50000, text, sizeof text);
+    assert_string_equal(text, "125 MB/s (1000 Mbit/s) each way, 50 us longer on the way");
+    eni_net_describe(0, 50000, text, sizeof text);
+    assert_string_equal(text, "50 us longer on the way");
+    eni_net_describe(MB, 0, text, sizeof text);
+    assert_string_equal(text, "1 MB/s (8 Mbit/s) each way");
+    eni_net_describe(0, 0, text, sizeof text);
+    assert_string_equal(text, "as it is");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lone_message_pays_once), cmocka_unit_test(a_burst_queues_at_the_sender),
-        cmocka_unit_test(in_cast_queues_at_the_receiver), cmocka_unit_test(none_means_at_once)};
+        cmocka_unit_test(in_cast_queues_at_the_receiver), cmocka_unit_test(none_means_at_once),
+        cmocka_unit_test(what_is_emulated_is_said)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

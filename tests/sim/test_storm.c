@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <time.h>
 
-#include "cli/commands.h"
 #include "runtime/sim/faults/faults.h"
 #include "tests/strategies/sim_rig.h"
 
@@ -109,39 +108,12 @@ static void a_broken_promise_says_how_to_see_it_again(void **state)
     eni_options_free(s.options);
 }
 
-/* `entrain sim --storm ..`, as the line says it. Returns the status; out gets the first 256 characters. */
-static en_status from_the_command_line(const char *promise, const char *strategy, char out[256])
-{
-    char *words[] = {"sim", "--storm", "--seed=3", "--seeds=5", (char *)strategy, (char *)promise};
-    FILE *file = tmpfile();
-    assert_non_null(file);
-    const en_status st = eni_sim_cli(6, words, RIG_PLUGINS, file);
-    rewind(file);
-    out[fread(out, 1, 255, file)] = 0;
-    fclose(file);
-    return st;
-}
-
-static void the_line_works(void **state)
-{
-    (void)state;
-    char said[512] = "", out[256];
-    assert_int_equal(from_the_command_line("--promise=at-once", "--strategy=ssp:bound=1", out), EN_OK);
-    assert_non_null(strstr(out, "ssp:bound=1: 5 seeds, 0 failed"));
-    eni_log_set_sink(keep_last, said);
-    assert_int_equal(from_the_command_line("--promise=all", "--strategy=ssp", out), EN_EINVAL);
-    assert_non_null(strstr(said, "--promise cannot be 'all'"));
-    assert_int_equal(from_the_command_line("--promise=ends", "--strategy=ring", out), EN_EINVAL);
-    eni_log_set_sink(NULL, NULL);
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(promises_hold_under_faults),
         cmocka_unit_test(a_seed_is_a_fault_plan),
         cmocka_unit_test(a_broken_promise_says_how_to_see_it_again),
-        cmocka_unit_test(the_line_works),
     };
     if (argc > 1) seeds = strtoull(argv[1], NULL, 10);
     if (argc > 2) first = strtoull(argv[2], NULL, 10);

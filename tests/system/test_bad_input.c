@@ -201,12 +201,14 @@ static void test_commands(void **state)
         {"entrain", "compare --strategies=ring --settings=fast", {"--settings", "fast", "even, slow"}},
         {"entrain", "compare --strategies=ring --seeds=1,x", {"--seeds", "\"x\""}},
         {"entrain", "compare --strategies=ring --out=~/plain", {"--out", "plain", "name a folder"}},
-        {"entrain", "sim", {"--strategy"}},
-        {"entrain", "sim --strategy=ring --model=mlp", {"--model=mlp", "no such flag", "virtual time"}},
-        {"entrain", "sim --strategy=ring -n 0", {"--workers", "'0'", "1 .. 1024"}},
-        {"entrain", "sim --strategy=ring --workers=2.5", {"--workers", "'2.5'", "whole number"}},
-        {"entrain", "sim --strategy=ring -q", {"-q", "no such flag"}},
-        {"entrain", "sim --strategy=ps-sync --storm=off", {"--storm=off", "no such flag"}},
+        {"entrain", "sim --strategy", {"--strategy", "needs a value"}},
+        {"entrain", "sim --strategy=ring --model=mlp", {"--model=mlp", "no flag of entrain sim"}},
+        {"entrain", "sim --strategy=ring -n 0", {"--workers", "\"0\"", "from 1 to 1024"}},
+        {"entrain", "sim --strategy=ring --workers=2.5", {"--workers", "\"2.5\"", "whole number"}},
+        {"entrain", "sim --strategy=ring -z", {"-z", "no such flag"}},
+        {"entrain", "sim --strategy=ps-sync --storm=never", {"--storm", "\"never\"", "on or off"}},
+        {"entrain", "sim --storm --promise=all", {"--promise", "\"all\"", "at-once"}},
+        {"entrain", "sim --storm --promise=ends --strategy=ring", {"ranks", "store on servers"}},
         {"entrain", "sim --strategy --storm", {"--strategy", "needs a value"}},
         {"entrain", "sim --strategy=ring --lr", {"--lr", "needs a value"}},
         {"entrain", "sim --strategy=ring --net=rate:10gb", {"--net", "rate:10gb", "bit"}},
@@ -671,10 +673,16 @@ static void test_sim_takes_flags_of_run(void **state)
         const char *log = strstr(process_out(&p), "log         sha256 ");
         assert_non_null(log);
         snprintf(weights[i], sizeof weights[i], "%.90s", log);
-        assert_true((strstr(process_out(&p), "network     125 MB/s (1000 Mbit/s) a link, 20 us of latency") !=
+        assert_true((strstr(process_out(&p),
+                            "network     125 MB/s (1000 Mbit/s) each way, 20 us longer on the way") !=
                      NULL) == (i == 0));
     }
     assert_string_equal(weights[0], weights[1]);
+    process p;
+    process_start(&p, "entrain", NULL,
+                  "sim --storm --seed=3 --seeds=5 --strategy=ssp:bound=1 --promise=at-once");
+    assert_int_equal(process_wait(&p, WITHIN), 0);
+    if (strstr(process_out(&p), "ssp:bound=1: 5 seeds, 0 failed") == NULL) fail_msg("%s", process_out(&p));
 }
 
 /* -q: no line of progress, the result. */

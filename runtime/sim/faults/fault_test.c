@@ -275,15 +275,11 @@ static en_status open_trial(trial *t)
 
 static const char *const promises[] = {"ends", "may-drop", "exact", "at-once"};
 
-int eni_promise_parse(const char *word, const char *strategy_name)
+eni_promise eni_promise_of(const char *strategy_name)
 {
-    if (!word && strcmp(strategy_name, "ps-sync") == 0) return ENI_PROMISE_EXACT;
-    if (!word && (strcmp(strategy_name, "ps-async") == 0 || strcmp(strategy_name, "ssp") == 0))
-        return ENI_PROMISE_AT_ONCE;
-    if (!word) return ENI_PROMISE_ENDS;
-    for (int i = 0; i < 4; i++)
-        if (strcmp(word, promises[i]) == 0) return i;
-    return -1;
+    if (strcmp(strategy_name, "ps-sync") == 0) return ENI_PROMISE_EXACT;
+    const bool is_at_once = strcmp(strategy_name, "ps-async") == 0 || strcmp(strategy_name, "ssp") == 0;
+    return is_at_once ? ENI_PROMISE_AT_ONCE : ENI_PROMISE_ENDS;
 }
 
 en_status eni_fault_test(eni_hook_guard *hooks, const en_strategy *strategy, const eni_options *options,

@@ -83,9 +83,8 @@ typedef enum eni_promise {
     ENI_PROMISE_AT_ONCE   /* and in a step of its own */
 } eni_promise;
 
-/* ends, may-drop, exact, at-once; NULL: what the built-in strategies promise, for others ENDS. -1: no such
- * word. */
-int eni_promise_parse(const char *word, const char *strategy_name);
+/* What the built-in strategies promise; ENDS for others. */
+eni_promise eni_promise_of(const char *strategy_name);
 
 /* Runs one seed. `spec` is how the strategy was named, for the line that repeats it. Adds to *figures. EN_OK;
  * EN_EBUG: a promise was broken; or as eni_sim_run. A failure is logged with the line that repeats it. */
