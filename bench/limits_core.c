@@ -14,20 +14,33 @@
 #include <omp.h>
 #endif
 
-/* ---- copy: as STREAM's, with the C library's memcpy ---- */
-
-static int copy_main(const limit_trial *t, int rank)
+/* The rounds of a process, each from a barrier on; 1 where `work` on the memory fails. */
+static int time_rounds(const limit_trial *t, int rank, int (*work)(const limit_trial *, void *const *),
+                       void *const *memory)
 {
-    char *from = limit_memory(t->bytes), *to = limit_memory(t->bytes);
-    if (!from || !to) return 1;
     for (int i = -t->warmup; i < t->rounds; i++) {
         limit_barrier(t);
         const int64_t begin_ns = eni_now_ns();
-        memcpy(to, from, t->bytes);
+        if (work(t, memory)) return 1;
         if (i >= 0) t->board->times[i][rank] = eni_now_ns() - begin_ns;
-        from[i & 1023] = to[0]; /* nothing may be left out */
     }
     return 0;
+}
+
+/* ---- copy: as STREAM's, with the C library's memcpy ---- */
+
+static int copy(const limit_trial *t, void *const *memory)
+{
+    char *from = memory[0];
+    memcpy(memory[1], from, t->bytes);
+    from[0]++; /* nothing may be left out */
+    return 0;
+}
+
+static int copy_main(const limit_trial *t, int rank)
+{
+    void *const memory[] = {limit_memory(t->bytes), limit_memory(t->bytes)};
+    return memory[0] == NULL || memory[1] == NULL || time_rounds(t, rank, copy, memory);
 }
 
 static double copy_work(const limit_trial *t)
@@ -47,18 +60,17 @@ const limit_kind limit_copy = {.name = "copy",
 
 /* ---- checksum: the product's CRC-32C, to stand beside what a core loads ---- */
 
+static int checksum(const limit_trial *t, void *const *memory)
+{
+    unsigned char *bytes = memory[0];
+    bytes[0] = (unsigned char)eni_crc32c(0, bytes, t->bytes); /* nothing may be left out */
+    return 0;
+}
+
 static int checksum_main(const limit_trial *t, int rank)
 {
-    unsigned char *bytes = limit_memory(t->bytes);
-    if (!bytes) return 1;
-    for (int i = -t->warmup; i < t->rounds; i++) {
-        limit_barrier(t);
-        const int64_t begin_ns = eni_now_ns();
-        const uint32_t crc = eni_crc32c(0, bytes, t->bytes);
-        if (i >= 0) t->board->times[i][rank] = eni_now_ns() - begin_ns;
-        bytes[i & 1023] = (unsigned char)crc; /* nothing may be left out */
-    }
-    return 0;
+    void *const memory[] = {limit_memory(t->bytes)};
+    return memory[0] == NULL || time_rounds(t, rank, checksum, memory);
 }
 
 static double checksum_work(const limit_trial *t)
@@ -167,6 +179,15 @@ static int64_t side_of(const limit_trial *t)
     return (int64_t)sqrt((double)t->bytes / sizeof(float));
 }
 
+static int multiply(const limit_trial *t, void *const *memory)
+{
+    const int64_t n = side_of(t);
+    if (dnnl_sgemm('N', 'N', n, n, n, 1.0f, memory[0], n, memory[1], n, 0.0f, memory[2], n) == dnnl_success)
+        return 0;
+    fputs("bench_limits: dnnl_sgemm refused\n", stderr);
+    return 1;
+}
+
 static int sgemm_main(const limit_trial *t, int rank)
 {
     const int64_t n = side_of(t);
@@ -175,16 +196,7 @@ static int sgemm_main(const limit_trial *t, int rank)
     for (int64_t i = 0; i < n * n; i++)
         a[i] = b[i] = (float)(i % 7) - 3.0f;
     omp_set_num_threads(1);
-    for (int i = -t->warmup; i < t->rounds; i++) {
-        limit_barrier(t);
-        const int64_t begin_ns = eni_now_ns();
-        if (dnnl_sgemm('N', 'N', n, n, n, 1.0f, a, n, b, n, 0.0f, c, n) != dnnl_success) {
-            fputs("bench_limits: dnnl_sgemm refused\n", stderr);
-            return 1;
-        }
-        if (i >= 0) t->board->times[i][rank] = eni_now_ns() - begin_ns;
-    }
-    return 0;
+    return time_rounds(t, rank, multiply, (void *const[]){a, b, c});
 }
 
 static double sgemm_work(const limit_trial *t)

@@ -648,12 +648,7 @@ en_status eni_result(eni_rank *self)
     EN_TRY_GOTO(check_weights(self, reports), free_reports);
     st = evaluate_last(self, now.version, &last);
     self->records.stats.eval_ns += eni_now_ns() - begin;
-    /* its last steps' own losses were finite still; fp16 drops what overflows, and its weights may be sound */
-    if (st == EN_OK && last.is_there && !isfinite(last.loss) && !self->trainer.may_drop)
-        st = eni_fail(
-            EN_ENONFINITE, "result",
-            "the loss of the final weights is not finite: training has diverged; try a smaller --lr than %g",
-            self->job.schedule.base);
+    if (st == EN_OK && last.is_there) st = eni_step_check_loss(self, ENI_STEP_FINAL, last.loss);
     if (st == EN_OK) st = conclude(self, reports, &last);
 free_reports:
     json_decref(reports);

@@ -6,6 +6,7 @@
 #include "rank/step.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/clock.h"
@@ -171,12 +172,13 @@ uint64_t eni_step_samples(const eni_step_run *run)
 en_status eni_step_check_loss(eni_rank *self, uint64_t step, double loss)
 {
     static const char sentence[] =
-        "the loss of step %llu is not finite: training has diverged; try a smaller --lr than %g";
+        "the loss of %s is not finite: training has diverged; try a smaller --lr than %g";
+    char what[32] = "the final weights";
     if (isfinite(loss)) return EN_OK;
+    if (step != ENI_STEP_FINAL) snprintf(what, sizeof what, "step %llu", (unsigned long long)step);
     if (!self->trainer.may_drop)
-        return eni_fail(EN_ENONFINITE, "train", sentence, (unsigned long long)step, self->job.schedule.base);
-    if (!self->records.stats.has_diverged)
-        eni_warn("train", sentence, (unsigned long long)step, self->job.schedule.base);
+        return eni_fail(EN_ENONFINITE, "train", sentence, what, self->job.schedule.base);
+    if (!self->records.stats.has_diverged) eni_warn("train", sentence, what, self->job.schedule.base);
     self->records.stats.has_diverged = 1;
     return EN_OK;
 }

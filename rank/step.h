@@ -58,7 +58,9 @@ void eni_step_compute_begins(eni_step_run *run);
 void eni_step_compute_ends(eni_step_run *run, const char *what);
 
 /* Ends a run that has diverged, in one sentence for all strategies: EN_ENONFINITE. A trainer that knows the loss
- * before backward asks before a bucket leaves; else it is found when the step is settled. */
+ * before backward asks before a bucket leaves; else it is found when the step is settled, and of the last steps when
+ * the final weights are judged. */
+#define ENI_STEP_FINAL UINT64_MAX
 en_status eni_step_check_loss(eni_rank *self, uint64_t step, double loss);
 
 /* The step is done: it is counted, and recorded once its loss is there. */

@@ -1,6 +1,6 @@
-/* plot_curves.c - accuracy (loss, where there are no classes) over the training clock and over samples, side by side: how fast it runs and
- * how well it learns are two questions. A thin line per seed, a bold line for the median. The accuracy is of
- * the samples held out of training; of the test set where none were. */
+/* plot_curves.c - accuracy (loss, where there are no classes) over the training clock and over samples, side
+ * by side: how fast it runs and how well it learns are two questions. A thin line per seed, a bold line for
+ * the median. The accuracy is of the samples held out of training; of the test set where none were. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ enum { OVER_TIME, OVER_SAMPLES };
 /* How high a point is: percent, or the loss of a regression; NAN: there is none. */
 static double height_of(const eni_study *study, const eni_eval *eval)
 {
-    return eni_study_has_classes(study) ? 100 * eval->accuracy : eval->loss;
+    return study->has_classes ? 100 * eval->accuracy : eval->loss;
 }
 
 static bool has_points(const eni_study *study, const eni_run *run)
@@ -74,7 +74,7 @@ static size_t print_median(eni_plot *plot, const eni_study *study, size_t settin
 static double floor_of(const eni_study *study)
 {
     double least = 100 * study->target;
-    if (!eni_study_has_classes(study)) return 0;
+    if (!study->has_classes) return 0;
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         double all = run->nevals > 0 ? run->evals[run->nevals - 1].samples : 0;
         for (size_t i = 0; i < run->nevals; i++)
@@ -109,18 +109,17 @@ static en_status draw_panel(eni_canvas *canvas, size_t setting, int over, double
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, 480, 320, "accuracy-%zu-%s", setting,
                          over == OVER_TIME ? "time" : "samples"));
-    const bool has_classes = eni_study_has_classes(study);
     char what[32];
-    snprintf(what, sizeof what, "%s %s", eni_study_has_holdout(study) ? "holdout" : "test",
-             has_classes ? "accuracy" : "loss");
+    snprintf(what, sizeof what, "%s %s", study->has_holdout ? "holdout" : "test",
+             study->has_classes ? "accuracy" : "loss");
     eni_plot_label(&plot, "%s over %s, setting %s", what,
                    over == OVER_TIME ? "the training clock" : "samples", study->settings[setting].name);
     fprintf(plot.script,
             "set xlabel '%s'\nset ylabel '%s%s' offset 1,0\nset yrange [%g:*]\n"
             "set rmargin 2\n",
-            over == OVER_TIME ? "training clock, s" : "samples, thousands", what, has_classes ? ", %" : "",
-            floor_of(study));
-    if (has_classes)
+            over == OVER_TIME ? "training clock, s" : "samples, thousands", what,
+            study->has_classes ? ", %" : "", floor_of(study));
+    if (study->has_classes)
         fprintf(
             plot.script,
             "set arrow 1 from graph 0, first %g to graph 1, first %g nohead lc rgb '#3d4853' dt '-' lw 1\n"
@@ -173,7 +172,7 @@ en_status eni_plot_curves(eni_canvas *canvas)
             const eni_eval *eval = &run->evals[i];
             eni_csv_run(&csv, study, run);
             ENI_CSV_PUT(&csv, eval->samples, eval->t);
-            fprintf(csv.file, ",%s", eni_study_has_holdout(study) ? "holdout" : "test");
+            fprintf(csv.file, ",%s", study->has_holdout ? "holdout" : "test");
             ENI_CSV_PUT(&csv, eval->loss, eval->accuracy, eval->is_bracket);
             fputc('\n', csv.file);
         }

@@ -94,12 +94,11 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
 en_status eni_plot_settings(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
-    const bool has_classes = eni_study_has_classes(study);
     char time_title[64];
     snprintf(time_title, sizeof time_title, "seconds to %g %% accuracy", 100 * study->target);
     const panel panels[] = {{"time", time_title, eni_metric_reach_t, true},
-                            {"accuracy", has_classes ? "final test accuracy, %" : "final test loss",
-                             has_classes ? eni_metric_accuracy_percent : eni_metric_loss, false},
+                            {"accuracy", study->has_classes ? "final test accuracy, %" : "final test loss",
+                             study->has_classes ? eni_metric_accuracy_percent : eni_metric_loss, false},
                             {"speed", "samples/s, thousands", eni_metric_thousand_per_s, true}};
     fputs("<div class=\"panels three\">\n", canvas->page);
     for (size_t i = 0; i < sizeof panels / sizeof panels[0]; i++) {

@@ -134,23 +134,6 @@ size_t eni_study_missed(const eni_study *study, size_t setting, size_t arm, doub
     return n;
 }
 
-bool eni_study_has_holdout(const eni_study *study)
-{
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
-        if (json_integer_value(json_object_get(run->result, "holdout")) > 0) return true;
-    return false;
-}
-
-bool eni_study_has_classes(const eni_study *study)
-{
-    bool has_loss = false;
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
-        if (!isnan(eni_metric_accuracy(run))) return true;
-        has_loss = has_loss || !isnan(eni_metric_loss(run));
-    }
-    return !has_loss;
-}
-
 bool eni_study_is_real(const eni_study *study, size_t setting)
 {
     return study->settings[setting].emulated == NULL && study->settings[setting].straggler == NULL;
@@ -357,11 +340,17 @@ static void load_claims(eni_json *reader, eni_study *study)
 }
 
 /* What a setting emulates is what its runs say; the straggler of the index counts even when they all failed.
- */
-static void find_emulation(eni_study *study)
+ * Whether there are classes, and a holdout, they say too. */
+static void ask_runs(eni_study *study)
 {
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
+    bool has_loss = false;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         if (run->emulated != NULL) study->settings[run->setting].emulated = run->emulated;
+        study->has_holdout |= json_integer_value(json_object_get(run->result, "holdout")) > 0;
+        study->has_classes |= !isnan(eni_metric_accuracy(run));
+        has_loss |= !isnan(eni_metric_loss(run));
+    }
+    study->has_classes |= !has_loss;
 }
 
 static en_status fill_study(eni_json *reader, double target, eni_study *study)
@@ -381,7 +370,7 @@ static en_status fill_study(eni_json *reader, double target, eni_study *study)
     choose_colours(study);
     EN_TRY(load_seeds(reader, study));
     EN_TRY(load_runs(reader, study));
-    find_emulation(study);
+    ask_runs(study);
     load_claims(reader, study);
     return reader->status;
 }

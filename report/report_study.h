@@ -129,6 +129,8 @@ typedef struct eni_study {
     int64_t *seeds;
     bool has_primary;
     eni_primary primary; /* the comparison that the study named before the first run */
+    bool has_holdout;    /* curves and times to the target are of samples kept out of training */
+    bool has_classes;    /* false of a regression: it reaches no target, and is judged by its loss */
 } eni_study;
 
 /* Reads the folder (see eni_report); target 0: its own. The caller frees with eni_study_free; on failure
@@ -213,12 +215,6 @@ const eni_run *eni_study_example(const eni_study *study, size_t setting, size_t 
 
 /* The median over seeds of one rank's waiting, as a part of its step time; NAN: there is no such rank. */
 double eni_study_wait_of_rank(const eni_study *study, size_t setting, size_t arm, int rank);
-
-/* Curves and the time to the target are of samples that were held out of training, not of the test set. */
-bool eni_study_has_holdout(const eni_study *study);
-
-/* False of a regression: it has no accuracy and reaches no target, and is judged by the loss on the test set. */
-bool eni_study_has_classes(const eni_study *study);
 
 /* Neither a straggler nor a shaped network in this setting. */
 bool eni_study_is_real(const eni_study *study, size_t setting);

@@ -144,12 +144,11 @@ static void put_quality(const eni_summary *of, double unit, const char *format, 
 static void fill_cells(const eni_study *study, const eni_row *row, const letters *how, cell cells[CELLS])
 {
     enum { ALL_DIGITS = 17 };
-    const bool has_classes = eni_study_has_classes(study);
     memset(cells, 0, CELLS * sizeof *cells);
     put_count(&row->updates, ALL_DIGITS, how, &cells[UPDATES]);
     put_count(&row->speed, 3, how, &cells[SPEED]);
     put_time(study, row, how, &cells[TIME]);
-    if (has_classes)
+    if (study->has_classes)
         put_quality(&row->accuracy, 100, "%.1f", how, &cells[QUALITY]);
     else
         put_quality(&row->loss, 1, "%.3g", how, &cells[QUALITY]);
@@ -195,7 +194,7 @@ en_status eni_report_print_table(const eni_study *study, FILE *out)
         heads, sizeof heads,
         "setting|strategy|>updates|>samples/s|>to %g %%|test %s|staleness mean/p50/p95/max|>wait by rank|"
         "payload/theory|>wire",
-        100 * study->target, eni_study_has_classes(study) ? "acc" : "loss");
+        100 * study->target, study->has_classes ? "acc" : "loss");
     eni_table_begin(&table, heads);
     for (size_t next = 0; eni_row_next(study, &next, &row);)
         put_row(study, &row, &table);
@@ -214,7 +213,7 @@ en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, F
     for (char *bar = name; (bar = strchr(bar, '|')) != NULL;)
         *bar = '/'; /* which stands between heads */
     snprintf(heads, sizeof heads, "%s|to %g %%|test %s|samples/s|differs from the first", name,
-             100 * study->target, eni_study_has_classes(study) ? "acc" : "loss");
+             100 * study->target, study->has_classes ? "acc" : "loss");
     eni_table_begin(&table, heads);
     for (size_t i = 0; i < n; i++) {
         put_name(&table, study->arms[rows[i].arm].name, 60);
@@ -259,7 +258,7 @@ static void html_row(const eni_study *study, const eni_row *row, FILE *page)
 
 static const char *head_of_quality(const eni_study *study)
 {
-    return eni_study_has_classes(study) ? "test acc<small>%</small>" : "test loss";
+    return study->has_classes ? "test acc<small>%</small>" : "test loss";
 }
 
 void eni_report_html_table(const eni_study *study, FILE *page)

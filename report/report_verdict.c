@@ -183,8 +183,7 @@ static size_t rank_arms(const eni_study *study, size_t setting, standing rank_ou
                         .name = study->arms[a].name,
                         .time = eni_study_summary(study, setting, a, eni_metric_reach_t).median,
                         .quality = eni_study_summary(study, setting, a, eni_metric_accuracy).median};
-        if (!eni_study_has_classes(study))
-            s->quality = -eni_study_summary(study, setting, a, eni_metric_loss).median;
+        if (!study->has_classes) s->quality = -eni_study_summary(study, setting, a, eni_metric_loss).median;
         s->misses = eni_study_missed(study, setting, a, &s->censored_t);
     }
     qsort(rank_out, n, sizeof *rank_out, by_standing);
@@ -248,8 +247,8 @@ size_t eni_verdict_rank(const eni_verdict *verdict, size_t setting, eni_rank_row
         row->arm = rank[i].arm;
         row->differs = i == 0 || claim == NULL ? "-" : eni_verdict_found(claim);
         for (int k = 0; k < ENI_RANK_COLUMNS; k++)
-            put_cell(study, setting, &rank[i],
-                     k == 1 && !eni_study_has_classes(study) ? &column_of_loss : &columns[k], &row->cells[k]);
+            put_cell(study, setting, &rank[i], k == 1 && !study->has_classes ? &column_of_loss : &columns[k],
+                     &row->cells[k]);
         eni_verdict_time(study, setting, row->arm, row->cells[0].text, ENI_RANK_TEXT);
     }
     return n;
@@ -407,7 +406,7 @@ static void say_why(sentence *s)
 /* "ring ended with a test loss of 0.0041, ps-async with 0.0043" */
 static void say_losses(sentence *s)
 {
-    if (eni_study_has_classes(s->verdict->study) || isnan(s->rank[0].quality)) {
+    if (s->verdict->study->has_classes || isnan(s->rank[0].quality)) {
         say(s, "%s ran without an accuracy", s->rank[0].name);
         return;
     }
@@ -455,7 +454,7 @@ void eni_verdict_sentence(const eni_verdict *verdict, size_t setting, char *text
     } else if (find_claim(&s, &winner, &loser)) {
         say_claims(&s, winner, loser);
     } else if (isnan(first->time)) {
-        if (eni_study_has_classes(verdict->study)) {
+        if (verdict->study->has_classes) {
             say(&s, "no run has an accuracy, so no time to compare");
         } else {
             say_losses(&s);

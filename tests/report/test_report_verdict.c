@@ -28,6 +28,7 @@ static void init(size_t narms, size_t nseeds)
     memset(&s, 0, sizeof s);
     s.is_fair = true;
     s.study = (eni_study){.target = 0.75,
+                          .has_classes = true,
                           .nsettings = 1,
                           .narms = narms,
                           .nruns = narms * nseeds,
