@@ -35,7 +35,7 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
 }
 FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_addr --master_port --max_restarts --logdir
     --nodes --ntasks-per-node --fake --deps --list --gpus --ps-lite --torch --python --build --source --trace --page --write
-    --only --repeat --algorithm --bytes --then-step --hosts --plot --minutes
+    --only --repeat --algorithm --bytes --then-step --hosts --plot --minutes --optimizers
     --contract --what --cflags --libs --size --test --cells --nproc-per-node""".split())
 OURS = ("make cc bench tests tools build entrain psd worker torchrun mpirun srun scp git cmake cd for python3 sudo "
         "examples").split()
