@@ -253,6 +253,12 @@ en_status eni_config_resolve(eni_config *config)
     if (config->lr_schedule == ENI_SCHEDULE_STEP && config->lr_step == 0)
         return eni_fail(EN_EINVAL, "config",
                         "--lr-schedule: \"step\" needs --lr-step; give the samples between two steps");
+    if ((config->lr_schedule == ENI_SCHEDULE_MULTISTEP) != (config->lr_milestones != NULL))
+        return eni_fail(
+            EN_EINVAL, "config", "%s; give --lr-schedule=multistep --lr-milestones=60epochs,80epochs",
+            config->lr_milestones == NULL
+                ? "--lr-schedule: \"multistep\" needs --lr-milestones"
+                : "--lr-milestones are those of --lr-schedule=multistep, and the schedule is another");
     if (config->nesterov && config->momentum == 0)
         return eni_fail(EN_EINVAL, "config",
                         "--nesterov: \"on\" needs a momentum; give --momentum above 0, or --no-nesterov");

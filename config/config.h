@@ -47,7 +47,13 @@ typedef enum eni_program {
 
 /* Values of the keys that offer a choice, in the order of the words in keys.c. */
 enum { ENI_ASSIGN_AUTO, ENI_ASSIGN_CLAIM, ENI_ASSIGN_FIXED }; /* auto: fixed if EN_SYNCHRONOUS, else claim */
-enum { ENI_SCHEDULE_CONSTANT, ENI_SCHEDULE_STEP, ENI_SCHEDULE_COSINE };
+enum {
+    ENI_SCHEDULE_CONSTANT,
+    ENI_SCHEDULE_STEP,
+    ENI_SCHEDULE_COSINE,
+    ENI_SCHEDULE_MULTISTEP,
+    ENI_SCHEDULE_LINEAR
+};
 enum { ENI_SCALE_NONE, ENI_SCALE_LINEAR, ENI_SCALE_SQRT };
 enum { ENI_BACKEND_AUTO, ENI_BACKEND_HOST, ENI_BACKEND_NCCL };
 enum { ENI_PRECISION_FP32, ENI_PRECISION_BF16, ENI_PRECISION_FP16 };
@@ -75,10 +81,10 @@ typedef struct eni_config {
     char *optimizer;
     double lr, momentum, weight_decay;
     bool nesterov;
-    double beta1, beta2, eps; /* adam, adamw */
-    int64_t lr_schedule;      /* ENI_SCHEDULE_* */
-    int64_t lr_warmup;        /* global samples, 0: none */
-    int64_t lr_step;          /* global samples */
+    double beta1, beta2, eps;   /* adam, adamw */
+    int64_t lr_schedule;        /* ENI_SCHEDULE_* */
+    int64_t lr_warmup, lr_step; /* amounts (eni_amount_samples) of global samples, 0: none */
+    char *lr_milestones;        /* "60epochs,80epochs": eni_parse_amounts */
     double lr_gamma;
     int64_t lr_scale; /* ENI_SCALE_* */
     char *init;       /* weights to start from */
@@ -97,7 +103,7 @@ typedef struct eni_config {
     /* what is kept */
     char *save, *out, *resume, *trace; /* resume: "auto" or a path */
     bool overwrite;                    /* what `out` holds may be replaced */
-    int64_t checkpoint_every;          /* global samples, 0: never */
+    int64_t checkpoint_every;          /* an amount of global samples, 0: never */
     char *checkpoint_dir;              /* NULL: OUT/checkpoints */
     char *tensorboard;                 /* "auto": OUT; NULL: none */
 
@@ -138,7 +144,7 @@ typedef struct eni_config {
     /* what is printed */
     int64_t log_every;   /* steps */
     int64_t log_level;   /* ENI_LEVEL_* */
-    int64_t eval_every;  /* global samples, 0: as eval_points says */
+    int64_t eval_every;  /* an amount of global samples, 0: as eval_points says */
     int64_t eval_points; /* points over the run where eval_every is 0; 0: at the end only */
     double target;       /* accuracy in percent, 0: none */
     int64_t eval_batch_size;

@@ -97,6 +97,14 @@ static const char *check_count(const char *text)
                : "whole numbers from 1 to 1024, as 1,2,4";
 }
 
+static const char *check_milestones(const char *text)
+{
+    int64_t amounts[ENI_AMOUNTS_MAX];
+    return eni_parse_amounts(text, amounts) > 0
+               ? NULL
+               : "one to eight rising amounts above 0, as 60epochs,80epochs or 600000,800000";
+}
+
 static const char *check_seed(const char *text)
 {
     int64_t seed;
@@ -173,6 +181,9 @@ static const char *check_help(const char *text)
 #define TIME(name, field, fallback, min, max, programs, flags, note, help)                                   \
     {GROUP, name, NULL, ENI_KEY_TIME, AT(field), fallback, min, max, "TIME", NULL, NULL, programs, flags,    \
      note, help}
+#define AMOUNT(name, field, programs, flags, note, help)                                                     \
+    {GROUP, name, NULL, ENI_KEY_AMOUNT, AT(field), "0", 0, BIG, "SAMPLES|Nepochs", NULL, NULL, programs,      \
+     flags, note, help}
 #define CHOICE(name, aliases, field, fallback, words, programs, flags, note, help)                           \
     {GROUP, name, aliases, ENI_KEY_CHOICE, AT(field), fallback, 0, 0, words, NULL, NULL, programs, flags,    \
      note, help}
@@ -213,14 +224,16 @@ const eni_key eni_keys[] = {
          "adam, adamw: what the mean of their squares keeps"),
     REAL("eps", NULL, eps, "1e-08", 0, 1e6, "REAL", TRAIN, MATCH | OWN, NULL,
          "adam, adamw: added to the root of that mean"),
-    CHOICE("lr-schedule", NULL, lr_schedule, "constant", "constant|step|cosine", TRAIN, MATCH | OWN, NULL,
-           "the rate as a function of the samples applied"),
-    INT("lr-warmup", NULL, lr_warmup, "0", 0, BIG, "SAMPLES", TRAIN, MATCH | OWN, NULL,
-        "the rate rises linearly from 0 over so many global samples"),
-    INT("lr-step", NULL, lr_step, "0", 0, BIG, "SAMPLES", TRAIN, MATCH | OWN, NULL,
-        "with --lr-schedule=step: every so many global samples"),
+    CHOICE("lr-schedule", NULL, lr_schedule, "constant", "constant|step|cosine|multistep|linear", TRAIN, MATCH | OWN, NULL,
+           "the rate as a function of the samples applied; cosine, linear: to 0 at the run's end"),
+    AMOUNT("lr-warmup", lr_warmup, TRAIN, MATCH | OWN, NULL,
+           "the rate rises linearly from 0 over so many global samples"),
+    AMOUNT("lr-step", lr_step, TRAIN, MATCH | OWN, NULL,
+           "with --lr-schedule=step: every so many global samples"),
+    TEXT("lr-milestones", NULL, lr_milestones, NULL, "AMOUNT,..", check_milestones, NULL, TRAIN, MATCH | OWN, "none",
+         "with --lr-schedule=multistep: at so many global samples each, as 60epochs,80epochs (in an arm with + between)"),
     REAL("lr-gamma", NULL, lr_gamma, "0.1", 0, 1e6, "REAL", TRAIN, MATCH | OWN, NULL,
-         "with --lr-schedule=step: the factor"),
+         "with --lr-schedule=step, multistep: the factor"),
     CHOICE("lr-scale", NULL, lr_scale, "none", "none|linear|sqrt", TRAIN, MATCH | OWN, NULL,
            "multiplies the rate of synchronous strategies by the number of workers, or its root"),
     TEXT("init", NULL, init, NULL, "FILE", NULL, NULL, TRAIN | E, 0, "random from --seed",
@@ -267,8 +280,8 @@ const eni_key eni_keys[] = {
          "replace the finished or unfinished run or study that --out holds"),
     TEXT("save", NULL, save, NULL, "FILE", NULL, NULL, R | W, ASIDE | CALL | STUDY | FIRST, "not saved",
          "the weights at the end (safetensors, names as PyTorch's)"),
-    INT("checkpoint-every", NULL, checkpoint_every, "0", 0, BIG, "SAMPLES", R | W, 0, "never",
-        "a checkpoint every so many global samples"),
+    AMOUNT("checkpoint-every", checkpoint_every, R | W, 0, "never",
+           "a checkpoint every so many global samples"),
     TEXT("resume", NULL, resume, NULL, "auto|PATH", NULL, "auto", R | C | W, ASIDE | CALL | STUDY, "from the start",
          "go on from a checkpoint; auto: the newest of --out, if there is one; compare: do the runs that are missing"),
     TEXT("checkpoint-dir", NULL, checkpoint_dir, NULL, "FOLDER", NULL, NULL, R | W, ASIDE | CALL, "OUT/checkpoints",
@@ -423,8 +436,8 @@ const eni_key eni_keys[] = {
          "the same facts as JSON, for programs"),
     INT("log-every", NULL, log_every, "10", 0, BIG, "STEPS", TRAIN, ASIDE, NULL,
         "a line of progress every so many steps, 0: none"),
-    INT("eval-every", NULL, eval_every, "0", 0, BIG, "SAMPLES", TRAIN, MATCH, "as --eval-points says",
-        "keep the weights every so many global samples, for a curve that is evaluated after training"),
+    AMOUNT("eval-every", eval_every, TRAIN, MATCH, "as --eval-points says",
+           "keep the weights every so many global samples, for a curve that is evaluated after training"),
     INT("eval-points", NULL, eval_points, "0", 0, 10000, "N", R | C | W, MATCH,
         "48 with a target; else 0: the end only",
         "without --eval-every: so many points over the run"),

@@ -14,6 +14,7 @@ typedef enum eni_key_type {
     ENI_KEY_REAL,   /* double, min .. max */
     ENI_KEY_CHOICE, /* int64_t: the index of a word */
     ENI_KEY_TIME,   /* int64_t nanoseconds, min .. max in seconds */
+    ENI_KEY_AMOUNT, /* int64_t samples, or below 0 epochs: eni_parse_amount */
     ENI_KEY_TEXT,   /* char * */
     ENI_KEY_LIST    /* eni_list */
 } eni_key_type;

@@ -95,6 +95,53 @@ bool eni_parse_duration(const char *text, int64_t *ns_out)
     return true;
 }
 
+bool eni_parse_amount(const char *text, int64_t *amount_out)
+{
+    enum { MOST_EPOCHS = 1000000000 };
+    char digits[24];
+    int64_t n;
+    const size_t length = strspn(text, "0123456789");
+    const char *rest = text + length;
+    const bool is_epochs = strcasecmp(rest, "epochs") == 0 || strcasecmp(rest, "epoch") == 0;
+    if (length == 0 || length >= sizeof digits || (*rest != '\0' && !is_epochs)) return false;
+    memcpy(digits, text, length);
+    digits[length] = '\0';
+    if (!eni_parse_i64(digits, &n) || (is_epochs && n > MOST_EPOCHS)) return false;
+    *amount_out = is_epochs ? -n : n;
+    return true;
+}
+
+int eni_parse_amounts(const char *text, int64_t amounts_out[ENI_AMOUNTS_MAX])
+{
+    char part[32];
+    int n = 0;
+    for (bool more = true; more; n++) {
+        const size_t length = strcspn(text, ",+");
+        if (n == ENI_AMOUNTS_MAX || length >= sizeof part) return 0;
+        memcpy(part, text, length);
+        part[length] = '\0';
+        if (!eni_parse_amount(part, &amounts_out[n]) || amounts_out[n] == 0) return 0;
+        const int64_t last = n > 0 ? amounts_out[n - 1] : 0, now = amounts_out[n];
+        if (n > 0 && (last > 0) == (now > 0) && llabs(last) >= llabs(now)) return 0;
+        more = text[length] != '\0';
+        text += length + more;
+    }
+    return n;
+}
+
+uint64_t eni_amount_samples(int64_t amount, uint64_t epoch_samples)
+{
+    return amount >= 0 ? (uint64_t)amount : (uint64_t)-amount * epoch_samples;
+}
+
+void eni_format_amount(int64_t amount, char *text_out, size_t bytes)
+{
+    snprintf(text_out, bytes, "%lld%s", (long long)llabs(amount),
+             amount == -1 ? "epoch"
+             : amount < 0 ? "epochs"
+                          : "");
+}
+
 void eni_format_real(double value, char *text_out, size_t bytes)
 {
     snprintf(text_out, bytes, "%.0f", value); /* 70, where fewest digits would be 7e+01 */

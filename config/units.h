@@ -22,6 +22,15 @@ bool eni_parse_rate(const char *text, uint64_t *bytes_per_s_out);
 /* ns us ms s min h; without unit: seconds. */
 bool eni_parse_duration(const char *text, int64_t *ns_out);
 
+/* An amount of samples, "20000", or below 0 of epochs: "10epochs" is -10, which becomes samples once it is
+ * known how many an epoch has. And up to ENI_AMOUNTS_MAX, rising, with ',' or
+ * '+' between them: how many, 0 if the text is none. */
+enum { ENI_AMOUNTS_MAX = 8 };
+bool eni_parse_amount(const char *text, int64_t *amount_out);
+int eni_parse_amounts(const char *text, int64_t amounts_out[ENI_AMOUNTS_MAX]);
+uint64_t eni_amount_samples(int64_t amount, uint64_t epoch_samples);
+void eni_format_amount(int64_t amount, char *text_out, size_t bytes);
+
 /* The shortest text that reads back as the same value: "0.01", "2.5s". */
 void eni_format_real(double value, char *text_out, size_t bytes);
 void eni_format_duration(int64_t ns, char *text_out, size_t bytes);

@@ -46,16 +46,22 @@ static en_status set_number(const eni_key *key, const char *value, const char *p
         double of_unit;
     } kinds[] = {[ENI_KEY_INT] = {"a whole number", "", "is not a whole number", 1},
                  [ENI_KEY_REAL] = {"a number", "", "is not a finite number", 1},
-                 [ENI_KEY_TIME] = {"a time", "s", "is not a time such as 500ms or 5s", 1e9}};
+                 [ENI_KEY_TIME] = {"a time", "s", "is not a time such as 500ms or 5s", 1e9},
+                 [ENI_KEY_AMOUNT] = {"samples", "", "is not an amount such as 20000 or 10epochs", 1}};
     char range[96], remedy[128];
     double real = 0;
     int64_t whole = 0;
-    const bool is_read = key->type == ENI_KEY_INT    ? eni_parse_i64(value, &whole)
-                         : key->type == ENI_KEY_REAL ? eni_parse_real(value, &real)
-                                                     : eni_parse_duration(value, &whole);
-    const double number = (key->type == ENI_KEY_REAL ? real : (double)whole) / kinds[key->type].of_unit;
+    const bool is_read = key->type == ENI_KEY_INT      ? eni_parse_i64(value, &whole)
+                         : key->type == ENI_KEY_REAL   ? eni_parse_real(value, &real)
+                         : key->type == ENI_KEY_AMOUNT ? eni_parse_amount(value, &whole)
+                                                       : eni_parse_duration(value, &whole);
+    const double number = (key->type == ENI_KEY_REAL     ? real
+                           : key->type == ENI_KEY_AMOUNT ? fabs((double)whole)
+                                                         : (double)whole) /
+                          kinds[key->type].of_unit;
     eni_key_range(key, kinds[key->type].unit, range, sizeof range);
-    snprintf(remedy, sizeof remedy, "%s %s", kinds[key->type].what, range);
+    snprintf(remedy, sizeof remedy, "%s %s%s", kinds[key->type].what, range,
+             key->type == ENI_KEY_AMOUNT ? ", or epochs as 10epochs" : "");
     if (*value == '\0') return refuse(place, value, "is empty", remedy);
     const bool is_too_long = key->type == ENI_KEY_INT && eni_parse_real(value, &real) &&
                              strspn(value, "-0123456789") == strlen(value);
@@ -177,7 +183,8 @@ en_status eni_key_set(eni_config *config, int index, const char *value, const ch
     if (answer != NULL)
         return eni_fail(EN_EINVAL, "config", "%s: \"%s\" is a word of another tool; %s", place, value,
                         answer);
-    bool is_number = key->type == ENI_KEY_INT || key->type == ENI_KEY_REAL || key->type == ENI_KEY_TIME;
+    bool is_number = key->type == ENI_KEY_INT || key->type == ENI_KEY_REAL || key->type == ENI_KEY_TIME ||
+                     key->type == ENI_KEY_AMOUNT;
     if (*value == '\0' && !is_number) /* a number says its range */
         return refuse(place, value, "is empty", key->words != NULL ? key->words : "on or off");
     if (!eni_is_text(value)) /* neither config.yaml nor result.json could hold it */
@@ -191,6 +198,7 @@ en_status eni_key_set(eni_config *config, int index, const char *value, const ch
     case ENI_KEY_BOOL: EN_TRY(set_bool(value, place, out)); break;
     case ENI_KEY_INT:
     case ENI_KEY_REAL:
+    case ENI_KEY_AMOUNT:
     case ENI_KEY_TIME: EN_TRY(set_number(key, value, place, out)); break;
     case ENI_KEY_CHOICE: EN_TRY(set_choice(key, value, place, out)); break;
     case ENI_KEY_TEXT: EN_TRY(set_text(key, value, place, out)); break;
@@ -220,6 +228,7 @@ const char *eni_key_text(const eni_config *config, const eni_key *key, char room
     case ENI_KEY_INT: snprintf(room, 64, "%" PRId64, *(const int64_t *)from); return room;
     case ENI_KEY_REAL: eni_format_real(*(const double *)from, room, 64); return room;
     case ENI_KEY_CHOICE: return word_at(key->words, *(const int64_t *)from, room);
+    case ENI_KEY_AMOUNT: eni_format_amount(*(const int64_t *)from, room, 64); return room;
     case ENI_KEY_TIME: eni_format_duration(*(const int64_t *)from, room, 64); return room;
     case ENI_KEY_TEXT: return *(char *const *)from;
     case ENI_KEY_LIST: break;

@@ -1,8 +1,10 @@
 /* optimizer.c - the optimizers, each a loop over a range of the flat vector, and their rate (optimizer.h). */
 #include "ops/optimizer.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/memory.h"
@@ -283,7 +285,13 @@ const eni_optimizer *eni_optimizer_find(const char *name)
 
 /* ---- the learning rate --------------------------------------------------------------------------------- */
 
-const char *const eni_schedule_names[ENI_SCHEDULES] = {"constant", "step", "cosine"};
+const char *const eni_schedule_names[ENI_SCHEDULES] = {"constant", "step", "cosine", "multistep", "linear"};
+
+/* The share of the run that is over. */
+static double done(const eni_schedule *schedule, uint64_t samples)
+{
+    return samples < schedule->total ? (double)samples / (double)schedule->total : schedule->total > 0;
+}
 
 float eni_schedule_lr(const eni_schedule *schedule, uint64_t samples)
 {
@@ -293,12 +301,22 @@ float eni_schedule_lr(const eni_schedule *schedule, uint64_t samples)
     case ENI_LR_STEP:
         if (schedule->step_samples > 0) lr *= power(schedule->gamma, samples / schedule->step_samples);
         break;
-    case ENI_LR_COSINE: {
-        double done = schedule->total > 0 ? (double)samples / (double)schedule->total : 0;
-        lr *= 0.5 * (1 + cos(acos(-1.0) * (done < 1 ? done : 1)));
+    case ENI_LR_COSINE: lr *= 0.5 * (1 + cos(acos(-1.0) * done(schedule, samples))); break;
+    case ENI_LR_MULTISTEP:
+        for (int i = 0; i < schedule->nmilestones && samples >= schedule->milestone[i]; i++)
+            lr *= schedule->gamma;
         break;
-    }
+    case ENI_LR_LINEAR: lr *= 1 - done(schedule, samples); break;
     }
     if (samples < schedule->warmup) lr *= (double)samples / (double)schedule->warmup;
     return (float)lr;
+}
+
+void eni_schedule_milestones(const eni_schedule *schedule, char *text_out, size_t bytes)
+{
+    size_t used = 0;
+    text_out[0] = 0;
+    for (int i = 0; i < schedule->nmilestones && used < bytes; i++)
+        used += (size_t)snprintf(text_out + used, bytes - used, "%s%" PRIu64, i > 0 ? "," : "",
+                                 schedule->milestone[i]);
 }

@@ -5,6 +5,7 @@
 #ifndef OPS_OPTIMIZER_H
 #define OPS_OPTIMIZER_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "entrain/gpu.h"
@@ -54,23 +55,34 @@ const eni_optimizer *eni_optimizer_find(const char *name);
 /* ---- the learning rate, a function of global samples, evaluated where the step is taken ------------------
  */
 
-typedef enum eni_schedule_kind { ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE } eni_schedule_kind;
+typedef enum eni_schedule_kind {
+    ENI_LR_CONSTANT,
+    ENI_LR_STEP,
+    ENI_LR_COSINE,
+    ENI_LR_MULTISTEP,
+    ENI_LR_LINEAR /* to 0, as the cosine */
+} eni_schedule_kind;
 
-/* "constant", "step", "cosine", by kind; and how many. */
-enum { ENI_SCHEDULES = 3 };
+/* "constant", "step", "cosine", "multistep", "linear", by kind; and how many. */
+enum { ENI_SCHEDULES = 5, ENI_MILESTONES = 8 };
 extern const char *const eni_schedule_names[ENI_SCHEDULES];
 
 typedef struct eni_schedule {
     eni_schedule_kind kind;
-    double base;           /* after --lr-scale */
-    double gamma;          /* STEP: factor */
-    uint64_t step_samples; /* STEP: every so many samples */
-    uint64_t warmup;       /* linear from 0 over so many samples; 0: none */
-    uint64_t total;        /* COSINE: the run's samples */
+    double base;                        /* after --lr-scale */
+    double gamma;                       /* STEP, MULTISTEP: factor */
+    uint64_t step_samples;              /* STEP: every so many samples */
+    uint64_t warmup;                    /* linear from 0 over so many samples; 0: none */
+    uint64_t total;                     /* COSINE, LINEAR: the run's samples */
+    uint64_t milestone[ENI_MILESTONES]; /* MULTISTEP: (nmilestones) samples, in order */
+    int nmilestones;
 } eni_schedule;
 
 /* The rate for a step that begins when `samples` samples have been applied, as float: every mode rounds here.
  */
 float eni_schedule_lr(const eni_schedule *schedule, uint64_t samples);
+
+/* "600000,800000": how key-values, checkpoints and saved stores name them. */
+void eni_schedule_milestones(const eni_schedule *schedule, char *text_out, size_t bytes);
 
 #endif

@@ -113,7 +113,14 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
         add(f, &n, "lr-step", "%" PRIu64, s->step_samples);
         add(f, &n, "lr-gamma", "%.15g", s->gamma);
     }
-    if (s->kind == ENI_LR_COSINE) add(f, &n, "samples-in-all", "%" PRIu64, s->total); /* --epochs, .. */
+    if (s->kind == ENI_LR_MULTISTEP) {
+        char text[ENI_MILESTONES * 21];
+        eni_schedule_milestones(s, text, sizeof text);
+        add(f, &n, "lr-milestones", "%s", text);
+        add(f, &n, "lr-gamma", "%.15g", s->gamma);
+    }
+    if (s->kind == ENI_LR_COSINE || s->kind == ENI_LR_LINEAR)
+        add(f, &n, "samples-in-all", "%" PRIu64, s->total); /* --epochs, .. */
     return n;
 }
 

@@ -172,6 +172,20 @@ static en_status read_buckets(const key_reader *r, eni_setup *setup)
     return check_overlap(r, setup);
 }
 
+static en_status read_milestones(const key_reader *r, eni_schedule *schedule)
+{
+    uint64_t *list;
+    uint32_t n;
+    EN_TRY(list_of(r, "lr-milestones", &list, &n));
+    for (uint32_t i = 0; i < n && i < ENI_MILESTONES; i++)
+        schedule->milestone[i] = list[i];
+    schedule->nmilestones = (int)n;
+    eni_free(list);
+    return n <= ENI_MILESTONES
+               ? EN_OK
+               : refuse(r, EN_EPROTO, "'lr-milestones' has %u entries, at most %d", n, ENI_MILESTONES);
+}
+
 static en_status read_adam(const key_reader *r, eni_hyper *hyper)
 {
     EN_TRY(real_of(r, "beta1", 0, &hyper->beta1));
@@ -199,6 +213,7 @@ static en_status read_optimizer(const key_reader *r, eni_setup *setup)
     if (setup->store.optimizer->adam != NULL) EN_TRY(read_adam(r, &setup->store.hyper));
     EN_TRY(word_of(r, "lr-schedule", eni_schedule_names, ENI_SCHEDULES, &kind));
     setup->store.schedule.kind = (eni_schedule_kind)kind;
+    if (setup->store.schedule.kind == ENI_LR_MULTISTEP) EN_TRY(read_milestones(r, &setup->store.schedule));
     EN_TRY(real_of(r, "lr", 0, &setup->store.schedule.base));
     EN_TRY(real_of(r, "lr-gamma", 0, &setup->store.schedule.gamma));
     EN_TRY(whole_of(r, "lr-warmup", &setup->store.schedule.warmup));

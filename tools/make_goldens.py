@@ -206,14 +206,36 @@ def optimizers():
         cases.append({"optimizer": name, "lr": group["lr"], "weight_decay": group["weight_decay"],
                       "beta1": group["betas"][0], "beta2": group["betas"][1], "eps": group["eps"],
                       "start": start, "weights": weights})
-    return {"torch": torch.__version__, "cases": cases}
+    return {"torch": torch.__version__, "schedules": schedules(), "cases": cases}
+
+
+EPOCHS = 12
+SCHEDULES = {"step": lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.5),
+             "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, EPOCHS),
+             "multistep": lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [4, 9], 0.1),
+             "linear": lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.0, EPOCHS)}
+
+
+def schedules():
+    """The rate at the beginning of each epoch, from 0.1 on."""
+    rates = {}
+    for name, schedule in SCHEDULES.items():
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+        scheduler, rates[name] = schedule(optimizer), []
+        for _ in range(EPOCHS + 1):
+            rates[name].append(float(f"{optimizer.param_groups[0]['lr']:.12g}"))
+            optimizer.step()
+            scheduler.step()
+    return rates
 
 
 def write_optimizers(folder):
     folder.mkdir(parents=True, exist_ok=True)
     facts = optimizers()
     lines = ",\n".join(json.dumps(case) for case in facts["cases"])
-    (folder / "optimizers.json").write_text(f'{{"torch": "{facts["torch"]}", "cases": [\n{lines}\n]}}\n')
+    rates = json.dumps(facts["schedules"])
+    (folder / "optimizers.json").write_text(
+        f'{{"torch": "{facts["torch"]}",\n"schedules": {rates},\n"cases": [\n{lines}\n]}}\n')
 
 
 def compute(data, starts):
@@ -292,6 +314,8 @@ def check(folder, files, facts, ops):
     for new, old in zip(optimizers()["cases"], json.loads((folder / "optimizers.json").read_text())["cases"],
                         strict=True):
         gaps[f"{new['optimizer']}, lr {new['lr']}"] = gap(new["weights"], old["weights"])
+    for name, rates in json.loads((folder / "optimizers.json").read_text())["schedules"].items():
+        gaps[f"schedule {name}"] = gap(schedules()[name], rates)
     drifted = {what: size for what, size in gaps.items() if not size <= TOLERANCE}
     for what, size in drifted.items():
         print(f"drift: {what}: {size:.2g}, at most {TOLERANCE:g} is allowed")

@@ -23,9 +23,9 @@
 static en_status add_config_key(void *user, const char *key, const char *value, bool is_told)
 {
     (void)is_told;
-    static const char *const resolved[] = {"optimizer", "momentum", "nesterov",  "weight-decay", "beta1",
-                                           "beta2",     "eps",      "lr",        "lr-schedule",  "lr-warmup",
-                                           "lr-step",   "lr-gamma", "sum-order", "data"};
+    static const char *const resolved[] = {
+        "optimizer", "momentum",    "nesterov",  "weight-decay", "beta1",    "lr-milestones", "beta2", "eps",
+        "lr",        "lr-schedule", "lr-warmup", "lr-step",      "lr-gamma", "sum-order",     "data"};
     for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++)
         if (strcmp(key, resolved[i]) == 0) return EN_OK;
     return eni_run_spec_add(user, key, value == NULL ? "" : value);
@@ -85,7 +85,6 @@ static void tell_records(const eni_config *c, eni_record_options *out)
                                 .is_quiet = c->quiet || c->mute,
                                 .is_mute = c->mute,
                                 .log_every = (uint64_t)c->log_every,
-                                .eval_every = (uint64_t)c->eval_every,
                                 .eval_points = (uint64_t)c->eval_points,
                                 .target = c->target,
                                 .begin_ns = c->begin_ns,
@@ -105,9 +104,8 @@ en_status eni_tell_rank(eni_worker *w)
     tell_join(c, &w->rank.asked);
     tell_exchange(c, &w->rank.exchange.asked);
     tell_records(c, &w->rank.records.asked);
-    *saving = (eni_save_options){.every = (uint64_t)c->checkpoint_every,
-                                 .resume = c->resume,
-                                 .may_replace = c->overwrite && c->checkpoint_dir == NULL};
+    *saving =
+        (eni_save_options){.resume = c->resume, .may_replace = c->overwrite && c->checkpoint_dir == NULL};
     if (eni_out_checkpoints(c, saving->dir, sizeof saving->dir) != EN_OK) saving->dir[0] = 0;
     EN_TRY(tell_flags(w));
     w->rank.asked.spec = w->spec;
@@ -218,5 +216,5 @@ en_status eni_begin_folders(eni_worker *w)
             EN_EINVAL, "worker",
             "--tensorboard: in which folder? Give --tensorboard=FOLDER, or --out=FOLDER for the run");
     EN_TRY(eni_folder_check("--tensorboard", w->rank.records.asked.tensorboard));
-    return c->checkpoint_every > 0 ? eni_folder_check("--checkpoint-dir", w->rank.saving.asked.dir) : EN_OK;
+    return c->checkpoint_every != 0 ? eni_folder_check("--checkpoint-dir", w->rank.saving.asked.dir) : EN_OK;
 }

@@ -57,6 +57,12 @@ static en_status open_data(eni_worker *w)
     return eni_dataset_sha256(w->dataset, w->rank.job.data_sha256);
 }
 
+/* An amount of the command: how many samples an epoch has, the plan knows. */
+static uint64_t samples_of(const eni_worker *w, int64_t amount)
+{
+    return eni_amount_samples(amount, w->rank.job.plan.epoch_samples);
+}
+
 static en_status make_plan(eni_worker *w)
 {
     eni_job *job = &w->rank.job;
@@ -90,7 +96,27 @@ static en_status make_plan(eni_worker *w)
                                 .max_samples = (uint64_t)c->max_samples,
                                 .drop_last = c->drop_last};
     EN_TRY(eni_plan_make(&options, &job->plan));
+    w->rank.records.asked.eval_every = samples_of(w, c->eval_every);
+    w->rank.saving.asked.every = samples_of(w, c->checkpoint_every);
     return eni_sampler_order_sha256(&job->plan, (uint64_t)c->seed, c->shuffle, job->order_sha256);
+}
+
+static en_status set_milestones(const eni_worker *w, eni_schedule *schedule)
+{
+    _Static_assert((int)ENI_AMOUNTS_MAX == (int)ENI_MILESTONES, "a text has as many as a schedule");
+    int64_t amounts[ENI_AMOUNTS_MAX];
+    if (w->config->lr_milestones == NULL) return EN_OK;
+    schedule->nmilestones = eni_parse_amounts(w->config->lr_milestones, amounts);
+    for (int i = 0; i < schedule->nmilestones; i++) {
+        schedule->milestone[i] = samples_of(w, amounts[i]);
+        if (i > 0 && schedule->milestone[i] <= schedule->milestone[i - 1])
+            return eni_fail(
+                EN_EINVAL, "worker",
+                "--lr-milestones=%s: with %llu samples an epoch number %d is not behind the one before; "
+                "give them in order",
+                w->config->lr_milestones, (unsigned long long)w->rank.job.plan.epoch_samples, i + 1);
+    }
+    return EN_OK;
 }
 
 static en_status choose_optimizer(eni_worker *w)
@@ -114,14 +140,15 @@ static en_status choose_optimizer(eni_worker *w)
     double scale = 1, world = (double)job->plan.world;
     if (job->strategy->flags & EN_SYNCHRONOUS)
         scale = c->lr_scale == ENI_SCALE_LINEAR ? world : c->lr_scale == ENI_SCALE_SQRT ? sqrt(world) : 1;
-    static const eni_schedule_kind kinds[] = {ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE};
+    static const eni_schedule_kind kinds[] = {ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE, ENI_LR_MULTISTEP,
+                                              ENI_LR_LINEAR};
     job->schedule = (eni_schedule){.kind = kinds[c->lr_schedule],
                                    .base = c->lr * scale,
                                    .gamma = c->lr_gamma,
-                                   .step_samples = (uint64_t)c->lr_step,
-                                   .warmup = (uint64_t)c->lr_warmup,
+                                   .step_samples = samples_of(w, c->lr_step),
+                                   .warmup = samples_of(w, c->lr_warmup),
                                    .total = job->plan.samples};
-    return EN_OK;
+    return set_milestones(w, &job->schedule);
 }
 
 static en_status cut_buckets(eni_worker *w)

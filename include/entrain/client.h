@@ -97,11 +97,12 @@ typedef struct en_client_options {
     const char *optimizer;         /* NULL: "sgd"; "adam", "adamw": with PyTorch's formulas */
     double lr;                     /* > 0 */
     double momentum, weight_decay; /* 0 .. */
-    const char *lr_schedule;       /* NULL: "constant"; "step", "cosine": functions of samples applied */
-    double lr_gamma;               /* step: the factor .. */
+    const char *lr_schedule;       /* NULL: "constant"; "step", "cosine", "multistep", "linear": functions of
+                                      samples applied, cosine and linear to 0 */
+    double lr_gamma;               /* step, multistep: the factor .. */
     uint64_t lr_step;              /* .. every so many samples */
     uint64_t lr_warmup;            /* linear from 0 over so many samples */
-    uint64_t total_samples;        /* cosine: the run's, over all ranks */
+    uint64_t total_samples;        /* cosine, linear: the run's, over all ranks */
 
     double join_timeout; /* seconds to wait for psd and all ranks; 0: 60 */
     double peer_timeout; /* seconds of silence after which psd is dead; 0: 5 */
@@ -113,7 +114,9 @@ typedef struct en_client_options {
     void (*log)(void *user, int level, const char *subsystem, const char *text);
     void *log_user;
 
-    double beta1, beta2, eps; /* adam, adamw: below 1; 0: 0.9, 0.999, 1e-8 */
+    double beta1, beta2, eps;      /* adam, adamw: below 1; 0: 0.9, 0.999, 1e-8 */
+    const uint64_t *lr_milestones; /* multistep: (nlr_milestones), 1 to 8, rising: at so many samples each */
+    uint32_t nlr_milestones;
 } en_client_options;
 
 typedef struct en_client en_client;

@@ -263,17 +263,23 @@ static en_status read_schedule(const en_client_options *o, eni_schedule *schedul
     int kind = 0;
     while (kind < ENI_SCHEDULES && strcmp(eni_schedule_names[kind], o->lr_schedule) != 0)
         kind++;
-    if (kind == ENI_SCHEDULES) return invalid("lr_schedule", "constant, step or cosine");
+    if (kind == ENI_SCHEDULES) return invalid("lr_schedule", "constant, step, cosine, multistep or linear");
     if (kind == ENI_LR_STEP && (o->lr_step == 0 || !is_at_least(o->lr_gamma, 0)))
         return invalid("lr_schedule step", "give lr_step (samples) and lr_gamma");
-    if (kind == ENI_LR_COSINE && o->total_samples == 0)
-        return invalid("lr_schedule cosine", "give total_samples");
+    if ((kind == ENI_LR_COSINE || kind == ENI_LR_LINEAR) && o->total_samples == 0)
+        return invalid("lr_schedule cosine and linear", "give total_samples");
+    if (kind == ENI_LR_MULTISTEP && (o->lr_milestones == NULL || o->nlr_milestones < 1 ||
+                                     o->nlr_milestones > ENI_MILESTONES || !is_at_least(o->lr_gamma, 0)))
+        return invalid("lr_schedule multistep",
+                       "give one to eight lr_milestones (samples, rising) and lr_gamma");
     *schedule_out = (eni_schedule){.kind = (eni_schedule_kind)kind,
                                    .base = o->lr,
                                    .gamma = o->lr_gamma,
                                    .step_samples = o->lr_step,
                                    .warmup = o->lr_warmup,
                                    .total = o->total_samples};
+    for (uint32_t i = 0; kind == ENI_LR_MULTISTEP && i < o->nlr_milestones; i++)
+        schedule_out->milestone[schedule_out->nmilestones++] = o->lr_milestones[i];
     return EN_OK;
 }
 

@@ -60,6 +60,14 @@ static en_status add_buckets(eni_run_spec *spec, const eni_buckets *buckets)
     return st;
 }
 
+static en_status add_milestones(eni_run_spec *spec, const eni_schedule *schedule)
+{
+    char text[ENI_MILESTONES * 21] = "";
+    if (schedule->kind != ENI_LR_MULTISTEP) return EN_OK;
+    eni_schedule_milestones(schedule, text, sizeof text);
+    return eni_run_spec_add(spec, "lr-milestones", text);
+}
+
 static en_status add_optimizer(eni_run_spec *spec, const eni_run_attributes *attributes)
 {
     const eni_schedule *schedule = &attributes->schedule;
@@ -76,6 +84,7 @@ static en_status add_optimizer(eni_run_spec *spec, const eni_run_attributes *att
     EN_TRY(eni_run_spec_add(spec, "lr-schedule", eni_schedule_names[schedule->kind]));
     EN_TRY(eni_run_spec_add_whole(spec, "lr-warmup", schedule->warmup));
     EN_TRY(eni_run_spec_add_whole(spec, "lr-step", schedule->step_samples));
+    EN_TRY(add_milestones(spec, schedule));
     return eni_run_spec_add_number(spec, "lr-gamma", schedule->gamma);
 }
 

@@ -429,19 +429,22 @@ static en_status partition_fields(stream *s, eni_store *store, eni_partition *pa
 
 static size_t write_scalars(const eni_store_config *c, char *text, size_t room)
 {
-    char adam[100] = "";
+    char adam[100] = "", milestones[ENI_MILESTONES * 21] = "";
+    eni_schedule_milestones(&c->schedule, milestones, sizeof milestones);
     if (c->optimizer->adam != NULL)
         snprintf(adam, sizeof adam, "beta1=%.17g\nbeta2=%.17g\neps=%.17g\n", c->hyper.beta1, c->hyper.beta2,
                  c->hyper.eps);
     return (size_t)snprintf(
         text, room,
         "strategy=%s\noptions=%s\noptimizer=%s\nmomentum=%.17g\nweight-decay=%.17g\nnesterov=%d\n%slr=%.17g\n"
-        "lr-schedule=%d\nlr-gamma=%.17g\nlr-step=%" PRIu64 "\nlr-warmup=%" PRIu64 "\ntotal-samples=%" PRIu64
-        "\nsum-order=%d\nshard=%d\nshards=%d\nworld=%d\nseed=%" PRIu64 "\nstream=%u\nbuckets=",
+        "lr-schedule=%d\nlr-gamma=%.17g\n%s%s%slr-step=%" PRIu64 "\nlr-warmup=%" PRIu64
+        "\ntotal-samples=%" PRIu64 "\nsum-order=%d\nshard=%d\nshards=%d\nworld=%d\nseed=%" PRIu64
+        "\nstream=%u\nbuckets=",
         c->strategy->name, c->options ? eni_options_canonical(c->options) : "", c->optimizer->name,
         (double)c->hyper.momentum, (double)c->hyper.weight_decay, c->hyper.nesterov, adam, c->schedule.base,
-        (int)c->schedule.kind, c->schedule.gamma, c->schedule.step_samples, c->schedule.warmup,
-        c->schedule.total, (int)c->sum_order, c->shard, c->nshards, c->world, c->seed, c->stream);
+        (int)c->schedule.kind, c->schedule.gamma, milestones[0] ? "lr-milestones=" : "", milestones,
+        milestones[0] ? "\n" : "", c->schedule.step_samples, c->schedule.warmup, c->schedule.total,
+        (int)c->sum_order, c->shard, c->nshards, c->world, c->seed, c->stream);
 }
 
 char *eni_store_config_text(const eni_store_config *config, size_t *bytes_out)

@@ -339,7 +339,7 @@ static void only_these_are_an_arms_own(void **state)
     (void)state;
     static const char own[] =
         " strategy optimizer lr momentum nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup "
-        "lr-step lr-gamma lr-scale assign "
+        "lr-step lr-milestones lr-gamma lr-scale assign "
         "backend allreduce sum-order bucket-cap-mb overlap shards servers ";
     for (int k = 0; k < eni_key_count; k++) {
         const uint32_t flags = eni_keys[k].flags;
@@ -359,10 +359,11 @@ static void only_these_are_an_arms_own(void **state)
 static const char *another_value(const eni_key *key)
 {
     static const char *const texts[][2] = {
-        {"model", "mlp"},       {"data", "mnist"},    {"data-dir", "/d"},
-        {"init", "/w.st"},      {"device", "cpu"},    {"net", "rate:1MB,delay:1ms"},
-        {"straggler", "0:12"},  {"momentum", "0.25"}, {"lr-schedule", "cosine"},
-        {"optimizer", "other"}, {"beta1", "0.25"},    {"beta2", "0.25"}};
+        {"model", "mlp"},        {"data", "mnist"},    {"data-dir", "/d"},
+        {"init", "/w.st"},       {"device", "cpu"},    {"net", "rate:1MB,delay:1ms"},
+        {"straggler", "0:12"},   {"momentum", "0.25"}, {"lr-schedule", "cosine"},
+        {"optimizer", "other"},  {"beta1", "0.25"},    {"beta2", "0.25"},
+        {"lr-milestones", "6,8"}};
     static char word[32];
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (strcmp(texts[i][0], key->name) == 0) return texts[i][1];
@@ -370,6 +371,7 @@ static const char *another_value(const eni_key *key)
     case ENI_KEY_BOOL: return strcmp(key->fallback, "on") == 0 ? "off" : "on";
     case ENI_KEY_INT:
     case ENI_KEY_REAL: return "12";
+    case ENI_KEY_AMOUNT: return "12epochs";
     case ENI_KEY_TIME: return "12s";
     case ENI_KEY_CHOICE:
         snprintf(word, sizeof word, "%s", strchr(key->words, '|') + 1);
@@ -395,7 +397,7 @@ static int tell_all(eni_program program)
     int told = 0;
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
-        char flag[128], command[160];
+        char flag[128], command[192];
         heard h;
         eni_config config, run;
         const uint32_t others = ENI_KEY_ASIDE | ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY;
@@ -403,7 +405,9 @@ static int tell_all(eni_program program)
             continue;
         snprintf(flag, sizeof flag, "--%s=%s", key->name, another_value(key));
         const bool is_of_adam = strncmp(key->name, "beta", 4) == 0 || strcmp(key->name, "eps") == 0;
-        snprintf(command, sizeof command, "%s%s", is_of_adam ? "--optimizer=adam " : "", flag);
+        const bool is_of_steps = strcmp(key->name, "lr-milestones") == 0;
+        snprintf(command, sizeof command, "%s%s%s", is_of_adam ? "--optimizer=adam " : "",
+                 is_of_steps ? "--lr-schedule=multistep " : "", flag);
         assert_int_equal(parse(program, command, &config, &h), EN_OK);
         assert_int_equal(eni_config_arm(&config, "ring", &run), EN_OK);
         const bool is_the_launchers =

@@ -54,6 +54,40 @@ static void durations(void **state)
         assert_false(eni_parse_duration(wrong[i], &ns));
 }
 
+static void amounts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t amount;
+        uint64_t samples; /* with 600 an epoch */
+    } good[] = {{"20000", 20000, 20000}, {"0", 0, 0}, {"10epochs", -10, 6000}, {"1epoch", -1, 600}};
+    static const char *const wrong[] = {
+        "",   "epochs",  "-1", "-1epochs", "1.5epochs",        "10weeks",
+        "1k", "1 epoch", "+1", "0x10",     "2000000000epochs", "99999999999999999999"};
+    static const char *const lists[] = {"60epochs,80epochs", "60epochs+80epochs", "100,200,300",
+                                        "1epoch,1000"};
+    static const char *const no_lists[] = {
+        "", "1,,2", "2,1", "2epochs,2epochs", "0,1", "1,", "1,2,3,4,5,6,7,8,9"};
+    int64_t amount, many[ENI_AMOUNTS_MAX];
+    char text[32];
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_true(eni_parse_amount(good[i].text, &amount));
+        assert_int_equal(amount, good[i].amount);
+        assert_int_equal(eni_amount_samples(amount, 600), good[i].samples);
+        eni_format_amount(amount, text, sizeof text);
+        assert_string_equal(text, good[i].text);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_false(eni_parse_amount(wrong[i], &amount));
+    assert_int_equal(eni_parse_amounts(lists[0], many), 2);
+    assert_true(many[0] == -60 && many[1] == -80);
+    for (size_t i = 1; i < sizeof lists / sizeof lists[0]; i++)
+        assert_true(eni_parse_amounts(lists[i], many) > 1);
+    for (size_t i = 0; i < sizeof no_lists / sizeof no_lists[0]; i++)
+        assert_int_equal(eni_parse_amounts(no_lists[i], many), 0);
+}
+
 static void reals_come_back_exactly(void **state)
 {
     (void)state;
@@ -109,8 +143,8 @@ static void distances(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rates), cmocka_unit_test(durations),
-                                       cmocka_unit_test(reals_come_back_exactly), cmocka_unit_test(net_texts),
-                                       cmocka_unit_test(distances)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rates),     cmocka_unit_test(durations),
+                                       cmocka_unit_test(amounts),   cmocka_unit_test(reals_come_back_exactly),
+                                       cmocka_unit_test(net_texts), cmocka_unit_test(distances)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

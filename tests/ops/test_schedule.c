@@ -4,8 +4,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "ops/optimizer.h"
 
@@ -53,9 +55,63 @@ static void warm_up_is_linear(void **state)
     near(eni_schedule_lr(&s, 100), 0.4);
 }
 
+static void multistep(void **state)
+{
+    (void)state;
+    const eni_schedule s = {
+        .kind = ENI_LR_MULTISTEP, .base = 0.1, .gamma = 0.5, .milestone = {1000, 1500}, .nmilestones = 2};
+    char text[64];
+    near(eni_schedule_lr(&s, 999), 0.1);
+    near(eni_schedule_lr(&s, 1000), 0.05);
+    near(eni_schedule_lr(&s, 1499), 0.05);
+    near(eni_schedule_lr(&s, UINT64_MAX), 0.025);
+    eni_schedule_milestones(&s, text, sizeof text);
+    assert_string_equal(text, "1000,1500");
+}
+
+static void linear(void **state)
+{
+    (void)state;
+    const eni_schedule s = {.kind = ENI_LR_LINEAR, .base = 0.1, .total = 1000};
+    near(eni_schedule_lr(&s, 0), 0.1);
+    near(eni_schedule_lr(&s, 250), 0.075);
+    near(eni_schedule_lr(&s, 1000), 0);
+    near(eni_schedule_lr(&s, 5000), 0);
+}
+
+/* torch.optim.lr_scheduler's at the edges of 12 epochs (tools/make_goldens.py). */
+static void agree_with_torch(void **state)
+{
+    (void)state;
+    enum { EPOCH = 937 };
+    const eni_schedule ours[] = {
+        {.kind = ENI_LR_STEP, .gamma = 0.5, .step_samples = 3 * EPOCH},
+        {.kind = ENI_LR_COSINE},
+        {.kind = ENI_LR_MULTISTEP, .gamma = 0.1, .milestone = {4 * EPOCH, 9 * EPOCH}, .nmilestones = 2},
+        {.kind = ENI_LR_LINEAR}};
+    json_t *goldens = json_load_file(EN_SOURCE_DIR "/tests/goldens/optimizers.json", 0, NULL);
+    for (size_t k = 0; k < sizeof ours / sizeof *ours; k++) {
+        const char *name = eni_schedule_names[ours[k].kind];
+        const json_t *rates = json_object_get(json_object_get(goldens, "schedules"), name);
+        eni_schedule s = ours[k];
+        s.base = 0.1;
+        s.total = 12 * EPOCH;
+        assert_int_equal(json_array_size(rates), 13);
+        for (size_t e = 0; e <= 12; e++) {
+            const double want = json_number_value(json_array_get(rates, e)),
+                         got = (double)eni_schedule_lr(&s, e * EPOCH);
+            if (!(fabs(got - want) <= 1e-7 * 0.1))
+                fail_msg("%s, epoch %zu: %.9g, not %.9g", name, e, got, want);
+        }
+    }
+    json_decref(goldens);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(constant), cmocka_unit_test(steps),
-                                       cmocka_unit_test(cosine), cmocka_unit_test(warm_up_is_linear)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(constant),        cmocka_unit_test(steps),
+                                       cmocka_unit_test(cosine),          cmocka_unit_test(warm_up_is_linear),
+                                       cmocka_unit_test(multistep),       cmocka_unit_test(linear),
+                                       cmocka_unit_test(agree_with_torch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

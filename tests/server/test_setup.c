@@ -124,13 +124,32 @@ static void adam_is_read(void **state)
     assert_non_null(strstr(why, "beta1"));
 }
 
+static void milestones_are_read(void **state)
+{
+    (void)state;
+    eni_key_value with[KEY_VALUES + 1] = {{"lr-milestones", "100,200"}};
+    char why[ENI_REASON_MAX];
+    eni_setup setup;
+    memcpy(with + 1, good_key_values, sizeof good_key_values);
+    for (size_t k = 1; k < KEY_VALUES + 1; k++)
+        if (strcmp(with[k].key, "lr-schedule") == 0) with[k].value = "multistep";
+    const en_strategy *strategy = en_strategy_entry(EN_STRATEGY_ABI);
+    assert_int_equal(eni_setup_read(strategy, with, KEY_VALUES + 1, &setup, why), EN_OK);
+    assert_int_equal(setup.store.schedule.kind, ENI_LR_MULTISTEP);
+    assert_int_equal(setup.store.schedule.nmilestones, 2);
+    assert_int_equal(setup.store.schedule.milestone[1], 200);
+    eni_setup_fini(&setup);
+    with[0].value = "1,2,3,4,5,6,7,8,9";
+    assert_int_equal(eni_setup_read(strategy, with, KEY_VALUES + 1, &setup, why), EN_EPROTO);
+    assert_non_null(strstr(why, "9 entries, at most 8"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_is_read),
-        cmocka_unit_test(what_is_missing_is_named),
-        cmocka_unit_test(what_is_wrong_is_refused),
-        cmocka_unit_test(adam_is_read),
+        cmocka_unit_test(everything_is_read),       cmocka_unit_test(what_is_missing_is_named),
+        cmocka_unit_test(what_is_wrong_is_refused), cmocka_unit_test(adam_is_read),
+        cmocka_unit_test(milestones_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

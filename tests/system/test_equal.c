@@ -79,6 +79,29 @@ static void test_adamw(void **state)
     optimizer = NESTEROV;
 }
 
+/* The server learns the samples that the ranks make of epochs. */
+static void test_schedules(void **state)
+{
+    static const char *const written[] = {
+        " --lr-schedule=multistep --lr-gamma=0.5 --lr-warmup=1epoch --lr-milestones=2epochs,3epochs",
+        " --lr-schedule=multistep --lr-gamma=0.5 --lr-warmup=97 --lr-milestones=194,291",
+        " --lr-schedule=linear"};
+    char flags[200], hash[3][72];
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        snprintf(flags, sizeof flags, NESTEROV "%s", written[i]);
+        optimizer = flags;
+        snprintf(hash[i], sizeof hash[i], "%s", expect_same(2, "rank", in_rank_order, 3));
+    }
+    optimizer = NESTEROV;
+    assert_string_equal(hash[0], hash[1]);
+    assert_string_not_equal(hash[0], hash[2]);
+    promise("same bytes, %s, W = 2: a rate in steps after 2 and 3 epochs, or 194 and 291 samples, in ring, "
+            "naive, "
+            "ps-sync and solo",
+            device);
+}
+
 /* The TCP ring rotates the order of the sum per chunk; everybody else can follow it. With two ranks the
  * rotation changes nothing, with three it must, or the flag would do nothing. */
 static void test_ring_order(void **state)
@@ -105,7 +128,7 @@ static void test_ring_order(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rank_order), cmocka_unit_test(test_adamw),
-                                       cmocka_unit_test(test_ring_order)};
+                                       cmocka_unit_test(test_schedules), cmocka_unit_test(test_ring_order)};
     if (argc > 1) device = argv[1];
     if (!has_device(device)) system_skip("device %s is not built here (oneDNN is missing)", device);
     return system_main(tests);

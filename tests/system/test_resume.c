@@ -139,7 +139,8 @@ static void test_ps_sync(void **state)
 static void test_adamw(void **state)
 {
     (void)state;
-    common = WITHOUT_OPTIMIZER "--optimizer=adamw --lr=0.002 --weight-decay=0.02";
+    common = WITHOUT_OPTIMIZER "--optimizer=adamw --lr=0.002 --weight-decay=0.02 --lr-schedule=multistep "
+                               "--lr-milestones=1epoch,3epochs";
     mode("ring with adamw, direct, then tcp", 2, "--strategy=ring --allreduce=direct",
          "--strategy=ring --transport=tcp");
     mode("ps-sync with adamw, 1 then 3 shards", 2, "--strategy=ps-sync --shards=1",
@@ -215,6 +216,24 @@ static void test_another_strategy_goes_on(void **state)
             "bytes");
 }
 
+static void test_amounts_in_epochs(void **state)
+{
+    char out[160], path[200];
+    uint64_t found[16];
+    process p;
+    (void)state;
+    folder_for(out, "epochs");
+    begin_run(&p, out, "-n 2 --strategy=ring " COMMON " --eval-every=2epochs --checkpoint-every=3epochs");
+    assert_int_equal(process_wait(&p, 60), 0);
+    assert_int_equal(list_checkpoints(out, found), 1);
+    assert_int_equal(found[0], 3 * SAMPLES / 4);
+    snprintf(path, sizeof path, "%s/eval.jsonl", out);
+    json_t *points = read_lines(path);
+    assert_int_equal(json_array_size(points), 2);
+    assert_int_equal((int)number_at(json_array_get(points, 0), "samples"), SAMPLES / 2);
+    json_decref(points);
+}
+
 /* ---- called off ---- */
 
 static void test_ctrl_c_leaves_a_checkpoint(void **state)
@@ -288,6 +307,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(test_sharded_optimizer),
                                        cmocka_unit_test(test_half_the_batch_on_two_ranks),
                                        cmocka_unit_test(test_another_strategy_goes_on),
+                                       cmocka_unit_test(test_amounts_in_epochs),
                                        cmocka_unit_test(test_ctrl_c_leaves_a_checkpoint),
                                        cmocka_unit_test(test_asynchronous_work_is_whole)};
     if (argc > 1) seeds = atoi(argv[1]);
