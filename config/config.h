@@ -54,6 +54,7 @@ enum {
     ENI_SCHEDULE_MULTISTEP,
     ENI_SCHEDULE_LINEAR
 };
+enum { ENI_DECAY_ALL, ENI_DECAY_WEIGHTS };
 enum { ENI_SCALE_NONE, ENI_SCALE_LINEAR, ENI_SCALE_SQRT };
 enum { ENI_BACKEND_AUTO, ENI_BACKEND_HOST, ENI_BACKEND_NCCL };
 enum { ENI_PRECISION_FP32, ENI_PRECISION_BF16, ENI_PRECISION_FP16 };
@@ -81,6 +82,7 @@ typedef struct eni_config {
     char *optimizer;
     double lr, momentum, weight_decay;
     bool nesterov;
+    int64_t decay;              /* ENI_DECAY_* */
     double beta1, beta2, eps;   /* adam, adamw */
     int64_t lr_schedule;        /* ENI_SCHEDULE_* */
     int64_t lr_warmup, lr_step; /* amounts (eni_amount_samples) of global samples, 0: none */

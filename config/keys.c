@@ -218,6 +218,8 @@ const eni_key eni_keys[] = {
          "Nesterov's momentum"),
     REAL("weight-decay", NULL, weight_decay, "0", 0, 1e6, "REAL", TRAIN | V, MATCH | OWN, "0; 0.01 for adamw",
          "times the weights, added to the gradient; adamw: times rate and weights, taken off the weights"),
+    CHOICE("decay", NULL, decay, "all", "all|weights", TRAIN, MATCH | OWN, NULL,
+           "what --weight-decay works on; weights: not on biases and norms, the tensors of one dimension"),
     REAL("beta1", NULL, beta1, "0.9", 0, 0.999999, "REAL", TRAIN, MATCH | OWN, NULL,
          "adam, adamw: what the mean of gradients keeps in a step"),
     REAL("beta2", NULL, beta2, "0.999", 0, 0.999999999, "REAL", TRAIN, MATCH | OWN, NULL,

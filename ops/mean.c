@@ -195,6 +195,29 @@ void eni_mean_step(const eni_optimizer *optimizer, float *w, float *const *slots
         blocks(optimizer, w, slots, from, count, hyper);
 }
 
+void eni_mean_step_range(const eni_optimizer *optimizer, uint64_t at, float *w, float *const *slots,
+                         const eni_sources *from, uint64_t count, const eni_hyper *hyper)
+{
+    const float *src[ENI_MEAN_MAX];
+    eni_sources part = *from;
+    uint32_t group;
+    if (hyper->groups == NULL) {
+        eni_mean_step(optimizer, w, slots, from, count, hyper);
+        return;
+    }
+    part.src = src;
+    for (uint64_t lo = 0, hi; lo < count; lo = hi) {
+        float *slots_at[ENI_MAX_SLOTS] = {NULL};
+        hi = eni_group_end(hyper->groups, at + lo, at + count, &group) - at;
+        for (int i = 0; i < ENI_MAX_SLOTS; i++)
+            if (slots[i]) slots_at[i] = slots[i] + lo;
+        for (int k = 0; k < from->n; k++)
+            src[k] = from->src[k] + lo;
+        const eni_hyper rates = eni_group_rates(hyper, group);
+        eni_mean_step(optimizer, w + lo, slots_at, &part, hi - lo, &rates);
+    }
+}
+
 /* ---- other loops --------------------------------------------------------------------------------------- */
 
 /* 1 if an exponent of the block is all ones (infinity or not a number). No early exit: it vectorises. */

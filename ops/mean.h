@@ -62,6 +62,10 @@ void eni_mean_all(float *const *vectors, const uint64_t *nsamples, int world, en
 void eni_mean_step(const eni_optimizer *optimizer, float *w, float *const *slots, const eni_sources *from,
                    uint64_t count, const eni_hyper *hyper);
 
+/* The same, cut at the edges of hyper->groups: everything begins with element `at` of the flat vector. */
+void eni_mean_step_range(const eni_optimizer *optimizer, uint64_t at, float *w, float *const *slots,
+                         const eni_sources *from, uint64_t count, const eni_hyper *hyper);
+
 /* The steps of a travelling sum (one hop of a ring): first: acc = src * scale, overwrites; add: acc += src *
  * scale. The same bits as eni_mean in the same order, once multiplied by inv. */
 void eni_mean_first(float *acc, const float *src, float scale, uint64_t count);

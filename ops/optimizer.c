@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/memory.h"
@@ -280,6 +281,136 @@ const eni_optimizer *eni_optimizer_find(const char *name)
 {
     for (int i = 0; i < OPTIMIZERS; i++)
         if (strcmp(optimizers[i]->name, name) == 0) return optimizers[i];
+    return NULL;
+}
+
+/* ---- groups -------------------------------------------------------------------------------------------- */
+
+uint64_t eni_group_end(const eni_groups *groups, uint64_t at, uint64_t hi, uint32_t *group_out)
+{
+    *group_out = 0;
+    if (groups == NULL) return hi;
+    uint32_t from = 0, to = groups->nedges; /* the last edge that is not behind `at` is in [from, to) */
+    while (to - from > 1) {
+        const uint32_t middle = (from + to) / 2;
+        if (groups->edge[middle].lo <= at)
+            from = middle;
+        else
+            to = middle;
+    }
+    *group_out = groups->edge[from].group;
+    return to < groups->nedges && groups->edge[to].lo < hi ? groups->edge[to].lo : hi;
+}
+
+eni_hyper eni_group_rates(const eni_hyper *run, uint32_t group)
+{
+    eni_hyper rates = *run;
+    rates.groups = NULL;
+    if (run->groups == NULL) return rates;
+    rates.lr *= run->groups->group[group].lr_factor;
+    rates.weight_decay = run->groups->group[group].weight_decay;
+    return rates;
+}
+
+void eni_step_range(const eni_optimizer *optimizer, uint64_t at, float *w, float *const *slots,
+                    const float *g, uint64_t count, const eni_hyper *hyper)
+{
+    uint32_t group;
+    for (uint64_t lo = 0, hi; lo < count; lo = hi) {
+        float *slots_at[ENI_MAX_SLOTS] = {NULL};
+        hi = eni_group_end(hyper->groups, at + lo, at + count, &group) - at;
+        for (int i = 0; i < ENI_MAX_SLOTS; i++)
+            if (slots[i] != NULL) slots_at[i] = slots[i] + lo;
+        const eni_hyper rates = eni_group_rates(hyper, group);
+        optimizer->step(w + lo, slots_at, g + lo, hi - lo, &rates);
+    }
+}
+
+eni_groups *eni_groups_new(void)
+{
+    eni_groups *groups = eni_alloc(sizeof *groups);
+    if (groups != NULL) groups->edge = eni_alloc_array(ENI_GROUP_EDGES, sizeof *groups->edge);
+    if (groups != NULL && groups->edge != NULL) return groups;
+    eni_groups_free(groups);
+    return NULL;
+}
+
+void eni_groups_free(eni_groups *groups)
+{
+    if (groups != NULL) eni_free(groups->edge);
+    eni_free(groups);
+}
+
+bool eni_groups_add(eni_groups *groups, uint64_t lo, uint32_t group)
+{
+    if (groups->nedges > 0 && groups->edge[groups->nedges - 1].group == group) return true;
+    if (groups->nedges == ENI_GROUP_EDGES) return false;
+    groups->edge[groups->nedges++] = (eni_group_edge){lo, group};
+    return true;
+}
+
+char *eni_groups_text(const eni_groups *groups)
+{
+    const size_t room = (size_t)groups->ngroups * 40 + (size_t)groups->nedges * 32 + 1;
+    char *text = eni_alloc(room);
+    size_t used = 0;
+    for (uint32_t i = 0; text != NULL && i < groups->ngroups; i++)
+        used += (size_t)snprintf(text + used, room - used, "%s%.9g:%.9g", i > 0 ? "," : "",
+                                 (double)groups->group[i].lr_factor, (double)groups->group[i].weight_decay);
+    for (uint32_t i = 0; text != NULL && i < groups->nedges; i++)
+        used += (size_t)snprintf(text + used, room - used, "%c%" PRIu64 ":%u", i > 0 ? ',' : '/',
+                                 groups->edge[i].lo, groups->edge[i].group);
+    return text;
+}
+
+/* One pair at the start of a text, which moves behind it. */
+static bool read_group(const char **text, eni_group *group)
+{
+    char *end;
+    group->lr_factor = strtof(*text, &end);
+    if (end == *text || *end != ':') return false;
+    *text = end + 1;
+    group->weight_decay = strtof(*text, &end);
+    if (end == *text) return false;
+    *text = end;
+    return group->lr_factor >= 0 && group->lr_factor <= 1e6f && group->weight_decay >= 0 &&
+           group->weight_decay <= 1e6f;
+}
+
+static bool read_edge(const char **text, eni_group_edge *edge)
+{
+    char *end;
+    if (**text < '0' || **text > '9') return false;
+    edge->lo = strtoull(*text, &end, 10);
+    if (*end != ':' || end[1] < '0' || end[1] > '9') return false;
+    *text = end + 1;
+    const unsigned long group = strtoul(*text, &end, 10);
+    *text = end;
+    edge->group = group < ENI_GROUPS_MAX ? (uint32_t)group : ENI_GROUPS_MAX;
+    return true;
+}
+
+static bool read_groups(const char *text, eni_groups *groups)
+{
+    for (char mark = ','; mark == ','; mark = *text++)
+        if (groups->ngroups == ENI_GROUPS_MAX || !read_group(&text, &groups->group[groups->ngroups++]) ||
+            (*text != ',' && *text != '/'))
+            return false;
+    for (char mark = ','; mark == ','; mark = *text++) {
+        eni_group_edge *edge = &groups->edge[groups->nedges];
+        if (groups->nedges == ENI_GROUP_EDGES || !read_edge(&text, edge) || edge->group >= groups->ngroups ||
+            (groups->nedges == 0 ? edge->lo != 0 : edge->lo <= edge[-1].lo) || (*text != ',' && *text != 0))
+            return false;
+        groups->nedges++;
+    }
+    return true;
+}
+
+eni_groups *eni_groups_parse(const char *text)
+{
+    eni_groups *groups = eni_groups_new();
+    if (groups == NULL || read_groups(text, groups)) return groups;
+    eni_groups_free(groups);
     return NULL;
 }
 

@@ -47,6 +47,7 @@ typedef struct eni_job {
     eni_buckets *buckets;
     const eni_optimizer *optimizer;
     eni_hyper hyper;
+    eni_groups *groups; /* hyper.groups, owned; NULL: none */
     eni_schedule schedule;
     int is_claiming; /* the next micro-batch is claimed, not assigned */
     int64_t accumulate;

@@ -106,6 +106,7 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
         add(f, &n, "nesterov", "%s", self->job.hyper.nesterov ? "on" : "off");
     }
     add(f, &n, "weight-decay", "%.9g", self->job.weight_decay);
+    add(f, &n, "decay", "%s", self->job.groups != NULL ? "weights" : "all");
     add(f, &n, "lr", "%.15g", s->base);
     add(f, &n, "lr-schedule", "%s", eni_schedule_names[s->kind]);
     add(f, &n, "lr-warmup", "%" PRIu64, s->warmup);
@@ -128,7 +129,9 @@ static const char *value_of(const eni_fact *facts, uint32_t n, const char *key)
 {
     for (uint32_t i = 0; i < n; i++)
         if (strcmp(facts[i].key, key) == 0) return facts[i].value;
-    return strcmp(key, "holdout") == 0 ? "0" : NULL; /* written before there were any */
+    return strcmp(key, "holdout") == 0 ? "0"
+           : strcmp(key, "decay") == 0 ? "all"
+                                       : NULL; /* written before there were any */
 }
 
 static en_status check_facts(const eni_rank *self)

@@ -186,6 +186,18 @@ static en_status read_milestones(const key_reader *r, eni_schedule *schedule)
                : refuse(r, EN_EPROTO, "'lr-milestones' has %u entries, at most %d", n, ENI_MILESTONES);
 }
 
+/* Who says nothing of them has none. */
+static en_status read_groups(const key_reader *r, eni_setup *setup)
+{
+    const char *text = eni_key_value_find(r->key_values, r->nkey_values, "groups");
+    if (text == NULL) return EN_OK;
+    setup->groups = eni_groups_parse(text);
+    setup->store.hyper.groups = setup->groups;
+    return setup->groups != NULL
+               ? EN_OK
+               : refuse(r, EN_EPROTO, "'groups' is %.60s, which are no groups of tensors", text);
+}
+
 static en_status read_adam(const key_reader *r, eni_hyper *hyper)
 {
     EN_TRY(real_of(r, "beta1", 0, &hyper->beta1));
@@ -211,6 +223,7 @@ static en_status read_optimizer(const key_reader *r, eni_setup *setup)
     setup->store.hyper =
         (eni_hyper){.momentum = (float)momentum, .weight_decay = (float)decay, .nesterov = nesterov != 0};
     if (setup->store.optimizer->adam != NULL) EN_TRY(read_adam(r, &setup->store.hyper));
+    EN_TRY(read_groups(r, setup));
     EN_TRY(word_of(r, "lr-schedule", eni_schedule_names, ENI_SCHEDULES, &kind));
     setup->store.schedule.kind = (eni_schedule_kind)kind;
     if (setup->store.schedule.kind == ENI_LR_MULTISTEP) EN_TRY(read_milestones(r, &setup->store.schedule));
@@ -271,6 +284,7 @@ void eni_setup_fini(eni_setup *setup)
     eni_free(setup->counts);
     eni_free(setup->offsets);
     eni_options_free(setup->options);
+    eni_groups_free(setup->groups);
     *setup = (eni_setup){0};
 }
 

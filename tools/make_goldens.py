@@ -182,7 +182,10 @@ def op_goldens(facts):
 OPTIMIZERS = [("adam", torch.optim.Adam, {"lr": 0.001, "weight_decay": 0}),
               ("adam", torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.01}),
               ("adamw", torch.optim.AdamW, {"lr": 0.001, "weight_decay": 0.01}),
-              ("adamw", torch.optim.AdamW, {"lr": 0.02, "weight_decay": 0.1, "betas": (0.8, 0.95), "eps": 1e-4})]
+              ("adamw", torch.optim.AdamW, {"lr": 0.02, "weight_decay": 0.1, "betas": (0.8, 0.95), "eps": 1e-4}),
+              ("sgd", torch.optim.SGD, {"lr": 0.02, "weight_decay": 0.05, "momentum": 0.9, "nesterov": True}),
+              ("adamw", torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1})]
+GROUPS = {4: 5, 5: 5}  # of these cases the weights from the fifth on are a param_group: a tenth of the rate, no decay
 NWEIGHTS, NSTEPS = 8, 50
 
 
@@ -194,17 +197,21 @@ def gradient(step):
 
 def optimizers():
     cases = []
-    for name, optimizer, arguments in OPTIMIZERS:
-        start = [((i * 53 + 7) % 97 - 48) / 32 for i in range(NWEIGHTS)]
-        w = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
-        stepper, weights = optimizer([w], **arguments), []
+    for i, (name, optimizer, arguments) in enumerate(OPTIMIZERS):
+        start, split = [((i * 53 + 7) % 97 - 48) / 32 for i in range(NWEIGHTS)], GROUPS.get(i, NWEIGHTS)
+        whole = torch.tensor(start, dtype=torch.float64)
+        parts = [torch.nn.Parameter(whole[:split]), torch.nn.Parameter(whole[split:])]
+        groups = [{"params": [parts[0]]}, {"params": [parts[1]], "weight_decay": 0, "lr": arguments["lr"] / 10}]
+        stepper, weights = optimizer(groups, **arguments), []
         for step in range(NSTEPS):
-            w.grad = gradient(step)
+            parts[0].grad, parts[1].grad = gradient(step)[:split], gradient(step)[split:]
             stepper.step()
-            weights.append([float(f"{x:.10g}") for x in w.tolist()])
+            weights.append([float(f"{x:.10g}") for x in torch.cat([p.detach() for p in parts]).tolist()])
         group = stepper.param_groups[0]
-        cases.append({"optimizer": name, "lr": group["lr"], "weight_decay": group["weight_decay"],
-                      "beta1": group["betas"][0], "beta2": group["betas"][1], "eps": group["eps"],
+        betas = group.get("betas", (0, 0))
+        cases.append({"optimizer": name, "lr": group["lr"], "weight_decay": group["weight_decay"], "split": split,
+                      "momentum": group.get("momentum", 0), "nesterov": int(group.get("nesterov", False)),
+                      "beta1": betas[0], "beta2": betas[1], "eps": group.get("eps", 0),
                       "start": start, "weights": weights})
     return {"torch": torch.__version__, "schedules": schedules(), "cases": cases}
 

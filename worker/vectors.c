@@ -250,6 +250,7 @@ static en_status open_on_gpu(eni_worker *w, eni_vectors *v)
                                    .ctx = w->device.ctx,
                                    .buckets = w->rank.job.buckets,
                                    .optimizer = w->rank.job.optimizer,
+                                   .groups = w->rank.job.hyper.groups,
                                    .sum_order = (eni_sum_order)w->config->sum_order,
                                    .nslots = v->nslots,
                                    .param = v->param,

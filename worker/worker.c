@@ -119,6 +119,29 @@ static en_status set_milestones(const eni_worker *w, eni_schedule *schedule)
     return EN_OK;
 }
 
+/* --decay=weights: two groups, of which tensors of one dimension have no decay. Groups that are alike are
+ * none. */
+static en_status spare_vectors(eni_job *job)
+{
+    if (job->hyper.weight_decay == 0.0f) return EN_OK;
+    job->groups = eni_groups_new();
+    if (job->groups == NULL) return EN_ENOMEM;
+    job->groups->ngroups = 2;
+    job->groups->group[0] = (eni_group){1, job->hyper.weight_decay};
+    job->groups->group[1] = (eni_group){1, 0};
+    for (uint32_t t = 0; t < job->schema.ntensors; t++) {
+        const en_model_tensor *tensor = &job->schema.tensors[t];
+        if (!eni_groups_add(job->groups, tensor->offset, tensor->ndim == 1))
+            return eni_fail(
+                EN_EINVAL, "worker",
+                "--decay=weights: %s has more than %d changes between tensors of one dimension and others; "
+                "use --decay=all",
+                job->schema.network->name, ENI_GROUP_EDGES);
+    }
+    job->hyper.groups = job->groups;
+    return EN_OK;
+}
+
 static en_status choose_optimizer(eni_worker *w)
 {
     eni_job *job = &w->rank.job;
@@ -137,6 +160,7 @@ static en_status choose_optimizer(eni_worker *w)
                              .beta1 = c->beta1,
                              .beta2 = c->beta2,
                              .eps = c->eps};
+    if (c->decay == ENI_DECAY_WEIGHTS) EN_TRY(spare_vectors(job));
     double scale = 1, world = (double)job->plan.world;
     if (job->strategy->flags & EN_SYNCHRONOUS)
         scale = c->lr_scale == ENI_SCALE_LINEAR ? world : c->lr_scale == ENI_SCALE_SQRT ? sqrt(world) : 1;
@@ -335,6 +359,7 @@ static void close_all(eni_worker *w)
         eni_free(w->micro_grads[i]);
     if (!is_stuck) eni_free(w->micro_grads);
     eni_free(rank->job.init);
+    eni_groups_free(rank->job.groups);
     if (!is_stuck) eni_arena_close(rank->exchange.arena);
     eni_rank_leave(rank);
     eni_evaluate_close(w);

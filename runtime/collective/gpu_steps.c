@@ -20,16 +20,17 @@ enum { REGISTERED_SLOTS = 8 };
 typedef struct numbers {
     float weight;         /* GROUP: what this rank's gradient is multiplied by: its samples */
     float total;          /* GROUP, not known: this rank's samples, and after their sum all ranks' */
-    en_gpu_adam adam;     /* of an optimizer that has it */
-    en_gpu_rates rates[]; /* (nrates) by the source with which a sum begins */
+    en_gpu_rates rates[]; /* (ngroups x nrates) by the source with which a sum begins; behind them (ngroups)
+                             of en_gpu_adam: adam_at */
 } numbers;
 
 struct eni_gpu_steps {
     eni_gpu_steps_config config;
     const en_gpu *gpu;
     float *grads[EN_GPU_SOURCES];
-    int nrates;   /* ngrads where sums begin anywhere (ENI_SUM_RING), else 1 */
-    size_t bytes; /* of numbers */
+    uint32_t ngroups; /* of the run's rates, at least 1 */
+    int nrates;       /* ngrads where sums begin anywhere (ENI_SUM_RING), else 1 */
+    size_t bytes;     /* of numbers */
     numbers *there;
     uint8_t *registered; /* (REGISTERED_SLOTS) x bytes */
     int is_registered;
@@ -69,8 +70,10 @@ static en_status open_numbers(eni_gpu_steps *s)
 {
     const eni_gpu_steps_config *c = &s->config;
     s->nrates = c->way == ENI_GPU_ALONE && c->sum_order == ENI_SUM_RING ? c->ngrads : 1;
+    s->ngroups = c->groups != NULL ? c->groups->ngroups : 1;
     s->bytes =
-        (sizeof(numbers) + (size_t)s->nrates * sizeof(en_gpu_rates) + ENI_LINE - 1) / ENI_LINE * ENI_LINE;
+        sizeof(numbers) + s->ngroups * ((size_t)s->nrates * sizeof(en_gpu_rates) + sizeof(en_gpu_adam));
+    s->bytes = (s->bytes + ENI_LINE - 1) / ENI_LINE * ENI_LINE;
     s->registered = eni_alloc_pages(REGISTERED_SLOTS * s->bytes);
     if (s->registered == NULL) return EN_ENOMEM;
     EN_TRY(c->device->alloc(c->ctx, s->bytes, (void **)&s->there));
@@ -193,16 +196,29 @@ en_status eni_gpu_steps_await(eni_gpu_steps *s, en_event *event, const char *wha
 
 /* ---- the numbers of a step ---- */
 
+static en_gpu_adam *adam_at(const eni_gpu_steps *s, numbers *slot, uint32_t group)
+{
+    return (en_gpu_adam *)(void *)(slot->rates + s->ngroups * (uint32_t)s->nrates) + group;
+}
+
+static en_gpu_rates *rates_at(const eni_gpu_steps *s, numbers *slot, uint32_t group, int first)
+{
+    return &slot->rates[group * (uint32_t)s->nrates + (uint32_t)(s->nrates > 1 ? first : 0)];
+}
+
 /* What the optimizer reads of a step, whoever's gradients are in it. */
 static void set_rates(const eni_gpu_steps *s, numbers *slot)
 {
-    if (s->config.optimizer->adam != NULL) s->config.optimizer->adam(&s->hyper, &slot->adam);
-    for (int i = 0; i < s->nrates; i++)
-        slot->rates[i] = (en_gpu_rates){.lr = s->hyper.lr,
-                                        .momentum = s->hyper.momentum,
-                                        .weight_decay = s->hyper.weight_decay,
-                                        .nesterov = s->hyper.nesterov,
-                                        .inv = 1}; /* of a mean of nothing, which is 0 */
+    for (uint32_t g = 0; g < s->ngroups; g++) {
+        const eni_hyper hyper = eni_group_rates(&s->hyper, g);
+        if (s->config.optimizer->adam != NULL) s->config.optimizer->adam(&hyper, adam_at(s, slot, g));
+        for (int i = 0; i < s->nrates; i++)
+            *rates_at(s, slot, g, i) = (en_gpu_rates){.lr = hyper.lr,
+                                                      .momentum = hyper.momentum,
+                                                      .weight_decay = hyper.weight_decay,
+                                                      .nesterov = hyper.nesterov,
+                                                      .inv = 1}; /* of a mean of nothing, which is 0 */
+    }
 }
 /* Of a sum over the own gradients that begins with `first`: as eni_mean_ranks has it. */
 static void set_scales(const eni_gpu_steps *s, int first, en_gpu_rates *rates)
@@ -259,13 +275,15 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const ui
     EN_TRY(check_replay(s));
     EN_TRY(next_slot(s, &slot));
     set_rates(s, slot);
-    for (int i = 0; i < s->nrates; i++)
-        set_scales(s, i, &slot->rates[i]);
-    if (s->config.way == ENI_GPU_GROUP) { /* the sum that comes is weighted already */
-        slot->weight = slot->total = (float)samples[0];
-        slot->rates[0].scale[0] = 1;
-        slot->rates[0].inv = total > 0 ? 1.0f / (float)total : 1;
-    }
+    slot->weight = slot->total = (float)samples[0];
+    for (uint32_t g = 0; g < s->ngroups; g++)
+        for (int i = 0; i < s->nrates; i++) {
+            en_gpu_rates *rates = rates_at(s, slot, g, i);
+            set_scales(s, i, rates);
+            if (s->config.way != ENI_GPU_GROUP) continue;
+            rates->scale[0] = 1; /* the sum that comes is weighted already */
+            rates->inv = total > 0 ? 1.0f / (float)total : 1;
+        }
     return copy_slot(s, slot, EN_STREAM_COMPUTE);
 }
 
@@ -276,9 +294,9 @@ void eni_gpu_steps_replay(eni_gpu_steps *s, int is_replayed)
 
 /* ---- a step ---- */
 
-/* Of the elements [at, at + count) of the flat vector, with the given gradients from there on. */
-static en_status enqueue(eni_gpu_steps *s, const float *const *source, int n, const en_gpu_rates *rates,
-                         const float *total, uint64_t at, uint64_t count)
+/* Of elements [at, at + count) of the flat vector, which are of one group. */
+static en_status enqueue_group(eni_gpu_steps *s, const float *const *source, int n, int first,
+                               const float *total, uint64_t at, uint64_t count, uint32_t group)
 {
     const eni_gpu_steps_config *c = &s->config;
     en_gpu_step step = {.size = sizeof step,
@@ -287,12 +305,27 @@ static en_status enqueue(eni_gpu_steps *s, const float *const *source, int n, co
                         .source = source,
                         .w = c->param + at,
                         .count = count,
-                        .rates = rates,
+                        .rates = rates_at(s, s->there, group, first),
                         .total = total,
-                        .adam = &s->there->adam};
+                        .adam = adam_at(s, s->there, group)};
     for (int i = 0; i < c->nslots; i++)
         step.slot[i] = c->slot[i] + at;
-    return count == 0 ? EN_OK : s->gpu->mean_step(c->ctx, EN_STREAM_EXCHANGE, &step);
+    return s->gpu->mean_step(c->ctx, EN_STREAM_EXCHANGE, &step);
+}
+
+/* The same of any, with the given gradients from `at` on; their sum begins with gradient `first`. */
+static en_status enqueue(eni_gpu_steps *s, const float *const *source, int n, int first, const float *total,
+                         uint64_t at, uint64_t count)
+{
+    const float *from[EN_GPU_SOURCES];
+    uint32_t group;
+    for (uint64_t lo = 0, hi; lo < count; lo = hi) {
+        hi = eni_group_end(s->config.groups, at + lo, at + count, &group) - at;
+        for (int k = 0; k < n; k++)
+            from[k] = source[k] + lo;
+        EN_TRY(enqueue_group(s, from, n, first, total, at + lo, hi - lo, group));
+    }
+    return EN_OK;
 }
 
 /* The part [lo, hi) of a bucket, whose sum begins with gradient `first`. Where none has samples it stays. */
@@ -305,7 +338,7 @@ static en_status step_part(eni_gpu_steps *s, int first, uint64_t lo, uint64_t hi
         if (s->samples[i] > 0) source[n++] = s->grads[i] + lo;
     }
     if (n == 0) return EN_OK;
-    return enqueue(s, source, n, &s->there->rates[s->nrates > 1 ? first : 0], NULL, lo, hi - lo);
+    return enqueue(s, source, n, first, NULL, lo, hi - lo);
 }
 
 static en_status step_alone(eni_gpu_steps *s, const eni_bucket_range *range)
@@ -328,7 +361,7 @@ static en_status step_group(eni_gpu_steps *s, const eni_bucket_range *range)
     if (s->samples[0] == 0) /* it may hold what is not finite, and that times 0 is no 0 */
         EN_TRY(s->gpu->zero(s->config.ctx, EN_STREAM_EXCHANGE, grad, count * sizeof *grad));
     EN_TRY(s->gpu->group_sum(s->config.group, grad, count, &s->there->weight));
-    return enqueue(s, source, 1, s->there->rates, s->has_total ? NULL : &s->there->total, range->lo, count);
+    return enqueue(s, source, 1, 0, s->has_total ? NULL : &s->there->total, range->lo, count);
 }
 
 static en_status submit(eni_gpu_steps *s, uint32_t bucket)
@@ -371,9 +404,11 @@ static en_status send_numbers(eni_gpu_steps *s, const eni_sources *from)
     const uint64_t last = (s->ncopied + REGISTERED_SLOTS - 1) % REGISTERED_SLOTS;
     EN_TRY(next_slot(s, &slot));
     set_rates(s, slot);
-    for (int k = 0; k < from->n; k++)
-        slot->rates[0].scale[k] = from->scale[k];
-    slot->rates[0].inv = from->inv;
+    for (uint32_t g = 0; g < s->ngroups; g++) {
+        en_gpu_rates *rates = rates_at(s, slot, g, 0);
+        memcpy(rates->scale, from->scale, (size_t)from->n * sizeof *rates->scale);
+        rates->inv = from->inv;
+    }
     if (s->ncopied > 0 && memcmp(s->registered + last * s->bytes, slot, s->bytes) == 0) return EN_OK;
     return copy_slot(s, slot, EN_STREAM_EXCHANGE);
 }
@@ -385,7 +420,7 @@ static en_status take(eni_gpu_steps *s, uint32_t bucket, uint64_t lo, uint64_t h
     EN_TRY(send_numbers(s, from));
     for (int k = 0; k < from->n; k++)
         source[k] = s->grads[from->rank[k]] + at;
-    EN_TRY(enqueue(s, source, from->n, s->there->rates, NULL, at, hi - lo));
+    EN_TRY(enqueue(s, source, from->n, 0, NULL, at, hi - lo));
     EN_TRY(s->gpu->event_record(s->done[bucket], EN_STREAM_EXCHANGE));
     return eni_gpu_steps_await(s, s->done[bucket], "the step of its slice of the weights");
 }

@@ -217,9 +217,9 @@ static en_status take_step(eni_host *host, const en_bucket *bucket)
     for (int i = 0; i < host->slots.noptimizer; i++)
         slots[i] = vec_address(host, host_slot(&host->table, bucket, i)) + bucket->lo;
     if (!host->of[bucket->id].is_empty)
-        host->config.optimizer->step(vec_address(host, bucket->param) + bucket->lo, slots,
-                                     vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo,
-                                     &hyper);
+        eni_step_range(host->config.optimizer, host->config.buckets->bucket[bucket->id].lo + bucket->lo,
+                       vec_address(host, bucket->param) + bucket->lo, slots,
+                       vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo, &hyper);
     int64_t end = eni_host_now(host);
     host->counters.update_ns += end - begin;
     eni_host_stepped(host, bucket->id, &hyper);
@@ -306,7 +306,8 @@ static void step_slice(void *user, uint64_t lo, uint64_t hi, const eni_sources *
     const int64_t begin = eni_host_now(host);
     for (int i = 0; i < host->slots.noptimizer; i++)
         slots[i] = eni_arena_at(c->arena, host->slots.optimizer + (uint32_t)i, at);
-    eni_mean_step(c->optimizer, eni_arena_at(c->arena, ENI_SLOT_PARAM, at), slots, from, hi - lo, &r->hyper);
+    eni_mean_step_range(c->optimizer, at, eni_arena_at(c->arena, ENI_SLOT_PARAM, at), slots, from, hi - lo,
+                        &r->hyper);
     const int64_t end = eni_host_now(host);
     host->counters.update_ns += end - begin;
     eni_trace_span(c->trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->now.step,

@@ -68,6 +68,15 @@ static en_status add_milestones(eni_run_spec *spec, const eni_schedule *schedule
     return eni_run_spec_add(spec, "lr-milestones", text);
 }
 
+static en_status add_groups(eni_run_spec *spec, const eni_groups *groups)
+{
+    if (groups == NULL) return EN_OK;
+    char *text = eni_groups_text(groups);
+    const en_status st = text == NULL ? EN_ENOMEM : eni_run_spec_add(spec, "groups", text);
+    eni_free(text);
+    return st;
+}
+
 static en_status add_optimizer(eni_run_spec *spec, const eni_run_attributes *attributes)
 {
     const eni_schedule *schedule = &attributes->schedule;
@@ -80,6 +89,7 @@ static en_status add_optimizer(eni_run_spec *spec, const eni_run_attributes *att
         EN_TRY(eni_run_spec_add_number(spec, "beta2", attributes->hyper.beta2));
         EN_TRY(eni_run_spec_add_number(spec, "eps", attributes->hyper.eps));
     }
+    EN_TRY(add_groups(spec, attributes->hyper.groups));
     EN_TRY(eni_run_spec_add_number(spec, "lr", schedule->base));
     EN_TRY(eni_run_spec_add(spec, "lr-schedule", eni_schedule_names[schedule->kind]));
     EN_TRY(eni_run_spec_add_whole(spec, "lr-warmup", schedule->warmup));

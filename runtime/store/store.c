@@ -57,8 +57,8 @@ static en_status partition_init(eni_store *store, eni_partition *part, uint32_t 
     part->state = eni_alloc(config->strategy->partition_state);
     if (!config->weights) part->buffer = eni_version_buffer_new(part->pub.count);
     if (!part->dedupe || !part->state || (!config->weights && !part->buffer)) return EN_ENOMEM;
-    part->pub.w = config->weights ? config->weights + config->weight_offsets[bucket] + part->lo
-                                  : eni_version_buffer_data(part->buffer);
+    part->at = config->weight_offsets ? config->weight_offsets[bucket] + part->lo : 0;
+    part->pub.w = config->weights ? config->weights + part->at : eni_version_buffer_data(part->buffer);
     for (int i = 0; i < config->optimizer->slots(&config->hyper); i++)
         if (!(part->slot[i] = eni_alloc_array(part->pub.count, sizeof(float)))) return EN_ENOMEM;
     if (config->strategy->peer_vecs > 0)

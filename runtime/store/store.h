@@ -96,7 +96,7 @@ typedef struct eni_store_config {
                         0x10000 + rank for a store inside a worker */
     float *weights;  /* NULL: memory of the store's own. Else zeroed memory that others may read, laid out as
                         the flat vector: bucket b from element weight_offsets[b] on */
-    const uint64_t *weight_offsets;          /* (nbuckets) with `weights` */
+    const uint64_t *weight_offsets;          /* (nbuckets) with `weights`, and with hyper.groups */
     uint64_t (*old_ticket)(uint64_t ticket); /* what becomes of a held call's ticket when a state is loaded;
                                                 NULL: it stays as it is */
 } eni_store_config;

@@ -63,6 +63,7 @@ typedef struct eni_frozen {
 typedef struct eni_partition {
     en_partition pub;           /* first: hooks hand back a pointer to it */
     uint64_t whole, lo;         /* elements of the bucket; where this partition starts in it */
+    uint64_t at;                /* and in the flat vector; 0 where nobody has said */
     eni_version_buffer *buffer; /* holds pub.w; behind it those still in use. NULL: config.weights */
     int is_initialised;
     int is_used;             /* some client has called it */

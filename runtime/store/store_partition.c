@@ -468,7 +468,8 @@ static en_status apply_mean(eni_store *store, eni_partition *part)
     eni_hyper hyper = store->config.hyper;
     hyper.lr = eni_schedule_lr(&store->config.schedule, part->samples);
     hyper.step = part->steps;
-    store->config.optimizer->step(part->pub.w, part->slot, store->mean.sum, part->pub.count, &hyper);
+    eni_step_range(store->config.optimizer, part->at, part->pub.w, part->slot, store->mean.sum,
+                   part->pub.count, &hyper);
     return EN_OK;
 }
 

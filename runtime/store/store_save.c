@@ -449,10 +449,15 @@ static size_t write_scalars(const eni_store_config *c, char *text, size_t room)
 
 char *eni_store_config_text(const eni_store_config *config, size_t *bytes_out)
 {
-    const size_t room = write_scalars(config, NULL, 0) + (size_t)config->nbuckets * 21 + 2;
+    char *groups = config->hyper.groups != NULL ? eni_groups_text(config->hyper.groups) : eni_strdup("");
+    if (!groups) return NULL;
+    const size_t room = write_scalars(config, NULL, 0) + strlen(groups) + (size_t)config->nbuckets * 21 + 16;
     char *text = eni_alloc(room);
+    size_t n = 0;
+    if (text && groups[0]) n = (size_t)snprintf(text, room, "groups=%s\n", groups);
+    eni_free(groups);
     if (!text) return NULL;
-    size_t n = write_scalars(config, text, room);
+    n += write_scalars(config, text + n, room - n);
     for (uint32_t b = 0; b < config->nbuckets; b++)
         n += (size_t)snprintf(text + n, room - n, "%s%" PRIu64, b ? "," : "", config->bucket_counts[b]);
     text[n++] = '\n';

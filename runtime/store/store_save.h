@@ -16,7 +16,7 @@
  *     header    0  8  "ENSTATE\n"
  *               8  4  version, 2
  *              12  4  bytes of text that follow
- *              16     text: the configuration, which must be the loading store's, in lines "key=value\n":
+ *              16     text: the configuration, which must be the loading store's, in lines "key=value\n": (groups,
  *                     strategy, options, optimizer, momentum, weight-decay, nesterov, (adam, adamw: beta1,
  *                     beta2, eps,) lr, lr-schedule
  *                     (0 constant, 1 step, 2 cosine, 3 multistep, 4 linear), lr-gamma, (3: lr-milestones,) lr-step, lr-warmup, total-samples, sum-order

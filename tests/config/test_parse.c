@@ -338,7 +338,7 @@ static void only_these_are_an_arms_own(void **state)
 {
     (void)state;
     static const char own[] =
-        " strategy optimizer lr momentum nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup "
+        " strategy optimizer lr momentum nesterov weight-decay decay beta1 beta2 eps lr-schedule lr-warmup "
         "lr-step lr-milestones lr-gamma lr-scale assign "
         "backend allreduce sum-order bucket-cap-mb overlap shards servers ";
     for (int k = 0; k < eni_key_count; k++) {

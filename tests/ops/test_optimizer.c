@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "core/memory.h"
 #include "core/rng.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
@@ -194,7 +195,15 @@ static void agrees_with_torch_optim(void **state)
                        .weight_decay = (float)json_number_value(json_object_get(one, "weight_decay")),
                        .beta1 = json_number_value(json_object_get(one, "beta1")),
                        .beta2 = json_number_value(json_object_get(one, "beta2")),
-                       .eps = json_number_value(json_object_get(one, "eps"))};
+                       .eps = json_number_value(json_object_get(one, "eps")),
+                       .momentum = (float)json_number_value(json_object_get(one, "momentum")),
+                       .nesterov = json_integer_value(json_object_get(one, "nesterov")) != 0};
+        const uint64_t split = (uint64_t)json_integer_value(json_object_get(one, "split"));
+        const eni_groups groups = {.ngroups = 2,
+                                   .nedges = 2,
+                                   .group = {{1, h.weight_decay}, {0.1f, 0}},
+                                   .edge = (eni_group_edge[]){{0, 0}, {split, 1}}};
+        if (split < 8) h.groups = &groups;
         const json_t *start = json_object_get(one, "start"), *steps = json_object_get(one, "weights");
         enum { N = 8 };
         float w[N], m[N] = {0}, v[N] = {0}, g[N];
@@ -207,7 +216,7 @@ static void agrees_with_torch_optim(void **state)
             const int t = (int)h.step;
             for (int i = 0; i < N; i++)
                 g[i] = (float)((i * 37 + t * 101 + 11) % 199 - 99) / 64 / (float)(1 << 2 * (i % 4));
-            optimizer->step(w, (float *[]){m, v}, g, N, &h);
+            eni_step_range(optimizer, 0, w, (float *[ENI_MAX_SLOTS]){m, v}, g, N, &h);
             for (size_t i = 0; i < N; i++) {
                 const double want = json_number_value(json_array_get(json_array_get(steps, h.step), i));
                 const double gap = fabs((double)w[i] - want) / (double)(t + 1);
@@ -221,6 +230,87 @@ static void agrees_with_torch_optim(void **state)
     json_decref(goldens);
     assert_true(ncases >= 4);
     print_message("torch.optim, 50 steps of %zu cases: at most %.2g a step apart\n", ncases, worst);
+}
+
+/* However the ranges lie, each element gets the rates of its group; a group of one is the run's own. */
+static void groups_cut_every_range(void **state)
+{
+    (void)state;
+    const eni_groups groups = {.ngroups = 3,
+                               .nedges = 5,
+                               .group = {{1, 0.1f}, {1, 0}, {0.25f, 0.3f}},
+                               .edge = (eni_group_edge[]){{0, 0}, {100, 1}, {116, 2}, {700, 0}, {9000, 1}}};
+    static const char *const names[] = {"sgd", "adam", "adamw"};
+    for (int k = 0; k < 3; k++) {
+        const eni_optimizer *optimizer = eni_optimizer_find(names[k]);
+        const eni_hyper h = {.lr = 0.1f,
+                             .momentum = 0.9f,
+                             .weight_decay = 0.7f, /* no group's */
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .eps = 1e-8,
+                             .groups = &groups};
+        const uint64_t sizes[] = {COUNT, 1, 7, 64, 100, 333};
+        for (size_t c = 0; c < 2 * sizeof sizes / sizeof *sizes; c++) {
+            const uint64_t size = sizes[c / 2];
+            float w[2][COUNT], m[2][COUNT], v[2][COUNT], g[COUNT];
+            gradient(g, 3);
+            for (int i = 0; i < 2; i++) {
+                gradient(w[i], 1);
+                memset(m[i], 0, sizeof m[i]);
+                memset(v[i], 0, sizeof v[i]);
+            }
+            for (uint64_t i = 0; i < COUNT; i++) {
+                const int group = i < 100 ? 0 : i < 116 ? 1 : i < 700 ? 2 : 0;
+                eni_hyper own = h;
+                own.groups = NULL;
+                own.lr *= groups.group[group].lr_factor;
+                own.weight_decay = groups.group[group].weight_decay;
+                optimizer->step(w[0] + i, (float *[]){m[0] + i, v[0] + i}, g + i, 1, &own);
+            }
+            for (uint64_t lo = 0; lo < COUNT; lo += size) {
+                const uint64_t n = COUNT - lo < size ? COUNT - lo : size;
+                float *slots[ENI_MAX_SLOTS] = {m[1] + lo, v[1] + lo};
+                const eni_sources from = {
+                    .src = (const float *[]){g + lo}, .scale = (float[]){1}, .n = 1, .inv = 1};
+                if (c % 2 == 0)
+                    eni_step_range(optimizer, lo, w[1] + lo, slots, g + lo, n, &h);
+                else
+                    eni_mean_step_range(optimizer, lo, w[1] + lo, slots, &from, n, &h);
+            }
+            assert_memory_equal(w[0], w[1], sizeof w[0]);
+            assert_memory_equal(m[0], m[1], sizeof m[0]);
+            assert_memory_equal(v[0], v[1], sizeof v[0]);
+        }
+    }
+}
+
+static void groups_are_text_and_back(void **state)
+{
+    (void)state;
+    eni_groups *groups = eni_groups_new();
+    groups->ngroups = 2;
+    groups->group[0] = (eni_group){1, 0.0005f};
+    groups->group[1] = (eni_group){0.1f, 0};
+    assert_true(eni_groups_add(groups, 0, 0) && eni_groups_add(groups, 512, 1));
+    assert_true(eni_groups_add(groups, 528, 1)); /* no edge: the same group goes on */
+    assert_true(eni_groups_add(groups, 544, 0));
+    char *text = eni_groups_text(groups);
+    assert_string_equal(text, "1:0.000500000024,0.100000001:0/0:0,512:1,544:0");
+    eni_groups *again = eni_groups_parse(text);
+    assert_non_null(again);
+    assert_true(again->ngroups == 2 && again->nedges == 3 && again->edge[2].lo == 544);
+    assert_memory_equal(again->group, groups->group, sizeof groups->group);
+    static const char *const wrong[] = {"",         "1:0",         "1:0/",      "1:0/1:0",
+                                        "1:0/0:1",  "1:0/0:0,0:0", "1:0/0:0,",  "1/0:0",
+                                        "1:0,/0:0", "x:0/0:0",     "1:-1/0:0",  "1:nan/0:0",
+                                        "1:0/0:0 ", "1:0/0:-1",    "inf:0/0:0", "1:0/5:0,2:0"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        if (eni_groups_parse(wrong[i]) != NULL) fail_msg("%s was taken", wrong[i]);
+    eni_free(text);
+    eni_groups_free(again);
+    eni_groups_free(groups);
+    eni_groups_free(NULL);
 }
 
 /* As in PyTorch, no decay means that the weight is not looked at. */
@@ -249,6 +339,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_pytorch),          cmocka_unit_test(rounds_as_written),
         cmocka_unit_test(slices_equal_the_whole),       cmocka_unit_test(adam_rounds_as_written),
+        cmocka_unit_test(groups_cut_every_range),       cmocka_unit_test(groups_are_text_and_back),
         cmocka_unit_test(agrees_with_torch_optim),      cmocka_unit_test(no_decay_reads_no_weight),
         cmocka_unit_test(the_table_is_searched_by_name)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -124,6 +124,23 @@ static void adam_is_read(void **state)
     assert_non_null(strstr(why, "beta1"));
 }
 
+static void groups_are_read(void **state)
+{
+    (void)state;
+    eni_key_value with[KEY_VALUES + 1] = {{"groups", "1:0.001,1:0/0:0,512:1"}};
+    char why[ENI_REASON_MAX];
+    eni_setup setup;
+    memcpy(with + 1, good_key_values, sizeof good_key_values);
+    const en_strategy *strategy = en_strategy_entry(EN_STRATEGY_ABI);
+    assert_int_equal(eni_setup_read(strategy, with, KEY_VALUES + 1, &setup, why), EN_OK);
+    assert_non_null(setup.store.hyper.groups);
+    assert_int_equal(setup.store.hyper.groups->edge[1].lo, 512);
+    eni_setup_fini(&setup);
+    with[0].value = "1:0.001/512:0";
+    assert_int_equal(eni_setup_read(strategy, with, KEY_VALUES + 1, &setup, why), EN_EPROTO);
+    assert_non_null(strstr(why, "no groups of tensors"));
+}
+
 static void milestones_are_read(void **state)
 {
     (void)state;
@@ -149,7 +166,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_is_read),       cmocka_unit_test(what_is_missing_is_named),
         cmocka_unit_test(what_is_wrong_is_refused), cmocka_unit_test(adam_is_read),
-        cmocka_unit_test(milestones_are_read),
+        cmocka_unit_test(milestones_are_read),      cmocka_unit_test(groups_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

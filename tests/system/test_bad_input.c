@@ -166,7 +166,7 @@ static void test_flags(void **state)
         {"worker", "--optimizer=adam --momentum=0.9", {"--momentum", "\"0.9\"", "--beta1"}},
         {"worker", "--optimizer=adamw --nesterov", {"--nesterov", "adamw", "leave it out"}},
         {"worker", "--eval-every=10weeks", {"--eval-every", "\"10weeks\"", "10epochs"}},
-        {"run", "--checkpoint-every=1.5epochs", {"--checkpoint-every", "\"1.5epochs\"", "10epochs"}},
+        {"worker", "--checkpoint-every=1.5epochs", {"--checkpoint-every", "\"1.5epochs\"", "10epochs"}},
         {"worker", "--lr-schedule=multistep", {"--lr-schedule", "--lr-milestones"}},
         {"worker", "--lr-milestones=8epochs,6epochs", {"--lr-milestones", "\"8epochs,6epochs\"", "rising"}},
         {"worker", "--lr-milestones=6epochs", {"--lr-milestones", "--lr-schedule=multistep"}},

@@ -18,6 +18,7 @@
 
 #define EXACT    "--device=cuda --deterministic --data=synthetic --limit-test-samples=8"
 #define NESTEROV "--lr=0.02 --momentum=0.9 --nesterov --weight-decay=0.0005"
+#define ADAMW    "--optimizer=adamw --lr=0.002 --weight-decay=0.02 --decay=weights"
 
 static const char *optimizer = NESTEROV;
 
@@ -113,7 +114,7 @@ static void test_mlp(void **state)
 static void test_adamw(void **state)
 {
     (void)state;
-    optimizer = "--optimizer=adamw --lr=0.002 --weight-decay=0.02";
+    optimizer = ADAMW;
     expect_same("mlp", 2);
     optimizer = NESTEROV;
 }
@@ -150,7 +151,9 @@ static void test_nccl(void **state)
     double loss[4];
     static const char *const ways[] = {"--strategy=ps-sync", "--strategy=ring",
                                        "--strategy=ring --backend=nccl", "--strategy=ring --no-graph"};
-    for (int i = 0; i < 4; i++) {
+    for (int k = 0; k < 8; k++) {
+        const int i = k % 4;
+        optimizer = k < 4 ? ADAMW : NESTEROV;
         gpu_next_seed();
         json_t *r = train(120, "-n 2 %s %s", ways[i], job("mlp"));
         loss[i] = number_at(r, "test_loss");

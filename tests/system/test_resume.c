@@ -139,8 +139,9 @@ static void test_ps_sync(void **state)
 static void test_adamw(void **state)
 {
     (void)state;
-    common = WITHOUT_OPTIMIZER "--optimizer=adamw --lr=0.002 --weight-decay=0.02 --lr-schedule=multistep "
-                               "--lr-milestones=1epoch,3epochs";
+    common = WITHOUT_OPTIMIZER
+        "--optimizer=adamw --lr=0.002 --weight-decay=0.02 --decay=weights --lr-schedule=multistep "
+        "--lr-milestones=1epoch,3epochs";
     mode("ring with adamw, direct, then tcp", 2, "--strategy=ring --allreduce=direct",
          "--strategy=ring --transport=tcp");
     mode("ps-sync with adamw, 1 then 3 shards", 2, "--strategy=ps-sync --shards=1",

@@ -38,6 +38,7 @@ static void test_another_run_is_refused(void **state)
     } others[] = {
         {"-n 2 --strategy=ring " COMMON " --seed=2", "seed 1", "has 2"},
         {"-n 2 --strategy=ring " COMMON " --momentum=0.8", "momentum 0.9", "has 0.8"},
+        {"-n 2 --strategy=ring " COMMON " --decay=weights", "decay all", "has weights"},
         {"-n 2 --strategy=ring " COMMON " --lr=0.5", "lr 0.02", "has 0.5"},
         {"-n 2 --strategy=ring " COMMON " --epochs=5", "samples-in-all 412", "has 515"},
         {"-n 2 --strategy=ring " COMMON " --limit-train-samples=102", "samples 103", "has 102"},
