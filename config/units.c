@@ -142,16 +142,6 @@ void eni_format_amount(int64_t amount, char *text_out, size_t bytes)
                           : "");
 }
 
-void eni_format_real(double value, char *text_out, size_t bytes)
-{
-    snprintf(text_out, bytes, "%.0f", value); /* 70, where fewest digits would be 7e+01 */
-    if (fabs(value) < 1e6 && strtod(text_out, NULL) == value) return;
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text_out, bytes, "%.*g", digits, value);
-        if (strtod(text_out, NULL) == value) return;
-    }
-}
-
 void eni_format_duration(int64_t ns, char *text_out, size_t bytes)
 {
     static const struct {

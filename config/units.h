@@ -31,8 +31,7 @@ int eni_parse_amounts(const char *text, int64_t amounts_out[ENI_AMOUNTS_MAX]);
 uint64_t eni_amount_samples(int64_t amount, uint64_t epoch_samples);
 void eni_format_amount(int64_t amount, char *text_out, size_t bytes);
 
-/* The shortest text that reads back as the same value: "0.01", "2.5s". */
-void eni_format_real(double value, char *text_out, size_t bytes);
+/* The shortest text that reads back as the same value: "2.5s". */
 void eni_format_duration(int64_t ns, char *text_out, size_t bytes);
 
 /* "rate:200MB,delay:50us", either alone, or "none": 0 is unlimited, no delay. */

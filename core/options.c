@@ -130,9 +130,10 @@ const en_option *eni_option_find(const en_option *table, const char *key, size_t
     return NULL;
 }
 
-/* The shortest decimal that reads back as the same number. */
-static void print_number(double number, char *text_out, size_t bytes)
+void eni_format_real(double number, char *text_out, size_t bytes)
 {
+    snprintf(text_out, bytes, "%.0f", number); /* 70, where fewest digits would be 7e+01 */
+    if (fabs(number) < 1e6 && strtod(text_out, NULL) == number) return;
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text_out, bytes, "%.*g", digits, number);
         if (strtod(text_out, NULL) == number) return;
@@ -142,9 +143,9 @@ static void print_number(double number, char *text_out, size_t bytes)
 void eni_option_describe(const en_option *option, char *text_out, size_t bytes)
 {
     char value_text[32], min[32], max[32];
-    print_number(option->value, value_text, sizeof value_text);
-    print_number(option->min, min, sizeof min);
-    print_number(option->max, max, sizeof max);
+    eni_format_real(option->value, value_text, sizeof value_text);
+    eni_format_real(option->min, min, sizeof min);
+    eni_format_real(option->max, max, sizeof max);
     switch (option->type) {
     case EN_OPT_TEXT:
         snprintf(text_out, bytes, "text, default '%s'", option->text ? option->text : "");
@@ -154,7 +155,7 @@ void eni_option_describe(const en_option *option, char *text_out, size_t bytes)
         break;
     default:
         snprintf(text_out, bytes, "%s %s .. %s, default %s",
-                 option->type == EN_OPT_INT ? "integer" : "number", min, max, value_text);
+                 option->type == EN_OPT_INT ? "whole number" : "number", min, max, value_text);
     }
 }
 
@@ -270,7 +271,7 @@ static en_status make_canonical(eni_options *options)
     for (uint32_t i = 0; i < options->n; i++) {
         const value *v = &options->values[i];
         char number[32];
-        print_number(v->num, number, sizeof number);
+        eni_format_real(v->num, number, sizeof number);
         const char *text = v->option->type == EN_OPT_TEXT ? v->text : number;
         eni_text_add(options->canonical, bytes, "%s%s=%s", i ? "," : "", v->option->key, text);
     }

@@ -71,7 +71,10 @@ bool eni_parse_bool(const char *text, bool *value_out);
 
 /* ---- */
 
-/* The declared range and default of one option as a person writes it: "integer 0 .. inf, default 3". */
+/* The shortest text that reads back as the same value: "0.01", "70". */
+void eni_format_real(double value, char *text_out, size_t bytes);
+
+/* The declared range and default of one option as a person writes it: "whole number 0 .. inf, default 3". */
 void eni_option_describe(const en_option *option, char *text_out, size_t bytes);
 
 #endif

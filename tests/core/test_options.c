@@ -94,7 +94,7 @@ static void what_is_refused(void **state)
 {
     (void)state;
     refuses("bond=3", "no option bond", "nearest is bound");
-    refuses("bound=2.5", "bound", "integer 0 .. inf, default 3");
+    refuses("bound=2.5", "bound", "whole number 0 .. inf, default 3");
     refuses("bound=-1", "'-1'", "0 .. inf");
     refuses("alpha=2", "'2'", "number -1 .. 1, default 0.1");
     refuses("alpha=nan", "'nan'", "number");

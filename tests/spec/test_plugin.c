@@ -118,7 +118,7 @@ static void all_are_listed(void **state)
     fclose(out);
     assert_non_null(strstr(text, "Ho'13"));
     assert_non_null(strstr(text, "bound"));
-    assert_non_null(strstr(text, "integer 0 .. inf, default 3"));
+    assert_non_null(strstr(text, "whole number 0 .. inf, default 3"));
 }
 
 /* Built with a header whose tables end earlier: what lies behind them here is not theirs. */
