@@ -224,19 +224,23 @@ static void show_machine(const advised *a, FILE *out)
     const eni_cost_machine *m = &a->machine;
     fprintf(out, "Measured on this machine (%d core%s):\n\n", m->cores, m->cores == 1 ? "" : "s");
     fprintf(out,
-            "  compute         %.2f ms a batch of %lld with the %s, %.2f with one on each core,\n"
-            "                  %.2f with two; each time until the slowest is done\n",
+            "  compute         %.2f ms a batch of %lld with the %s,\n"
+            "                  %.2f with one on each core, %.2f with two,\n"
+            "                  each time until the slowest is done\n",
             m->compute_alone * 1e3, (long long)a->config->batch_size, a->config->model,
             m->compute_together * 1e3, m->compute_crowded * 1e3);
     fprintf(out, "  update          %.2f ms for the %.2f MB of weights, in %d bucket%s\n", m->update * 1e3,
             a->bytes * 1e-6, m->nbuckets, m->nbuckets == 1 ? "" : "s");
     fprintf(out, "  copy            one core %.1f GB/s loaded and stored\n", 1e-9 / a->move_one);
     fprintf(out,
-            "  shared memory   alpha %.2f us a flag exchange, beta %.3f ns a byte and core (%.1f GB/s)\n",
+            "  shared memory   alpha %.2f us a flag exchange,\n"
+            "                  beta %.3f ns a byte and core (%.1f GB/s)\n",
             m->flag * 1e6, m->move * 1e9, 1e-9 / m->move);
     fprintf(out, "  TCP             alpha %.1f us a hop, beta %.3f ns a byte (%.2f GB/s)\n",
             m->tcp.alpha * 1e6, m->tcp.beta * 1e9, 1e-9 / m->tcp.beta);
-    fprintf(out, "  server          %.0f us + %.3f ns a byte in shared memory, %.0f us + %.3f ns over TCP\n",
+    fprintf(out,
+            "  server          %.0f us + %.3f ns a byte in shared memory,\n"
+            "                  %.0f us + %.3f ns over TCP\n",
             m->store_shm.alpha * 1e6, m->store_shm.beta * 1e9, m->store_tcp.alpha * 1e6,
             m->store_tcp.beta * 1e9);
 }

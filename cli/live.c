@@ -4,14 +4,14 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "config/units.h"
 #include "core/clock.h"
+#include "report/table.h"
 #include "runtime/net/shaper.h"
 
-enum { BAR = 24, BAR_LEAST = 6, COLUMNS = 80 }; /* COLUMNS: of no terminal */
+enum { BAR = 24, BAR_LEAST = 6 };
 
 void eni_live_network(const eni_config *config, const char *tail)
 {
@@ -33,13 +33,12 @@ void eni_live_init(eni_live *live, int is_quiet)
 
 int eni_live_add(eni_live *live, const char *setting, const char *arm, int runs)
 {
+    if (live->drawn) live->n = live->drawn = 0; /* below what was said since */
     if (live->n == ENI_LIVE_MAX) return -1;
     eni_live_line *l = &live->line[live->n];
+    *l = (eni_live_line){.runs = runs, .accuracy = -1, .loss = NAN};
     snprintf(l->setting, sizeof l->setting, "%s", setting);
     snprintf(l->arm, sizeof l->arm, "%s", arm);
-    l->runs = runs;
-    l->accuracy = -1;
-    l->loss = NAN;
     return live->n++;
 }
 
@@ -49,45 +48,45 @@ static double share_done(const eni_live_line *l, int is_active)
     return ((double)l->runs_done + (part < 1 ? part : 1)) / (double)(l->runs > 0 ? l->runs : 1);
 }
 
-/* Columns of the longest arm: bars stand below one another. */
-static int arm_width(const eni_live *live)
+static int longer(int width, const char *text)
 {
-    size_t widest = 0;
-    for (int i = 0; i < live->n; i++)
-        if (strlen(live->line[i].arm) > widest) widest = strlen(live->line[i].arm);
-    return (int)widest;
+    return (int)strlen(text) > width ? (int)strlen(text) : width;
 }
 
-/* The bar takes what the rest of a full line leaves of the terminal. */
-static int bar_width(const eni_live *live)
-{
-    const int rest = 6 + 1 + arm_width(live) + 1 + 4 + 19 + 12 + 13;
-    struct winsize size;
-    int columns = COLUMNS;
-    if (live->is_tty && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-        columns = size.ws_col;
-    if (columns <= rest + BAR_LEAST) return BAR_LEAST;
-    return columns - rest - 1 < BAR ? columns - rest - 1 : BAR;
-}
-
+/* The bar takes what the rest of a full line leaves of the terminal; a figure for which there is no room is
+ * left out, the test's last. */
 static void draw_line(const eni_live *live, const eni_live_line *l, int is_active, const char *end)
 {
-    char bar[BAR * 3 + 1] = "";
-    const int width = bar_width(live);
+    char bar[BAR * 3 + 1] = "", runs[24], rate[32] = "", loss[32] = "", test[32] = "";
+    const int columns = eni_table_columns(stderr);
+    int setting = 6, arm = 0;
+    for (int i = 0; i < live->n; i++) { /* bars stand below one another */
+        setting = longer(setting, live->line[i].setting);
+        arm = longer(arm, live->line[i].arm);
+    }
+    const int most = columns - 1 - (setting + 2 + BAR_LEAST + 1 + 5);
+    if (arm > most) arm = most > 0 ? most : 0;
+    const int left = columns - 1 - (setting + 1 + arm + 1 + 4 + 19 + 12 + 13);
+    const int width = !live->is_tty || left < BAR_LEAST ? BAR_LEAST : left > BAR ? BAR : left;
     const int filled = (int)(share_done(l, is_active) * width + 0.5);
     for (int i = 0; i < width; i++)
         strcat(bar, i < filled ? "█" : "░");
-    fprintf(stderr, "%-6s %-*s %s %d/%d", l->setting, arm_width(live), l->arm, bar, l->runs_done, l->runs);
-    if (l->now.rate > 0) fprintf(stderr, "  %7.0f samples/s  loss %.3f", l->now.rate, l->now.loss);
+    snprintf(runs, sizeof runs, "%d/%d", l->runs_done, l->runs);
+    if (l->now.rate > 0) snprintf(rate, sizeof rate, "  %7.0f samples/s", l->now.rate);
+    if (l->now.rate > 0) snprintf(loss, sizeof loss, "  loss %.3f", l->now.loss);
     if (l->accuracy >= 0)
-        fprintf(stderr, "  test %.1f %%", l->accuracy * 100);
+        snprintf(test, sizeof test, "  test %.1f %%", l->accuracy * 100);
     else if (!isnan(l->loss))
-        fprintf(stderr, "  test %.3g", l->loss);
-    fputs(end, stderr);
+        snprintf(test, sizeof test, "  test %.3g", l->loss);
+    int room = columns - 1 - (setting + 1 + arm + 1 + width + 1 + (int)(strlen(runs) + strlen(test)));
+    if ((room -= (int)strlen(rate)) < 0) rate[0] = 0;
+    if ((room -= (int)strlen(loss)) < 0) loss[0] = 0;
+    fprintf(stderr, "%-*s %-*.*s %s %s%s%s%s%s", setting, l->setting, arm, arm, l->arm, bar, runs, rate, loss,
+            test, end);
 }
 
-/* A line that is too long all the same is cut by the terminal, not wrapped: the next redraw goes up by lines.
- */
+/* In a terminal that is too narrow for the least of a line it is cut, not wrapped: the next redraw goes up by
+ * lines. */
 static void redraw(eni_live *live)
 {
     if (live->is_quiet || !live->is_tty) return;

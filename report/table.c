@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 /* The bytes of the letter at `text` that stand for a control character (C0, DEL, or C1 as UTF-8), or 0. */
 static size_t control_bytes(const unsigned char *text)
@@ -65,9 +66,33 @@ void eni_table_put(eni_table *table, const char *fmt, ...)
     fputc(0, table->cells);
 }
 
+int eni_table_columns(FILE *out)
+{
+    struct winsize size;
+    return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 10000;
+}
+
+/* The columns before `keys`, and those from `first` to before `last`. */
+static void print_part(const eni_table *table, FILE *out, const size_t *width, size_t gap, size_t keys,
+                       size_t first, size_t last)
+{
+    const char *const end = table->text + table->bytes;
+    size_t col = 0;
+    for (const char *at = table->text; at < end; at += strlen(at) + 1, col = (col + 1) % table->ncols) {
+        const int pad = (int)(width[col] - eni_table_width(at));
+        const bool is_last = col + 1 == last;
+        if (col >= keys && (col < first || col >= last)) continue;
+        if (table->is_right[col]) fprintf(out, "%*s", pad, "");
+        eni_table_text(out, at);
+        const int blanks = is_last ? 0 : table->is_right[col] ? (int)gap : pad + (int)gap;
+        fprintf(out, "%*s%s", blanks, "", is_last ? "\n" : "");
+    }
+}
+
 en_status eni_table_print(eni_table *table, FILE *out)
 {
-    size_t width[ENI_TABLE_COLS] = {0}, col = 0;
+    size_t width[ENI_TABLE_COLS] = {0}, col = 0, all = 0, beside = 0, keys = 0, last;
+    const size_t room = (size_t)eni_table_columns(out);
     if (table->cells == NULL || fclose(table->cells) != 0) {
         free(table->text);
         return EN_ENOMEM;
@@ -75,12 +100,20 @@ en_status eni_table_print(eni_table *table, FILE *out)
     const char *const end = table->text + table->bytes;
     for (const char *at = table->text; at < end; at += strlen(at) + 1, col = (col + 1) % table->ncols)
         if (eni_table_width(at) > width[col]) width[col] = eni_table_width(at);
-    for (const char *at = table->text; at < end; at += strlen(at) + 1, col = (col + 1) % table->ncols) {
-        const int pad = (int)(width[col] - eni_table_width(at));
-        const bool is_last = col + 1 == table->ncols;
-        if (table->is_right[col]) fprintf(out, "%*s", pad, "");
-        eni_table_text(out, at);
-        fprintf(out, "%*s%s", is_last ? 0 : table->is_right[col] ? 2 : pad + 2, "", is_last ? "\n" : "");
+    for (size_t c = 0; c < table->ncols; c++)
+        all += width[c] + 2;
+    const size_t gap = all - 2 > room ? 1 : 2;
+    while (keys < table->ncols && (keys == 0 || !table->is_right[keys])) /* up to the first number */
+        keys++;
+    if (keys == table->ncols) keys = table->ncols > 1; /* none */
+    for (size_t c = 0; c < keys; c++)
+        beside += width[c] + gap;
+    for (size_t first = keys; first < table->ncols; first = last) {
+        size_t used = beside + width[first];
+        for (last = first + 1; last < table->ncols && used + gap + width[last] <= room; last++)
+            used += gap + width[last];
+        if (first > keys) fputc('\n', out);
+        print_part(table, out, width, gap, keys, first, last);
     }
     free(table->text);
     return EN_OK;

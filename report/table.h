@@ -22,10 +22,14 @@ typedef struct eni_table {
 void eni_table_begin(eni_table *table, const char *heads);
 void eni_table_put(eni_table *table, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Prints it with two blanks between columns and none at a line's end, and frees it. Widths count what a
- * terminal shows (UTF-8 letters, not bytes; double-width signs are not expected). Control characters, which a
- * terminal would obey, are shown as '?'. EN_ENOMEM. */
+/* Prints it with two blanks between columns and none at a line's end, and frees it. Where `out` is a terminal
+ * that is too narrow, one blank has to do, and columns that still have no room follow below, beside the texts
+ * that the rows begin with. Widths count what a terminal shows (UTF-8 letters, not bytes; double-width signs
+ * are not expected). Control characters, which a terminal would obey, are shown as '?'. EN_ENOMEM. */
 en_status eni_table_print(eni_table *table, FILE *out);
+
+/* Columns of the terminal that `out` is; a great many where it is none. */
+int eni_table_columns(FILE *out);
 
 /* Prints one text without control characters. */
 void eni_table_text(FILE *out, const char *text);

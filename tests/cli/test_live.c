@@ -128,6 +128,42 @@ static void test_redrawn_on_a_terminal(void **state)
     assert_in_range(widest(said), 60, 71);
 }
 
+static void compare_long_names(void)
+{
+    static eni_live live;
+    const eni_launch_progress half = {.samples = 500, .total = 1000, .rate = 54321, .loss = 0.125};
+    eni_live_init(&live, 0);
+    for (int i = 0; i < 2; i++) { /* the second block stands below what was said after the first */
+        const int line = eni_live_add(&live, "even", "./examples/localsgd.so:period=10", 1);
+        eni_live_begin(&live, line);
+        eni_live_progress(&live, &half);
+        live.drawn_ns = 0;
+        eni_live_progress(&live, &half);
+        eni_live_end(&live, 54321, 0.775, 0.6);
+        if (i == 0) fputs("\nAs predicted\n", stderr);
+    }
+}
+
+/* The terminal would put the end of a line that is too long over its last column: "loss 0.1%". */
+static void test_figures_without_room_are_left_out(void **state)
+{
+    (void)state;
+    int master, slave;
+    const struct winsize size = {.ws_row = 24, .ws_col = 72};
+    if (openpty(&master, &slave, NULL, NULL, &size) != 0) skip();
+    int keep = dup(slave);
+    hear(slave, master, compare_long_names);
+    close(keep);
+    assert_in_range(widest(said), 60, 71);
+    assert_non_null(strstr(said, "  54321 samples/s"));
+    assert_non_null(strstr(said, "1/1  test 77.5 %"));
+    assert_null(strstr(said, "loss"));
+    assert_null(strstr(said, "2/1"));
+    const char *second = strstr(said, "As predicted");
+    assert_non_null(second);
+    assert_true(strstr(second, "even") < strstr(second, "\033[1A")); /* drawn before it is drawn again */
+}
+
 static void test_too_many_lines(void **state)
 {
     (void)state;
@@ -149,6 +185,7 @@ int main(void)
         cmocka_unit_test(test_a_line_per_finished_run),
         cmocka_unit_test(test_quiet),
         cmocka_unit_test(test_redrawn_on_a_terminal),
+        cmocka_unit_test(test_figures_without_room_are_left_out),
         cmocka_unit_test(test_too_many_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

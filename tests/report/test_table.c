@@ -1,5 +1,6 @@
 /* test_table.c - columns line up by letters, not bytes; terminals get no control characters; numbers group.
  */
+#include <pty.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -36,6 +39,35 @@ static void columns_line_up(void **state)
                               "grün  14,900\n"
                               "x          7\n");
     free(text);
+}
+
+/* In a terminal of `columns`. */
+static void in_a_terminal(unsigned short columns, const char *expected)
+{
+    const struct winsize size = {.ws_row = 24, .ws_col = columns};
+    char said[512];
+    eni_table table;
+    int master, slave;
+    if (openpty(&master, &slave, NULL, NULL, &size) != 0) skip(); /* no /dev/pts here */
+    FILE *out = fdopen(slave, "w");
+    eni_table_begin(&table, "name|>alpha|>beta|note");
+    for (int i = 0; i < 4; i++)
+        eni_table_put(&table, "%s", ((const char *const[]){"ring", "1", "22", "fast"})[i]);
+    assert_int_equal(eni_table_print(&table, out), EN_OK);
+    fflush(out);
+    const ssize_t n = read(master, said, sizeof said - 1);
+    said[n > 0 ? n : 0] = 0;
+    assert_string_equal(said, expected);
+    fclose(out);
+    close(master);
+}
+
+static void a_narrow_terminal_gets_the_last_columns_below(void **state)
+{
+    (void)state;
+    in_a_terminal(23, "name  alpha  beta  note\r\nring      1    22  fast\r\n");
+    in_a_terminal(22, "name alpha beta note\r\nring     1   22 fast\r\n");
+    in_a_terminal(16, "name alpha beta\r\nring     1   22\r\n\r\nname note\r\nring fast\r\n");
 }
 
 static void control_characters_do_not_reach_the_terminal(void **state)
@@ -69,6 +101,7 @@ static void numbers_group_in_threes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(columns_line_up),
+                                       cmocka_unit_test(a_narrow_terminal_gets_the_last_columns_below),
                                        cmocka_unit_test(control_characters_do_not_reach_the_terminal),
                                        cmocka_unit_test(numbers_group_in_threes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
