@@ -52,7 +52,7 @@ static en_status end_hook(eni_host *host, en_status st)
     if (st != EN_OK && !is_said) {
         char place[160];
         eni_host_place(host, place, sizeof place);
-        eni_error("host", "%s failed: %d, %s", place, st, en_status_str(st));
+        eni_error("host", "%s failed: %s (status %d)", place, en_status_str(st), st);
     }
     host->hook.place.hook = NULL;
     return host->hook.verdict != EN_OK ? host->hook.verdict : st;

@@ -34,24 +34,26 @@ static en_status check(const eni_sim_config *c)
 {
     const char *why = NULL;
     if (c->nranks < 1 || c->nranks > ENI_MEAN_MAX)
-        why = "the number of ranks is not in 1 .. 1024";
+        why = "a run has 1 to 1024 ranks";
     else if (c->nshards < 1 || c->nshards > 1024)
-        why = "the number of shards is not in 1 .. 1024";
+        why = "there are 1 to 1024 shards";
     else if (c->local_size < 1 || c->nranks % c->local_size != 0)
-        why = "local_size does not divide the number of ranks";
+        why = "the ranks of a host do not divide all ranks";
     else if (c->accumulate < 1 || c->accumulate > ENI_MEAN_MAX)
-        why = "accumulate is not in 1 .. 1024";
+        why = "a step has 1 to 1024 micro-batches";
     else if (c->accumulate > 1 && !is_alone(c))
-        why = "accumulate is for one rank without a store";
+        why = "several micro-batches a step are for one rank without a store";
     else if (c->faults &&
              (c->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != EN_STORE_ON_SERVERS)
-        why = "fault injection is for strategies with a store on servers";
+        why = "faults are for strategies with a store on servers (EN_STORE_ON_SERVERS): without one a lost "
+              "message or rank ends the run";
     else if (c->compute.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
         why = "a time or a rate is negative";
     if (why == NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "sim",
-                    "cannot run %d ranks, %d shards, local_size %d, accumulate %" PRIu64 ": %s", c->nranks,
-                    c->nshards, c->local_size, c->accumulate, why);
+                    "cannot simulate %s with %d ranks, %d of them a host, %d shards and %" PRIu64
+                    " micro-batches a step: %s",
+                    c->strategy->name, c->nranks, c->local_size, c->nshards, c->accumulate, why);
 }
 
 /* The configuration with its defaults filled in. */

@@ -250,7 +250,9 @@ void eni_sim_rank_body(void *rank_)
     eni_sim_rank *rank = rank_;
     rank->status = train(rank);
     if (rank->status == EN_ESTOP) rank->status = EN_OK; /* the end of the budget, passed up */
-    if (rank->status != EN_OK && rank->sim->status == EN_OK)
+    /* All else has been said, hook by hook. */
+    const bool is_said = rank->status != EN_ENOMEM && rank->status != EN_EPEER && rank->status != EN_EINTR;
+    if (!is_said && rank->sim->status == EN_OK)
         eni_error("rank", "strategy %s failed on rank %d in step %" PRIu64 ": %s",
                   rank->sim->config->strategy->name, rank->world.rank, rank->step,
                   en_status_str(rank->status));

@@ -363,8 +363,8 @@ static void test_failures_are_named_once(void **state)
     in_submit = return_it;
     returned = EN_EUNSUPPORTED;
     assert_int_equal(run_step(), EN_EUNSUPPORTED);
-    assert_string_equal(said, "submit of bad (rank 2, step 7, bucket 1) failed: 14, "
-                              "this device, host or build cannot do that");
+    assert_string_equal(said, "submit of bad (rank 2, step 7, bucket 1) failed: "
+                              "this device, host or build cannot do that (status 14)");
     assert_int_equal(errors, 1);
     /* The budget is the host's to end: a strategy that says so would end the run as if all were well. */
     returned = EN_ESTOP;

@@ -41,7 +41,7 @@ static void test_in_a_worker(void **state)
         {6, "submit of misuse (rank 1, step 2, bucket 0)", "the word 77"},
         {7, "submit of misuse (rank 1, step 2, bucket 0)", "not the host's"},
         {8, "submit of misuse (rank 1, step 2, bucket 0)", "without a key"},
-        {10, "submit of misuse (rank 1, step 2, bucket 0) failed: 14", "cannot do that"}};
+        {10, "submit of misuse (rank 1, step 2, bucket 0) failed: ", "cannot do that"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         expect(PLUGIN, &all[i]);
     json_decref(train(WITHIN, "-n 2 --device=ref --model=toy --steps=5 --strategy=" PLUGIN ":deed=9"));
