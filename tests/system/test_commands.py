@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What README.md, docs/*.md and examples/README.md tell a reader to type works, in an installed tree or beside build/.
+"""What README.md, docs/*.md, examples/README.md, CONTRIBUTING.md and bench/README.md tell a reader to type works, in an
+installed tree or beside build/.
 
     test_commands.py SOURCE BUILD
 
@@ -21,7 +22,7 @@ import tempfile
 
 CUT = 40  # images, and samples between two checkpoints, are so many times fewer
 NOT_RUN = {  # a regular expression of commands: why they are not run here
-    r"^make |^bench/|^build/bench/|^bench_|^for p in .*bench_": "minutes: builds, tests or benchmarks of their own",
+    r"^make |^bench/(?!run.py --list)|^build/bench/|^bench_|^for p in .*bench_": "minutes: builds, tests or benchmarks of their own",
     r"^tests/gpu/|--device=cuda|^entrain gpus|^build/entrain gpus": "a GPU: tests with the label gpu",
     r"^torchrun|^mpirun|^srun|sbatch |^build/psd --strategy=ps-sync --world-size=2 &$":
         "a launcher: system_torchrun, system_mpirun, system_slurm",
@@ -35,8 +36,8 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
 }
 FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_addr --master_port --max_restarts --logdir
     --nodes --ntasks-per-node --fake --deps --list --gpus --ps-lite --torch --python --build --source --trace --page --write
-    --only --repeat --algorithm --bytes --then-step --hosts --plot --minutes --optimizers
-    --contract --what --cflags --libs --size --test --cells --nproc-per-node""".split())
+    --only --repeat --algorithm --bytes --then-step --hosts --plot --minutes --optimizers --op
+    --contract --mxnet --at-once --what --cflags --libs --size --test --cells --nproc-per-node""".split())
 OURS = ("make cc bench tests tools build entrain psd worker torchrun mpirun srun scp git cmake cd for python3 sudo "
         "examples").split()
 CUTS = {"run": "--data-dir={set}", "compare": "--data-dir={set}", "eval": "--data-dir={set}",
@@ -155,6 +156,7 @@ def run_page(page, source, build, top, seen):
     here.mkdir()
     (here / "build").symlink_to(build)
     (here / "include").symlink_to(source / "include")
+    (here / "bench").symlink_to(source / "bench")
     (here / "FOLDER").symlink_to(top / "set")  # as pages call a data set of the reader's own
     shutil.copytree(source / "examples", here / "examples", ignore=shutil.ignore_patterns("*.so"))
     for number, lines in blocks(page):
@@ -194,7 +196,7 @@ def check_flags(pages, build):
         for number, line in enumerate(page.read_text().splitlines(), 1):
             for flag in re.findall(r"(?<![\w-])--([a-z][a-z_-]*[a-z])", re.sub(r"--\w+-->", "", line)):
                 if flag.replace("_", "-") not in known and "--" + flag not in FOREIGN:
-                    bad.append(f"{page.name}:{number}: --{flag} is in no --help")
+                    bad.append(f"{page.parent.name}/{page.name}:{number}: --{flag} is in no --help")
             bad += [f"{page.name}:{number}: make {target}: the Makefile has no such target"
                     for target in re.findall(r"(?:^|`)make ([a-z]+)", line) if target not in targets]
     return bad
@@ -204,7 +206,7 @@ def check_installed(source, top):
     """What is installed is enough for both examples, by pkg-config and by make."""
     prefix, work = top / "prefix", top / "outside"
     shutil.copytree(prefix / "share/doc/entrain/examples", work)
-    for part in ("README.md", "docs/write-a-strategy.md", "examples/Makefile"):
+    for part in ("README.md", "docs/write-a-strategy.md", "examples/Makefile", "strategies/ps.c", "tools/img2idx.py"):
         assert (prefix / "share/doc/entrain" / part).exists(), f"{part} is not installed"
     env = installed(prefix)
     for line in ("cc $(pkg-config --cflags --libs entrain) kv_mean.c -o kv_mean && rm kv_mean", "make all",
@@ -214,16 +216,34 @@ def check_installed(source, top):
         assert done.returncode == 0, f"{line}: {done.stdout[-500:]}{done.stderr}"
 
 
+def check_plugins(source, top):
+    """The C of a page is a plugin: README's as it stands, the pieces of write-a-strategy one after the other, which
+    are the example."""
+    prefix, said = top / "prefix", {}
+    for name, ends_at, options in (("README.md", "## Then", ""), ("docs/write-a-strategy.md", "## The other half", ":period=8"),
+                                   ("examples/localsgd.c", None, ":period=8")):
+        text = (source / name).read_text()
+        if ends_at:
+            text = "".join(re.findall(r"```c\n(.*?)```", text.split(ends_at)[0], re.S))
+        (top / "piece.c").write_text('#include "entrain/strategy.h"\n' + text)
+        subprocess.run(["cc", "-shared", "-fPIC", f"-I{prefix}/include", "piece.c", "-o", "piece.so"], cwd=top, check=True)
+        said[name] = subprocess.run(["entrain", "sim", f"--strategy=./piece.so{options}", "--steps=20"], cwd=top, check=True,
+                                    env=installed(prefix), stdout=subprocess.PIPE, text=True).stdout
+    assert said["docs/write-a-strategy.md"] == said["examples/localsgd.c"], said
+
+
 def main(source, build):
     if not shutil.which("cc"):
         print("SKIP: there is no C compiler to build the examples with")
         return 77
-    pages = [source / "README.md", source / "examples/README.md", *sorted((source / "docs").glob("*.md"))]
+    pages = [source / name for name in ("README.md", "examples/README.md", "CONTRIBUTING.md", "bench/README.md")]
+    pages += sorted((source / "docs").glob("*.md"))
     with tempfile.TemporaryDirectory() as folder:
         top = pathlib.Path(folder)
         subprocess.run(["cmake", "--install", build, "--prefix", top / "prefix"], check=True, stdout=subprocess.DEVNULL)
         if shutil.which("pkg-config"):
             check_installed(source, top)
+        check_plugins(source, top)
         make_set(top / "set")
         bad, ran, seen = check_flags(pages, build), 0, set()
         for page in pages:
