@@ -8,7 +8,7 @@
 
 #include "config/units.h"
 #include "core/clock.h"
-#include "report/table.h"
+#include "core/log.h"
 #include "runtime/net/shaper.h"
 
 enum { BAR = 24, BAR_LEAST = 6 };
@@ -58,7 +58,7 @@ static int longer(int width, const char *text)
 static void draw_line(const eni_live *live, const eni_live_line *l, int is_active, const char *end)
 {
     char bar[BAR * 3 + 1] = "", runs[24], rate[32] = "", loss[32] = "", test[32] = "";
-    const int columns = eni_table_columns(stderr);
+    const int columns = eni_terminal_columns(stderr);
     int setting = 6, arm = 0;
     for (int i = 0; i < live->n; i++) { /* bars stand below one another */
         setting = longer(setting, live->line[i].setting);

@@ -3,7 +3,8 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "core/log.h"
 
 enum { LEVEL_AT = 13 }; /* behind "12:00:01.123 " */
 
@@ -50,15 +51,6 @@ static bool was_said(eni_relay *relay, const char *cause)
     return false;
 }
 
-/* One write(2): lines of several processes must not mix. */
-static void print(const char *line)
-{
-    char text[ENI_RELAY_LINE + 1];
-    const int n = snprintf(text, sizeof text, "%s\n", line);
-    ssize_t ignored = write(STDERR_FILENO, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
-    (void)ignored;
-}
-
 bool eni_relay_take(eni_relay *relay, const char *line)
 {
     char subsystem[64];
@@ -73,7 +65,7 @@ bool eni_relay_take(eni_relay *relay, const char *line)
     if (is_of_the_end && !relay->is_open && relay->nheld < ENI_RELAY_HELD)
         snprintf(relay->held[relay->nheld++], ENI_RELAY_LINE, "%s", line);
     else if (!was_said(relay, cause_in(text)))
-        print(shown);
+        eni_log_print(shown);
     return true;
 }
 
@@ -86,7 +78,7 @@ void eni_relay_open(eni_relay *relay, const char *failure, bool is_quiet)
     if (end != NULL) snprintf(relay->failed, sizeof relay->failed, "%.*s", (int)(end + 2 - failure), failure);
     for (unsigned i = 0; i < relay->nheld; i++) {
         const char *shown = parse(relay->held[i], subsystem, &text);
-        if (shown != NULL && !is_quiet && !was_said(relay, cause_in(text))) print(shown);
+        if (shown != NULL && !is_quiet && !was_said(relay, cause_in(text))) eni_log_print(shown);
     }
     relay->nheld = 0;
 }

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -49,15 +50,27 @@ void eni_log_set_launcher(int fd)
 }
 
 /* Shorter than PIPE_BUF: the pipe takes all of it or nothing. */
-static int tell_launcher(const char *subsystem, const char *line, int bytes, int text_at)
+static int tell_launcher(const char *subsystem, const char *line, int text_at)
 {
     char told[1500];
-    const int n = snprintf(told, sizeof told, "log %d %.60s %.*s", text_at, subsystem, bytes, line);
+    const int n = snprintf(told, sizeof told, "log %d %.60s %s\n", text_at, subsystem, line);
     return write(log_state.launcher_fd, told, (size_t)n) == n;
 }
 
-/* One write(2) per line, so that lines of several processes on one terminal do not mix. Which part of the
- * program speaks is for those who debug it. */
+void eni_log_print(const char *line)
+{
+    char text[1500];
+    const char *clear = isatty(STDERR_FILENO) ? "\r\033[K" : "";
+    int n = snprintf(text, sizeof text, "%s%s\n", clear, line);
+    if (n >= (int)sizeof text) {
+        n = (int)sizeof text - 1;
+        text[n - 1] = '\n';
+    }
+    ssize_t ignored = write(STDERR_FILENO, text, (size_t)n);
+    (void)ignored;
+}
+
+/* Which part of the program speaks is for those who debug it. */
 static void write_line(int level, const char *subsystem, const char *text)
 {
     struct timespec now;
@@ -72,14 +85,8 @@ static void write_line(int level, const char *subsystem, const char *text)
                      has_subsystem && log_state.who[0] != 0 ? " " : "", has_subsystem ? subsystem : "",
                      has_subsystem || log_state.who[0] != 0 ? ": " : "");
     const int text_at = n;
-    n += snprintf(line + n, sizeof line - (size_t)n, "%s\n", text);
-    if (n >= (int)sizeof line) {
-        n = (int)sizeof line - 1;
-        line[n - 1] = '\n';
-    }
-    if (is_told && tell_launcher(subsystem, line, n, text_at)) return;
-    ssize_t ignored = write(STDERR_FILENO, line, (size_t)n);
-    (void)ignored;
+    snprintf(line + n, sizeof line - (size_t)n, "%s", text);
+    if (!is_told || !tell_launcher(subsystem, line, text_at)) eni_log_print(line);
 }
 
 static void keep_error(const char *text)
@@ -135,6 +142,12 @@ static int may_write(eni_log_limit *limit, uint64_t *held_out)
     }
     *held_out = atomic_exchange(&limit->held, 0);
     return 1;
+}
+
+int eni_terminal_columns(FILE *out)
+{
+    struct winsize size;
+    return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 10000;
 }
 
 void eni_log_every(eni_log_limit *limit, int level, const char *subsystem, const char *fmt, ...)

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum { ENI_LOG_ERROR, ENI_LOG_WARN, ENI_LOG_INFO, ENI_LOG_DEBUG, ENI_LOG_TRACE };
 
@@ -35,6 +36,13 @@ void eni_log_set_launcher(int fd);
  * processes when this one gives up. Whatever the level and the sink. Returns 0, and "", when there was none;
  * any thread. */
 int eni_log_last_error(char *text_out, size_t bytes);
+
+/* One line to stderr by one write(2), so that lines of several processes do not mix; on a terminal it takes the
+ * place of the bar that may stand there. */
+void eni_log_print(const char *line);
+
+/* Columns of the terminal that `out` is; a great many where it is none. */
+int eni_terminal_columns(FILE *out);
 
 void eni_log(int level, const char *subsystem, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

@@ -123,7 +123,7 @@ en_status eni_recorder_close(eni_recorder *recorder)
 
 /* ---- the bar; the plain line is the form that PyTorch's MNIST example made familiar ---- */
 
-enum { BAR_WIDTH = 20 }; /* the line fits into 80 columns: a longer one would not be overwritten */
+enum { BAR_WIDTH = 20, BESIDE = 58 }; /* a line that is wider than the terminal would not be overwritten */
 
 void eni_bar_begin(eni_bar *bar)
 {
@@ -145,8 +145,9 @@ static void draw_bar(const eni_bar *bar, uint64_t samples, float loss, double ra
     char drawn[BAR_WIDTH * 3 + 1] = "", left[32];
     double done = bar->total > 0 ? (double)samples / (double)bar->total : 1;
     if (done > 1) done = 1;
-    for (int i = 0; i < BAR_WIDTH; i++)
-        strcat(drawn, i < (int)(done * BAR_WIDTH) ? "█" : "░");
+    const int room = eni_terminal_columns(stderr) - BESIDE, width = room < BAR_WIDTH ? room : BAR_WIDTH;
+    for (int i = 0; i < width; i++)
+        strcat(drawn, i < (int)(done * width) ? "█" : "░");
     format_left(rate > 0 ? (1 - done) * (double)bar->total / rate : 0, left);
     fprintf(stderr, "\r%s %3.0f %%  %8.0f samples/s  loss %.4f  %s left \033[K", drawn, done * 100, rate,
             (double)loss, left);

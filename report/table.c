@@ -5,7 +5,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
+
+#include "core/log.h"
 
 /* The bytes of the letter at `text` that stand for a control character (C0, DEL, or C1 as UTF-8), or 0. */
 static size_t control_bytes(const unsigned char *text)
@@ -66,12 +67,6 @@ void eni_table_put(eni_table *table, const char *fmt, ...)
     fputc(0, table->cells);
 }
 
-int eni_table_columns(FILE *out)
-{
-    struct winsize size;
-    return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 10000;
-}
-
 /* The columns before `keys`, and those from `first` to before `last`. */
 static void print_part(const eni_table *table, FILE *out, const size_t *width, size_t gap, size_t keys,
                        size_t first, size_t last)
@@ -92,7 +87,7 @@ static void print_part(const eni_table *table, FILE *out, const size_t *width, s
 en_status eni_table_print(eni_table *table, FILE *out)
 {
     size_t width[ENI_TABLE_COLS] = {0}, col = 0, all = 0, beside = 0, keys = 0, last;
-    const size_t room = (size_t)eni_table_columns(out);
+    const size_t room = (size_t)eni_terminal_columns(out);
     if (table->cells == NULL || fclose(table->cells) != 0) {
         free(table->text);
         return EN_ENOMEM;

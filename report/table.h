@@ -28,9 +28,6 @@ void eni_table_put(eni_table *table, const char *fmt, ...) __attribute__((format
  * are not expected). Control characters, which a terminal would obey, are shown as '?'. EN_ENOMEM. */
 en_status eni_table_print(eni_table *table, FILE *out);
 
-/* Columns of the terminal that `out` is; a great many where it is none. */
-int eni_table_columns(FILE *out);
-
 /* Prints one text without control characters. */
 void eni_table_text(FILE *out, const char *text);
 

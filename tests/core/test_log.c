@@ -1,6 +1,7 @@
 /* test_log.c - levels, the sink, and one write(2) per line. */
 #include "core/log.h"
 
+#include <pty.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -99,6 +100,27 @@ static void test_one_write_per_line(void **state)
     assert_string_equal(second + strlen("00:00:00.000 "), "E gone\n");
 }
 
+/* The bar of a run that a line interrupts would stand in front of it. */
+static void test_a_line_takes_the_place_of_a_bar(void **state)
+{
+    (void)state;
+    char said[256];
+    int master, slave;
+    if (openpty(&master, &slave, NULL, NULL, NULL) != 0) skip(); /* no /dev/pts here */
+    const int saved = dup(STDERR_FILENO);
+    dup2(slave, STDERR_FILENO);
+    eni_error("member", "rank 1 died");
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    const ssize_t n = read(master, said, sizeof said - 1);
+    close(slave);
+    close(master);
+    assert_true(n > 0);
+    said[n] = 0;
+    assert_memory_equal(said, "\r\033[K", 4);
+    assert_non_null(strstr(said, "rank 1 died\r\n"));
+}
+
 /* Longer than any buffer: cut, but still one line with its end. */
 static void test_long_line_keeps_its_newline(void **state)
 {
@@ -149,6 +171,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sink_hears_what_the_level_lets_through),
         cmocka_unit_test(test_one_write_per_line),
+        cmocka_unit_test(test_a_line_takes_the_place_of_a_bar),
         cmocka_unit_test(test_long_line_keeps_its_newline),
         cmocka_unit_test(test_many_lines_of_one_kind_are_few),
     };
