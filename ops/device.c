@@ -76,7 +76,7 @@ static const char *remedy(const char *name)
 }
 
 /* Why the loader said no. It names the library that it misses; where that comes from, we know. */
-static void log_not_loaded(const char *text)
+static void log_not_loaded(const char *name, const char *text)
 {
     static const struct {
         const char *library, *remedy;
@@ -91,10 +91,10 @@ static void log_not_loaded(const char *text)
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strstr(text, known[i].library)) {
-            eni_error("device", "loading failed: %s; %s", text, known[i].remedy);
+            eni_error("device", "device %s cannot be loaded: %s; %s", name, text, known[i].remedy);
             return;
         }
-    eni_error("device", "loading failed: %s", text);
+    eni_error("device", "device %s cannot be loaded: %s", name, text);
 }
 
 /* The version check comes before any other field of the table is believed. */
@@ -132,7 +132,7 @@ static en_status load(const char *name, const char *plugin_dir, const en_device 
     EN_TRY(eni_elf_check(path, &words));
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
-        log_not_loaded(dlerror());
+        log_not_loaded(name, dlerror());
         return EN_EUNSUPPORTED;
     }
     en_device_entry_fn entry;

@@ -17,7 +17,7 @@
 en_status eni_dnnl_check(dnnl_status_t status, const char *what)
 {
     if (status == dnnl_success) return EN_OK;
-    eni_error("dnnl", "%.60s: %s", what, dnnl_status2str(status));
+    eni_error("dnnl", "oneDNN failed in %.60s: %s", what, dnnl_status2str(status));
     if (status == dnnl_out_of_memory) return EN_ENOMEM;
     return status == dnnl_unimplemented ? EN_EUNSUPPORTED : EN_EBUG;
 }

@@ -99,17 +99,18 @@ static en_status take_vector(eni_client *client, const eni_packet *packet)
     const int is_read_there = client->is_mapped && in_slot == ENI_SLOT_PARAM,
               was_left_there = (h->flags & ENI_FLAG_MAPPED) != 0;
     if (h->bytes != c->count * sizeof(float))
-        return eni_fail(EN_EPROTO, "client", "shard %u sent %llu bytes for a partition of %llu", h->shard,
-                        (unsigned long long)h->bytes, (unsigned long long)(c->count * sizeof(float)));
+        return eni_fail(
+            EN_EPROTO, "client", "shard %u of psd sent %llu bytes of bucket %u, its part has %llu", h->shard,
+            (unsigned long long)h->bytes, h->bucket, (unsigned long long)(c->count * sizeof(float)));
     if (is_in_arena && (!client->wire.is_shared || (!was_left_there && h->slot != into)))
-        return eni_fail(EN_EPROTO, "client", "shard %u answered through shared memory that it was not given",
-                        h->shard);
+        return eni_fail(EN_EPROTO, "client",
+                        "shard %u of psd answered through shared memory that it was not given", h->shard);
     if (is_read_there != was_left_there)
-        return eni_fail(EN_EPROTO, "client", "shard %u %s", h->shard,
+        return eni_fail(EN_EPROTO, "client", "shard %u of psd %s", h->shard,
                         was_left_there
-                            ? "says that its weights are mapped here, which they are not"
-                            : "copied what is mapped here: does the store of a strategy with EN_ROUNDS "
-                              "answer with something else than its weights?");
+                            ? "says that this rank reads its weights in place, which it does not"
+                            : "sent a copy of weights that this rank reads in place: with EN_ROUNDS "
+                              "on_pull answers EN_REPLY_WEIGHTS or EN_HOLD");
     if (!is_in_arena && in_slot != ENI_SLOT_NONE)
         memcpy(address_of(client, in_slot, h->bucket, c), packet->payload, h->bytes);
     client->counters.payload_received += h->bytes;
@@ -285,11 +286,13 @@ static en_status start_thread(eni_client *client)
     pthread_mutex_init(&client->lock, NULL);
     pthread_cond_init(&client->stop, NULL);
     client->has_thread = 1;
-    if (pthread_create(&client->thread, NULL, run_thread, client) == 0) return EN_OK;
+    const int error = pthread_create(&client->thread, NULL, run_thread, client);
+    if (error == 0) return EN_OK;
     client->has_thread = 0;
     pthread_cond_destroy(&client->stop);
     pthread_mutex_destroy(&client->lock);
-    return eni_fail(EN_EIO, "client", "cannot start the thread that watches for psd's return");
+    return eni_fail(EN_EIO, "client", "cannot start the thread that watches for psd's return: %s",
+                    strerror(error));
 }
 
 static void stop_thread(eni_client *client)
@@ -311,8 +314,8 @@ static void warn_of_loss(eni_client *client)
 {
     if (!client->has_warned)
         eni_warn("client",
-                 "psd has not got its state onto its disk for a while: not all calls since then are "
-                 "kept, and if psd is lost now it cannot come back");
+                 "psd has not saved its state for so long that calls since then are no longer kept: if it is "
+                 "lost now it cannot come back; see whether its disk (--state) has room");
     client->has_warned = 1;
 }
 
@@ -342,7 +345,7 @@ static en_status call(eni_client *client, const eni_header *header, uint32_t buc
 {
     bucket_call *waiting = &client->calls[bucket];
     if (waiting->pending > 0)
-        return eni_fail(EN_EBUG, "client", "bucket %u already has a call in progress", bucket);
+        return eni_fail(EN_EBUG, "client", "bucket %u has a call in progress: wait for it first", bucket);
     EN_TRY(reconnect(client));
     waiting->in_slot = in_slot;
     for (int k = 0; k < client->shards; k++) {
@@ -410,7 +413,9 @@ static en_status finish(eni_client *client)
         EN_TRY(wait_more(client));
         /* With `keep` psd may be away, which alive() bounds, or wait for a slow disk. */
         if (client->config.keep == 0 && eni_now_ns() > deadline)
-            return eni_fail(EN_ETIMEOUT, "client", "%d of %d shards of psd answered in time",
+            return eni_fail(EN_ETIMEOUT, "client",
+                            "only %d of %d shards of psd said goodbye within 60 s: is its host busy, or its "
+                            "network down?",
                             goodbyes(client), client->shards);
     }
     return EN_OK;
@@ -555,11 +560,13 @@ en_status eni_endpoints_find(const eni_peer *psd, uint32_t epoch, const char *ho
                                      .servers = host_id != NULL ? servers : 0,
                                      .state_every = every == NULL ? 0 : strtoull(every, NULL, 10)};
     if (endpoints_out->shards == 0 || servers == 0)
-        return eni_fail(EN_EPROTO, "endpoints", "the leader at %s is no psd: it named no shards", psd->host);
+        return eni_fail(EN_EPROTO, "endpoints",
+                        "the leader at %s is no psd: give the address that psd prints", psd->host);
     for (int k = 0; k < endpoints_out->shards; k++) {
         endpoints_out->tcp[k] = find_text(psd, "lane", k);
         if (endpoints_out->tcp[k] != NULL) continue;
-        return eni_fail(EN_EPROTO, "endpoints", "psd did not name its shard.%d", k);
+        return eni_fail(EN_EPROTO, "endpoints",
+                        "psd did not say where its shard %d listens: is it of this version?", k);
     }
     for (int s = 0; s < endpoints_out->servers; s++) {
         const char *at = find_text(psd, "host-id", s);

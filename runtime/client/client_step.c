@@ -160,7 +160,8 @@ static en_status on_call(eni_client_state *state, const eni_client_event *event,
     eni_client_partition *c = eni_client_partition_at(state, event->bucket, event->shard);
     eni_header header = *event->message;
     if (c->in_flight)
-        return eni_fail(EN_EBUG, "client", "bucket %u already has a call in progress", event->bucket);
+        return eni_fail(EN_EBUG, "client", "bucket %u has a call in progress: wait for it first",
+                        event->bucket);
     header.rank = state->rank;
     header.incarnation = state->incarnation;
     header.dtype = ENI_DTYPE_F32;
@@ -330,8 +331,8 @@ static en_status on_reply(eni_client_state *state, const eni_header *h, eni_clie
 {
     eni_client_partition *c = partition_of(state, h);
     if (c == NULL)
-        return eni_fail(EN_EPROTO, "client", "shard %u answered for bucket %u of %u", h->shard, h->bucket,
-                        state->nbuckets);
+        return eni_fail(EN_EPROTO, "client", "shard %u of psd answered for bucket %u, and there are %u",
+                        h->shard, h->bucket, state->nbuckets);
     if (h->epoch != state->shards[h->shard].epoch) return EN_OK; /* of the previous incarnation */
     const int is_awaited = c->in_flight && h->seq == c->awaited;
     if (c->replay != NULL) {
@@ -351,7 +352,8 @@ static en_status on_reply(eni_client_state *state, const eni_header *h, eni_clie
 static en_status on_goodbye(eni_client_state *state, const eni_header *h)
 {
     if (!is_known(state, h->shard))
-        return eni_fail(EN_EPROTO, "client", "shard %u of %d said goodbye", h->shard, state->nshards);
+        return eni_fail(EN_EPROTO, "client", "shard %u of psd said goodbye, and it has %d", h->shard,
+                        state->nshards);
     eni_client_shard *s = &state->shards[h->shard];
     if (h->epoch != s->epoch) return EN_OK;
     s->goodbye = h->stable > 0 ? ENI_CLIENT_GOODBYE_DURABLE : ENI_CLIENT_GOODBYE;

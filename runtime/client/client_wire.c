@@ -74,7 +74,8 @@ static en_status next_of_ring(eni_client_wire *t, uint32_t shard, eni_packet *pa
     *packet_out = (eni_packet){.source = -1};
     EN_TRY(eni_shm_ring_poll(t->ring, shard, &packet_out->header));
     if (packet_out->header.bytes == 0 || packet_out->header.flags & ENI_FLAG_SHM) return EN_OK;
-    return eni_fail(EN_EPROTO, "client", "shard %u posted an answer whose payload is nowhere", shard);
+    return eni_fail(EN_EPROTO, "client",
+                    "shard %u of psd answered through shared memory and did not say where", shard);
 }
 
 /* What is usable later is put aside. */
@@ -172,7 +173,7 @@ static en_status take_gifts(eni_client_wire *t, const eni_arena_answer *answer, 
         for (; at < nfds; at++)
             close(fds[at]);
         return eni_fail(EN_EPROTO, "client",
-                        "psd answered to this rank's memory with %zu descriptors for %u doorbells", nfds,
+                        "psd passed %zu descriptors to this rank, and named %u doorbells", nfds,
                         answer->ndoorbells);
     }
     if (answer->has_weights && t->weights_fd < 0 && t->wants_weights)
@@ -239,8 +240,10 @@ static en_status await_welcomes(eni_client_wire *t, int64_t deadline_ns)
         }
         if (st != EN_ETIMEOUT) return st;
         if (eni_now_ns() > deadline_ns)
-            return eni_fail(EN_ETIMEOUT, "client", "%d of %d shards of psd answered in time", t->greeted,
-                            t->shards);
+            return eni_fail(
+                EN_ETIMEOUT, "client",
+                "only %d of %d shards of psd answered in time: is its host busy, or its network down?",
+                t->greeted, t->shards);
     }
     return EN_OK;
 }

@@ -515,7 +515,8 @@ static en_status range_of(const en_client *client, int tensor, uint32_t *first, 
 
 static en_status check_idle(const en_client *client, uint32_t first, uint32_t last)
 {
-    if (client->is_finished) return eni_fail(EN_EINVAL, "kv", "a call after en_client_finish");
+    if (client->is_finished)
+        return eni_fail(EN_EINVAL, "kv", "en_client_finish has been called: no call may follow it");
     for (uint32_t i = first; i < last; i++)
         if (client->tensors[i].call != ENI_KV_NONE)
             return eni_fail(EN_EINVAL, "kv", "tensor %s has a call in progress: en_client_wait for it first",

@@ -50,7 +50,8 @@ static const char *private_of(const eni_world_info *world, int rank, const char 
 {
     const eni_peer *peer = &world->peers[rank];
     const char *value = eni_key_value_find(peer->member_data, peer->nmember_data, key);
-    if (value == NULL) eni_error("mesh", "rank %d did not say its \"%s\" when it joined", rank, key);
+    if (value == NULL)
+        eni_error("mesh", "rank %d did not say its \"%s\" when it joined: is it of this version?", rank, key);
     return value;
 }
 
@@ -125,7 +126,11 @@ en_status eni_mesh_sockets(const eni_mesh *mesh, const eni_world_info *world, co
     return EN_OK;
 close_sockets:
     eni_pending_close(&pending);
-    if (st == EN_ETIMEOUT) eni_error("mesh", "not all ranks connected their data sockets in time");
+    for (int r = 0; r < world->nranks && st == EN_ETIMEOUT; r++)
+        if (r != world->rank && sockets_out[r] < 0)
+            eni_error("mesh",
+                      "rank %d has no data connection to rank %d in time: is a firewall between their hosts?",
+                      r, world->rank);
     for (int r = 0; r < world->nranks; r++) {
         if (sockets_out[r] >= 0) close(sockets_out[r]);
         sockets_out[r] = -1;
@@ -148,7 +153,9 @@ static en_status exchange(int fd, const eni_world_info *world, int first, int la
     if (nfds == 1 && bytes == sizeof peer && peer >= first && peer <= last && arenas[peer] == NULL)
         st = eni_arena_map(fds[0], eni_arena_count(own), &arenas[peer]);
     else
-        eni_error("mesh", "a rank of this host did not pass one arena and the rank that was due");
+        eni_error(
+            "mesh",
+            "a process of this host passed something else than the shared memory of the rank that was due");
     for (size_t i = 0; i < nfds; i++)
         close(fds[i]);
     return st;
@@ -185,7 +192,10 @@ en_status eni_mesh_arenas(const eni_mesh *mesh, const eni_world_info *world, con
             EN_TRY_GOTO(exchange_with(r, mesh, world, token, own, deadline_ns, abort_fd, arenas_out), unmap);
     return EN_OK;
 unmap:
-    if (st == EN_ETIMEOUT) eni_error("mesh", "not all ranks of this host passed their arena in time");
+    for (int r = 0; r < world->nranks && st == EN_ETIMEOUT; r++)
+        if (arenas_out[r] == NULL)
+            eni_error("mesh", "rank %d of this host has not passed its shared memory to rank %d in time", r,
+                      world->rank);
     for (int r = 0; r < world->nranks; r++) {
         if (r != world->rank) eni_arena_close(arenas_out[r]);
         arenas_out[r] = NULL;

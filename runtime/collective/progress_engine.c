@@ -337,7 +337,8 @@ static en_status header_accept(eni_coll *coll, eni_stream *stream)
         EN_TRY(eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs));
     }
     if (header->deliver_ns != 0 && !coll->config.shaper)
-        return eni_fail(EN_EMISMATCH, "coll", "rank %d emulates a network (--net), rank %d does not",
+        return eni_fail(EN_EMISMATCH, "coll",
+                        "rank %d emulates a network and rank %d does not: give both the same --net",
                         stream->peer, coll->config.rank);
     float *data = NULL;
     const int is_expected = seq == header->seq && !inflight->is_done &&

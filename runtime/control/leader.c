@@ -252,8 +252,8 @@ static void dispatch(eni_leader *leader, eni_connection *connection, eni_span fr
     } else if (st == EN_OK && connection->stage == CONNECTION_NEW && message.type == ENI_CTL_JOIN) {
         eni_leader_join(leader, connection, &message);
     } else if (connection->stage == CONNECTION_NEW) {
-        eni_leader_refuse(connection, st == EN_EVERSION ? st : EN_EPROTO, "this is not a JOIN: %s",
-                          why == NULL ? "another message" : why);
+        eni_leader_refuse(connection, st == EN_EVERSION ? st : EN_EPROTO,
+                          "what came first is no request to join: %s", why == NULL ? "another message" : why);
     } else if (leader->stage != LEADER_ENDING) {
         snprintf(text, sizeof text, "it sent a message that the protocol forbids: %s", why);
         eni_leader_lost(leader, connection, text);
@@ -476,7 +476,7 @@ static en_status allocate(eni_leader *leader, const eni_leader_config *config)
     if (config->attributes != NULL)
         EN_TRY(eni_key_values_copy(config->attributes, config->nattributes, &leader->config.attributes));
     if (leader->loop.wake_fd >= 0 && leader->loop.over_fd >= 0) return EN_OK;
-    return eni_fail(EN_EIO, "leader", "eventfd failed: %s", strerror(errno));
+    return eni_fail(EN_EIO, "leader", "cannot make an event descriptor: %s", strerror(errno));
 }
 
 en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_out)
@@ -515,8 +515,9 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
         EN_TRY_GOTO(st, free_leader);
     }
     eni_leader_status_open(leader);
-    if (pthread_create(&leader->loop.thread, NULL, run, leader) != 0) {
-        eni_error("leader", "cannot start a thread");
+    const int error = pthread_create(&leader->loop.thread, NULL, run, leader);
+    if (error != 0) {
+        eni_error("leader", "cannot start the leader's thread: %s", strerror(error));
         if (config->listen_fd >= 0) leader->listener.fd = -1; /* not taken over after all */
         EN_TRY_GOTO(EN_EIO, free_leader);
     }

@@ -497,8 +497,8 @@ void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX])
     for (size_t i = 0; i < leader->nconnections; i++)
         anonymous += leader->connections[i].stage == CONNECTION_JOINED &&
                      leader->connections[i].peer.rank == ENI_RANK_NONE;
-    size_t at = (size_t)snprintf(text_out, ENI_REASON_MAX, "have %d of %d ranks", count_joined(leader, false),
-                                 nranks);
+    size_t at = (size_t)snprintf(text_out, ENI_REASON_MAX, "%d of %d ranks are here",
+                                 count_joined(leader, false), nranks);
     for (int32_t r = 0; r < nranks && anonymous == 0 && at < ENI_REASON_MAX - 128; r++)
         if (find_joined(leader, r) == NULL)
             at += (size_t)snprintf(text_out + at, ENI_REASON_MAX - at, "%s%d",

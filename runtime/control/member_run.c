@@ -478,7 +478,7 @@ static en_status prepare(eni_member *member, const eni_member_config *config)
     member->thread.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     member->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (member->thread.wake_fd >= 0 && member->event_fd >= 0) return EN_OK;
-    return eni_fail(EN_EIO, "member", "eventfd failed: %s", strerror(errno));
+    return eni_fail(EN_EIO, "member", "cannot make an event descriptor: %s", strerror(errno));
 }
 
 en_status eni_member_open(const eni_member_config *config, eni_member **member_out)
@@ -489,8 +489,9 @@ en_status eni_member_open(const eni_member_config *config, eni_member **member_o
     EN_TRY_GOTO(prepare(member, config), close_member);
     EN_TRY_GOTO(eni_member_join(member), close_member);
     member->when.heard_ns = eni_now_ns();
-    if (pthread_create(&member->thread.id, NULL, run, member) != 0) {
-        eni_error("member", "cannot start a thread");
+    const int error = pthread_create(&member->thread.id, NULL, run, member);
+    if (error != 0) {
+        eni_error("member", "cannot start the thread that talks to the leader: %s", strerror(error));
         EN_TRY_GOTO(EN_EIO, close_member);
     }
     member->thread.is_there = true;

@@ -33,8 +33,7 @@ en_status eni_host_gpu_check(const eni_host *host)
     else if (is_shared(host) && (c->coll == NULL || !eni_coll_can_share(c->coll)))
         obstacle = "ranks that share a GPU need a group in shared memory";
     if (obstacle == NULL) return EN_OK;
-    return eni_fail(EN_EBUG, "host", "%s with its vectors on a GPU: %s (gpu_choose.h)", c->strategy->name,
-                    obstacle);
+    return eni_fail(EN_EBUG, "host", "%s cannot keep its vectors on a GPU: %s", c->strategy->name, obstacle);
 }
 
 en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples)

@@ -155,7 +155,7 @@ static en_status failure(const char *verb, int error)
     case EHOSTUNREACH:
     case ENETUNREACH:
     case ECONNABORTED: eni_debug("tcp", "%s: %s", verb, strerror(error)); return EN_EPEER;
-    default: eni_error("tcp", "%s failed: %s", verb, strerror(error)); return EN_EIO;
+    default: eni_error("tcp", "cannot %s over TCP: %s", verb, strerror(error)); return EN_EIO;
     }
 }
 

@@ -16,7 +16,8 @@ en_status eni_run_spec_add(eni_run_spec *spec, const char *key, const char *valu
     size_t key_bytes = strlen(key) + 1, value_bytes = strlen(value) + 1;
     if (spec->n == ENI_RUN_SPEC_MAX || spec->used + key_bytes + value_bytes > ENI_RUN_SPEC_BYTES)
         return eni_fail(EN_EINVAL, "join",
-                        "the configuration is too long for a JOIN: give --bucket-cap-mb a larger value");
+                        "the run's settings and buckets are too long to be sent to the leader: give "
+                        "--bucket-cap-mb a larger value");
     char *k = spec->text + spec->used, *v = k + key_bytes;
     memcpy(k, key, key_bytes);
     memcpy(v, value, value_bytes);

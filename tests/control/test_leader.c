@@ -130,11 +130,11 @@ static void a_missing_rank_is_named(void **state)
     crew_join(&c, 0, 2);
     assert_int_equal(c.hand[0].status, EN_ETIMEOUT);
     assert_int_equal(c.hand[1].status, EN_ETIMEOUT);
-    assert_true(crew_logged("member: the leader refused: have 2 of 3 ranks, missing rank 2 after 2 s"));
+    assert_true(crew_logged("member: the leader refused: 2 of 3 ranks are here, missing rank 2 after 2 s"));
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_ETIMEOUT);
     assert_true(eni_leader_is_over(c.leader));
     snprintf(reason, sizeof reason, "%s", eni_leader_outcome(c.leader).reason);
-    assert_string_equal(reason, "have 2 of 3 ranks, missing rank 2 after 2 s");
+    assert_string_equal(reason, "2 of 3 ranks are here, missing rank 2 after 2 s");
     crew_fini(&c);
 }
 

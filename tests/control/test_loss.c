@@ -91,7 +91,7 @@ static void the_leaders_death_before_welcome_is_named(void **state)
     close(listener);
     c.hand[0].config.notice_ns = 50 * ENI_MILLI;
     pthread_create(&c.hand[0].thread, NULL, open_hand, &c.hand[0]);
-    assert_true(crew_await_logged("have 1 of 2 ranks, missing rank 1 after ")); /* so it is in */
+    assert_true(crew_await_logged("1 of 2 ranks are here, missing rank 1 after ")); /* so it is in */
     kill(pid, SIGKILL);
     pthread_join(c.hand[0].thread, NULL);
     assert_int_equal(c.hand[0].status, EN_EPEER);

@@ -298,7 +298,7 @@ static void a_missing_server_and_wrong_numbers_are_told(void **state)
     assert_int_equal(c.hand[0].status, EN_ETIMEOUT);
     assert_int_equal(c.hand[FIRST].status, EN_EINVAL);
     assert_true(crew_logged("psd 1 was told --servers=2, the leader 3"));
-    assert_true(crew_logged("have 2 of 2 ranks, missing psd 1, missing psd 2 after 2 s"));
+    assert_true(crew_logged("2 of 2 ranks are here, missing psd 1, missing psd 2 after 2 s"));
     crew_fini(&c);
 }
 

@@ -162,7 +162,7 @@ static void a_run_that_has_not_begun_ends_at_once(void **state)
     c.hand[0].config.abort_fd = user;
     c.hand[0].config.notice_ns = 50 * ENI_MILLI;
     pthread_create(&c.hand[0].thread, NULL, open_hand, &c.hand[0]);
-    assert_true(crew_await_logged("have 1 of 2 ranks")); /* so it waits for the other */
+    assert_true(crew_await_logged("1 of 2 ranks are here")); /* so it waits for the other */
     assert_int_equal(eventfd_write(user, 1), 0);
     pthread_join(c.hand[0].thread, NULL);
     assert_int_equal(c.hand[0].status, EN_EINTR);
