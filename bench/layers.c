@@ -20,7 +20,7 @@
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "models/layer.h"
+#include "models/node.h"
 #include "models/registry.h"
 #include "ops/device.h"
 
@@ -347,24 +347,24 @@ static en_status take_peak(bench *b, const char *name, bench_layer *l)
     return EN_OK;
 }
 
-static en_status bench_network(bench *b, const en_network *network)
+/* Each node once, on an input of its own. */
+static en_status bench_network(bench *b, const en_schema *schema)
 {
-    en_extent x = network->input;
-    uint32_t dtype = b->options.dtype;
-    int has_weights = 0;
-    x.n = b->options.batch;
-    if (dtype != EN_F32) {
-        const en_op cast = eni_cast_op(x, dtype);
+    if (b->options.dtype != EN_F32) {
+        en_extent x = schema->input;
+        x.n = b->options.batch;
+        const en_op cast = eni_cast_op(x, b->options.dtype);
         EN_TRY(measure(b, "cast", &cast, bench_one));
     }
-    for (const en_layer *layer = network->layers; layer->op != 0; layer++) {
-        en_op op = eni_layer_op(layer, x, dtype);
-        if (!has_weights) op.flags |= EN_OP_NO_DX;
-        has_weights |= en_op_weights(&op) > 0;
-        if (!eni_layer_is_view(layer, x))
-            EN_TRY(measure(b, layer->name ? layer->name : eni_layer_op_name(layer->op), &op, bench_one));
-        EN_TRY(en_op_output(&op, &x));
-        dtype = eni_op_y_dtype(&op);
+    uint32_t dtype = b->options.dtype;
+    for (uint32_t i = 1; i < schema->nnodes; i++) {
+        const en_node *node = &schema->nodes[i];
+        en_op op = eni_node_op(node, b->options.batch, dtype);
+        if (node->x == 0) op.flags |= EN_OP_NO_DX;
+        if (!eni_op_is_view(&op))
+            EN_TRY(measure(b, node->name[0] != '\0' ? node->name : eni_op_name(op.kind), &op, bench_one));
+        if (i + 1 < schema->nnodes && eni_op_is_loss(schema->nodes[i + 1].op.kind))
+            dtype = eni_op_y_dtype(&op);
     }
     return EN_OK;
 }
@@ -407,25 +407,27 @@ static en_status bench_text(bench *b, const char *text)
 
 static en_status bench_all(bench *b)
 {
-    const en_network *network = NULL;
+    en_schema schema = {0};
     const int side = b->options.peak_side;
     const en_op square = {.size = sizeof square,
                           .kind = EN_OP_LINEAR,
                           .dtype = b->options.dtype,
                           .x = {side, 1, 1, side},
                           .channels = side};
-    if (b->options.nops == 0) EN_TRY(eni_network_get("--model", b->options.model, &network));
-    EN_TRY(measure(b, "peak", &square, take_peak));
+    const bool has_model = b->options.nops == 0;
+    if (has_model) EN_TRY(eni_network_schema("--model", b->options.model, NULL, &schema));
+    en_status st = measure(b, "peak", &square, take_peak);
     if (!b->options.is_json)
         printf("%s, batch %d, %s; peak %.1f GFLOP/s\n\n%-14s %-17s %9s %9s %8s  %s\n",
-               network != NULL ? b->options.model : "operations", b->options.batch,
+               has_model ? b->options.model : "operations", b->options.batch,
                b->device.ops->describe(b->device.ctx), b->peak * 1e-9, "layer", "pass", "us", "GFLOP/s",
                "of peak", "how");
-    for (int i = 0; i < b->options.nops; i++)
-        EN_TRY(bench_text(b, b->options.ops[i]));
-    if (network != NULL) EN_TRY(bench_network(b, network));
+    for (int i = 0; st == EN_OK && i < b->options.nops; i++)
+        st = bench_text(b, b->options.ops[i]);
+    if (st == EN_OK && has_model) st = bench_network(b, &schema);
     print_pass(b, "all", "sum", "", b->sum_us, b->sum_flops, b->sum_bytes);
-    return EN_OK;
+    en_schema_fini(&schema);
+    return st;
 }
 
 /* The one device that has more to ask for. */

@@ -73,23 +73,24 @@ typedef struct evaluation {
     en_schema schema;
     eni_dataset *dataset;
     eni_compute compute;
-    float *flat;
+    float *flat; /* the weights, then the state */
 } evaluation;
 
 static en_status open_all(evaluation *e, const char *plugin_dir)
 {
     const eni_config *c = e->config;
-    const en_network *network;
-    EN_TRY(eni_network_get("--model", c->model, &network));
-    EN_TRY(en_schema_init(network, &e->schema));
     eni_data_options options = {.name = c->data,
                                 .folder = c->data_dir,
                                 .limit_test = (uint64_t)c->limit_test_samples,
-                                .seed = (uint64_t)c->seed,
-                                .want = eni_data_want_of(&e->schema)};
+                                .seed = (uint64_t)c->seed};
+    en_data_shape shape;
+    EN_TRY(eni_dataset_shape(&options, &shape));
+    EN_TRY(eni_network_schema("--model", c->model, &shape, &e->schema));
+    options.want = eni_data_want_of(&e->schema);
     EN_TRY(eni_dataset_open(&options, &e->dataset));
-    e->flat = eni_alloc_array(e->schema.count, sizeof(float));
+    e->flat = eni_alloc_array(e->schema.count + e->schema.nstate, sizeof(float));
     if (e->flat == NULL) return EN_ENOMEM;
+    en_schema_init_state(&e->schema, e->flat + e->schema.count);
     EN_TRY(eni_weights_load(c->init, &e->schema, e->flat));
     const int threads = c->threads > 0 ? (int)c->threads : eni_host_info_cores();
     return eni_compute_open(c, plugin_dir, threads, 0, 1, &e->schema, &e->compute);
@@ -106,7 +107,7 @@ static en_status evaluate(evaluation *e)
                    .target_bytes = eni_dataset_target_bytes(d)};
     eni_set_score score;
     int64_t begin = eni_now_ns();
-    EN_TRY(eni_model_evaluate_set(e->compute.model, e->flat, &set, &score));
+    EN_TRY(eni_model_evaluate_set(e->compute.model, e->flat, e->flat + e->schema.count, &set, &score));
     double seconds = (double)(eni_now_ns() - begin) * 1e-9;
     if (d->classes > 0)
         printf("Test set: Average loss: %.4f, Accuracy: %" PRIu64 "/%" PRIu64 " (%.2f%%)\n", score.loss,

@@ -8,9 +8,10 @@
 #include "cli/commands.h"
 #include "config/folders.h"
 #include "core/log.h"
+#include "core/options.h"
 #include "core/try.h"
 #include "data/dataset.h"
-#include "models/layer.h"
+#include "models/node.h"
 #include "models/registry.h"
 #include "report/report.h"
 #include "runtime/spec/plugin.h"
@@ -37,19 +38,76 @@ en_status eni_command_strategies(const eni_command_context *context)
     return EN_OK;
 }
 
-static en_status print_model(const en_network *network)
+/* What a person counts in: 11,181,642 parameters, 555 M multiply-adds. */
+static const char *millions(int64_t count, char text_out[32])
 {
-    en_schema schema;
-    EN_TRY(en_schema_init(network, &schema));
-    printf("%-10s %s\n", network->name, network->help);
-    printf("           %" PRIu64 " parameters, loss %s\n", schema.nweights, eni_layer_op_name(schema.loss));
-    for (uint32_t i = 0; i < schema.ntensors; i++) {
-        const en_model_tensor *t = &schema.tensors[i];
-        printf("           %-16s (", t->name);
-        for (uint32_t d = 0; d < t->ndim; d++)
-            printf(d ? ", %" PRId64 : "%" PRId64, t->shape[d]);
-        printf(")\n");
+    if (count < 1000)
+        snprintf(text_out, 32, "%" PRId64, count);
+    else if (count < 1000000)
+        snprintf(text_out, 32, "%.3g k", (double)count / 1e3);
+    else
+        snprintf(text_out, 32, count < 100000000 ? "%.3g M" : "%.0f M", (double)count / 1e6);
+    return text_out;
+}
+
+static void print_tensors(const en_schema *schema, const en_node *node)
+{
+    for (uint32_t t = node->first; t < node->first + node->ntensors; t++) {
+        const en_model_tensor *tensor = &schema->tensors[t];
+        printf("%s%s (", t == node->first ? "" : ", ", tensor->name + strlen(node->name) + 1);
+        for (uint32_t d = 0; d < tensor->ndim; d++)
+            printf(d ? ", %" PRId64 : "%" PRId64, tensor->shape[d]);
+        printf(")");
     }
+}
+
+/* A line a node: its number, what it is, its output, multiply-adds of a sample, its tensors, and what it reads
+ * where that is not the node above it. */
+static void print_node(const en_schema *schema, uint32_t at)
+{
+    const en_node *node = &schema->nodes[at];
+    char what[64], shape[48], adds[32];
+    const int64_t count = eni_op_multiply_adds(&node->op);
+    snprintf(what, sizeof what, "%s%s%s", eni_op_name(node->op.kind),
+             node->op.flags & EN_OP_FUSE_ADD ? "+add" : "", node->op.flags & EN_OP_FUSE_RELU ? "+relu" : "");
+    snprintf(shape, sizeof shape, "%" PRId64 " x %" PRId64 " x %" PRId64, node->y.h, node->y.w, node->y.c);
+    printf("  %3u  %-22s %-18s %-16s %7s  ", at, node->name, what, shape,
+           count > 0 ? millions(count, adds) : "");
+    print_tensors(schema, node);
+    if (node->x != (int32_t)at - 1 || node->x2 >= 0)
+        printf("%sreads %d", node->ntensors > 0 ? "; " : "", node->x);
+    if (node->x2 >= 0) printf(" and %d", node->x2);
+    printf("\n");
+}
+
+static void print_options(const en_network *network)
+{
+    for (const en_option *o = network->options; o != NULL && o->size != 0; o = eni_option_next(o)) {
+        char range[128];
+        eni_option_describe(o, range, sizeof range);
+        printf("  %-8s %s (%s)\n", o->key, o->help, range);
+    }
+}
+
+/* With `nodes`, all of it; else what it is. */
+static en_status print_model(const char *spec, bool nodes)
+{
+    const en_network *network;
+    en_schema schema;
+    int64_t adds = 0;
+    char text[32];
+    EN_TRY(eni_network_get("--model", spec, &network));
+    EN_TRY(en_schema_init_for(network, eni_spec_options(spec), NULL, &schema));
+    for (uint32_t i = 1; i < schema.nnodes; i++)
+        adds += eni_op_multiply_adds(&schema.nodes[i].op);
+    printf("%-10s %s\n", network->name, network->help);
+    printf("  %" PRIu64 " parameters, %s multiply-adds a sample of %" PRId64 " x %" PRId64 " x %" PRId64
+           ", loss %s\n",
+           schema.nweights, millions(adds, text), schema.input.h, schema.input.w, schema.input.c,
+           eni_op_name(schema.loss));
+    print_options(network);
+    for (uint32_t i = 1; nodes && i < schema.nnodes; i++)
+        print_node(&schema, i);
     printf("\n");
     en_schema_fini(&schema);
     return EN_OK;
@@ -60,11 +118,9 @@ en_status eni_command_models(const eni_command_context *context)
     const eni_list *names = &context->config->args;
     const en_network *network;
     for (int i = 0; names->count == 0 && (network = eni_network_at(i)) != NULL; i++)
-        EN_TRY(print_model(network));
-    for (int i = 0; i < names->count; i++) {
-        EN_TRY(eni_network_get("--model", names->item[i], &network));
-        EN_TRY(print_model(network));
-    }
+        EN_TRY(print_model(network->name, false));
+    for (int i = 0; i < names->count; i++)
+        EN_TRY(print_model(names->item[i], true));
     return EN_OK;
 }
 

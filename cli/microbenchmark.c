@@ -20,6 +20,7 @@
 #include "core/rng.h"
 #include "core/try.h"
 #include "entrain/model.h"
+#include "data/dataset.h"
 #include "models/registry.h"
 #include "ops/optimizer.h"
 #include "runtime/collective/probe.h"
@@ -342,7 +343,7 @@ static en_status take(const bench *b, uint64_t count, float **host_out, float **
 static en_status take_vectors(bench *b)
 {
     const uint64_t n = (uint64_t)b->order->config->batch_size, count = b->schema.count;
-    const uint64_t in = (uint64_t)en_extent_count(b->schema.network->input),
+    const uint64_t in = (uint64_t)en_extent_count(b->schema.input),
                    out = b->schema.outputs > 0 ? (uint64_t)b->schema.outputs : 1;
     float *target, *target_there;
     EN_TRY(take(b, count, &b->param, &b->there.param));
@@ -369,9 +370,10 @@ static en_status take_vectors(bench *b)
 static en_status open_bench(bench *b, const eni_process *self)
 {
     const eni_config *c = b->order->config;
-    const en_network *network;
-    EN_TRY(eni_network_get("--model", c->model, &network));
-    EN_TRY(en_schema_init(network, &b->schema));
+    const eni_data_options data = {.name = c->data, .folder = c->data_dir};
+    en_data_shape shape;
+    EN_TRY(eni_dataset_shape(&data, &shape));
+    EN_TRY(eni_network_schema("--model", c->model, &shape, &b->schema));
     EN_TRY(eni_buckets_new(b->schema.tensors, b->schema.ntensors, b->schema.count,
                            (uint64_t)(c->bucket_cap_mb * 1048576), &b->buckets));
     EN_TRY(eni_compute_open(c, b->order->plugin_dir, b->order->threads, self->rank, self->n, &b->schema,
@@ -437,7 +439,7 @@ static en_status one_batch(bench *b, double *seconds_out)
     if (b->events != NULL)
         EN_TRY(device->ops->copy(device->ctx, b->there.param, b->param, b->schema.count * sizeof(float),
                                  EN_COPY_IN));
-    EN_TRY(en_model_forward(model, b->there.param, &batch));
+    EN_TRY(en_model_forward(model, b->there.param, NULL, &batch));
     EN_TRY(en_model_backward(model, b->there.param, b->there.grad, on_ready, b));
     if (b->events != NULL) EN_TRY(await_buckets(b));
     EN_TRY(en_model_result(model, &score));

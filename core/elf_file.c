@@ -2,11 +2,14 @@
  * size of its file. */
 #include "core/elf_file.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <link.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -203,4 +206,25 @@ en_status eni_elf_check(const char *path, const eni_elf_words *words)
                   S_ISDIR(info.st_mode) ? "a folder" : "no regular file", words->place);
     close(fd);
     return st;
+}
+
+en_status eni_elf_open(const char *path, const eni_elf_words *words, const char *symbol,
+                       const char *declaration, void **symbol_out)
+{
+    char full[PATH_MAX];
+    /* Without a slash dlopen would search the library path. */
+    if ((size_t)snprintf(full, sizeof full, "%s%s", strchr(path, '/') != NULL ? "" : "./", path) >=
+        sizeof full)
+        return eni_fail(EN_EINVAL, words->subsystem, "the path of %s %.40s.. is longer than %d bytes",
+                        words->what, path, PATH_MAX);
+    EN_TRY(eni_elf_check(full, words));
+    void *file = dlopen(full, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (file == NULL)
+        return eni_fail(EN_EFORMAT, words->subsystem,
+                        "cannot load %s %s: %s; link what it needs into it, or build it again", words->what,
+                        full, dlerror());
+    *symbol_out = dlsym(file, symbol);
+    if (*symbol_out != NULL) return EN_OK;
+    return eni_fail(EN_EFORMAT, words->subsystem, "%s has no symbol %s; end it with: EN_EXPORT %s", full,
+                    symbol, declaration);
 }

@@ -20,7 +20,7 @@ typedef struct value {
 } value;
 
 struct eni_options {
-    const char *strategy;
+    const char *kind, *name; /* "strategy", "ssp" */
     uint32_t n;
     value *values; /* in the order of declaration */
     char *canonical;
@@ -130,6 +130,29 @@ const en_option *eni_option_find(const en_option *table, const char *key, size_t
     return NULL;
 }
 
+en_status eni_option_check(const char *path, const char *kind, const char *name, const en_option *table,
+                           const en_option *o)
+{
+    const uint32_t least = offsetof(en_option, text);
+    const char *why = NULL;
+    if (o->size < least)
+        why = "is too short to have a range; set .size = sizeof(en_option)";
+    else if (o->key == NULL || *o->key == '\0' || strpbrk(o->key, "=:, ") != NULL)
+        why = "has no key, or one with '=', ':', ',' or a space";
+    else if (o->help == NULL)
+        why = "has no help";
+    else if (o->type > EN_OPT_TEXT)
+        why = "has a type that this host does not know";
+    else if (o->type != EN_OPT_TEXT && o->type != EN_OPT_BOOL && !(o->min <= o->value && o->value <= o->max))
+        why = "has a default outside of its range";
+    else if (eni_option_find(table, o->key, strlen(o->key)) != o)
+        why = "is declared twice";
+    if (why == NULL) return EN_OK;
+    return eni_fail(EN_EINVAL, "plugin",
+                    "%s: option %s of %s %s %s; correct its entry in the table of options", path,
+                    o->size >= least && o->key != NULL ? o->key : "(first bytes)", kind, name, why);
+}
+
 void eni_format_real(double number, char *text_out, size_t bytes)
 {
     snprintf(text_out, bytes, "%.0f", number); /* 70, where fewest digits would be 7e+01 */
@@ -175,13 +198,14 @@ static en_status refuse_key(const eni_options *options, const char *key)
         if (eni_is_nearer(key, options->values[i].option->key, nearest == NULL ? NULL : nearest->key))
             nearest = options->values[i].option;
     if (options->n == 0)
-        eni_error("options", "strategy %s has no option %s: it takes none", options->strategy, key);
+        eni_error("options", "%s %s has no option %s: it takes none", options->kind, options->name, key);
     else if (nearest != NULL)
-        eni_error("options", "strategy %s has no option %s; the nearest is %s: %s", options->strategy, key,
-                  nearest->key, nearest->help);
+        eni_error("options", "%s %s has no option %s; the nearest is %s: %s", options->kind, options->name,
+                  key, nearest->key, nearest->help);
     else
-        eni_error("options", "strategy %s has no option %s; `entrain strategies %s` lists what it takes",
-                  options->strategy, key, options->strategy);
+        eni_error("options", "%s %s has no option %s; `entrain %s %s` lists what it takes", options->kind,
+                  options->name, key, strcmp(options->kind, "model") == 0 ? "models" : "strategies",
+                  options->name);
     return EN_EINVAL;
 }
 
@@ -210,8 +234,8 @@ static en_status set_value(eni_options *options, const char *key, const char *te
     value *v = find_value(options, key);
     if (!v) return refuse_key(options, key);
     if (v->is_given)
-        return eni_fail(EN_EINVAL, "options", "option %s of strategy %s is given twice", key,
-                        options->strategy);
+        return eni_fail(EN_EINVAL, "options", "option %s of %s %s is given twice", key, options->kind,
+                        options->name);
     v->is_given = 1;
     if (v->option->type == EN_OPT_TEXT) {
         snprintf(v->text, sizeof v->text, "%s", text);
@@ -219,8 +243,8 @@ static en_status set_value(eni_options *options, const char *key, const char *te
     }
     if (parse_number(v->option, text, &v->num)) return EN_OK;
     eni_option_describe(v->option, range, sizeof range);
-    return eni_fail(EN_EINVAL, "options", "option %s of strategy %s cannot be '%s': %s", key,
-                    options->strategy, text, range);
+    return eni_fail(EN_EINVAL, "options", "option %s of %s %s cannot be '%s': %s", key, options->kind,
+                    options->name, text, range);
 }
 
 /* One "key=value" of `length` characters; of a boolean that is on, the key alone. */
@@ -229,16 +253,16 @@ static en_status parse_pair(eni_options *options, const char *pair, size_t lengt
     char copy[ENI_OPTION_TEXT_MAX];
     if (length >= sizeof copy)
         return eni_fail(EN_EINVAL, "options",
-                        "an option of strategy %s is %zu characters long, at most %zu are read",
-                        options->strategy, length, sizeof copy - 1);
+                        "an option of %s %s is %zu characters long, at most %zu are read", options->kind,
+                        options->name, length, sizeof copy - 1);
     memcpy(copy, pair, length);
     copy[length] = 0;
     const size_t key = strcspn(copy, "=:");
     const value *v = find_value(options, copy);
     if (v != NULL && v->option->type == EN_OPT_BOOL) return set_value(options, copy, "on");
     if (key == 0 || key == length)
-        return eni_fail(EN_EINVAL, "options", "'%s' is not an option of strategy %s: write key=value", copy,
-                        options->strategy);
+        return eni_fail(EN_EINVAL, "options", "'%s' is not an option of %s %s: write key=value", copy,
+                        options->kind, options->name);
     copy[key] = 0;
     const char *text = copy + key + 1;
     return set_value(options, copy, text + strspn(text, " "));
@@ -252,8 +276,8 @@ static en_status parse(eni_options *options, const char *given)
         EN_TRY(parse_pair(options, given, length));
         given += length;
         if (*given == ',' && !given[1])
-            return eni_fail(EN_EINVAL, "options", "the options of strategy %s end with a comma",
-                            options->strategy);
+            return eni_fail(EN_EINVAL, "options", "the options of %s %s end with a comma", options->kind,
+                            options->name);
         given += *given == ',';
     }
     return EN_OK;
@@ -278,13 +302,15 @@ static en_status make_canonical(eni_options *options)
     return EN_OK;
 }
 
-en_status eni_options_new(const en_strategy *strategy, const char *given, eni_options **options_out)
+en_status eni_options_parse(const char *kind, const char *name, const en_option *table, const char *given,
+                            eni_options **options_out)
 {
     en_status st = EN_OK;
     eni_options *options = eni_alloc(sizeof *options);
     if (!options) return EN_ENOMEM;
-    options->strategy = strategy->name;
-    for (const en_option *o = strategy->options; o && o->size; o = eni_option_next(o))
+    options->kind = kind;
+    options->name = name;
+    for (const en_option *o = table; o && o->size; o = eni_option_next(o))
         options->n++;
     options->values = eni_alloc_array(options->n, sizeof *options->values);
     if (!options->values) {
@@ -292,7 +318,7 @@ en_status eni_options_new(const en_strategy *strategy, const char *given, eni_op
         goto free_options;
     }
     value *v = options->values;
-    for (const en_option *o = strategy->options; o && o->size; o = eni_option_next(o), v++) {
+    for (const en_option *o = table; o && o->size; o = eni_option_next(o), v++) {
         v->option = o;
         v->num = o->value;
         snprintf(v->text, sizeof v->text, "%s", o->type == EN_OPT_TEXT && o->text ? o->text : "");
@@ -304,6 +330,11 @@ en_status eni_options_new(const en_strategy *strategy, const char *given, eni_op
 free_options:
     eni_options_free(options);
     return st;
+}
+
+en_status eni_options_new(const en_strategy *strategy, const char *given, eni_options **options_out)
+{
+    return eni_options_parse("strategy", strategy->name, strategy->options, given, options_out);
 }
 
 void eni_options_free(eni_options *options)

@@ -1,6 +1,6 @@
-/* options.h - the named options of a strategy: what it declared, what the user gave, what holds.
+/* options.h - the named options of a strategy or a network: what it declared, what the user gave, what holds.
  *
- * "bound=3,round=on" is resolved once against the strategy's en_option table: unknown keys (the nearest one
+ * "bound=3,round=on" is resolved once against the en_option table: unknown keys (the nearest one
  * is named), wrong types and values out of range are refused, everything not given takes its default. Worker
  * half and store half then look values up by key. The canonical text is equal on two ranks exactly if their
  * options are, so rank 0's JOIN carries it and every other rank must match. */
@@ -17,8 +17,13 @@ typedef struct eni_options eni_options;
 enum { ENI_OPTION_TEXT_MAX = 256 }; /* longest text value, the terminating 0 included */
 
 /* Resolves `given` ("key=value,key=value"; "key:value" too, as a YAML map arrives; a boolean's key alone is
- * on; NULL or "": all defaults) for `strategy`, whose name is used in messages. Borrows the strategy's table.
- * EN_EINVAL, logged: unknown or repeated key, value not of its type or out of range; EN_ENOMEM. */
+ * on; NULL or "": all defaults) against `table`; messages name the owner by `kind` ("strategy", "model") and
+ * `name`. Borrows all three. EN_EINVAL, logged: unknown or repeated key, value not of its type or out of range;
+ * EN_ENOMEM. */
+en_status eni_options_parse(const char *kind, const char *name, const en_option *table, const char *given,
+                            eni_options **options_out);
+
+/* The same for a strategy and its table. */
 en_status eni_options_new(const en_strategy *strategy, const char *given, eni_options **options_out);
 
 /* Whether eni_options_new would take them. */
@@ -41,6 +46,11 @@ const char *eni_options_canonical(const eni_options *options);
 /* The next entry of an option list, by the size that the entry states (a newer plugin's entries are longer).
  */
 const en_option *eni_option_next(const en_option *option);
+
+/* Whether an entry of a plugin's table is one that can be parsed against; EN_EINVAL, logged with the file, the
+ * kind and name of its owner, and the remedy. */
+en_status eni_option_check(const char *path, const char *kind, const char *name, const en_option *table,
+                           const en_option *option);
 
 /* The entry of `key` (`length` characters), or NULL; a NULL table has none. */
 const en_option *eni_option_find(const en_option *table, const char *key, size_t length);

@@ -52,7 +52,7 @@ static const struct named *find_named(const char *name)
 
 eni_data_want eni_data_want_of(const en_schema *schema)
 {
-    const en_extent *input = &schema->network->input;
+    const en_extent *input = &schema->input;
     const int is_regression = schema->loss == EN_OP_MSE, outputs = (int)schema->outputs;
     return (eni_data_want){.height = (int)input->h,
                            .width = (int)input->w,
@@ -112,6 +112,16 @@ en_status eni_dataset_train_size(const eni_data_options *options, uint64_t *size
     return EN_OK;
 }
 
+en_status eni_dataset_shape(const eni_data_options *options, en_data_shape *shape_out)
+{
+    const struct named *named;
+    *shape_out = (en_data_shape){0};
+    EN_TRY(find_set(options, &named));
+    return named == NULL || named->folder != NULL
+               ? eni_dataset_folder_shape(folder_of(options), remedy_of(named), shape_out)
+               : EN_OK;
+}
+
 static en_status refuse_limit(const eni_data_options *options, int split, uint64_t limit, uint64_t count)
 {
     return eni_fail(EN_EINVAL, "dataset",
@@ -144,13 +154,19 @@ en_status eni_dataset_check(const eni_data_options *options)
 
 static void count_floats(eni_dataset *set)
 {
+    set->repeat = 1;
     set->sample_floats = (size_t)set->height * (size_t)set->width * (size_t)set->channels;
 }
 
 /* Of one sample in memory. */
+static size_t stored_floats(const eni_dataset *set)
+{
+    return set->sample_floats / (size_t)set->repeat;
+}
+
 static uint64_t x_bytes(const eni_dataset *set)
 {
-    return set->sample_floats * (set->classes > 0 ? 1 : sizeof(float));
+    return stored_floats(set) * (set->classes > 0 ? 1 : sizeof(float));
 }
 
 static uint64_t target_bytes(const eni_dataset *set)
@@ -201,11 +217,15 @@ static en_status check_labels(const eni_dataset *set)
     return EN_OK;
 }
 
-static en_status check_want(const eni_data_want *want, const eni_dataset *set)
+static en_status fit_want(const eni_data_want *want, eni_dataset *set)
 {
+    if (want->channels == 3 && set->channels == 1 && set->classes > 0 && want->height != 1) {
+        set->repeat = 3; /* grey for a model of colours */
+        set->sample_floats *= 3;
+    }
     int same = (want->height == 0 || want->height == set->height) &&
                (want->width == 0 || want->width == set->width) &&
-               (want->channels == 0 || want->channels == set->channels) &&
+               (want->channels == 0 || want->channels == set->channels * set->repeat) &&
                (want->classes == 0 || want->classes == set->classes) &&
                (want->targets == 0 || want->targets == set->targets);
     /* a vector model takes an image of as many values, flattened */
@@ -238,12 +258,14 @@ void eni_dataset_close(eni_dataset *dataset)
 static void copy_sample(const eni_dataset *set, const eni_split *split, uint64_t sample, size_t i,
                         float *x_out, void *target_out)
 {
-    const size_t size = set->sample_floats, targets = (size_t)set->targets;
-    float *x = x_out + i * size;
+    const size_t size = stored_floats(set), targets = (size_t)set->targets;
+    float *x = x_out + i * set->sample_floats;
     if (set->classes > 0) {
         const uint8_t *pixel = (const uint8_t *)split->x + sample * size, *labels = split->target;
-        for (size_t k = 0; k < size; k++)
+        for (size_t k = 0; k < size && set->repeat == 1; k++)
             x[k] = set->table[pixel[k]];
+        for (size_t k = 0; k < size && set->repeat == 3; k++)
+            x[3 * k] = x[3 * k + 1] = x[3 * k + 2] = set->table[pixel[k]];
         if (target_out != NULL) ((int32_t *)target_out)[i] = labels[sample];
     } else {
         const float *features = split->x, *target = split->target;
@@ -479,7 +501,7 @@ en_status eni_dataset_open(const eni_data_options *options, eni_dataset **datase
     EN_TRY_GOTO(check_holdout(options), close_set);
     EN_TRY_GOTO(options->lent_fd != NULL ? map(*options->lent_fd, set) : read_named(options, set), close_set);
     count_floats(set);
-    EN_TRY_GOTO(check_want(&options->want, set), close_set);
+    EN_TRY_GOTO(fit_want(&options->want, set), close_set);
     EN_TRY_GOTO(apply_limits(options, set), close_set);
     EN_TRY_GOTO(check_labels(set), close_set);
     set_normalisation(set);

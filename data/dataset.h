@@ -51,8 +51,9 @@ typedef struct eni_dataset {
     int classes, targets;        /* as in eni_data_want; one of them is 0 */
     float table[256];            /* normalised value of a pixel */
     eni_split split[ENI_SPLITS]; /* ENI_HOLDOUT lies in the memory of ENI_TRAIN */
-    size_t sample_floats;        /* H * W * C */
-    void *map;                   /* of a lent set, or NULL: all samples are in there */
+    int repeat;           /* 3 where a model of three channels takes a set of one: each value thrice; or 1 */
+    size_t sample_floats; /* of one sample as it is gathered: H * W * C * repeat */
+    void *map;            /* of a lent set, or NULL: all samples are in there */
     size_t map_bytes;
     char sha256[ENI_DIGEST_HEX]; /* of a lent set, or "" .. */
     uint64_t summed[ENI_SPLITS]; /* .. if it is limited to these counts */
@@ -78,6 +79,10 @@ en_status eni_dataset_lend(eni_dataset *dataset, int *fd_out);
 /* Training samples of the set as it is on disk, before holdout and limit; only its shape is read. A made-up
  * one has 10,000, or as many as these two ask for. Errors as eni_dataset_open. */
 en_status eni_dataset_train_size(const eni_data_options *options, uint64_t *size_out);
+
+/* Its sides, channels and classes as they are on disk, by the heads of its files; zeroes for a set that is made up
+ * in the shape that a model asks for. Errors as eni_dataset_open. */
+en_status eni_dataset_shape(const eni_data_options *options, en_data_shape *shape_out);
 
 /* Whether holdout and limit_train fit it; the sentence that eni_dataset_open would say. */
 en_status eni_dataset_check(const eni_data_options *options);

@@ -12,7 +12,8 @@
  * eni_dataset_open; on failure the caller closes what is there. */
 en_status eni_dataset_read_folder(const char *folder, const char *remedy, eni_dataset *set);
 
-/* How many training samples it has, by the head of one file. */
+/* Its shape, and how many training samples it has, by the head of one file each. */
+en_status eni_dataset_folder_shape(const char *folder, const char *remedy, en_data_shape *shape_out);
 en_status eni_dataset_folder_size(const char *folder, const char *remedy, uint64_t *size_out);
 
 /* Fills a zeroed set with made-up samples of the wanted shape, the same for the same seed on every machine:

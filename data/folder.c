@@ -25,7 +25,7 @@
 
 /* ---- one IDX file ---- */
 
-enum { HEADER_MAX = 4 + 4 * ENI_IDX_DIMS, TYPE_U8 = 0x08 };
+enum { HEADER_MAX = 4 + 4 * ENI_IDX_DIMS, TYPE_U8 = 0x08, CLASSES = 10 };
 
 static uint64_t big_endian(const uint8_t *byte)
 {
@@ -246,6 +246,16 @@ static en_status read_split(const char *folder, const char *prefix, const char *
                     (unsigned long long)split->count, prefix, (unsigned long long)labels.dim[0]);
 }
 
+en_status eni_dataset_folder_shape(const char *folder, const char *remedy, en_data_shape *shape_out)
+{
+    char path[PATH_MAX];
+    eni_idx idx;
+    EN_TRY(find_file(folder, "train-images-idx3-ubyte", remedy, path));
+    EN_TRY(read_idx(path, false, &idx));
+    *shape_out = (en_data_shape){(int64_t)idx.dim[1], (int64_t)idx.dim[2], 1, CLASSES};
+    return EN_OK;
+}
+
 en_status eni_dataset_folder_size(const char *folder, const char *remedy, uint64_t *size_out)
 {
     char path[PATH_MAX];
@@ -273,6 +283,6 @@ en_status eni_dataset_read_folder(const char *folder, const char *remedy, eni_da
     set->height = (int)train.dim[1];
     set->width = (int)train.dim[2];
     set->channels = 1;
-    set->classes = 10;
+    set->classes = CLASSES;
     return EN_OK;
 }

@@ -22,7 +22,7 @@ struct eni_evaluation {
     int is_registered;
     unsigned char *host;  /* (nslots) slots */
     unsigned char *batch; /* device memory of x and target; `host` on host devices */
-    float *param;         /* device memory for the weights, or NULL */
+    float *param;         /* device memory for the weights, then the state, or NULL */
     en_event *event;      /* behind the batch that is under way; NULL on host devices */
     int has_event;
     const float *pending; /* its two numbers, or NULL: none is under way */
@@ -104,7 +104,8 @@ static en_status take_memory(eni_evaluation *e, int takes_host_param)
     EN_TRY(ops->alloc(e->device.ctx, e->pair_at, (void **)&e->batch));
     EN_TRY(ops->gpu->event_new(e->device.ctx, &e->event));
     if (!takes_host_param) return EN_OK;
-    return ops->alloc(e->device.ctx, e->schema->count * sizeof *e->param, (void **)&e->param);
+    return ops->alloc(e->device.ctx, (e->schema->count + e->schema->nstate) * sizeof *e->param,
+                      (void **)&e->param);
 }
 
 en_status eni_evaluation_open(en_model *model, const eni_set *set, int takes_host_param,
@@ -143,21 +144,22 @@ void eni_evaluation_close(eni_evaluation *e)
 /* ---- evaluating -------------------------------------------------------------------------------------- */
 
 /* Host memory that is not registered goes through the slots, a piece at a time. */
-static en_status bring_param(eni_evaluation *e, const float *param)
+static en_status bring(eni_evaluation *e, float *to, const float *from, uint64_t count)
 {
     const en_device *ops = e->device.ops;
-    const uint64_t count = e->schema->count, most = (uint64_t)e->nslots * e->slot_bytes / sizeof *param;
+    const uint64_t most = (uint64_t)e->nslots * e->slot_bytes / sizeof *from;
     for (uint64_t lo = 0; lo < count; lo += most) {
-        const uint64_t bytes = (count - lo < most ? count - lo : most) * sizeof *param;
-        memcpy(e->host, param + lo, bytes);
-        EN_TRY(ops->copy(e->device.ctx, e->param + lo, e->host, bytes, EN_COPY_IN));
+        const uint64_t bytes = (count - lo < most ? count - lo : most) * sizeof *from;
+        memcpy(e->host, from + lo, bytes);
+        EN_TRY(ops->copy(e->device.ctx, to + lo, e->host, bytes, EN_COPY_IN));
         EN_TRY(set_event(e));
         EN_TRY(await(e, 1));
     }
     return EN_OK;
 }
 
-static en_status enqueue(eni_evaluation *e, const float *param, unsigned char *slot, uint64_t n)
+static en_status enqueue(eni_evaluation *e, const float *param, const float *state, unsigned char *slot,
+                         uint64_t n)
 {
     const en_device *ops = e->device.ops;
     en_ctx *ctx = e->device.ctx;
@@ -169,7 +171,7 @@ static en_status enqueue(eni_evaluation *e, const float *param, unsigned char *s
     }
     const en_batch batch = {
         .n = (int64_t)n, .x = (const float *)(void *)e->batch, .target = e->batch + e->target_at};
-    EN_TRY(eni_model_forward_only(e->model, param, &batch));
+    EN_TRY(eni_model_forward_only(e->model, param, state, &batch));
     EN_TRY(en_model_fetch(e->model, pair));
     EN_TRY(set_event(e));
     e->pending = pair;
@@ -188,7 +190,7 @@ static en_status collect(eni_evaluation *e, eni_set_score *sum)
     return EN_OK;
 }
 
-static en_status evaluate_all(eni_evaluation *e, const float *param, eni_set_score *sum)
+static en_status evaluate_all(eni_evaluation *e, const float *param, const float *state, eni_set_score *sum)
 {
     const eni_set *set = &e->set;
     int turn = 0;
@@ -198,22 +200,25 @@ static en_status evaluate_all(eni_evaluation *e, const float *param, eni_set_sco
         EN_TRY(ask_alive(set));
         set->fill(set->user, first, n, (float *)(void *)slot, slot + e->target_at);
         EN_TRY(collect(e, sum));
-        EN_TRY(enqueue(e, param, slot, n));
+        EN_TRY(enqueue(e, param, state, slot, n));
         turn = (turn + 1) % e->nslots;
     }
     return collect(e, sum);
 }
 
-en_status eni_evaluation_run(eni_evaluation *e, const float *param, eni_set_score *score_out)
+en_status eni_evaluation_run(eni_evaluation *e, const float *param, const float *state,
+                             eni_set_score *score_out)
 {
     eni_set_score sum = {.count = e->set.count};
     EN_TRY(await(e, 1)); /* the last run may have ended early */
     e->pending = NULL;
     if (e->param != NULL) {
-        EN_TRY(bring_param(e, param));
+        EN_TRY(bring(e, e->param, param, e->schema->count));
+        EN_TRY(bring(e, e->param + e->schema->count, state, state != NULL ? e->schema->nstate : 0));
         param = e->param;
+        state = state != NULL ? e->param + e->schema->count : NULL;
     }
-    EN_TRY(evaluate_all(e, param, &sum));
+    EN_TRY(evaluate_all(e, param, state, &sum));
     const double n = sum.count > 0 ? (double)sum.count : 1;
     sum.loss /= n;
     sum.accuracy = (double)sum.correct / n;
@@ -221,12 +226,12 @@ en_status eni_evaluation_run(eni_evaluation *e, const float *param, eni_set_scor
     return EN_OK;
 }
 
-en_status eni_model_evaluate_set(en_model *model, const float *param, const eni_set *set,
+en_status eni_model_evaluate_set(en_model *model, const float *param, const float *state, const eni_set *set,
                                  eni_set_score *score_out)
 {
     eni_evaluation *e;
     EN_TRY(eni_evaluation_open(model, set, 1, &e));
-    const en_status st = eni_evaluation_run(e, param, score_out);
+    const en_status st = eni_evaluation_run(e, param, state, score_out);
     eni_evaluation_close(e);
     return st;
 }

@@ -42,24 +42,27 @@ typedef struct eni_set_score {
 typedef struct eni_evaluation eni_evaluation;
 
 /* Takes all memory that evaluations of this set need, on the host and on the device. The model is borrowed,
- * and closed later. takes_host_param: eni_evaluation_run gets host memory, else addresses of the model's
+ * and closed later. takes_host_param: eni_evaluation_run gets weights and state in host memory, else addresses of the model's
  * device (on a host device there is no difference). */
 en_status eni_evaluation_open(en_model *model, const eni_set *set, int takes_host_param,
                               eni_evaluation **evaluation_out);
 
-/* Blocks. `param` (schema->count) is read as it is behind what was enqueued in COMPUTE before. */
-en_status eni_evaluation_run(eni_evaluation *evaluation, const float *param, eni_set_score *score_out);
+/* Blocks. `param` (schema->count) and `state` (schema->nstate; NULL where there is none) are read as they are
+ * behind what was enqueued in COMPUTE before. */
+en_status eni_evaluation_run(eni_evaluation *evaluation, const float *param, const float *state,
+                             eni_set_score *score_out);
 
 void eni_evaluation_close(eni_evaluation *evaluation); /* NULL is fine */
 
-/* The three for one time; param is host memory. */
-en_status eni_model_evaluate_set(en_model *model, const float *param, const eni_set *set,
+/* The three for one time; param and state are host memory. */
+en_status eni_model_evaluate_set(en_model *model, const float *param, const float *state, const eni_set *set,
                                  eni_set_score *score_out);
 
 /* ---- model.c: what an evaluation asks of an en_model beside entrain/model.h ---- */
 
 /* Enqueues forward and loss of one batch in a size of its own for evaluation. The result: en_model_fetch. */
-en_status eni_model_forward_only(en_model *model, const float *param, const en_batch *batch);
+en_status eni_model_forward_only(en_model *model, const float *param, const float *state,
+                                 const en_batch *batch);
 
 /* Its schema, and where it runs; both borrowed. */
 const en_schema *eni_model_device(const en_model *model, eni_device *device_out);

@@ -1,5 +1,4 @@
-/* schema.c - from a list of layers to the tensors of the flat vector, and their first values; and a layer as
- * an operation of a device (layer.h). */
+/* schema.c - what follows from a network: its schema, and the first values of its tensors. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,136 +8,125 @@
 #include "core/rng.h"
 #include "core/try.h"
 #include "entrain/model.h"
-#include "models/layer.h"
+#include "models/graph.h"
+#include "ops/ref/ref.h"
 
-enum { MAX_LAYERS = 4096, MAX_CHANNELS = 1 << 24, MAX_KERNEL = 1 << 10 };
-
-/* Checks what the device contract does not: sizes whose product could overflow, and names. */
-static en_status layer_check(const en_network *network, int index)
+/* What a loss compares; and its name with its options, equal on two ranks exactly if these are. */
+static en_status conclude(en_schema *schema, const eni_options *options)
 {
-    const en_layer *layer = &network->layers[index];
-    if (layer->op != EN_OP_CONV2D && layer->op != EN_OP_LINEAR) return EN_OK;
-    if (layer->name == NULL || layer->name[0] == '\0')
-        return eni_fail(EN_EINVAL, "schema", "network %s: layer %d has weights but no name", network->name,
-                        index);
-    if (strlen(layer->name) > EN_MAX_TENSOR_NAME - sizeof ".weight")
-        return eni_fail(EN_EINVAL, "schema", "network %s: the name of layer %d is longer than %zu bytes",
-                        network->name, index, EN_MAX_TENSOR_NAME - sizeof ".weight");
-    if (layer->channels < 1 || layer->channels > MAX_CHANNELS || layer->kernel > MAX_KERNEL)
-        return eni_fail(EN_EINVAL, "schema",
-                        "network %s: layer %s has %lld channels and kernel %lld; the limits are %d and %d",
-                        network->name, layer->name, (long long)layer->channels, (long long)layer->kernel,
-                        MAX_CHANNELS, MAX_KERNEL);
+    const char *canonical = eni_options_canonical(options);
+    const en_node *loss = &schema->nodes[schema->nnodes - 1];
+    schema->outputs = loss->op.x.h * loss->op.x.w * loss->op.x.c;
+    schema->loss = loss->op.kind;
+    const size_t bytes = strlen(schema->network->name) + strlen(canonical) + 2;
+    schema->spec = eni_alloc(bytes);
+    if (schema->spec == NULL) return EN_ENOMEM;
+    snprintf(schema->spec, bytes, "%s%s%s", schema->network->name, canonical[0] != '\0' ? ":" : "",
+             canonical);
     return EN_OK;
 }
 
-/* Appends one tensor; the shape is set by the caller. */
-static en_model_tensor *tensor_add(en_schema *schema, const char *layer, const char *suffix, uint64_t count,
-                                   uint64_t fan_in)
+en_status en_schema_init_for(const en_network *network, const char *options, const en_data_shape *data,
+                             en_schema *schema_out)
 {
-    en_model_tensor *tensor = &schema->tensors[schema->ntensors++];
-    snprintf(tensor->name, sizeof tensor->name, "%s%s", layer, suffix);
-    tensor->kind = EN_TENSOR_WEIGHT;
-    tensor->offset = schema->count;
-    tensor->count = count;
-    tensor->fan_in = fan_in;
-    schema->count += eni_round_up(count, ENI_LINE_FLOATS);
-    schema->nweights += count;
-    return tensor;
-}
-
-static void layer_add_tensors(en_schema *schema, const en_layer *layer, const en_op *op)
-{
-    const uint64_t count = (uint64_t)en_op_weights(op);
-    const uint64_t fan_in = count / (uint64_t)op->channels;
-    en_model_tensor *weight = tensor_add(schema, layer->name, ".weight", count, fan_in);
-    weight->shape[0] = op->channels;
-    weight->shape[1] = op->x.c;
-    weight->ndim = 2;
-    if (layer->op == EN_OP_CONV2D) {
-        weight->shape[2] = op->kernel_h;
-        weight->shape[3] = op->kernel_w;
-        weight->ndim = 4;
-    }
-    if (!(layer->flags & EN_OP_BIAS)) return;
-    en_model_tensor *bias = tensor_add(schema, layer->name, ".bias", (uint64_t)op->channels, fan_in);
-    bias->shape[0] = op->channels;
-    bias->ndim = 1;
-}
-
-static en_status names_are_unique(const en_schema *schema)
-{
-    for (uint32_t i = 0; i < schema->ntensors; i++) {
-        for (uint32_t k = 0; k < i; k++) {
-            if (strcmp(schema->tensors[i].name, schema->tensors[k].name) != 0) continue;
-            return eni_fail(EN_EINVAL, "schema", "network %s: two tensors are called %s",
-                            schema->network->name, schema->tensors[i].name);
-        }
-    }
-    return EN_OK;
-}
-
-/* Walks the layers with a batch of one. */
-static en_status layers_walk(en_schema *schema, int nlayers)
-{
-    const en_network *network = schema->network;
-    en_extent x = network->input;
-    for (int i = 0; i < nlayers; i++) {
-        const en_layer *layer = &network->layers[i];
-        EN_TRY(layer_check(network, i));
-        const en_op op = eni_layer_op(layer, x, EN_F32);
-        en_extent y;
-        if (en_op_output(&op, &y) != EN_OK)
-            return eni_fail(EN_EINVAL, "schema",
-                            "network %s: layer %d (%s %s) does not take an input of (%lld, %lld, %lld)",
-                            network->name, i, eni_layer_op_name(layer->op), layer->name ? layer->name : "",
-                            (long long)x.h, (long long)x.w, (long long)x.c);
-        if (eni_layer_is_loss(layer) != (i == nlayers - 1))
-            return eni_fail(EN_EINVAL, "schema",
-                            "network %s: layer %d is %s; a loss ends the list, and only there is one",
-                            network->name, i, eni_layer_op_name(layer->op));
-        if (en_op_weights(&op) > 0) layer_add_tensors(schema, layer, &op);
-        if (i == nlayers - 1) {
-            schema->outputs = x.h * x.w * x.c;
-            schema->loss = layer->op;
-        }
-        x = y;
-    }
-    if (schema->ntensors == 0)
-        return eni_fail(EN_EINVAL, "schema", "network %s has no layer with weights", network->name);
-    return names_are_unique(schema);
-}
-
-en_status en_schema_init(const en_network *network, en_schema *schema_out)
-{
-    int nlayers = 0;
-    while (nlayers < MAX_LAYERS && network->layers[nlayers].op != 0)
-        nlayers++;
-    if (nlayers == 0 || nlayers == MAX_LAYERS || network->input.n != 1)
-        return eni_fail(EN_EINVAL, "schema",
-                        "network %s: %d layers on an input of %lld samples; 1 to %d layers, one sample",
-                        network->name, nlayers, (long long)network->input.n, MAX_LAYERS - 1);
+    const en_data_shape unknown = {0};
     en_schema schema = {.network = network};
-    schema.tensors = eni_alloc_array(2 * (size_t)nlayers, sizeof *schema.tensors);
-    if (schema.tensors == NULL) return EN_ENOMEM;
-    en_status st;
-    EN_TRY_GOTO(layers_walk(&schema, nlayers), free_schema);
-    *schema_out = schema;
-    return EN_OK;
-
-free_schema:
-    en_schema_fini(&schema);
+    eni_options *resolved;
+    EN_TRY(eni_options_parse("model", network->name, network->options, options, &resolved));
+    en_status st = eni_graph_build(network, resolved, data != NULL ? data : &unknown, &schema);
+    if (st == EN_OK) st = conclude(&schema, resolved);
+    eni_options_free(resolved);
+    if (st != EN_OK)
+        en_schema_fini(&schema);
+    else
+        *schema_out = schema;
     return st;
 }
 
 void en_schema_fini(en_schema *schema)
 {
+    eni_free(schema->spec);
+    eni_free(schema->nodes);
     eni_free(schema->tensors);
+    eni_free(schema->buffers);
     *schema = (en_schema){0};
+}
+
+/* ---- first values ---- */
+
+/* The quantile of the normal distribution: Wichura 1988, algorithm AS 241, PPND16, to 1e-16. 0 < p < 1. With our
+ * own logarithm and the exact square root it is the same on every machine, which cos and sin of libm are not. */
+static double polynomial(const double *c, double x)
+{
+    double sum = c[7];
+    for (int i = 6; i >= 0; i--)
+        sum = sum * x + c[i];
+    return sum;
+}
+
+static double normal_quantile(double p)
+{
+    static const double a[] = {3.3871328727963666080e0,  1.3314166789178437745e+2, 1.9715909503065514427e+3,
+                               1.3731693765509461125e+4, 4.5921953931549871457e+4, 6.7265770927008700853e+4,
+                               3.3430575583588128105e+4, 2.5090809287301226727e+3};
+    static const double b[] = {1.0,
+                               4.2313330701600911252e+1,
+                               6.8718700749205790830e+2,
+                               5.3941960214247511077e+3,
+                               2.1213794301586595867e+4,
+                               3.9307895800092710610e+4,
+                               2.8729085735721942674e+4,
+                               5.2264952788528545610e+3};
+    static const double c[] = {1.42343711074968357734e0,  4.63033784615654529590e0, 5.76949722146069140550e0,
+                               3.64784832476320460504e0,  1.27045825245236838258e0, 2.41780725177450611770e-1,
+                               2.27238449892691845833e-2, 7.74545014278341407640e-4};
+    static const double d[] = {1.0,
+                               2.05319162663775882187e0,
+                               1.67638483018380384940e0,
+                               6.89767334985100004550e-1,
+                               1.48103976427480074590e-1,
+                               1.51986665636164571966e-2,
+                               5.47593808499534494600e-4,
+                               1.05075007164441684324e-9};
+    static const double e[] = {6.65790464350110377720e0,  5.46378491116411436990e0,
+                               1.78482653991729133580e0,  2.96560571828504891230e-1,
+                               2.65321895265761230930e-2, 1.24266094738807843860e-3,
+                               2.71155556874348757815e-5, 2.01033439929228813265e-7};
+    static const double f[] = {1.0,
+                               5.99832206555887937690e-1,
+                               1.36929880922735805310e-1,
+                               1.48753612908506148525e-2,
+                               7.86869131145613259100e-4,
+                               1.84631831751005468180e-5,
+                               1.42151175831644588870e-7,
+                               2.04426310338993978564e-15};
+    const double q = p - 0.5;
+    if (fabs(q) <= 0.425) {
+        const double r = 0.180625 - q * q;
+        return q * polynomial(a, r) / polynomial(b, r);
+    }
+    const double r = sqrt(-eni_ref_log(q < 0 ? p : 1 - p));
+    const double x = r <= 5 ? polynomial(c, r - 1.6) / polynomial(d, r - 1.6)
+                            : polynomial(e, r - 5) / polynomial(f, r - 5);
+    return q < 0 ? -x : x;
 }
 
 /* kaiming_uniform(a) is uniform in +-sqrt(3) * gain / sqrt(fan_in), gain = sqrt(2 / (1 + a^2)) (He et al.,
  * ICCV'15); a = sqrt(5) leaves 1 / sqrt(fan_in), which PyTorch takes for the bias too. */
+static float first_value(const en_model_tensor *tensor, const eni_rng_key *key, uint64_t i)
+{
+    switch (tensor->init) {
+    case EN_INIT_ZERO: return 0;
+    case EN_INIT_ONE: return 1;
+    case EN_INIT_NORMAL_FAN_OUT: {
+        const double p =
+            eni_rng_unit(key, i) + 0x1p-54; /* the middle of one of 2^53 steps, but for the last */
+        return (float)(normal_quantile(p < 1 ? p : 0x1.fffffffffffffp-1) * sqrt(2 / (double)tensor->fan_out));
+    }
+    default: return (float)((2 * eni_rng_unit(key, i) - 1) * (1 / sqrt((double)tensor->fan_in)));
+    }
+}
+
 void en_schema_init_param(const en_schema *schema, uint64_t seed, float *param)
 {
     memset(param, 0, schema->count * sizeof *param);
@@ -146,76 +134,20 @@ void en_schema_init_param(const en_schema *schema, uint64_t seed, float *param)
         const en_model_tensor *tensor = &schema->tensors[t];
         if (tensor->kind != EN_TENSOR_WEIGHT) continue;
         const eni_rng_key key = {.seed = seed, .purpose = ENI_RNG_INIT, .rank = 0, .step = t};
-        const double bound = 1 / sqrt((double)tensor->fan_in);
         for (uint64_t i = 0; i < tensor->count; i++)
-            param[tensor->offset + i] = (float)((2 * eni_rng_unit(&key, i) - 1) * bound);
+            param[tensor->offset + i] = first_value(tensor, &key, i);
     }
 }
 
-/* ---- a layer as an operation ---- */
-
-en_op eni_layer_op(const en_layer *layer, en_extent x, uint32_t dtype)
+void en_schema_init_state(const en_schema *schema, float *state)
 {
-    return (en_op){
-        .size = sizeof(en_op),
-        .kind = layer->op,
-        .dtype = dtype,
-        .flags = layer->flags,
-        .x = x,
-        .channels = layer->channels,
-        .kernel_h = layer->kernel,
-        .kernel_w = layer->kernel,
-        .stride_h = layer->stride,
-        .stride_w = layer->stride,
-        .pad_h = layer->pad,
-        .pad_w = layer->pad,
-    };
-}
-
-en_op eni_cast_op(en_extent x, uint32_t dtype)
-{
-    return (en_op){.size = sizeof(en_op), .kind = EN_OP_CAST, .dtype = dtype, .flags = EN_OP_NO_DX, .x = x};
-}
-
-uint32_t eni_op_x_dtype(const en_op *op)
-{
-    return op->kind == EN_OP_CAST ? (uint32_t)EN_F32 : op->dtype;
-}
-
-static int is_loss(uint32_t kind)
-{
-    return kind == EN_OP_NLL || kind == EN_OP_CROSS_ENTROPY || kind == EN_OP_MSE;
-}
-
-uint32_t eni_op_y_dtype(const en_op *op)
-{
-    return op->kind == EN_OP_LOG_SOFTMAX || is_loss(op->kind) ? (uint32_t)EN_F32 : op->dtype;
-}
-
-int eni_layer_is_loss(const en_layer *layer)
-{
-    return is_loss(layer->op);
-}
-
-int eni_layer_is_view(const en_layer *layer, en_extent x)
-{
-    return layer->op == EN_OP_FLATTEN && (x.c == 1 || (x.h == 1 && x.w == 1));
-}
-
-const char *eni_layer_op_name(uint32_t op)
-{
-    switch (op) {
-    case EN_OP_CONV2D: return "conv2d";
-    case EN_OP_LINEAR: return "linear";
-    case EN_OP_RELU: return "relu";
-    case EN_OP_MAXPOOL: return "maxpool";
-    case EN_OP_RELU_MAXPOOL: return "relu-maxpool";
-    case EN_OP_FLATTEN: return "flatten";
-    case EN_OP_LOG_SOFTMAX: return "log-softmax";
-    case EN_OP_NLL: return "nll";
-    case EN_OP_CROSS_ENTROPY: return "cross-entropy";
-    case EN_OP_MSE: return "mse";
-    case EN_OP_CAST: return "cast";
-    default: return "unknown";
+    static const char var[] = ".running_var";
+    memset(state, 0, schema->nstate * sizeof *state);
+    for (uint32_t b = 0; b < schema->nbuffers; b++) {
+        const en_model_tensor *buffer = &schema->buffers[b];
+        const size_t length = strlen(buffer->name);
+        if (length < sizeof var || strcmp(buffer->name + length - (sizeof var - 1), var) != 0) continue;
+        for (uint64_t i = 0; i < buffer->count; i++)
+            state[buffer->offset + i] = 1;
     }
 }

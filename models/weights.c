@@ -133,24 +133,35 @@ en_status eni_weights_digest(const en_schema *schema, const float *flat, char he
     return EN_OK;
 }
 
-/* As text: a line a layer, a line a tensor. */
+/* As text: a line a node, and what it reads where that is not the node before it; a line a tensor. */
 en_status eni_schema_digest(const en_schema *schema, char hex_out[ENI_DIGEST_HEX])
 {
     char line[320];
     eni_digest digest;
     eni_digest_begin(&digest);
-    const en_extent *input = &schema->network->input;
+    const en_extent *input = &schema->input;
     int n = snprintf(line, sizeof line, "input %lld %lld %lld\n", (long long)input->h, (long long)input->w,
                      (long long)input->c);
     eni_digest_add(&digest, line, (size_t)n);
-    for (const en_layer *layer = schema->network->layers; layer->op != 0; layer++) {
-        n = snprintf(line, sizeof line, "layer %u %u %lld %lld %lld %lld\n", layer->op, layer->flags,
-                     (long long)layer->channels, (long long)layer->kernel, (long long)layer->stride,
-                     (long long)layer->pad);
+    for (uint32_t i = 1; i < schema->nnodes; i++) {
+        const en_node *node = &schema->nodes[i];
+        const en_op *op = &node->op;
+        n = snprintf(line, sizeof line, "layer %u %u %lld %lld %lld %lld\n", op->kind, op->flags,
+                     (long long)op->channels, (long long)op->kernel_h, (long long)op->stride_h,
+                     (long long)op->pad_h);
+        if (node->x != (int32_t)i - 1 || node->x2 >= 0)
+            n += snprintf(line + n, sizeof line - (size_t)n, "reads %d %d\n", node->x, node->x2);
+        if (op->kernel_w != op->kernel_h || op->stride_w != op->stride_h || op->pad_w != op->pad_h)
+            n += snprintf(line + n, sizeof line - (size_t)n, "wide %lld %lld %lld\n", (long long)op->kernel_w,
+                          (long long)op->stride_w, (long long)op->pad_w);
+        if (op->kind == EN_OP_BATCHNORM)
+            n += snprintf(line + n, sizeof line - (size_t)n, "eps %a momentum %a\n", (double)op->eps,
+                          (double)op->momentum);
         eni_digest_add(&digest, line, (size_t)n);
     }
-    for (uint32_t t = 0; t < schema->ntensors; t++) {
-        const en_model_tensor *tensor = &schema->tensors[t];
+    for (uint32_t t = 0; t < schema->ntensors + schema->nbuffers; t++) {
+        const en_model_tensor *tensor =
+            t < schema->ntensors ? &schema->tensors[t] : &schema->buffers[t - schema->ntensors];
         char shape[ENI_ST_SHAPE_TEXT];
         n = snprintf(line, sizeof line, "tensor %s %u %s at %llu\n", tensor->name, tensor->kind,
                      eni_st_shape_text(tensor->shape, tensor->ndim, shape),

@@ -30,7 +30,7 @@ en_status eni_weights_parse(const char *name, const void *data, size_t bytes, co
  * declaration order, concatenated, no padding. EN_ENOMEM. */
 en_status eni_weights_digest(const en_schema *schema, const float *flat, char hex_out[ENI_DIGEST_HEX]);
 
-/* schema_sha256, what "the same network" means: its input, its layers in order, and the tensors with names,
+/* schema_sha256, what "the same network" means: its input, its nodes in order, and the tensors with names,
  * shapes and places in the flat vector; not what it is called. EN_ENOMEM. */
 en_status eni_schema_digest(const en_schema *schema, char hex_out[ENI_DIGEST_HEX]);
 

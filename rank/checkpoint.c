@@ -335,8 +335,7 @@ static en_status take_vectors(const json_t *o, eni_checkpoint *c, char *why_out)
 static en_status check_model(const eni_checkpoint *c, const en_schema *schema, char *why_out)
 {
     for (uint32_t i = 0; i < c->nfacts; i++) {
-        if (strcmp(c->facts[i].key, "model") != 0 || strcmp(c->facts[i].value, schema->network->name) == 0)
-            continue;
+        if (strcmp(c->facts[i].key, "model") != 0 || strcmp(c->facts[i].value, schema->spec) == 0) continue;
         return wrong(why_out, EN_EMISMATCH, "it is of --model=%s, and this run has %s", c->facts[i].value,
                      schema->network->name);
     }

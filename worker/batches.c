@@ -109,7 +109,7 @@ static en_status pass(scratch *s, uint64_t n)
     const en_batch input = {
         .n = (int64_t)n, .x = is_there ? s->there[0] : s->x, .target = is_there ? s->there[1] : s->target};
     EN_TRY(eni_rank_alive(&w->rank));
-    EN_TRY(en_model_forward(w->model, param, &input));
+    EN_TRY(en_model_forward(w->model, param, NULL, &input));
     EN_TRY(en_model_backward(w->model, param, is_there ? s->there[2] : s->grad, NULL, NULL));
     if (!is_there) return EN_OK;
     EN_TRY(w->device.ops->gpu->event_record(s->done, EN_STREAM_COMPUTE));

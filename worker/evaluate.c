@@ -10,6 +10,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "worker/gpus.h"
+#include "worker/statistics.h"
 #include "worker/vectors.h"
 #include "worker/worker.h"
 
@@ -90,11 +91,14 @@ en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, d
     const int split = on == ENI_JUDGED_TEST || w->rank.trainer.about.holdout == 0 ? ENI_TEST : ENI_HOLDOUT;
     const eni_set set = set_of(w, split);
     eni_set_score score;
+    const float *state;
+    EN_TRY(eni_state_on_host(w, &state));
     if (w->gpu.evaluation[split] != NULL) {
-        EN_TRY(eni_evaluation_run(w->gpu.evaluation[split], flat, &score));
+        EN_TRY(eni_evaluation_run(w->gpu.evaluation[split], flat, state, &score));
     } else {
         EN_TRY(open_judge(w));
-        EN_TRY(eni_model_evaluate_set(w->judge != NULL ? w->judge->model : w->model, flat, &set, &score));
+        EN_TRY(
+            eni_model_evaluate_set(w->judge != NULL ? w->judge->model : w->model, flat, state, &set, &score));
     }
     *loss_out = score.loss;
     *accuracy_out = w->rank.trainer.about.has_accuracy ? score.accuracy : NAN; /* a regression has none */

@@ -20,6 +20,7 @@
 #include "worker/gpus.h"
 #include "worker/prefetch.h"
 #include "worker/scaler.h"
+#include "worker/statistics.h"
 #include "worker/vectors.h"
 #include "worker/worker.h"
 
@@ -47,7 +48,7 @@ typedef struct eni_step_on_gpu {
     score_set scores[2];
     int set; /* of the step in progress */
 
-    en_graph *graph[2]; /* by input buffer */
+    en_capture *graph[2]; /* by input buffer */
     int neager;         /* full batches so far that were put in call by call */
     uint64_t nlaunched;
     const char *why_not; /* no graph; "" as long as there may be one */
@@ -277,7 +278,7 @@ static en_status put_in(work *k)
     float *grad = eni_vectors_grad(w, k->micro);
     const en_batch input = {.n = (int64_t)b->micro.count, .x = b->x, .target = b->target};
     k->complete = 0;
-    EN_TRY(en_model_forward(w->model, param, &input));
+    EN_TRY(en_model_forward(w->model, param, eni_state_of(w, k->micro), &input));
     EN_TRY(en_model_backward(w->model, param, grad, on_grad_ready, k));
     EN_TRY(let_go_until(k, w->rank.job.buckets->n));
     EN_TRY(en_model_fetch(w->model, k->pair));

@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/try.h"
 #include "ops/mean.h"
+#include "worker/statistics.h"
 #include "worker/worker.h"
 
 /* ---- forward and backward ---- */
@@ -42,8 +43,8 @@ static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
     return EN_OK;
 }
 
-static en_status forward_backward(eni_worker *w, eni_step_run *run, const eni_batch *batch, float *grad,
-                                  en_on_grad_ready on_ready)
+static en_status forward_backward(eni_worker *w, eni_step_run *run, const eni_batch *batch, int64_t micro,
+                                  float *grad, en_on_grad_ready on_ready)
 {
     progress p = {w, run};
     const float *param = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0);
@@ -51,7 +52,7 @@ static en_status forward_backward(eni_worker *w, eni_step_run *run, const eni_ba
     en_score score;
     eni_member_note(w->rank.member, (int64_t)run->step, "forward");
     compute_begins(&p);
-    EN_TRY(en_model_forward(w->model, param, &input));
+    EN_TRY(en_model_forward(w->model, param, eni_state_of(w, micro), &input));
     compute_ends(&p, "forward");
     EN_TRY(en_model_result(w->model, &score));
     EN_TRY(eni_step_check_loss(&w->rank, run->step, score.loss)); /* before a bucket leaves */
@@ -75,7 +76,7 @@ static en_status gradient_of_rank(eni_worker *w, eni_step_run *run)
     EN_TRY(eni_next_batch(w, run, &batch));
     EN_TRY(eni_step_begin(run, &batch->micro.count, 1));
     if (batch->micro.count > 0)
-        EN_TRY(forward_backward(w, run, batch, grad, on_grad_ready));
+        EN_TRY(forward_backward(w, run, batch, 0, grad, on_grad_ready));
     else
         memset(grad, 0,
                w->rank.job.schema.count * sizeof *grad); /* for strategies that step locally all the same */
@@ -89,7 +90,7 @@ static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run)
     for (int64_t i = 0; i < w->rank.job.accumulate; i++) {
         EN_TRY(eni_next_batch(w, run, &batch));
         nsamples[i] = batch->micro.count;
-        if (batch->micro.count > 0) EN_TRY(forward_backward(w, run, batch, w->micro_grads[i], NULL));
+        if (batch->micro.count > 0) EN_TRY(forward_backward(w, run, batch, i, w->micro_grads[i], NULL));
     }
     eni_average_micros(w, nsamples);
     EN_TRY(eni_step_begin(run, nsamples, (int)w->rank.job.accumulate));

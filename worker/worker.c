@@ -17,6 +17,7 @@
 #include "rank/save.h"
 #include "runtime/spec/plugin.h"
 #include "worker/gpus.h"
+#include "worker/statistics.h"
 #include "worker/vectors.h"
 #include "worker/worker.h"
 
@@ -37,9 +38,10 @@ static en_status find_strategy(eni_worker *w)
 
 static en_status find_network(eni_worker *w)
 {
-    const en_network *network;
-    EN_TRY(eni_network_get("--model", w->config->model, &network));
-    EN_TRY(en_schema_init(network, &w->rank.job.schema));
+    const eni_data_options data = {.name = w->config->data, .folder = w->config->data_dir};
+    en_data_shape shape;
+    EN_TRY(eni_dataset_shape(&data, &shape));
+    EN_TRY(eni_network_schema("--model", w->config->model, &shape, &w->rank.job.schema));
     return eni_schema_digest(&w->rank.job.schema, w->rank.job.schema_sha256);
 }
 
@@ -54,6 +56,9 @@ static en_status open_data(eni_worker *w)
                                 .want = eni_data_want_of(&w->rank.job.schema)};
     const bool is_alone = w->rank.world.nranks == 1 || w->config->local_size == 1;
     EN_TRY(is_alone ? eni_dataset_open(&options, &w->dataset) : eni_share_open(w, &options));
+    if (w->dataset->repeat > 1 && w->rank.world.rank == 0)
+        eni_info("worker", "%s has one channel and %s takes three: each gets the same", w->dataset->name,
+                 w->rank.job.schema.network->name);
     return eni_dataset_sha256(w->dataset, w->rank.job.data_sha256);
 }
 
@@ -253,7 +258,7 @@ static void introduce_trainer(eni_worker *w)
     const bool is_gpu = w->device.ops->gpu != NULL;
     eni_trainer *t = &w->rank.trainer;
     *t = (eni_trainer){.ops = is_gpu ? &eni_trainer_gpu : &eni_trainer_host, .self = w};
-    t->about = (eni_about){.model = w->rank.job.schema.network->name,
+    t->about = (eni_about){.model = w->rank.job.schema.spec,
                            .data = w->dataset->name,
                            .data_bytes = eni_dataset_bytes(w->dataset),
                            .holdout = w->dataset->split[ENI_HOLDOUT].count,
@@ -312,6 +317,7 @@ static en_status open_all(eni_worker *w)
     EN_TRY(trainer->ops->open(w));
     EN_TRY(open_vectors(w));
     EN_TRY(prepare_model(w));
+    EN_TRY(eni_statistics_open(w));
     EN_TRY(eni_begin_folders(w));
     EN_TRY(eni_records_open(rank));
     EN_TRY(eni_save_open(rank));
@@ -363,6 +369,7 @@ static void close_all(eni_worker *w)
     if (!is_stuck) eni_arena_close(rank->exchange.arena);
     eni_rank_leave(rank);
     eni_evaluate_close(w);
+    eni_statistics_close(w);
     if (!is_stuck) en_model_free(w->model);
     if (!is_stuck) eni_device_close(&w->device);
     if (rank->records.out_fd >= 0) close(rank->records.out_fd);

@@ -8,6 +8,7 @@
  *     trainer_gpu.c    the same on a GPU; gpus.h, vectors.h, prefetch.h, scaler.h
  *     batches.c        the loader, and a warm-up before the clock begins
  *     evaluate.c       what weights are worth
+ *     statistics.h     running statistics of batch normalisation
  *     straggler.h      makes a rank slow
  *     share.c          the data set, once a host
  *     check.c          `entrain check` in place of training
@@ -56,6 +57,7 @@ typedef struct eni_worker {
     eni_straggler straggler;
     float *
         *micro_grads; /* (accumulate) flat gradients of one step's micro-batches; NULL: one, in the arena */
+    struct eni_statistics *statistics; /* statistics.h; NULL: the network has none */
     eni_on_gpu gpu;
 } eni_worker;
 

@@ -45,7 +45,7 @@ struct en_device_host;
 enum { EN_STREAM_COMPUTE = 0, EN_STREAM_PREFETCH = 1, EN_STREAM_EXCHANGE = 2, EN_STREAMS = 3 };
 
 typedef struct en_event en_event; /* a point in a stream */
-typedef struct en_graph en_graph; /* a captured piece of work */
+typedef struct en_capture en_capture; /* a captured piece of work */
 typedef struct en_group en_group; /* this rank's part in a collective of several GPUs */
 
 /* ---- what there is ----------------------------------------------------------------------------------- */
@@ -178,9 +178,9 @@ typedef struct en_gpu {
      * What cannot be captured returns EN_EUNSUPPORTED, logged as a warning once, and so does capture_end,
      * which is to be called all the same: nothing was done, and the device is well. */
     en_status (*capture_begin)(struct en_ctx *);
-    en_status (*capture_end)(struct en_ctx *, en_graph **graph_out);
-    en_status (*launch)(en_graph *);
-    void (*graph_free)(en_graph *); /* NULL is fine */
+    en_status (*capture_end)(struct en_ctx *, en_capture **graph_out);
+    en_status (*launch)(en_capture *);
+    void (*graph_free)(en_capture *); /* NULL is fine */
 
     /* Memory of another process on the same GPU. export_memory: `memory` is what en_device.alloc gave for
      * EN_GPU_EXPORT_MIN bytes or more: smaller pieces share a block with others, all of which the importer

@@ -1,27 +1,22 @@
-/* model.h - networks as lists of layers, and the model that runs one on a device.
- *
- * A new network is a few lines (models/registry.c):
- *
- *     static const en_layer layers[] = {
- *         EN_CONV2D("conv1", 20, 5), EN_RELU_MAXPOOL(2), EN_FLATTEN, EN_LINEAR_RELU("fc1", 500),
- *         EN_LINEAR("fc2", 10), EN_LOG_SOFTMAX, EN_NLL, EN_END};
- *     const en_network eni_convnet = {"convnet", "what it is", {1, 28, 28, 1}, layers};
+/* model.h - the model that runs a network (graph.h) on a device.
  *
  * Three things, in the order in which a worker meets them:
  *
- *   en_network  the list, constant data;
- *   en_schema   what follows from it without a device: the tensors, their names, shapes and places in the
- *               flat vector. All ranks of a run must have the same schema;
- *   en_model    the list planned on an opened device: forward, backward, evaluate.
+ *   en_network  a list of layers, or a function that adds nodes;
+ *   en_schema   what follows from it without a device: the nodes, the tensors, their names, shapes and places
+ *               in the flat vectors. All ranks of a run must have the same schema;
+ *   en_model    the nodes planned on an opened device: forward, backward, evaluate.
  *
  * Parameters are ONE flat float32 vector, gradients another of the same length; both are the caller's, on
- * the model's device, and are passed to each call. Every tensor starts on 64 bytes (16 elements); what lies
- * between two tensors is padding: zero after en_schema_init_param, never read by a model, and never written
- * by backward, so that padding of a zeroed gradient vector stays zero.
+ * the model's device, and are passed to each call. So is the state: what batch normalisation learns of the
+ * data in forward (running mean and variance), which no gradient reaches; a network without has none. Every
+ * tensor starts on 64 bytes (16 elements); what lies between two tensors is padding: zero after
+ * en_schema_init_param, never read by a model, and never written by backward, so that padding of a zeroed
+ * gradient vector stays zero.
  *
  * A step:
  *
- *     en_model_forward(model, param, &batch);
+ *     en_model_forward(model, param, state, &batch);           state moves towards this batch's statistics
  *     en_model_backward(model, param, grad, on_ready, user);   buckets leave from within on_ready
  *     en_model_result(model, &score);                          mean loss, correct predictions
  *
@@ -46,46 +41,13 @@
 #include <stdint.h>
 
 #include "entrain/device.h"
+#include "entrain/graph.h"
 #include "entrain/status.h"
 #include "entrain/tensor.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* ---- networks ---------------------------------------------------------------------------------------- */
-
-/* One layer. Its input is the output of the layer above it in the list; the last layer is the loss. */
-typedef struct en_layer {
-    uint32_t op;      /* EN_OP_*; 0 ends the list */
-    uint32_t flags;   /* EN_OP_BIAS, EN_OP_FUSE_RELU; the model adds the others */
-    const char *name; /* of a layer with weights: "conv1" owns conv1.weight and conv1.bias */
-    int64_t channels; /* conv2d, linear: outputs */
-    int64_t kernel, stride, pad;
-} en_layer;
-
-/* Valid convolution with bias; PyTorch's Conv2d(in, channels, kernel). */
-/* clang-format off */
-#define EN_CONV2D(name, channels, kernel) {EN_OP_CONV2D, EN_OP_BIAS, (name), (channels), (kernel), 1, 0}
-#define EN_LINEAR(name, outputs) {EN_OP_LINEAR, EN_OP_BIAS, (name), (outputs), 0, 0, 0}
-#define EN_LINEAR_RELU(name, outputs) {EN_OP_LINEAR, EN_OP_BIAS | EN_OP_FUSE_RELU, (name), (outputs), 0, 0, 0}
-#define EN_RELU {EN_OP_RELU, 0, NULL, 0, 0, 0, 0}
-#define EN_MAXPOOL(kernel) {EN_OP_MAXPOOL, 0, NULL, 0, (kernel), (kernel), 0}
-#define EN_RELU_MAXPOOL(kernel) {EN_OP_RELU_MAXPOOL, 0, NULL, 0, (kernel), (kernel), 0}
-#define EN_FLATTEN {EN_OP_FLATTEN, 0, NULL, 0, 0, 0, 0}
-#define EN_LOG_SOFTMAX {EN_OP_LOG_SOFTMAX, 0, NULL, 0, 0, 0, 0}
-#define EN_NLL {EN_OP_NLL, 0, NULL, 0, 0, 0, 0}
-#define EN_CROSS_ENTROPY {EN_OP_CROSS_ENTROPY, 0, NULL, 0, 0, 0, 0}
-#define EN_MSE {EN_OP_MSE, 0, NULL, 0, 0, 0, 0}
-#define EN_END {0, 0, NULL, 0, 0, 0, 0}
-/* clang-format on */
-
-typedef struct en_network {
-    const char *name;       /* "convnet": what --model takes */
-    const char *help;       /* one line */
-    en_extent input;        /* of one sample: n is 1 */
-    const en_layer *layers; /* ends with EN_END; the last but one is a loss */
-} en_network;
 
 /* ---- schema ------------------------------------------------------------------------------------------ */
 
@@ -97,33 +59,67 @@ enum { EN_TENSOR_WEIGHT = 0, EN_TENSOR_BUFFER = 1 };
 typedef struct en_model_tensor {
     char name[EN_MAX_TENSOR_NAME]; /* as PyTorch's state_dict: "conv1.weight" */
     uint32_t kind;                 /* EN_TENSOR_* */
-    uint32_t ndim;
-    int64_t shape[EN_MAX_DIMS]; /* as PyTorch: convolution (O, I, KH, KW), linear (O, I), bias (O) */
-    uint64_t offset;            /* elements from the start of the flat vector, a multiple of 16 */
-    uint64_t count;             /* elements, without the padding that follows */
-    uint64_t fan_in;            /* inputs of one output: the bound of the initial distribution */
+    uint32_t ndim;                 /* 0: a scalar */
+    int64_t shape[EN_MAX_DIMS];    /* as PyTorch: convolution (O, I, KH, KW), linear (O, I), bias (O) */
+    uint64_t offset;               /* elements from the start of its flat vector, a multiple of 16 */
+    uint64_t count;                /* elements, without the padding that follows; a num_batches_tracked: 1 */
+    uint32_t is_int64;             /* a num_batches_tracked: an int64 in the place of two floats */
+    uint32_t init;                 /* EN_INIT_* */
+    uint64_t fan_in, fan_out;      /* inputs of one output, outputs of one input: scales of initial values */
 } en_model_tensor;
+
+/* One operation of a network. Inputs are earlier nodes; node 0 is the batch, an op of kind 0. */
+typedef struct en_node {
+    char name[EN_MAX_TENSOR_NAME]; /* "" for what has no weights */
+    en_op op;                      /* for one sample, float32; flags as the network has them */
+    en_extent y;                   /* of its output, n = 1 */
+    int32_t x, x2;                 /* -1: none */
+    uint32_t first, ntensors;      /* its weights: tensors[first ..]; weight, then bias */
+    uint32_t first_buffer, nbuffers;
+} en_node;
 
 typedef struct en_schema {
     const en_network *network; /* borrowed; constant data that outlives it */
+    char *spec;                /* its name and all its options: "resnet18:stem=cifar,width=64,classes=0" */
+    uint32_t nnodes;
+    en_node *nodes;  /* (nnodes), inputs before outputs; the last is the loss */
+    en_extent input; /* of one sample */
     uint32_t ntensors;
-    en_model_tensor *tensors; /* (ntensors), in declaration order, which is the order of their offsets */
+    en_model_tensor *tensors; /* (ntensors) weights, in declaration order, which is that of their offsets */
+    uint32_t nbuffers;
+    en_model_tensor *buffers; /* (nbuffers) the same of the state */
     uint64_t count;           /* elements of the flat vector with padding, a multiple of 16 */
-    uint64_t nweights;        /* elements of all tensors without padding: "number of parameters" */
+    uint64_t nstate;          /* of the state; 0: there is none */
+    uint64_t nweights;        /* elements of all weights without padding: "number of parameters" */
     int64_t outputs;          /* classes, or numbers per sample that MSE compares */
     uint32_t loss;            /* EN_OP_NLL, EN_OP_CROSS_ENTROPY or EN_OP_MSE */
 } en_schema;
 
-/* Checks the list (each layer fits the one above, names are unique, a loss ends it) and fills the schema;
- * en_schema_fini frees it, and is safe on a zeroed struct. EN_EINVAL names the layer; EN_ENOMEM. */
-en_status en_schema_init(const en_network *network, en_schema *schema_out);
+/* What the data says of itself, for a network that leaves it open. Zeroes: not known. */
+typedef struct en_data_shape {
+    int64_t height, width, channels, classes;
+} en_data_shape;
+
+/* Runs the builder or the list, checks it (each node fits its inputs and is read, names are unique, a loss
+ * ends it) and fills the schema; en_schema_fini frees it, and is safe on a zeroed struct. `options`: those of
+ * the network, "width=8"; NULL: all defaults. EN_EINVAL names the node; EN_ENOMEM. */
+en_status en_schema_init_for(const en_network *network, const char *options, const en_data_shape *data,
+                             en_schema *schema_out);
 void en_schema_fini(en_schema *schema);
 
+/* With the network's defaults and its own input. */
+static inline en_status en_schema_init(const en_network *network, en_schema *schema_out)
+{
+    return en_schema_init_for(network, NULL, NULL, schema_out);
+}
+
 /* Initial weights: overwrites all schema->count elements of `param`, which is host memory (copy it to
- * another device). PyTorch's defaults for Conv2d and Linear, kaiming_uniform(a = sqrt 5): weight and bias
- * uniform in [-1/sqrt(fan_in), 1/sqrt(fan_in)); buffers and padding 0. A function of the seed alone
- * (ENI_RNG_INIT): the same bytes on every machine. */
+ * another device). Each tensor by its EN_INIT_*, padding 0. A function of the seed alone (ENI_RNG_INIT): the
+ * same bytes on every machine. */
 void en_schema_init_param(const en_schema *schema, uint64_t seed, float *param);
+
+/* The state at the start: means 0, variances 1, no batches; (schema->nstate), host memory. */
+void en_schema_init_state(const en_schema *schema, float *state);
 
 /* ---- model ------------------------------------------------------------------------------------------- */
 
@@ -170,8 +166,9 @@ enum { EN_MODEL_TRAIN = 0, EN_MODEL_EVALUATE = 1, EN_MODEL_KEEP = 2 /* or'ed: se
 enum { EN_MODEL_SIZES = 8 };
 en_status en_model_prepare(en_model *model, int64_t n, int mode);
 
-/* Enqueues (on host devices: does) the forward pass and the loss. `param` is read, (schema->count). */
-en_status en_model_forward(en_model *model, const float *param, const en_batch *batch);
+/* Enqueues (on host devices: does) the forward pass and the loss. `param` is read, (schema->count); `state`,
+ * (schema->nstate), is moved, or NULL: nothing is remembered of this batch. */
+en_status en_model_forward(en_model *model, const float *param, float *state, const en_batch *batch);
 
 /* Called when the gradients of tensors [first, first + n) are enqueued (on host devices: complete) and
  * backward touches neither them nor these tensors' `param` again: both may be changed at once. From the last
@@ -180,9 +177,10 @@ en_status en_model_forward(en_model *model, const float *param, const en_batch *
 typedef en_status (*en_on_grad_ready)(void *user, uint32_t first, uint32_t n);
 
 /* Gradient of the mean loss of the last forward, with the same param: overwrites the weights' gradients in
- * `grad` (schema->count); padding and buffers are not touched. A layer's weight gradient comes first,
- * then the gradient of the layer's input, which reads the weights (and is not computed for the first layer
- * with weights), then on_ready (may be NULL). */
+ * `grad` (schema->count); padding is not touched. A node's weight gradient comes first, then the gradient of
+ * its input, which reads the weights (and is not computed where no weights lie above), then on_ready (may be
+ * NULL). A node that several read gets the sum of their gradients, the last reader's first: the same bits in
+ * every run. */
 en_status en_model_backward(en_model *model, const float *param, float *grad, en_on_grad_ready on_ready,
                             void *user);
 
@@ -194,8 +192,10 @@ en_status en_model_fetch(en_model *model, float pair[2]);
 /* The same two numbers; blocks until the device has done all that was enqueued. */
 en_status en_model_result(en_model *model, en_score *score_out);
 
-/* Forward only, over one batch; blocks. Add the results of several batches up. */
-en_status en_model_evaluate(en_model *model, const float *param, const en_batch *batch, en_score *score_out);
+/* Forward only, over one batch, normalised by `state`, which is read (NULL: there is none); blocks. Add the
+ * results of several batches up. */
+en_status en_model_evaluate(en_model *model, const float *param, const float *state, const en_batch *batch,
+                            en_score *score_out);
 
 #ifdef __cplusplus
 }

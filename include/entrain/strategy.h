@@ -35,6 +35,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "entrain/option.h"
 #include "entrain/status.h"
 
 #ifdef __cplusplus
@@ -119,16 +120,6 @@ typedef struct en_bucket {
     en_vec param;      /* weights */
     en_vec grad;       /* gradient of the mean loss over nsamples */
 } en_bucket;
-
-/* A named option, declared by the strategy, checked by the host: --strategy=ssp:bound=3. */
-enum { EN_OPT_REAL = 0, EN_OPT_INT = 1, EN_OPT_BOOL = 2, EN_OPT_TEXT = 3 };
-typedef struct en_option {
-    uint32_t size; /* 0 ends the list */
-    uint32_t type;
-    const char *key, *help;
-    double value, min, max; /* default and range; infinity is written inf */
-    const char *text;       /* default of a text option */
-} en_option;
 
 /* What the paper promises, in models (of bytes) per step and rank; printed beside what was measured. */
 typedef struct en_theory {
@@ -289,7 +280,6 @@ struct en_strategy {
 #define EN_STRATEGY_ENTRY "en_strategy_entry"
 typedef const en_strategy *(*en_strategy_entry_fn)(uint32_t host_abi);
 
-#define EN_EXPORT __attribute__((visibility("default")))
 EN_EXPORT const en_strategy *en_strategy_entry(uint32_t host_abi);
 
 #ifdef __cplusplus

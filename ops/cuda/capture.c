@@ -8,7 +8,7 @@
 #include "core/try.h"
 #include "ops/cuda/cuda.h"
 
-struct en_graph {
+struct en_capture {
     en_ctx *ctx; /* borrowed; outlives us */
     cudaGraphExec_t exec;
     eni_cuda_set *events; /* (nevents) borrowed: those that a launch sets; they outlive us */
@@ -43,7 +43,7 @@ static en_status refuse(en_ctx *ctx, cudaError_t error)
 }
 
 /* Uploaded now, so that the first launch is not the one that pays. */
-static cudaError_t prepare(en_graph *graph, cudaGraph_t captured)
+static cudaError_t prepare(en_capture *graph, cudaGraph_t captured)
 {
     cudaError_t error = cudaEventCreateWithFlags(&graph->launched, cudaEventDisableTiming);
     if (error == cudaSuccess) error = cudaGraphInstantiate(&graph->exec, captured, 0);
@@ -51,7 +51,7 @@ static cudaError_t prepare(en_graph *graph, cudaGraph_t captured)
     return error;
 }
 
-en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out)
+en_status eni_cuda_capture_end(en_ctx *ctx, en_capture **graph_out)
 {
     if (!ctx->is_capturing) return eni_fail(EN_EBUG, "cuda", "a capture was to end that did not begin");
     (void)cudaSetDevice(ctx->index);
@@ -62,7 +62,7 @@ en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out)
         if (captured) (void)cudaGraphDestroy(captured);
         return refuse(ctx, error);
     }
-    en_graph *graph = eni_alloc(sizeof *graph);
+    en_capture *graph = eni_alloc(sizeof *graph);
     if (graph) {
         graph->ctx = ctx;
         graph->events = eni_cuda_events_take(ctx, &graph->nevents);
@@ -78,7 +78,7 @@ en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out)
     return EN_OK;
 }
 
-en_status eni_cuda_launch(en_graph *graph)
+en_status eni_cuda_launch(en_capture *graph)
 {
     en_ctx *ctx = graph->ctx;
     const cudaStream_t stream = ctx->stream[EN_STREAM_COMPUTE];
@@ -88,7 +88,7 @@ en_status eni_cuda_launch(en_graph *graph)
     return eni_cuda_check(ctx, cudaEventRecord(graph->launched, stream), "launching captured work");
 }
 
-void eni_cuda_graph_free(en_graph *graph)
+void eni_cuda_graph_free(en_capture *graph)
 {
     if (!graph) return;
     (void)cudaSetDevice(graph->ctx->index);

@@ -163,9 +163,9 @@ en_status eni_cuda_check_finite(en_ctx *ctx, int stream, const float *v, uint64_
 
 /* capture.c */
 en_status eni_cuda_capture_begin(en_ctx *ctx);
-en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out);
-en_status eni_cuda_launch(en_graph *graph);
-void eni_cuda_graph_free(en_graph *graph);
+en_status eni_cuda_capture_end(en_ctx *ctx, en_capture **graph_out);
+en_status eni_cuda_launch(en_capture *graph);
+void eni_cuda_graph_free(en_capture *graph);
 
 /* facts.c */
 en_status eni_cuda_count(const en_device_host *host, int32_t *n_out);

@@ -3,7 +3,6 @@
 #include "runtime/spec/plugin.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,7 +18,6 @@
 
 enum {
     TABLE_LEAST = offsetof(en_strategy, submit) + sizeof(((en_strategy *)NULL)->submit),
-    OPTION_LEAST = offsetof(en_option, text),
     TABLES_MAX = 256, /* a chain of `next` longer than this is a loop */
     KNOWN_FLAGS = EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS | EN_LEADERS_ARE_CLIENTS | EN_REPLICATED |
                   EN_STATIC | EN_SYNCHRONOUS | EN_PUSH_READ_ONLY | EN_SHARED_PARAMS | EN_ROUNDS | EN_ALONE
@@ -64,27 +62,6 @@ static int is_name(const char *name)
     return length > 0 && length < ENI_STRATEGY_NAME_MAX && name[length] == 0;
 }
 
-static en_status check_option(const char *path, const en_strategy *s, const en_option *o)
-{
-    const char *why = NULL;
-    if (o->size < OPTION_LEAST)
-        why = "is too short to have a range; set .size = sizeof(en_option)";
-    else if (!o->key || !*o->key || strpbrk(o->key, "=:, "))
-        why = "has no key, or one with '=', ':', ',' or a space";
-    else if (!o->help)
-        why = "has no help";
-    else if (o->type > EN_OPT_TEXT)
-        why = "has a type that this host does not know";
-    else if (o->type != EN_OPT_TEXT && o->type != EN_OPT_BOOL && !(o->min <= o->value && o->value <= o->max))
-        why = "has a default outside of its range";
-    else if (eni_option_find(s->options, o->key, strlen(o->key)) != o)
-        why = "is declared twice";
-    if (!why) return EN_OK;
-    return eni_fail(EN_EINVAL, "plugin",
-                    "%s: option %s of strategy %s %s; correct its entry in the table of options", path,
-                    o->size >= OPTION_LEAST && o->key ? o->key : "(first bytes)", s->name, why);
-}
-
 /* Nothing beyond abi and size is read before both are found good. */
 static en_status check_table(const char *path, const en_strategy *s)
 {
@@ -111,7 +88,7 @@ static en_status check_table(const char *path, const en_strategy *s)
                         "%s: strategy %s sets flags 0x%x, of which this host does not know 0x%x", path,
                         s->name, s->flags, s->flags & ~(uint32_t)KNOWN_FLAGS);
     for (const en_option *o = s->options; o && o->size; o = eni_option_next(o))
-        EN_TRY(check_option(path, s, o));
+        EN_TRY(eni_option_check(path, "strategy", s->name, s->options, o));
     return EN_OK;
 }
 
@@ -197,22 +174,10 @@ static en_status load(const char *path, const en_strategy **first_out)
                                         .what = "strategy",
                                         .place = "give the path of a shared object",
                                         .build = "build one: cc -shared -fPIC -I<include> mine.c -o mine.so"};
-    char full[ENI_STRATEGY_WORD_MAX + 2];
-    /* Without a slash dlopen would search the library path. */
-    snprintf(full, sizeof full, "%s%s", strchr(path, '/') ? "" : "./", path);
-    EN_TRY(eni_elf_check(full, &words));
-    void *file = dlopen(full, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!file)
-        return eni_fail(EN_EFORMAT, "plugin",
-                        "cannot load strategy %s: %s; link what it needs into it, or build it again", full,
-                        dlerror());
     en_strategy_entry_fn entry;
-    void *symbol = dlsym(file, EN_STRATEGY_ENTRY);
-    if (!symbol)
-        return eni_fail(
-            EN_EFORMAT, "plugin",
-            "%s has no symbol %s; end it with: EN_EXPORT const en_strategy *%s(uint32_t host_abi)", full,
-            EN_STRATEGY_ENTRY, EN_STRATEGY_ENTRY);
+    void *symbol;
+    EN_TRY(eni_elf_open(path, &words, EN_STRATEGY_ENTRY,
+                        "const en_strategy *" EN_STRATEGY_ENTRY "(uint32_t host_abi)", &symbol));
     memcpy(&entry, &symbol, sizeof entry); /* ISO C has no conversion from an object to a function pointer */
     const en_strategy *first = entry(EN_STRATEGY_ABI);
     for (uint32_t abi = EN_STRATEGY_ABI; first == NULL && abi > 1;)
@@ -220,8 +185,8 @@ static en_status load(const char *path, const en_strategy **first_out)
     if (first == NULL)
         return eni_fail(EN_EVERSION, "plugin",
                         "%s does not serve strategy ABI %u; build it again with this host's include folder",
-                        full, EN_STRATEGY_ABI);
-    EN_TRY(check_chain(full, first));
+                        path, EN_STRATEGY_ABI);
+    EN_TRY(check_chain(path, first));
     return complete_chain(first, first_out);
 }
 

@@ -391,7 +391,7 @@ static int captured_steps(rig *r, int rank, int n, const trial *t)
     enum { RECORDED = 2 };
     static float saw[STEPS][COUNT];
     float *from = r->in + RECORDED * r->nown * COUNT, *seen = r->seen + RECORDED * COUNT;
-    en_graph *graph = NULL;
+    en_capture *graph = NULL;
     for (int s = RECORDED; s < STEPS; s++) {
         memcpy(from, r->in + s * r->nown * COUNT, (size_t)r->nown * bytes_of(r));
         CLUSTER_CHECK(begin_step(r, rank, n, s, t) == EN_OK);
@@ -596,7 +596,7 @@ static void test_group_death(void **state)
 static int break_record(rig *r, int rank)
 {
     const en_gpu *gpu = r->gpu;
-    en_graph *graph = NULL, *none = NULL;
+    en_capture *graph = NULL, *none = NULL;
     CLUSTER_CHECK(gpu->capture_begin(r->ctx) == EN_OK && gpu->capture_end(r->ctx, &graph) == EN_OK);
     CLUSTER_CHECK(gpu->capture_begin(r->ctx) == EN_OK);
     CLUSTER_CHECK(gpu->launch(graph) == EN_EUNSUPPORTED);

@@ -122,7 +122,7 @@ static en_status put_recorded_sum(rank *r)
 }
 
 /* A sum as a step has it, launched three times: each multiplies by the number of ranks. */
-static en_status launch_sums(rank *r, en_graph *graph)
+static en_status launch_sums(rank *r, en_capture *graph)
 {
     int wrong;
     float factor = (float)(r->n * (r->n + 1) / 2);
@@ -140,7 +140,7 @@ static en_status launch_sums(rank *r, en_graph *graph)
 static en_status try_recorded_sums(rank *r)
 {
     const en_gpu *gpu = r->device->gpu;
-    en_graph *graph = NULL;
+    en_capture *graph = NULL;
     EN_TRY(gpu->capture_begin(r->ctx));
     en_status st = put_recorded_sum(r);
     const en_status ended = gpu->capture_end(r->ctx, &graph);

@@ -30,7 +30,7 @@ struct en_event {
     int pending, asked; /* set and not reached; polled since */
 };
 
-struct en_graph {
+struct en_capture {
     work *list;
     int n;
 };
@@ -276,11 +276,11 @@ static en_status capture_begin(en_ctx *ctx)
     return EN_OK;
 }
 
-static en_status capture_end(en_ctx *ctx, en_graph **graph_out)
+static en_status capture_end(en_ctx *ctx, en_capture **graph_out)
 {
     assert_true(ctx->is_capturing);
     ctx->is_capturing = 0;
-    en_graph *graph = calloc(1, sizeof *graph);
+    en_capture *graph = calloc(1, sizeof *graph);
     graph->n = ctx->ncaptured;
     graph->list = malloc((size_t)graph->n * sizeof *graph->list);
     memcpy(graph->list, ctx->captured, (size_t)graph->n * sizeof *graph->list);
@@ -288,14 +288,14 @@ static en_status capture_end(en_ctx *ctx, en_graph **graph_out)
     return EN_OK;
 }
 
-static en_status launch(en_graph *graph)
+static en_status launch(en_capture *graph)
 {
     for (int i = 0; i < graph->n; i++)
         (void)put(graph->list[i]);
     return EN_OK;
 }
 
-static void graph_free(en_graph *graph)
+static void graph_free(en_capture *graph)
 {
     if (graph != NULL) free(graph->list);
     free(graph);

@@ -99,6 +99,20 @@ static void send(rig *r, void *dst, const void *src, uint64_t bytes)
 
 /* ---- the rig ----------------------------------------------------------------------------------------- */
 
+static void open_state(rig *r)
+{
+    const uint64_t bytes = r->schema.nstate * sizeof(float);
+    float *first = eni_alloc(bytes);
+    assert_non_null(first);
+    en_schema_init_state(&r->schema, first);
+    reserve((void **)&r->state, NULL, bytes, r);
+    if (r->device.ops->gpu != NULL)
+        send(r, r->state, first, bytes);
+    else
+        memcpy(r->state, first, bytes);
+    eni_free(first);
+}
+
 static void open_rig(rig *r, const en_network *network, const char *device, int threads, uint32_t dtype,
                      float loss_scale)
 {
@@ -110,6 +124,7 @@ static void open_rig(rig *r, const en_network *network, const char *device, int 
     assert_non_null(r->param);
     assert_non_null(r->grad);
     en_schema_init_param(&r->schema, 1, r->param);
+    if (r->schema.nstate > 0) open_state(r);
     if (r->device.ops->gpu != NULL) {
         reserve((void **)&r->there.param, NULL, r->schema.count * sizeof(float), r);
         reserve((void **)&r->there.grad, NULL, r->schema.count * sizeof(float), r);
@@ -143,7 +158,8 @@ void rig_close(rig *r)
     const en_device *ops = r->device.ops;
     en_model_free(r->model);
     en_schema_fini(&r->schema);
-    void *const memory[] = {r->there.param, r->there.grad, r->there.loss_scale, r->there.x, r->there.target};
+    void *const memory[] = {r->state,   r->there.param, r->there.grad, r->there.loss_scale,
+                            r->there.x, r->there.target};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         ops->free(r->device.ctx, memory[i]);
     if (r->there.registered != NULL) ops->gpu->unregister_memory(r->device.ctx, r->there.registered);
@@ -166,7 +182,7 @@ static float normal(const eni_rng_key *key, uint64_t i)
 
 static uint64_t sample_floats(const en_schema *schema)
 {
-    return (uint64_t)en_extent_count(schema->network->input);
+    return (uint64_t)en_extent_count(schema->input);
 }
 
 en_batch batch_new(const en_schema *schema, int64_t n, uint64_t seed)
@@ -245,7 +261,7 @@ void rig_fetch_grad(rig *r)
 void rig_forward(rig *r, const en_batch *batch)
 {
     const en_batch there = rig_send_batch(r, batch);
-    assert_int_equal(en_model_forward(r->model, rig_send_param(r), &there), EN_OK);
+    assert_int_equal(en_model_forward(r->model, rig_send_param(r), r->state, &there), EN_OK);
 }
 
 en_status rig_backward(rig *r, en_on_grad_ready on_ready, void *user)
@@ -267,7 +283,7 @@ en_score rig_evaluate(rig *r, const en_batch *batch)
 {
     en_score score;
     const en_batch there = rig_send_batch(r, batch);
-    assert_int_equal(en_model_evaluate(r->model, rig_send_param(r), &there, &score), EN_OK);
+    assert_int_equal(en_model_evaluate(r->model, rig_send_param(r), r->state, &there, &score), EN_OK);
     return score;
 }
 

@@ -18,6 +18,7 @@ typedef struct rig {
     en_schema schema;
     en_model *model;
     float *param, *grad; /* (schema.count), host memory */
+    float *state;        /* (schema.nstate), of the device; NULL: the network has none */
     struct {             /* where the device's memory is not the host's */
         float *param, *grad, *loss_scale;
         void *x, *target, *registered;

@@ -97,7 +97,7 @@ static void results_can_be_read_late(void **state)
 static void enqueue_step(rig *r, const en_batch *there, float *pair)
 {
     const float *param = r->there.param;
-    assert_int_equal(en_model_forward(r->model, param, there), EN_OK);
+    assert_int_equal(en_model_forward(r->model, param, NULL, there), EN_OK);
     assert_int_equal(en_model_backward(r->model, param, r->there.grad, NULL, NULL), EN_OK);
     assert_int_equal(en_model_fetch(r->model, pair), EN_OK);
 }
@@ -110,7 +110,7 @@ static void a_recorded_step_gives_the_bits_of_an_eager_one(void **state)
     enum { N = 6, STEPS = 4 };
     rig r;
     late l;
-    en_graph *graph;
+    en_capture *graph;
     static float loss[STEPS];
     rig_open(&r, eni_network_find("convnet"), rig_device());
     if (is_host(&r)) {
@@ -193,7 +193,7 @@ typedef struct samples {
 static void fill(void *user, uint64_t first, uint64_t n, float *x_out, void *target_out)
 {
     const samples *s = user;
-    const uint64_t floats = (uint64_t)en_extent_count(s->schema->network->input);
+    const uint64_t floats = (uint64_t)en_extent_count(s->schema->input);
     const en_batch part = batch_part(s->schema, &s->all, (int64_t)first, (int64_t)n);
     memcpy(x_out, part.x, n * floats * sizeof *x_out);
     memcpy(target_out, part.target, n * sizeof(int32_t));
@@ -210,7 +210,7 @@ static eni_set set_of(samples *s, const en_schema *schema)
     *s = (samples){.schema = schema, .all = batch_new(schema, SET, 3), .ends_at = -1};
     return (eni_set){.count = SET,
                      .batch = SET_BATCH,
-                     .sample_bytes = (uint64_t)en_extent_count(schema->network->input) * sizeof(float),
+                     .sample_bytes = (uint64_t)en_extent_count(schema->input) * sizeof(float),
                      .target_bytes = sizeof(int32_t),
                      .fill = fill,
                      .user = s,
@@ -259,13 +259,13 @@ static void a_whole_set_is_evaluated(void **state)
         for (int times = 0; times < 3; times++) {
             memset(&score, 0, sizeof score);
             s.ends_at = times == 1 ? s.asked + 3 : -1; /* the second ends early, with a batch under way */
-            assert_int_equal(eni_evaluation_run(e, param, &score), times == 1 ? EN_EPEER : EN_OK);
+            assert_int_equal(eni_evaluation_run(e, param, NULL, &score), times == 1 ? EN_EPEER : EN_OK);
             if (times != 1) assert_score(&score, &want);
         }
         eni_evaluation_close(e);
     }
     memset(&score, 0, sizeof score);
-    assert_int_equal(eni_model_evaluate_set(r.model, r.param, &set, &score), EN_OK);
+    assert_int_equal(eni_model_evaluate_set(r.model, r.param, NULL, &set, &score), EN_OK);
     assert_score(&score, &want);
     batch_free(&s.all);
     rig_close(&r);
@@ -287,11 +287,12 @@ static void evaluation_takes_its_memory_at_once(void **state)
     assert_int_equal(eni_evaluation_open(r.model, &set, 1, &e), EN_OK);
     const far_counts opened = far_count();
     assert_true(opened.allocations > before.allocations && opened.live_registered > before.live_registered);
-    assert_int_equal(eni_evaluation_run(e, r.param, &score), EN_OK);
+    assert_int_equal(eni_evaluation_run(e, r.param, NULL, &score), EN_OK);
     const far_counts used = far_count();
     assert_memory_equal(&used, &opened, sizeof used);
     s.ends_at = s.asked + 2;
-    assert_int_equal(eni_evaluation_run(e, r.param, &score), EN_EPEER); /* closed with a batch under way */
+    assert_int_equal(eni_evaluation_run(e, r.param, NULL, &score),
+                     EN_EPEER); /* closed with a batch under way */
     eni_evaluation_close(e);
     const far_counts after = far_count();
     assert_int_equal(after.live_allocations, before.live_allocations);
@@ -420,7 +421,7 @@ static void backward_carries_the_scale(void **state)
     const en_model_options options = {.size = sizeof options, .loss_scale = &scale};
     assert_int_equal(en_model_new(&r.schema, &device, r.device.ctx, &options, &model), EN_OK);
     en_batch batch = batch_new(&r.schema, 4, 1);
-    assert_int_equal(en_model_forward(model, r.param, &batch), EN_OK);
+    assert_int_equal(en_model_forward(model, r.param, NULL, &batch), EN_OK);
     assert_int_equal(en_model_backward(model, r.param, r.grad, NULL, NULL), EN_OK);
     assert_int_equal(spy.scaled, 4); /* mse; net2: weights, data; net1: weights */
     batch_free(&batch);
@@ -433,7 +434,7 @@ static void a_scale_is_divided_out(void **state)
 {
     (void)state;
     if (!is_gpu()) skip();
-    for (int i = 0; eni_network_at(i) != NULL; i++) {
+    for (int i = 0; eni_network_at(i)->layers != NULL; i++) {
         rig plain, scaled;
         rig_open(&plain, eni_network_at(i), rig_device());
         rig_open_as(&scaled, eni_network_at(i), rig_device(), EN_F32, 4096);
@@ -453,7 +454,7 @@ static void a_recorded_step_reads_the_scale_of_its_launch(void **state)
     enum { N = 4 };
     rig r;
     late l;
-    en_graph *graph;
+    en_capture *graph;
     if (!is_gpu()) skip();
     rig_open_as(&r, eni_network_find("mlp"), rig_device(), EN_F16, 256);
     late_open(&l, &r);
@@ -520,7 +521,7 @@ static void gradients_in_16_bits_are_near(void **state)
     if (!is_gpu()) skip();
     for (int p = 0; p < 3; p++) {
         double worst = 0;
-        for (int i = 0; eni_network_at(i) != NULL; i++) {
+        for (int i = 0; eni_network_at(i)->layers != NULL; i++) {
             rig here, ref;
             rig_open_as(&here, eni_network_at(i), rig_device(), precision[p].dtype, precision[p].scale);
             rig_open(&ref, eni_network_at(i), "ref");

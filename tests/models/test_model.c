@@ -22,14 +22,19 @@ static const en_layer tiny_layers[] = {EN_CONV2D("conv1", 3, 3),
                                        EN_LOG_SOFTMAX,
                                        EN_NLL,
                                        EN_END};
-static const en_network tiny = {"tiny", "a convnet of 229 weights", {1, 12, 12, 2}, tiny_layers};
+static const en_network tiny = {.abi = EN_NETWORK_ABI,
+                                .size = sizeof(en_network),
+                                .name = "tiny",
+                                .help = "a convnet of 229 weights",
+                                .input = {1, 12, 12, 2},
+                                .layers = tiny_layers};
 
 /* ---- finite differences ------------------------------------------------------------------------------ */
 
 static double loss_at(rig *r, const float *param, const en_batch *batch)
 {
     en_score score;
-    assert_int_equal(en_model_forward(r->model, param, batch), EN_OK);
+    assert_int_equal(en_model_forward(r->model, param, NULL, batch), EN_OK);
     assert_int_equal(en_model_result(r->model, &score), EN_OK);
     return score.loss;
 }
@@ -174,10 +179,10 @@ static void a_layer_is_ready_when_its_weights_are_not_read_again(void **state)
     float *quiet = eni_alloc_array(r.schema.count, sizeof(float));
     for (uint64_t i = 0; i < r.schema.count; i++)
         w.seen[i] = r.grad[i] = quiet[i] = -77; /* padding must keep it */
-    assert_int_equal(en_model_forward(model, r.param, &batch), EN_OK);
+    assert_int_equal(en_model_forward(model, r.param, NULL, &batch), EN_OK);
     assert_int_equal(en_model_backward(model, r.param, quiet, NULL, NULL), EN_OK);
     memset(spy.lines, 0, sizeof spy.lines);
-    assert_int_equal(en_model_forward(model, r.param, &batch), EN_OK);
+    assert_int_equal(en_model_forward(model, r.param, NULL, &batch), EN_OK);
     assert_int_equal(en_model_backward(model, r.param, r.grad, on_ready, &w), EN_OK);
     assert_string_equal(spy.lines, "dx dx "                     /* nll, log-softmax */
                                    "dw dx ready(6,2) "          /* fc2 */
@@ -211,11 +216,11 @@ static void a_prepared_step_allocates_nothing(void **state)
     const int planned = spy.planned, allocated = spy.allocated;
     assert_true(planned == 3 * 10 && allocated == 3);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(en_model_forward(model, r.param, &batch), EN_OK);
+        assert_int_equal(en_model_forward(model, r.param, NULL, &batch), EN_OK);
         assert_int_equal(en_model_backward(model, r.param, r.grad, NULL, NULL), EN_OK);
-        assert_int_equal(en_model_forward(model, r.param, &ragged), EN_OK);
+        assert_int_equal(en_model_forward(model, r.param, NULL, &ragged), EN_OK);
         assert_int_equal(en_model_backward(model, r.param, r.grad, NULL, NULL), EN_OK);
-        assert_int_equal(en_model_evaluate(model, r.param, &batch, &score), EN_OK);
+        assert_int_equal(en_model_evaluate(model, r.param, NULL, &batch, &score), EN_OK);
     }
     assert_int_equal(spy.planned, planned);
     assert_int_equal(spy.allocated, allocated);
@@ -299,10 +304,10 @@ static void misuse_is_refused(void **state)
     eni_log_set_level(-1);
     assert_int_equal(en_model_backward(r.model, r.param, r.grad, NULL, NULL), EN_EBUG);
     assert_int_equal(en_model_result(r.model, &score), EN_EBUG);
-    assert_int_equal(en_model_forward(r.model, r.param, &empty), EN_EINVAL);
-    assert_int_equal(en_model_evaluate(r.model, r.param, &batch, &score), EN_OK);
+    assert_int_equal(en_model_forward(r.model, r.param, NULL, &empty), EN_EINVAL);
+    assert_int_equal(en_model_evaluate(r.model, r.param, NULL, &batch, &score), EN_OK);
     assert_int_equal(en_model_backward(r.model, r.param, r.grad, NULL, NULL), EN_EBUG);
-    assert_int_equal(en_model_forward(r.model, r.param, &batch), EN_OK);
+    assert_int_equal(en_model_forward(r.model, r.param, NULL, &batch), EN_OK);
     for (int64_t n = 10; n < 10 + EN_MODEL_SIZES; n++) /* pushes the size of that forward out */
         assert_int_equal(en_model_prepare(r.model, n, EN_MODEL_TRAIN), EN_OK);
     assert_int_equal(en_model_backward(r.model, r.param, r.grad, NULL, NULL), EN_EBUG);
@@ -316,7 +321,7 @@ static void misuse_is_refused(void **state)
 static void evaluation_is_forward_summed(void **state)
 {
     (void)state;
-    for (int i = 0; eni_network_at(i) != NULL; i++) {
+    for (int i = 0; eni_network_at(i)->layers != NULL; i++) {
         rig r;
         rig_open(&r, eni_network_at(i), rig_device());
         en_batch batch = batch_new(&r.schema, 6, 8);

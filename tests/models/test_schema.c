@@ -59,7 +59,7 @@ static void every_network_is_well_formed(void **state)
         assert_int_equal(schema.count, eni_round_up(end, ENI_LINE_FLOATS));
         en_schema_fini(&schema);
     }
-    assert_int_equal(n, 3);
+    assert_int_equal(n, 4);
     assert_null(eni_network_find("resnet-9000"));
     assert_null(eni_network_at(-1));
 }
@@ -144,20 +144,25 @@ static void nonsense_is_refused_by_name(void **state)
         en_extent input;
         const char *says;
     } cases[] = {
-        {no_loss, {1, 1, 1, 4}, "a loss ends the list"},
-        {early_loss, {1, 1, 1, 4}, "a loss ends the list"},
+        {no_loss, {1, 1, 1, 4}, "it ends with fc (linear); a loss ends it"},
+        {early_loss, {1, 1, 1, 4}, "node 3 (relu) comes behind mse"},
         {twice, {1, 1, 1, 4}, "two tensors are called fc.weight"},
         {unnamed, {1, 1, 1, 4}, "no name"},
-        {too_small, {1, 4, 4, 1}, "layer 0 (conv2d conv) does not take an input of (4, 4, 1)"},
-        {image, {1, 4, 4, 1}, "layer 0 (linear fc) does not take"},
-        {no_weights, {1, 1, 1, 4}, "no layer with weights"},
-        {huge, {1, 1, 1, 4}, "the limits are"},
-        {nothing, {1, 1, 1, 4}, "0 layers"},
+        {too_small, {1, 4, 4, 1}, "conv (conv2d) does not take an input of (4, 4, 1)"},
+        {image, {1, 4, 4, 1}, "fc (linear) does not take"},
+        {no_weights, {1, 1, 1, 4}, "no node has weights"},
+        {huge, {1, 1, 1, 4}, "at least 1, at most"},
+        {nothing, {1, 1, 1, 4}, "it ends with the batch"},
         {image, {2, 1, 1, 4}, "2 samples"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char line[256] = "";
-        const en_network network = {"odd", "", cases[i].input, cases[i].layers};
+        const en_network network = {.abi = EN_NETWORK_ABI,
+                                    .size = sizeof(en_network),
+                                    .name = "odd",
+                                    .help = "",
+                                    .input = cases[i].input,
+                                    .layers = cases[i].layers};
         en_schema schema = {0};
         eni_log_set_sink(keep_line, line);
         const en_status st = en_schema_init(&network, &schema);

@@ -170,8 +170,18 @@ static void files_that_cannot_be_are_named(void **state)
 static const en_layer wider_layers[] = {EN_LINEAR_RELU("net1", 12), EN_LINEAR("net2", 5), EN_MSE, EN_END};
 static const en_layer longer_layers[] = {EN_LINEAR_RELU("net1", 10), EN_LINEAR_RELU("net2", 5),
                                          EN_LINEAR("net3", 5), EN_MSE, EN_END};
-static const en_network wider = {"wider", "", {1, 1, 1, 10}, wider_layers};
-static const en_network longer = {"longer", "", {1, 1, 1, 10}, longer_layers};
+static const en_network wider = {.abi = EN_NETWORK_ABI,
+                                 .size = sizeof(en_network),
+                                 .name = "wider",
+                                 .help = "",
+                                 .input = {1, 1, 1, 10},
+                                 .layers = wider_layers};
+static const en_network longer = {.abi = EN_NETWORK_ABI,
+                                  .size = sizeof(en_network),
+                                  .name = "longer",
+                                  .help = "",
+                                  .input = {1, 1, 1, 10},
+                                  .layers = longer_layers};
 
 static void another_network_is_refused_with_both_shapes(void **state)
 {

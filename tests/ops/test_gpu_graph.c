@@ -108,9 +108,9 @@ static void reset(void)
     GPU_OK(rig.ops->sync(rig.ctx));
 }
 
-static en_graph *record(void)
+static en_capture *record(void)
 {
-    en_graph *graph = NULL;
+    en_capture *graph = NULL;
     GPU_OK(rig.gpu->capture_begin(rig.ctx));
     put_step();
     GPU_OK(rig.gpu->capture_end(rig.ctx, &graph));
@@ -128,7 +128,7 @@ static void check_round(int round)
 static void launch_rounds(void)
 {
     reset();
-    en_graph *graph = record();
+    en_capture *graph = record();
     assert_int_equal(rig.gpu->poll(s.sent), EN_OK); /* captured, and not done: nothing to wait for */
     for (int round = 0; round < 12; round++) {
         check_round(round);
@@ -155,7 +155,7 @@ static void graphs_and_plain_steps_take_turns(void **state)
 {
     (void)state;
     reset();
-    en_graph *graphs[2] = {record(), record()};
+    en_capture *graphs[2] = {record(), record()};
     for (int round = 0; round < 12; round++) {
         check_round(round);
         if (round % 3 == 2)
@@ -177,7 +177,7 @@ static void launches_that_are_under_way_add_up(void **state)
 {
     (void)state;
     reset();
-    en_graph *graph = record();
+    en_capture *graph = record();
     check_round(1);
     for (int i = 0; i < 5; i++) {
         GPU_OK(rig.gpu->launch(graph));
@@ -196,7 +196,7 @@ static void streams_outside_wait_for_events_inside(void **state)
     float *copy = registered(BYTES);
     for (int is_freed = 0; is_freed < 2; is_freed++) {
         reset();
-        en_graph *graph = record();
+        en_capture *graph = record();
         en_event *copied;
         GPU_OK(rig.gpu->event_new(rig.ctx, &copied));
         for (int round = 0; round < 4; round++) {
@@ -222,9 +222,9 @@ static void streams_outside_wait_for_events_inside(void **state)
 }
 
 /* Copies x to `out` and records the event. */
-static en_graph *record_copy(float *out, en_event *event)
+static en_capture *record_copy(float *out, en_event *event)
 {
-    en_graph *graph = NULL;
+    en_capture *graph = NULL;
     GPU_OK(rig.gpu->capture_begin(rig.ctx));
     GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_COMPUTE, out, s.x, BYTES, EN_COPY_OUT));
     GPU_OK(rig.gpu->event_record(event, EN_STREAM_COMPUTE));
@@ -241,7 +241,7 @@ static void a_new_event_does_not_inherit(void **state)
         en_event *old, *new;
         GPU_OK(rig.gpu->event_new(rig.ctx, &old));
         assert_int_equal(rig.gpu->poll(old), EN_OK); /* else it has no tick */
-        en_graph *graph = record_copy(s.out_w, old);
+        en_capture *graph = record_copy(s.out_w, old);
         GPU_OK(rig.gpu->launch(graph));
         rig.gpu->graph_free(graph);
         rig.gpu->event_free(old);
@@ -303,7 +303,7 @@ static void what_cannot_be_recorded_is_refused_without_harm(void **state)
                   {"an event from before", wait_for_the_past},
                   {"a poll", poll_meanwhile}};
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
-        en_graph *graph = NULL;
+        en_capture *graph = NULL;
         reset();
         GPU_OK(rig.gpu->event_record(s.stepped, EN_STREAM_COMPUTE));
         GPU_OK(rig.gpu->capture_begin(rig.ctx));
@@ -332,7 +332,7 @@ static void what_cannot_be_recorded_is_refused_without_harm(void **state)
 static void a_recording_has_one_beginning_and_one_end(void **state)
 {
     (void)state;
-    en_graph *graph = NULL;
+    en_capture *graph = NULL;
     assert_int_equal(rig.gpu->capture_end(rig.ctx, &graph), EN_EBUG);
     GPU_OK(rig.gpu->capture_begin(rig.ctx));
     assert_int_equal(rig.gpu->capture_begin(rig.ctx), EN_EBUG);

@@ -121,7 +121,7 @@ static int add_up(void *user, int rank)
 
 typedef struct captured {
     en_group *group;
-    en_graph *graph;
+    en_capture *graph;
     en_event *ready, *done;
     float *data, *scale; /* (COUNT), (1): on the GPU */
 } captured;

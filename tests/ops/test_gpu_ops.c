@@ -305,7 +305,7 @@ static void look_at_results(gpu_trial *t)
 static void same_bits_captured(const en_op *op)
 {
     gpu_trial a, b;
-    en_graph *graph = NULL;
+    en_capture *graph = NULL;
     gpu_trial_init(&a, &exact, &ref, op, 0, 2.0f);
     gpu_trial_init(&b, &exact, &ref, op, 0, 2.0f);
     gpu_trial_enqueue(&a);

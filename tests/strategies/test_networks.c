@@ -22,7 +22,7 @@ typedef struct learner {
 static void make_batch(const en_schema *schema, uint64_t micro_batch, int64_t n, float *x, void *target)
 {
     const eni_rng_key key = {11, ENI_RNG_TEST, 0, micro_batch};
-    const int64_t inputs = en_extent_count(schema->network->input);
+    const int64_t inputs = en_extent_count(schema->input);
     for (int64_t i = 0; i < n * inputs; i++)
         x[i] = (float)(2 * eni_rng_unit(&key, (uint64_t)i) - 1);
     for (int64_t i = 0; i < n; i++) {
@@ -47,7 +47,7 @@ static void gradient(void *user, int rank, uint64_t micro_batch, const float *pa
     const int64_t n = (int64_t)samples_of(user, micro_batch);
     make_batch(&l->schema, micro_batch, n, x, target);
     const en_batch batch = {.n = n, .x = x, .target = target};
-    assert_int_equal(en_model_forward(l->model, param, &batch), EN_OK);
+    assert_int_equal(en_model_forward(l->model, param, NULL, &batch), EN_OK);
     assert_int_equal(en_model_backward(l->model, param, grad, NULL, NULL), EN_OK);
     assert_int_equal(en_model_result(l->model, &score), EN_OK);
     l->loss = score.loss;

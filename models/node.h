@@ -1,0 +1,36 @@
+/* node.h - a node of a schema as an operation of a device: the one place that translates. */
+#ifndef MODELS_NODE_H
+#define MODELS_NODE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "entrain/model.h"
+
+/* The operation of `node` on a batch of n of type dtype; flags as in the network. */
+en_op eni_node_op(const en_node *node, int64_t n, uint32_t dtype);
+
+/* What makes a batch, which is float32, the first operation's input of another type. */
+en_op eni_cast_op(en_extent x, uint32_t dtype);
+
+/* The types of an operation's input and output: its dtype, but where op.h says float32. */
+uint32_t eni_op_x_dtype(const en_op *op);
+uint32_t eni_op_y_dtype(const en_op *op);
+
+/* One that ends a network. */
+bool eni_op_is_loss(uint32_t kind);
+
+/* It moves no byte: flattening what has one channel or one pixel. */
+bool eni_op_is_view(const en_op *op);
+
+/* Multiply-adds of its forward pass; 0 for what multiplies no weights. */
+int64_t eni_op_multiply_adds(const en_op *op);
+
+/* "conv2d", "relu", ...; "unknown" for what this file does not know. */
+const char *eni_op_name(uint32_t kind);
+
+/* "layer2.0.conv1 (conv2d)", "node 4 (flatten)", into text_out; returns it. */
+enum { ENI_NODE_TEXT = EN_MAX_TENSOR_NAME + 32 };
+const char *eni_node_text(const en_schema *schema, int32_t at, char text_out[ENI_NODE_TEXT]);
+
+#endif

@@ -1,0 +1,60 @@
+/* prepared.h - all nodes of a network planned for batches of one size, with the memory that a step needs.
+ *
+ * Values (outputs, what forward saves, gradients, scratch) live from the first call that writes them to the last
+ * that reads them; memory_plan.h lays them out. An output that no backward call reads is given back as soon as
+ * its readers are done; in evaluation that is all of them.
+ *
+ * Gradients that meet. A node's output may have several readers. Backward goes from the last node to the first,
+ * so the last reader's contribution comes first and starts the gradient; each later one is added to it, in the
+ * order of the walk. A contribution that is the gradient of a node that is done (of a sum, or of what a batch
+ * normalisation adds) is not copied: its memory becomes the input's gradient. */
+#ifndef MODELS_PREPARED_H
+#define MODELS_PREPARED_H
+
+#include <stdbool.h>
+
+#include "entrain/model.h"
+
+/* What happens to a finished contribution to the gradient of an input. */
+typedef enum eni_join { ENI_JOIN_NONE, ENI_JOIN_COPY, ENI_JOIN_ADD } eni_join;
+
+typedef struct eni_contribution {
+    eni_join join;
+    void *from, *to;
+    uint64_t bytes;
+    en_plan *add; /* borrowed from the size; of an ENI_JOIN_ADD */
+} eni_contribution;
+
+/* One node of the schema: where its values lie. */
+typedef struct eni_step_node {
+    en_plan *plan;    /* NULL: the batch itself, or a view: the output is the input */
+    void *x, *x2, *y; /* NULL: the batch where the caller has it */
+    void *saved;
+    void *scratch[2];          /* of forward, of backward */
+    void *dy, *dx;             /* dx NULL: not asked for */
+    bool has_backward;         /* weights lie here or above */
+    eni_contribution joins[2]; /* behind its backward: of x and of x2 */
+} eni_step_node;
+
+typedef struct eni_prepared {
+    int64_t n;     /* samples */
+    int mode;      /* EN_MODEL_TRAIN or EN_MODEL_EVALUATE */
+    bool is_kept;  /* EN_MODEL_KEEP */
+    uint64_t used; /* the model's: when last */
+    uint32_t nnodes;
+    eni_step_node *nodes; /* (nnodes), as the schema's; the last is the loss, its y float[2] */
+    uint32_t nadds;
+    en_plan **adds;             /* (nadds) sums of gradients, by extent */
+    void *memory;               /* the device memory that all values lie in */
+    uint64_t bytes, bytes_live; /* of it; and the most that is live at one time: what no plan can go below */
+} eni_prepared;
+
+/* Plans and allocates, for activations of type dtype. EN_EINVAL (one value a channel for a batch normalisation,
+ * a batch too large to count), EN_ENOMEM, or what the device says (logged there). */
+en_status eni_prepare(const en_schema *schema, const en_device *device, en_ctx *ctx, uint32_t dtype,
+                      int64_t n, int mode, eni_prepared *prepared_out);
+
+/* Safe on a zeroed struct. */
+void eni_prepared_fini(eni_prepared *prepared, const en_device *device, en_ctx *ctx);
+
+#endif
