@@ -1,9 +1,10 @@
-/* files.c - the limit of descriptors; a temporary file, brought to the disk, renamed; then its folder. */
+/* files.c - the limits of descriptors and threads; a temporary file, brought to the disk, renamed; then its folder. */
 #include "core/files.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,6 +30,35 @@ en_status eni_files_need(size_t needed, const char *who)
     return eni_fail(EN_EUNSUPPORTED, "files",
                     "%s needs %zu open files, and this process may have %llu: raise it with ulimit -n %zu",
                     who, needed, (unsigned long long)files.rlim_cur, needed);
+}
+
+static void *wait_at(void *gate)
+{
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
+}
+
+en_status eni_threads_need(int needed, const char *who)
+{
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t *threads = needed > 0 ? eni_alloc_array((size_t)needed, sizeof *threads) : NULL;
+    int n = 0, error = 0;
+    if (needed <= 0) return EN_OK;
+    if (threads == NULL) return EN_ENOMEM;
+    pthread_mutex_lock(&gate);
+    while (n < needed && (error = pthread_create(&threads[n], NULL, wait_at, &gate)) == 0)
+        n++;
+    pthread_mutex_unlock(&gate);
+    for (int i = 0; i < n; i++)
+        pthread_join(threads[i], NULL);
+    eni_free(threads);
+    if (error == 0) return EN_OK;
+    return eni_fail(
+        EN_EUNSUPPORTED, "files",
+        "%s needs %d more threads at once, and this process can have %d (%s): raise ulimit -u, or "
+        "ulimit -v",
+        who, needed, n, strerror(error));
 }
 
 bool eni_files_are_short(int error, const char *who, int64_t *next_ns)

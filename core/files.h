@@ -1,5 +1,5 @@
-/* files.h - how many descriptors this process may hold, and how a file is replaced so that nobody ever finds
- * half of it. */
+/* files.h - how many descriptors and threads this process may have, and how a file is replaced so that nobody ever
+ * finds half of it. */
 #ifndef CORE_FILES_H
 #define CORE_FILES_H
 
@@ -16,6 +16,10 @@
  * ranks") needs them. EN_EUNSUPPORTED with one sentence where that is not enough: a poll(2) of more
  * descriptors than the limit fails for ever. Any thread. */
 en_status eni_files_need(size_t needed, const char *who);
+
+/* Starts so many threads at once, and ends them: OpenMP ends the process where it gets none. EN_EUNSUPPORTED with
+ * one sentence where they cannot be had. */
+en_status eni_threads_need(int needed, const char *who);
 
 /* Whether accept(2) failed with `error` for want of a descriptor, or of memory for one. Then those who come wait
  * in the kernel's queue, and the caller too, for a moment: to try again at once is to try all the time. It is

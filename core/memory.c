@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -52,9 +53,30 @@ void *eni_alloc_array(size_t count, size_t size)
     return eni_alloc(bytes);
 }
 
+en_status eni_memory_room(size_t bytes, const char *who)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return EN_OK;
+    void *room = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return eni_fail(EN_ENOMEM, "memory",
+                        "%s needs room for %zu MB, and ulimit -v, which is %llu MB, leaves less: raise it",
+                        who, bytes >> 20, (unsigned long long)limit.rlim_cur >> 20);
+    munmap(room, bytes);
+    return EN_OK;
+}
+
 void eni_free(void *memory)
 {
     free(memory);
+}
+
+void eni_memory_share_heap(void)
+{
+#ifdef __GLIBC__
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) mallopt(M_ARENA_MAX, 1);
+#endif
 }
 
 void eni_memory_keep(void)

@@ -25,6 +25,10 @@ void *eni_alloc_array(size_t count, size_t size);
 /* The same on whole pages of its own, which a device may pin. Freed with eni_free. */
 void *eni_alloc_pages(size_t bytes);
 
+/* Whether `bytes` more fit below the limit of ulimit -v, for a library (`who`) that would crash without them. They are
+ * not taken. EN_ENOMEM with one sentence. */
+en_status eni_memory_room(size_t bytes, const char *who);
+
 /* NULL is fine. */
 void eni_free(void *memory);
 
@@ -33,6 +37,11 @@ void eni_free(void *memory);
  * after every message, and each of its pages is cleared and mapped again for the next. For programs; a
  * library has no say in its host's heap. Nothing where the C library is another. Any thread. */
 void eni_memory_keep(void);
+
+/* Where address space is limited (ulimit -v) all threads of this process share one heap: else each that takes memory
+ * also takes 64 MB of addresses for a heap of its own, and what is left for the rest is chance. For programs,
+ * before their first thread. Nothing where the C library is another. */
+void eni_memory_share_heap(void);
 
 /* Appends to a text in `bytes` of memory; what does not fit is cut. */
 void eni_text_add(char *text, size_t bytes, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -36,8 +36,9 @@ static en_status make(eni_weights *weights)
                         (unsigned long long)weights->bytes, strerror(errno));
     void *at = mmap(NULL, weights->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, weights->fd, 0);
     if (at == MAP_FAILED)
-        return eni_fail(EN_ENOMEM, "weights", "cannot map %llu bytes: %s", (unsigned long long)weights->bytes,
-                        strerror(errno));
+        return eni_fail(EN_ENOMEM, "weights",
+                        "cannot map %llu bytes: %s; ask for less (model), or raise ulimit -v",
+                        (unsigned long long)weights->bytes, strerror(errno));
     weights->vector = at;
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
     if (fcntl(weights->fd, F_ADD_SEALS, seals) == 0) return EN_OK;

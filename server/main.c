@@ -7,6 +7,7 @@
 #include "config/folders.h"
 #include "core/hook.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/signals.h"
 #include "core/version.h"
 #include "runtime/control/control.h"
@@ -46,6 +47,7 @@ int main(int argc, char **argv)
     eni_config config;
     int code = 0;
     eni_log_set_who("psd");
+    eni_memory_share_heap();
     if (eni_config_parse(ENI_PSD, argc, argv, &config) != EN_OK) return 2;
     if (config.version)
         printf("psd (Entrain) %s\n", eni_version);

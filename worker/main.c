@@ -6,6 +6,7 @@
 #include "config/folders.h"
 #include "core/hook.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/signals.h"
 #include "core/version.h"
 #include "runtime/control/control.h"
@@ -69,6 +70,7 @@ int main(int argc, char **argv)
     eni_config config;
     char plugins[4096];
     eni_log_set_who("worker");
+    eni_memory_share_heap();
     if (eni_config_parse(ENI_WORKER, argc, argv, &config) != EN_OK) return 2;
     if (config.version) {
         printf("worker (Entrain) %s\n", eni_version);

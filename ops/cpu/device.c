@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -29,7 +30,8 @@ static en_status cpu_open(const en_device_config *config, en_ctx **ctx_out)
     ctx->threads = config->threads;
     omp_set_dynamic(0);
     omp_set_num_threads(ctx->threads);
-    en_status st = eni_dnnl_open(&ctx->dnnl);
+    en_status st = eni_threads_need(ctx->threads - 1, "the device cpu");
+    if (st == EN_OK) st = eni_dnnl_open(&ctx->dnnl);
     if (st != EN_OK) {
         eni_free(ctx);
         return st;

@@ -2,6 +2,7 @@
 #include "ops/cpu/cpu.h"
 
 #include <oneapi/dnnl/dnnl_debug.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "core/log.h"
@@ -22,10 +23,30 @@ en_status eni_dnnl_check(dnnl_status_t status, const char *what)
     return status == dnnl_unimplemented ? EN_EUNSUPPORTED : EN_EBUG;
 }
 
+/* oneDNN writes a kernel's code into memory that it maps, and where it gets none it writes to address 0, and the
+ * process ends. The first product of a process has 16 kernels of 320 KB written, a primitive a few of 256 KB. So
+ * there is to be room, several times over, and the 16 are written here. */
+enum { FIRST_ROOM = 32 << 20, PRIMITIVE_ROOM = 16 << 20 };
+static const char kernels[] = "the code that oneDNN writes";
+
+static en_status write_kernels(void)
+{
+    enum { N = 32 };
+    static bool is_written;
+    const float a[N * N] = {0};
+    float c[N * N];
+    if (is_written) return EN_OK;
+    EN_TRY(eni_memory_room(FIRST_ROOM, kernels));
+    EN_TRY(DNNL(dnnl_sgemm('N', 'N', N, N, N, 1, a, N, a, N, 0, c, N)));
+    is_written = true;
+    return EN_OK;
+}
+
 en_status eni_dnnl_open(eni_dnnl *dnnl_out)
 {
     eni_dnnl dnnl = {0};
-    en_status st;
+    en_status st = write_kernels();
+    EN_TRY(st);
     EN_TRY_GOTO(DNNL(dnnl_engine_create(&dnnl.engine, dnnl_cpu, 0)), close_dnnl);
     EN_TRY_GOTO(DNNL(dnnl_stream_create(&dnnl.stream, dnnl.engine, dnnl_stream_default_flags)), close_dnnl);
     *dnnl_out = dnnl;
@@ -82,6 +103,7 @@ static en_status fill(const eni_dnnl *dnnl, const_dnnl_primitive_desc_t pd, cons
                       eni_dnnl_primitive *primitive)
 {
     const char *name = NULL;
+    EN_TRY(eni_memory_room(PRIMITIVE_ROOM, kernels));
     EN_TRY(DNNL(dnnl_primitive_create(&primitive->primitive, pd)));
     for (int i = 0; i < n; i++) {
         dnnl_exec_arg_t *view = &primitive->view[i];

@@ -94,7 +94,8 @@ static en_status arena_new(const shape *layout, uint64_t bytes, int fd, eni_aren
                          .nslots = layout->nslots,
                          .fd = fd};
     if (!arena->base) {
-        eni_error("arena", "cannot map %llu bytes: %s", (unsigned long long)bytes, strerror(errno));
+        eni_error("arena", "cannot map %llu bytes: %s; ask for less (model), or raise ulimit -v",
+                  (unsigned long long)bytes, strerror(errno));
         eni_free(arena);
         return EN_ENOMEM;
     }

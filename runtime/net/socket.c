@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "core/crc32c.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/slice.h"
@@ -60,6 +61,18 @@ struct eni_net {
     holder *idle;
 };
 
+/* ZeroMQ's own, with its first socket; where it gets none, or no memory, it ends the process. */
+static en_status start_threads(eni_net *net)
+{
+    enum { ROOM = 8 << 20 };
+    EN_TRY(eni_threads_need(zmq_ctx_get(net->context, ZMQ_IO_THREADS) + 1, "ZeroMQ"));
+    EN_TRY(eni_memory_room(ROOM, "ZeroMQ"));
+    void *first = zmq_socket(net->context, ZMQ_PAIR);
+    if (first == NULL) return eni_fail(EN_EIO, "socket", "ZeroMQ opens no socket: %s", zmq_strerror(errno));
+    zmq_close(first);
+    return EN_OK;
+}
+
 en_status eni_net_open(eni_net **net_out)
 {
     eni_net *net = eni_alloc(sizeof *net);
@@ -72,8 +85,12 @@ en_status eni_net_open(eni_net **net_out)
     }
     pthread_mutex_init(&net->lock, NULL);
     zmq_ctx_set(net->context, ZMQ_MAX_MSGSZ, INT32_MAX);
-    *net_out = net;
-    return EN_OK;
+    const en_status st = start_threads(net);
+    if (st == EN_OK)
+        *net_out = net;
+    else
+        eni_net_close(net);
+    return st;
 }
 
 void eni_net_close(eni_net *net)

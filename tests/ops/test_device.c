@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -226,6 +229,91 @@ static void memory_is_zeroed_aligned_and_copied(void **state)
     }
 }
 
+/* ---- ulimit -v ---- */
+
+static rlim_t mapped_bytes(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lu", &pages), 1);
+    fclose(file);
+    return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
+}
+
+enum { ROOM_FLOATS = 1 << 19 }; /* of every tensor below */
+
+/* Forward and backward; not EN_OK: refused. */
+static en_status train_layer(const eni_device *device, const en_op *op, float *const at[8])
+{
+    en_plan *plan = NULL;
+    en_plan_info info = {.size = sizeof info};
+    en_status st = device->ops->plan(device->ctx, op, &plan);
+    if (st != EN_OK) return st;
+    device->ops->plan_info(plan, &info);
+    void *saved = malloc(info.saved_bytes + 64), *workspace = malloc(info.workspace_bytes + 64);
+    const en_args args = {.size = sizeof args,
+                          .x = at[0],
+                          .y = at[1],
+                          .w = at[2],
+                          .b = at[3],
+                          .dy = at[4],
+                          .dx = at[5],
+                          .dw = at[6],
+                          .db = at[7],
+                          .saved = saved,
+                          .workspace = workspace};
+    if (saved == NULL || workspace == NULL) _exit(1); /* the caller's business */
+    st = device->ops->forward(plan, &args);
+    if (st == EN_OK) st = device->ops->backward_weights(plan, &args);
+    if (st == EN_OK) st = device->ops->backward_data(plan, &args);
+    device->ops->plan_free(plan);
+    free(saved);
+    free(workspace);
+    return st;
+}
+
+/* In a process that may map so much more: 0, trained; 1, refused with the remedy; 2, refused without. */
+static int use_cpu(rlim_t more, int threads)
+{
+    const en_op ops[2] = {linear_op(32, 784, 500, 0), conv_op((en_extent){32, 8, 28, 28}, 16, 5, 1, 2, 0)};
+    eni_device device = {0};
+    float *at[8];
+    for (int i = 0; i < 8; i++)
+        if ((at[i] = calloc(ROOM_FLOATS, sizeof(float))) == NULL) return 3;
+    const rlim_t most = mapped_bytes() + more;
+    if (setrlimit(RLIMIT_AS, &(struct rlimit){most, most}) != 0) return 3;
+    last_error[0] = '\0';
+    en_status st = eni_device_open("cpu", EN_BUILD_DIR "/plugins", threads, &device);
+    for (int i = 0; i < 2 && st == EN_OK; i++)
+        st = train_layer(&device, &ops[i], at);
+    return st == EN_OK ? 0 : strstr(last_error, "ulimit -v") != NULL ? 1 : 2;
+}
+
+/* It would end the process where there is no room for what it maps itself. */
+static void cpu_is_refused_where_there_is_no_room(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* they map terabytes */
+#endif
+    const en_device *table;
+    if (eni_device_load("cpu", EN_BUILD_DIR "/plugins", &table) != EN_OK) skip();
+    int refused = 0, trained = 0;
+    for (int threads = 1; threads <= 3; threads += 2)
+        for (int mb = 0; mb <= 96; mb += mb < 48 ? 1 : 8) {
+            int status;
+            const pid_t pid = fork();
+            if (pid == 0) _exit(use_cpu((rlim_t)mb << 20, threads));
+            assert_int_equal(waitpid(pid, &status, 0), pid);
+            if (!WIFEXITED(status) || WEXITSTATUS(status) > 1)
+                fail_msg("%d threads, %d MB more: status 0x%x", threads, mb, (unsigned)status);
+            refused += WEXITSTATUS(status);
+            trained += WEXITSTATUS(status) == 0;
+        }
+    assert_true(refused > 0 && trained > 0);
+}
+
 int main(void)
 {
     eni_log_set_sink(keep_error, NULL);
@@ -241,6 +329,7 @@ int main(void)
         cmocka_unit_test(ref_opens_without_a_plugin),
         cmocka_unit_test(cpu_gets_its_threads_and_says_so),
         cmocka_unit_test(memory_is_zeroed_aligned_and_copied),
+        cmocka_unit_test(cpu_is_refused_where_there_is_no_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -635,6 +635,34 @@ static void test_no_memory(void **state)
 #endif
 }
 
+/* From too little to start to enough to train: nobody is ended by a library, each says what it lacks. */
+static void test_little_memory(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip();
+#endif
+    int trained = 0, refused = 0;
+    for (int mb = 110; mb <= 360 && trained < 2; mb += 11) {
+        process p;
+        process_start(&p, "/usr/bin/prlimit", NULL,
+                      "--as=%d000000 " EN_BUILD_DIR
+                      "/entrain run -n 2 --strategy=ps-async --model=mlp --data=synthetic --batch-size=64 "
+                      "--limit-test-samples=200 --limit-train-samples=2000 --steps=3 --threads=1 --quiet",
+                      mb);
+        const int code = process_wait(&p, 4 * WITHIN);
+        if (code == 127) skip(); /* there is no prlimit */
+        const char *err = process_err(&p);
+        const int is_crash = strstr(err, "(SIG") != NULL || strstr(err, "called exit") != NULL;
+        if (code > 2 || is_crash || (code != 0 && strstr(err, " E ") == NULL))
+            fail_msg("%d MB: exit %d\n%s", mb, code, err);
+        trained += code == 0;
+        refused += code != 0;
+        process_nobody_left(WITHIN);
+    }
+    promise("ulimit -v: %d runs that had too little ended in a sentence, %d trained", refused, trained);
+}
+
 /* Whoever waits is told which rank is missing. */
 static void test_rank_that_never_comes(void **state)
 {
@@ -707,14 +735,22 @@ static void test_quiet(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flags),       cmocka_unit_test(test_commands),
-        cmocka_unit_test(test_yaml),        cmocka_unit_test(test_data),
-        cmocka_unit_test(test_weights),     cmocka_unit_test(test_plugins),
-        cmocka_unit_test(test_outputs),     cmocka_unit_test(test_standard_output),
-        cmocka_unit_test(test_silent_pipe), cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_rank_that_never_comes),
-        cmocka_unit_test(test_permissions), cmocka_unit_test(test_too_many_buckets),
-        cmocka_unit_test(test_quiet),       cmocka_unit_test(test_sim_takes_flags_of_run)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flags),
+                                       cmocka_unit_test(test_commands),
+                                       cmocka_unit_test(test_yaml),
+                                       cmocka_unit_test(test_data),
+                                       cmocka_unit_test(test_weights),
+                                       cmocka_unit_test(test_plugins),
+                                       cmocka_unit_test(test_outputs),
+                                       cmocka_unit_test(test_standard_output),
+                                       cmocka_unit_test(test_silent_pipe),
+                                       cmocka_unit_test(test_full_disk),
+                                       cmocka_unit_test(test_no_memory),
+                                       cmocka_unit_test(test_little_memory),
+                                       cmocka_unit_test(test_rank_that_never_comes),
+                                       cmocka_unit_test(test_permissions),
+                                       cmocka_unit_test(test_too_many_buckets),
+                                       cmocka_unit_test(test_quiet),
+                                       cmocka_unit_test(test_sim_takes_flags_of_run)};
     return system_main(tests);
 }
