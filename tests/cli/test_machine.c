@@ -1,16 +1,19 @@
-/* test_machine.c - whose processor time it was: the arithmetic, and a process that is nobody's child. */
+/* test_machine.c - whose processor time it was: the arithmetic, and a process that is nobody's child; and when nothing
+ * is concluded from runs. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "cli/machine.h"
+#include "cli/trial.h"
 #include "core/clock.h"
 
 static const eni_machine begin = {.used = 1000, .own = 40, .ns = 7 * ENI_SECOND, .cores = 2};
@@ -96,9 +99,29 @@ static void a_process_of_ours_and_one_of_others(void **state)
     close(ended[1]);
 }
 
+/* Of advise and scale: runs of one kind that differ by more than a fifth, or a machine that did other work. */
+static void doubtful_runs_conclude_nothing(void **state)
+{
+    (void)state;
+    eni_trials trials = {.spread = 0};
+    char text[256] = "";
+    eni_trials_note(&trials, (double[]){110, 90, 100}, 3); /* 20 % */
+    assert_false(eni_trials_doubt(&trials, 0.05, text, sizeof text));
+    assert_false(eni_trials_doubt(&trials, NAN, text, sizeof text));
+    assert_string_equal(text, "");
+    assert_true(eni_trials_doubt(&trials, 0.06, text, sizeof text));
+    assert_non_null(strstr(text, "other processes took 6 % of the cores meanwhile (over 5 %); end them"));
+    eni_trials_note(&trials, (double[]){100, 121, 100}, 3);
+    assert_true(eni_trials_doubt(&trials, NAN, text, sizeof text));
+    assert_non_null(strstr(text, "runs of the same kind differ by 21 % (over 20 %); measure again"));
+    eni_trials_note(&trials, (double[]){5, 5}, 2); /* the widest counts */
+    assert_true(eni_trials_doubt(&trials, 0, text, sizeof text));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(doubtful_runs_conclude_nothing),
         cmocka_unit_test(others_are_what_is_not_ours),
         cmocka_unit_test(too_short_or_silent_is_not_known),
         cmocka_unit_test(a_process_of_ours_and_one_of_others),

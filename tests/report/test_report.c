@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -483,6 +484,30 @@ static void a_report_goes_where_it_is_asked_to(void **state)
     fixture_remove(place);
 }
 
+/* One sentence, and the study is as it was. */
+static void a_report_that_cannot_be_written_says_so(void **state)
+{
+    char place[64], path[128];
+    char *text;
+    size_t bytes;
+    (void)state;
+    free(report_with(0, EN_OK));
+    fixture_text(dir, "report.html", "mine");
+    fixture_folder(place);
+    snprintf(path, sizeof path, "%s/report.html", place); /* its place is taken */
+    assert_int_equal(mkdir(path, 0700), 0);
+    said[0] = '\0';
+    FILE *out = open_memstream(&text, &bytes);
+    assert_int_equal(eni_report(dir, place, 0.5, out, 0), EN_EIO);
+    fclose(out);
+    free(text);
+    assert_non_null(strstr(said, path));
+    text = fixture_read(dir, "report.html");
+    assert_string_equal(text, "mine");
+    free(text);
+    fixture_remove(place);
+}
+
 /* A regression: its loss stands in the accuracy's place. */
 static void a_model_without_classes_shows_its_loss(void **state)
 {
@@ -546,6 +571,7 @@ int main(void)
                                        WITH_STUDY(figures_come_as_pdf_too),
                                        WITH_STUDY(figures_come_as_png_too),
                                        WITH_STUDY(a_report_goes_where_it_is_asked_to),
+                                       WITH_STUDY(a_report_that_cannot_be_written_says_so),
                                        WITH_STUDY(a_model_without_classes_shows_its_loss),
                                        WITH_STUDY(hostile_names_stay_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
