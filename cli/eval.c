@@ -90,8 +90,7 @@ static en_status open_all(evaluation *e, const char *plugin_dir)
     EN_TRY(eni_dataset_open(&options, &e->dataset));
     e->flat = eni_alloc_array(e->schema.count + e->schema.nstate, sizeof(float));
     if (e->flat == NULL) return EN_ENOMEM;
-    en_schema_init_state(&e->schema, e->flat + e->schema.count);
-    EN_TRY(eni_weights_load(c->init, &e->schema, e->flat));
+    EN_TRY(eni_weights_load(c->init, &e->schema, e->flat, e->flat + e->schema.count));
     const int threads = c->threads > 0 ? (int)c->threads : eni_host_info_cores();
     return eni_compute_open(c, plugin_dir, threads, 0, 1, &e->schema, &e->compute);
 }

@@ -96,6 +96,7 @@ typedef struct eni_config {
     int64_t batch_size;                 /* per worker; resolved from global_batch_size if that is given */
     int64_t global_batch_size;          /* 0: not given */
     int64_t accumulate;                 /* micro-batches per step of `solo` */
+    char *bn_stats;                     /* "rank0", "mean" or "recompute:N": eni_bn_stats_parse */
     int64_t epochs, steps, max_samples; /* 0: not given; the first that is reached ends the run */
     int64_t holdout;                    /* training samples kept out for evaluation; 0: none */
     int64_t limit_train_samples, limit_test_samples; /* 0: all */

@@ -79,6 +79,14 @@ static const char *check_straggler(const char *text)
                                                      : "RANK:FACTOR with a factor of 1 to 1000, as 1:3";
 }
 
+static const char *check_bn_stats(const char *text)
+{
+    bool is_mean;
+    uint64_t n;
+    return eni_bn_stats_parse(text, &is_mean, &n) ? NULL
+                                                  : "rank0, mean, or recompute:N with N training samples";
+}
+
 static const char *check_net(const char *text)
 {
     uint64_t rate;
@@ -252,6 +260,8 @@ const eni_key eni_keys[] = {
         "samples per step over all workers"),
     INT("accumulate", NULL, accumulate, "1", 1, 1024, "N", RUNS | V, MATCH, NULL,
         "micro-batches per step of the strategy solo: what N workers would do"),
+    TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS, MATCH, NULL,
+        "whose running statistics are judged and saved: rank 0's, the mean of all ranks', or new ones of the first N training samples"),
     INT("epochs", NULL, epochs, "0", 1, 1e9, "N", TRAIN, MATCH | FIRST, "1 unless --steps or --max-samples is given",
         "passes over the training samples, over all workers"),
     INT("steps", NULL, steps, "0", 1, BIG, "N", TRAIN | V, MATCH | FIRST, "no limit",

@@ -198,6 +198,18 @@ bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out
     return true;
 }
 
+bool eni_bn_stats_parse(const char *text, bool *is_mean_out, uint64_t *recompute_out)
+{
+    static const char again[] = "recompute:";
+    int64_t n = 0;
+    *is_mean_out = strcmp(text, "mean") == 0;
+    const bool is_again = strncmp(text, again, sizeof again - 1) == 0;
+    if (is_again && (!eni_parse_i64(text + sizeof again - 1, &n) || n < 1 || n > INT64_C(1) << 32))
+        return false;
+    *recompute_out = (uint64_t)n;
+    return is_again || *is_mean_out || strcmp(text, "rank0") == 0;
+}
+
 bool eni_primary_parse(const char *text, char setting_out[32], int64_t *a_out, int64_t *b_out)
 {
     char first[32];

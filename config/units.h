@@ -40,6 +40,9 @@ bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_n
 /* "RANK:FACTOR", FACTOR in [1, 1000]. */
 bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out);
 
+/* "rank0", "mean" or "recompute:N": N in 1 .. 2^32, else 0. */
+bool eni_bn_stats_parse(const char *text, bool *is_mean_out, uint64_t *recompute_out);
+
 /* "SETTING:ARM:ARM", two arms by their order from 1; they come out from 0. Setting: less than 32 letters. */
 bool eni_primary_parse(const char *text, char setting_out[32], int64_t *a_out, int64_t *b_out);
 

@@ -32,6 +32,13 @@ static int is_clean_text(const char *text)
     return length > 0;
 }
 
+/* The only int64 that a state_dict of ours has: batch normalisation's. */
+static int is_batch_count(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return strcmp(dot == NULL ? name : dot + 1, "num_batches_tracked") == 0;
+}
+
 /* ---- one entry of the header ------------------------------------------------------------------------- */
 
 static en_status shape_parse(const char *name, const json_t *shape, eni_st_tensor *tensor)
@@ -64,12 +71,13 @@ static en_status offsets_parse(const char *name, const json_t *offsets, const un
         return eni_fail(EN_EFORMAT, "safetensors",
                         "%s: tensor %s: data_offsets [%lld, %lld] do not lie in the %llu bytes of data", name,
                         tensor->name, (long long)begin, (long long)end, (unsigned long long)data_bytes);
-    const uint64_t bytes = (uint64_t)(end - begin), size = tensor->dtype == ENI_ST_U8 ? 1 : sizeof(float);
-    if (bytes % size != 0 || bytes / size != tensor->count) {
+    static const char *const types[] = {"float32", "uint8", "int64"};
+    const uint64_t bytes = (uint64_t)(end - begin), most = UINT64_MAX / sizeof(int64_t);
+    if (tensor->count > most || eni_st_bytes(tensor) != bytes) {
         char shape[ENI_ST_SHAPE_TEXT];
         return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s: shape %s in %llu bytes of %s", name,
                         tensor->name, eni_st_shape_text(tensor->shape, tensor->ndim, shape),
-                        (unsigned long long)bytes, tensor->dtype == ENI_ST_U8 ? "uint8" : "float32");
+                        (unsigned long long)bytes, types[tensor->dtype]);
     }
     tensor->data = data + begin;
     return EN_OK;
@@ -83,12 +91,19 @@ static en_status tensor_parse(const char *name, const json_t *entry, const unsig
         return eni_fail(EN_EFORMAT, "safetensors",
                         "%s: tensor %s: not an object of dtype, shape and data_offsets", name, tensor->name);
     const char *text = json_string_value(dtype);
-    if (strcmp(text, "U8") == 0) tensor->dtype = ENI_ST_U8;
-    if (tensor->dtype != ENI_ST_U8 && strcmp(text, "F32") != 0)
+    while (tensor->dtype <= ENI_ST_I64 && strcmp(text, eni_st_dtype_text(tensor->dtype)) != 0)
+        tensor->dtype++;
+    if (tensor->dtype > ENI_ST_I64 || (tensor->dtype == ENI_ST_I64 && !is_batch_count(tensor->name)))
         return eni_fail(EN_EFORMAT, "safetensors",
-                        "%s: tensor %s has dtype %s; only F32 is read, convert it with .float()", name,
-                        tensor->name, is_clean_text(text) ? text : "(not a name)");
+                        "%s: tensor %s has dtype %s; only F32 is read%s, convert it with .float()", name,
+                        tensor->name, is_clean_text(text) ? text : "(not a name)",
+                        strcmp(text, "I64") == 0 ? ", and I64 for num_batches_tracked" : "");
     EN_TRY(shape_parse(name, json_object_get(entry, "shape"), tensor));
+    if (tensor->dtype == ENI_ST_I64 && tensor->ndim != 0) {
+        char shape[ENI_ST_SHAPE_TEXT];
+        return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s is %s, and a number of batches is ()", name,
+                        tensor->name, eni_st_shape_text(tensor->shape, tensor->ndim, shape));
+    }
     return offsets_parse(name, json_object_get(entry, "data_offsets"), data, data_bytes, tensor);
 }
 
@@ -180,10 +195,20 @@ static en_status tensors_cover(const char *name, eni_st_file *file, const unsign
     return EN_OK;
 }
 
-static en_status tensors_are_finite(const char *name, const eni_st_file *file)
+static en_status count_is_one(const char *name, const eni_st_tensor *tensor)
+{
+    int64_t batches;
+    memcpy(&batches, tensor->data, sizeof batches);
+    if (batches >= 0 && batches <= INT64_C(1) << 53) return EN_OK;
+    return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s: %lld is no number of batches, 0 to 2^53", name,
+                    tensor->name, (long long)batches);
+}
+
+static en_status values_are_sound(const char *name, const eni_st_file *file)
 {
     for (uint32_t t = 0; t < file->ntensors; t++) {
         const eni_st_tensor *tensor = &file->tensors[t];
+        if (tensor->dtype == ENI_ST_I64) EN_TRY(count_is_one(name, tensor));
         for (uint64_t i = 0; i < tensor->count && tensor->dtype == ENI_ST_F32; i++) {
             float value;
             memcpy(&value, (const unsigned char *)tensor->data + i * sizeof value, sizeof value);
@@ -217,7 +242,7 @@ static en_status entries_parse(const char *name, json_t *root, const unsigned ch
         EN_TRY(tensor_parse(name, entry, data, bytes, tensor));
     }
     EN_TRY(tensors_cover(name, file, data, bytes));
-    return tensors_are_finite(name, file);
+    return values_are_sound(name, file);
 }
 
 en_status eni_st_parse(const char *name, const void *data, size_t bytes, eni_st_file *file_out)
@@ -333,6 +358,12 @@ const char *eni_st_find_meta(const eni_st_file *file, const char *key)
     return NULL;
 }
 
+const char *eni_st_dtype_text(uint32_t dtype)
+{
+    static const char *const text[] = {[ENI_ST_F32] = "F32", [ENI_ST_U8] = "U8", [ENI_ST_I64] = "I64"};
+    return text[dtype];
+}
+
 const char *eni_st_shape_text(const int64_t *shape, uint32_t ndim, char text_out[ENI_ST_SHAPE_TEXT])
 {
     size_t at = (size_t)snprintf(text_out, ENI_ST_SHAPE_TEXT, "(");
@@ -367,8 +398,8 @@ static int add_tensor(json_t *root, const eni_st_tensor *tensor, uint64_t begin)
     json_t *shape = json_array();
     for (uint32_t d = 0; d < tensor->ndim; d++)
         json_array_append_new(shape, json_integer(tensor->shape[d]));
-    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", tensor->dtype == ENI_ST_U8 ? "U8" : "F32",
-                              "shape", shape, "data_offsets", (json_int_t)begin, (json_int_t)end);
+    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", eni_st_dtype_text(tensor->dtype), "shape",
+                              shape, "data_offsets", (json_int_t)begin, (json_int_t)end);
     return json_object_set_new(root, tensor->name, entry);
 }
 
@@ -429,13 +460,25 @@ en_status eni_st_check_seal(const void *data, size_t bytes, char digest_out[ENI_
 
 /* ---- the file ---------------------------------------------------------------------------------------- */
 
+/* Tensors in the order of the file, freed with eni_free; NULL: out of memory. */
+static eni_st_tensor *int64_first(const eni_st_tensor *tensors, uint32_t n)
+{
+    eni_st_tensor *ordered = eni_alloc_array(n, sizeof *ordered);
+    uint32_t at = 0;
+    for (int pass = 0; pass < 2 && ordered != NULL; pass++)
+        for (uint32_t t = 0; t < n; t++)
+            if ((tensors[t].dtype != ENI_ST_I64) == pass) ordered[at++] = tensors[t];
+    return ordered;
+}
+
 /* digest_out NULL: without a seal. */
 static en_status write_file(const char *path, const eni_st_tensor *tensors, uint32_t ntensors,
                             const eni_st_meta *meta, uint32_t nmeta, char *digest_out,
                             char why_out[ENI_ST_WHY])
 {
     static char spaces[HEADER_ALIGN] = "        ";
-    char *header = header_new(tensors, ntensors, meta, nmeta);
+    eni_st_tensor *ordered = int64_first(tensors, ntensors);
+    char *header = ordered != NULL ? header_new(ordered, ntensors, meta, nmeta) : NULL;
     const size_t n = 3 + (size_t)ntensors;
     struct iovec *parts = eni_alloc_array(n, sizeof *parts);
     en_status st = EN_ENOMEM;
@@ -448,11 +491,12 @@ static en_status write_file(const char *path, const eni_st_tensor *tensors, uint
         parts[1] = (struct iovec){header, text};
         parts[2] = (struct iovec){spaces, length - text};
         for (uint32_t t = 0; t < ntensors; t++)
-            parts[3 + t] = (struct iovec){(void *)(uintptr_t)tensors[t].data, eni_st_bytes(&tensors[t])};
+            parts[3 + t] = (struct iovec){(void *)(uintptr_t)ordered[t].data, eni_st_bytes(&ordered[t])};
         if (digest_out != NULL) seal(header, parts, n, digest_out);
         st = eni_file_replace(path, parts, n, why_out, ENI_ST_WHY);
     }
     eni_free(parts);
+    eni_free(ordered);
     free(header); /* jansson's, made with malloc */
     return st;
 }

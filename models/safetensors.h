@@ -1,10 +1,11 @@
-/* safetensors.h - the safetensors format (huggingface.co/docs/safetensors), float32 and bytes, read strictly.
+/* safetensors.h - the safetensors format (huggingface.co/docs/safetensors), read strictly: float32, bytes, and
+ * int64 for scalars num_batches_tracked of 0 to 2^53.
  *
  * A file is: 8 bytes little-endian header length, a JSON header {name: {dtype, shape, data_offsets}, ...,
  * "__metadata__": {text: text}}, and the tensors' bytes, row-major, little endian, without holes.
  *
  * The reader refuses whatever the format does not promise: a header over 16 MiB, duplicate keys, unknown
- * fields, a dtype other than F32 and U8, offsets that leave the file, overlap or leave holes, a shape that
+ * fields, another dtype, offsets that leave the file, overlap or leave holes, a shape that
  * does not multiply to its bytes, values that are not finite, names with control characters. All functions
  * log the cause of a failure once, but for those that have a why_out: they put it there, for a caller to whom
  * a failure is no error.
@@ -23,7 +24,7 @@
 #include "entrain/status.h"
 
 enum { ENI_ST_MAX_HEADER = 16 << 20, ENI_ST_MAX_NAME = 255, ENI_ST_WHY = 512 };
-enum { ENI_ST_F32 = 0, ENI_ST_U8 = 1 };
+enum { ENI_ST_F32 = 0, ENI_ST_U8 = 1, ENI_ST_I64 = 2 };
 
 typedef struct eni_st_tensor {
     const char *name;
@@ -36,7 +37,8 @@ typedef struct eni_st_tensor {
 
 static inline uint64_t eni_st_bytes(const eni_st_tensor *tensor)
 {
-    return tensor->count * (tensor->dtype == ENI_ST_U8 ? 1 : sizeof(float));
+    static const uint8_t size[] = {[ENI_ST_F32] = 4, [ENI_ST_U8] = 1, [ENI_ST_I64] = 8};
+    return tensor->count * size[tensor->dtype];
 }
 
 typedef struct eni_st_meta {
@@ -71,7 +73,11 @@ void eni_st_close(eni_st_file *file);
 const eni_st_tensor *eni_st_find(const eni_st_file *file, const char *name);
 const char *eni_st_find_meta(const eni_st_file *file, const char *key);
 
-/* Writes the tensors in the order given. The data goes to a temporary file beside `path`, which is
+/* "F32", "U8" or "I64". */
+const char *eni_st_dtype_text(uint32_t dtype);
+
+/* Writes the tensors in the order given, but int64 first: torch reads it only where it lies on 8 bytes of the
+ * file. The data goes to a temporary file beside `path`, which is
  * synchronised, renamed over `path`, and the folder synchronised: after a crash the old file or the whole new
  * one is there. EN_EIO, EN_ENOENT (no such folder), EN_ENOMEM; then `path` is as before. */
 en_status eni_st_write(const char *path, const eni_st_tensor *tensors, uint32_t ntensors,

@@ -12,37 +12,55 @@
 
 /* ---- save -------------------------------------------------------------------------------------------- */
 
-en_status eni_weights_save(const char *path, const en_schema *schema, const float *flat)
+/* Number i of the file: the weights, then the state. */
+static const en_model_tensor *tensor_at(const en_schema *schema, uint32_t i)
+{
+    return i < schema->ntensors ? &schema->tensors[i] : &schema->buffers[i - schema->ntensors];
+}
+
+en_status eni_weights_entry(const en_schema *schema, uint32_t i, const float *flat, const float *state,
+                            eni_st_tensor *entry_out)
+{
+    const en_model_tensor *from = tensor_at(schema, i);
+    const float *data = (i < schema->ntensors ? flat : state) + from->offset;
+    *entry_out = (eni_st_tensor){.name = from->name,
+                                 .dtype = from->is_int64 != 0 ? ENI_ST_I64 : ENI_ST_F32,
+                                 .ndim = from->ndim,
+                                 .count = from->count,
+                                 .data = data};
+    memcpy(entry_out->shape, from->shape, sizeof entry_out->shape);
+    return from->is_int64 != 0 || eni_all_finite(data, from->count) ? EN_OK : EN_ENONFINITE;
+}
+
+en_status eni_weights_save(const char *path, const en_schema *schema, const float *flat, const float *state)
 {
     static const eni_st_meta format = {"format", "pt"};
-    eni_st_tensor *tensors = eni_alloc_array(schema->ntensors, sizeof *tensors);
+    const uint32_t n = schema->ntensors + schema->nbuffers;
+    eni_st_tensor *tensors = eni_alloc_array(n, sizeof *tensors);
     if (tensors == NULL) return EN_ENOMEM;
     en_status st = EN_OK;
-    for (uint32_t t = 0; t < schema->ntensors; t++) {
-        const en_model_tensor *from = &schema->tensors[t];
-        if (!eni_all_finite(flat + from->offset, from->count)) {
+    for (uint32_t i = 0; i < n && st == EN_OK; i++) {
+        st = eni_weights_entry(schema, i, flat, state, &tensors[i]);
+        if (st != EN_OK)
             eni_error("weights", "%s is not written: tensor %s holds values that are not finite", path,
-                      from->name);
-            st = EN_ENONFINITE;
-            goto free_tensors;
-        }
-        tensors[t] = (eni_st_tensor){
-            .name = from->name, .ndim = from->ndim, .count = from->count, .data = flat + from->offset};
-        memcpy(tensors[t].shape, from->shape, sizeof tensors[t].shape);
+                      tensors[i].name);
     }
-    st = eni_st_write(path, tensors, schema->ntensors, &format, 1);
-
-free_tensors:
+    if (st == EN_OK) st = eni_st_write(path, tensors, n, &format, 1);
     eni_free(tensors);
     return st;
 }
 
 /* ---- load -------------------------------------------------------------------------------------------- */
 
-static int same_shape(const eni_st_tensor *got, const en_model_tensor *want)
+static bool same_shape(const eni_st_tensor *got, const en_model_tensor *want)
 {
     return got->ndim == want->ndim &&
            memcmp(got->shape, want->shape, want->ndim * sizeof want->shape[0]) == 0;
+}
+
+bool eni_weights_fits(const eni_st_tensor *found, const en_model_tensor *want)
+{
+    return found->dtype == (want->is_int64 != 0 ? ENI_ST_I64 : ENI_ST_F32) && same_shape(found, want);
 }
 
 /* Both ways: what the schema wants is there, and nothing else is, but for what a checkpoint keeps beside the
@@ -50,31 +68,36 @@ static int same_shape(const eni_st_tensor *got, const en_model_tensor *want)
 static en_status file_matches(const char *name, const eni_st_file *file, const en_schema *schema)
 {
     char got[ENI_ST_SHAPE_TEXT], want[ENI_ST_SHAPE_TEXT];
-    const int is_checkpoint = eni_st_find_meta(file, "entrain") != NULL;
-    for (uint32_t t = 0; t < schema->ntensors; t++) {
-        const en_model_tensor *tensor = &schema->tensors[t];
+    const uint32_t ntensors = schema->ntensors + schema->nbuffers;
+    const bool is_checkpoint = eni_st_find_meta(file, "entrain") != NULL;
+    for (uint32_t t = 0; t < ntensors; t++) {
+        const en_model_tensor *tensor = tensor_at(schema, t);
         const eni_st_tensor *found = eni_st_find(file, tensor->name);
         eni_st_shape_text(tensor->shape, tensor->ndim, want);
-        if (found != NULL && found->dtype != ENI_ST_F32)
-            return eni_fail(EN_EFORMAT, "weights",
-                            "%s: tensor %s has dtype U8; only F32 is read, convert it with .float()", name,
-                            tensor->name);
+        if (found == NULL && tensor->is_int64 != 0) continue;
         if (found == NULL)
             return eni_fail(EN_EMISMATCH, "weights",
                             "%s: no tensor %s, which %s has as %s; give the weights of this --model", name,
                             tensor->name, schema->network->name, want);
-        if (!same_shape(found, tensor))
-            return eni_fail(EN_EMISMATCH, "weights",
-                            "%s: tensor %s is %s, but %s has it as %s; give the weights of this --model",
-                            name, tensor->name, eni_st_shape_text(found->shape, found->ndim, got),
-                            schema->network->name, want);
+        if (found->dtype != ENI_ST_F32 && found->dtype != (tensor->is_int64 != 0 ? ENI_ST_I64 : ENI_ST_F32))
+            return eni_fail(EN_EFORMAT, "weights",
+                            "%s: tensor %s has dtype %s; only F32 is read, convert it with .float()", name,
+                            tensor->name, eni_st_dtype_text(found->dtype));
+        if (eni_weights_fits(found, tensor)) continue;
+        if (tensor->is_int64 != 0 && same_shape(found, tensor))
+            return eni_fail(EN_EFORMAT, "weights", "%s: tensor %s has dtype F32; save it as int64", name,
+                            tensor->name);
+        return eni_fail(EN_EMISMATCH, "weights",
+                        "%s: tensor %s is %s, but %s has it as %s; give the weights of this --model", name,
+                        tensor->name, eni_st_shape_text(found->shape, found->ndim, got),
+                        schema->network->name, want);
     }
     for (uint32_t t = 0; t < file->ntensors; t++) {
         const eni_st_tensor *extra = &file->tensors[t];
         uint32_t k = 0;
-        while (k < schema->ntensors && strcmp(schema->tensors[k].name, extra->name) != 0)
+        while (k < ntensors && strcmp(tensor_at(schema, k)->name, extra->name) != 0)
             k++;
-        if (k < schema->ntensors || (is_checkpoint && strchr(extra->name, '/') != NULL)) continue;
+        if (k < ntensors || (is_checkpoint && strchr(extra->name, '/') != NULL)) continue;
         return eni_fail(EN_EMISMATCH, "weights",
                         "%s: tensor %s %s, which %s does not have; give the weights of this --model", name,
                         extra->name, eni_st_shape_text(extra->shape, extra->ndim, got),
@@ -84,36 +107,39 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
 }
 
 /* Nothing is copied before everything is checked. */
-static en_status file_copy(const char *name, const eni_st_file *file, const en_schema *schema, float *flat)
+static en_status file_copy(const char *name, const eni_st_file *file, const en_schema *schema, float *flat,
+                           float *state)
 {
     EN_TRY(file_matches(name, file, schema));
     memset(flat, 0, schema->count * sizeof *flat);
-    for (uint32_t t = 0; t < schema->ntensors; t++) {
-        const en_model_tensor *tensor = &schema->tensors[t];
+    if (state != NULL) memset(state, 0, schema->nstate * sizeof *state);
+    for (uint32_t t = 0; t < schema->ntensors + schema->nbuffers; t++) {
+        const en_model_tensor *tensor = tensor_at(schema, t);
         const eni_st_tensor *found = eni_st_find(file, tensor->name);
-        memcpy(flat + tensor->offset, found->data, tensor->count * sizeof *flat);
+        float *into = (t < schema->ntensors ? flat : state) + tensor->offset;
+        if (found != NULL) memcpy(into, found->data, eni_st_bytes(found));
     }
     return EN_OK;
 }
 
 en_status eni_weights_parse(const char *name, const void *data, size_t bytes, const en_schema *schema,
-                            float *flat)
+                            float *flat, float *state)
 {
     eni_st_file file;
     EN_TRY(eni_st_parse(name, data, bytes, &file));
-    en_status st = file_copy(name, &file, schema, flat);
+    en_status st = file_copy(name, &file, schema, flat, state);
     eni_st_close(&file);
     return st;
 }
 
-en_status eni_weights_load(const char *path, const en_schema *schema, float *flat)
+en_status eni_weights_load(const char *path, const en_schema *schema, float *flat, float *state)
 {
     /* A checkpoint of four ranks with a slot and a vector each, or a file for another network, which is read
      * and told what differs; a film is not read. */
-    const uint64_t max_bytes = 16 * schema->count * sizeof *flat + ENI_ST_MAX_HEADER;
+    const uint64_t max_bytes = 16 * (schema->count + schema->nstate) * sizeof *flat + ENI_ST_MAX_HEADER;
     eni_st_file file;
     EN_TRY(eni_st_read(path, max_bytes, &file));
-    en_status st = file_copy(path, &file, schema, flat);
+    en_status st = file_copy(path, &file, schema, flat, state);
     eni_st_close(&file);
     return st;
 }
@@ -126,11 +152,22 @@ en_status eni_weights_digest(const en_schema *schema, const float *flat, char he
     eni_digest_begin(&digest);
     for (uint32_t t = 0; t < schema->ntensors; t++) {
         const en_model_tensor *tensor = &schema->tensors[t];
-        if (tensor->kind != EN_TENSOR_WEIGHT) continue;
         eni_digest_add(&digest, flat + tensor->offset, tensor->count * sizeof *flat);
     }
     eni_digest_end(&digest, hex_out);
     return EN_OK;
+}
+
+void eni_buffers_digest(const en_schema *schema, const float *state, char hex_out[ENI_DIGEST_HEX])
+{
+    eni_digest digest;
+    eni_digest_begin(&digest);
+    for (uint32_t b = 0; b < schema->nbuffers; b++) {
+        const en_model_tensor *tensor = &schema->buffers[b];
+        eni_digest_add(&digest, state + tensor->offset,
+                       tensor->count * (tensor->is_int64 != 0 ? sizeof(int64_t) : sizeof *state));
+    }
+    eni_digest_end(&digest, hex_out);
 }
 
 /* As text: a line a node, and what it reads where that is not the node before it; a line a tensor. */
@@ -160,8 +197,7 @@ en_status eni_schema_digest(const en_schema *schema, char hex_out[ENI_DIGEST_HEX
         eni_digest_add(&digest, line, (size_t)n);
     }
     for (uint32_t t = 0; t < schema->ntensors + schema->nbuffers; t++) {
-        const en_model_tensor *tensor =
-            t < schema->ntensors ? &schema->tensors[t] : &schema->buffers[t - schema->ntensors];
+        const en_model_tensor *tensor = tensor_at(schema, t);
         char shape[ENI_ST_SHAPE_TEXT];
         n = snprintf(line, sizeof line, "tensor %s %u %s at %llu\n", tensor->name, tensor->kind,
                      eni_st_shape_text(tensor->shape, tensor->ndim, shape),

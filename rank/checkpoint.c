@@ -17,7 +17,7 @@
 #include "core/json.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "ops/mean.h"
+#include "models/weights.h"
 #include "runtime/control/control.h"
 
 enum { TENSOR_NAME = ENI_CHECKPOINT_NAME + EN_MAX_TENSOR_NAME + 2 };
@@ -35,6 +35,8 @@ void eni_checkpoint_fini(eni_checkpoint *c)
     eni_free(c->stretches);
     eni_free(c->ranks);
     eni_free(c->images);
+    eni_free(c->state);
+    eni_free(c->states);
     *c = (eni_checkpoint){0};
 }
 
@@ -381,9 +383,15 @@ en_status eni_checkpoint_take_facts(const char *facts, const en_schema *schema,
 /* ---- the file's tensors -------------------------------------------------------------------------------- */
 
 /* "conv1.weight" of image "": itself; of any other: "IMAGE/conv1.weight". */
-static void tensor_name(const eni_image *image, const en_model_tensor *tensor, char name_out[TENSOR_NAME])
+static void tensor_name(const eni_image *image, const char *tensor, char name_out[TENSOR_NAME])
 {
-    snprintf(name_out, TENSOR_NAME, "%s%s%s", image->name, image->name[0] != 0 ? "/" : "", tensor->name);
+    snprintf(name_out, TENSOR_NAME, "%s%s%s", image->name, image->name[0] != 0 ? "/" : "", tensor);
+}
+
+/* The state goes with the weights, image "". */
+static uint32_t tensors_of(const eni_image *image, const en_schema *schema)
+{
+    return schema->ntensors + (image->name[0] == 0 ? schema->nbuffers : 0);
 }
 
 static void state_name(uint32_t rank, char name_out[TENSOR_NAME])
@@ -398,22 +406,37 @@ typedef struct table {
     uint32_t n;
 } table;
 
-static en_status add_image(table *t, const en_schema *schema, const eni_image *image, char *why_out)
+static en_status add_image(table *t, const en_schema *schema, const eni_image *image, const float *state,
+                           char *why_out)
 {
-    for (uint32_t i = 0; i < schema->ntensors; i++) {
-        const en_model_tensor *from = &schema->tensors[i];
+    for (uint32_t i = 0; i < tensors_of(image, schema); i++, t->n++) {
         eni_st_tensor *to = &t->tensors[t->n];
-        tensor_name(image, from, t->names[t->n]);
-        if (!eni_all_finite(image->flat + from->offset, from->count))
-            return wrong(why_out, EN_ENONFINITE, "tensor %s holds values that are not finite",
-                         t->names[t->n]);
-        *to = (eni_st_tensor){.name = t->names[t->n],
-                              .ndim = from->ndim,
-                              .count = from->count,
-                              .data = image->flat + from->offset};
-        memcpy(to->shape, from->shape, sizeof to->shape);
-        t->n++;
+        const en_status st = eni_weights_entry(schema, i, image->flat, state, to);
+        tensor_name(image, to->name, t->names[t->n]);
+        to->name = t->names[t->n];
+        if (st != EN_OK) return wrong(why_out, st, "tensor %s holds values that are not finite", to->name);
     }
+    return EN_OK;
+}
+
+/* "rank.R/state/bn1.running_mean", the form of an image's name. */
+static void buffer_name(uint64_t rank, const char *tensor, char name_out[TENSOR_NAME])
+{
+    snprintf(name_out, TENSOR_NAME, "rank.%llu/state/%s", (unsigned long long)rank, tensor);
+}
+
+static en_status add_buffers(table *t, const en_schema *schema, const eni_checkpoint *c, char *why_out)
+{
+    for (uint64_t r = 0; r < c->nstates; r++)
+        for (uint32_t b = 0; b < schema->nbuffers; b++, t->n++) {
+            eni_st_tensor *to = &t->tensors[t->n];
+            const float *state = c->states + r * schema->nstate;
+            const en_status st = eni_weights_entry(schema, schema->ntensors + b, NULL, state, to);
+            buffer_name(r, to->name, t->names[t->n]);
+            to->name = t->names[t->n];
+            if (st != EN_OK)
+                return wrong(why_out, st, "tensor %s holds values that are not finite", to->name);
+        }
     return EN_OK;
 }
 
@@ -436,12 +459,13 @@ static void add_states(table *t, const eni_checkpoint *c)
 
 static en_status fill_table(table *t, const eni_checkpoint *c, const en_schema *schema, char *why_out)
 {
-    size_t room = (size_t)c->nimages * schema->ntensors + c->nranks;
+    size_t room = (size_t)c->nimages * schema->ntensors + (1 + c->nstates) * schema->nbuffers + c->nranks;
     t->tensors = eni_alloc_array(room, sizeof *t->tensors);
     t->names = eni_alloc_array(room, sizeof *t->names);
     if (t->tensors == NULL || t->names == NULL) return EN_ENOMEM;
     for (uint32_t i = 0; i < c->nimages; i++)
-        EN_TRY(add_image(t, schema, &c->images[i], why_out));
+        EN_TRY(add_image(t, schema, &c->images[i], c->state, why_out));
+    EN_TRY(add_buffers(t, schema, c, why_out));
     add_states(t, c);
     return EN_OK;
 }
@@ -467,20 +491,22 @@ en_status eni_checkpoint_write(eni_checkpoint *c, const en_schema *schema, const
 
 /* ---- back ---------------------------------------------------------------------------------------------- */
 
-static en_status read_image(const eni_st_file *file, const en_schema *schema, eni_image *image, char *why_out)
+static en_status read_image(const eni_st_file *file, const en_schema *schema, eni_image *image, float *state,
+                            char *why_out)
 {
     image->flat = eni_alloc_array(schema->count, sizeof *image->flat);
     if (image->flat == NULL) return EN_ENOMEM;
-    for (uint32_t i = 0; i < schema->ntensors; i++) {
-        const en_model_tensor *want = &schema->tensors[i];
+    for (uint32_t i = 0; i < tensors_of(image, schema); i++) {
+        const bool is_weight = i < schema->ntensors;
+        const en_model_tensor *want =
+            is_weight ? &schema->tensors[i] : &schema->buffers[i - schema->ntensors];
         char name[TENSOR_NAME], shape[ENI_ST_SHAPE_TEXT];
-        tensor_name(image, want, name);
+        tensor_name(image, want->name, name);
         const eni_st_tensor *found = eni_st_find(file, name);
-        if (found == NULL || found->dtype != ENI_ST_F32 || found->ndim != want->ndim ||
-            memcmp(found->shape, want->shape, want->ndim * sizeof want->shape[0]) != 0)
+        if (found == NULL || !eni_weights_fits(found, want))
             return wrong(why_out, EN_EMISMATCH, "it has no tensor %s %s, which %s has", name,
                          eni_st_shape_text(want->shape, want->ndim, shape), schema->network->name);
-        memcpy(image->flat + want->offset, found->data, want->count * sizeof(float));
+        memcpy((is_weight ? image->flat : state) + want->offset, found->data, eni_st_bytes(found));
     }
     return EN_OK;
 }
@@ -499,15 +525,47 @@ static en_status read_state(const eni_st_file *file, uint32_t r, eni_rank_facts 
     return EN_OK;
 }
 
+/* Those of each rank, of which the file has all or none. */
+static en_status read_buffers(const eni_st_file *file, const en_schema *schema, eni_checkpoint *c,
+                              char *why_out)
+{
+    char name[TENSOR_NAME];
+    if (schema->nbuffers == 0) return EN_OK;
+    buffer_name(0, schema->buffers[0].name, name);
+    if (eni_st_find(file, name) == NULL) return EN_OK;
+    if (c->world > file->ntensors || c->accumulate > file->ntensors ||
+        c->world * c->accumulate > file->ntensors)
+        return wrong(why_out, EN_EFORMAT, "it has not the running statistics of %llu x %llu ranks",
+                     (unsigned long long)c->world, (unsigned long long)c->accumulate);
+    c->nstates = c->world * c->accumulate;
+    c->states = eni_alloc_array(c->nstates * schema->nstate, sizeof *c->states);
+    if (c->states == NULL) return EN_ENOMEM;
+    for (uint64_t i = 0; i < c->nstates * schema->nbuffers; i++) {
+        const uint64_t r = i / schema->nbuffers;
+        const en_model_tensor *want = &schema->buffers[i % schema->nbuffers];
+        buffer_name(r, want->name, name);
+        const eni_st_tensor *found = eni_st_find(file, name);
+        if (found == NULL || !eni_weights_fits(found, want))
+            return wrong(why_out, EN_EMISMATCH, "it has no tensor %s as %s has it", name,
+                         schema->network->name);
+        memcpy(c->states + r * schema->nstate + want->offset, found->data, eni_st_bytes(found));
+    }
+    return EN_OK;
+}
+
 static en_status take_file(const eni_st_file *file, const en_schema *schema, eni_checkpoint *c, char *why_out)
 {
     const char *facts = eni_st_find_meta(file, "entrain");
-    uint64_t tensors = 0;
+    uint64_t tensors = schema->nbuffers;
     if (facts == NULL) return wrong(why_out, EN_EFORMAT, "it has no facts of a run");
     EN_TRY(eni_checkpoint_take_facts(facts, schema, c, why_out));
     snprintf(why_out, ENI_ST_WHY, "out of memory");
+    if (schema->nstate > 0 && (c->state = eni_alloc_array(schema->nstate, sizeof *c->state)) == NULL)
+        return EN_ENOMEM;
     for (uint32_t i = 0; i < c->nimages; i++, tensors += schema->ntensors)
-        EN_TRY(read_image(file, schema, &c->images[i], why_out));
+        EN_TRY(read_image(file, schema, &c->images[i], c->state, why_out));
+    EN_TRY(read_buffers(file, schema, c, why_out));
+    tensors += c->nstates * schema->nbuffers;
     for (uint32_t r = 0; r < c->nranks; r++) {
         tensors += c->ranks[r].state_bytes > 0;
         EN_TRY(read_state(file, r, &c->ranks[r], why_out));
@@ -542,7 +600,7 @@ en_status eni_checkpoint_read(const char *path, const en_schema *schema, eni_che
 {
     unsigned char *bytes;
     size_t size;
-    uint64_t most = schema->count * sizeof(float) * VECTORS_MAX + ENI_ST_MAX_HEADER;
+    uint64_t most = (schema->count + schema->nstate) * sizeof(float) * VECTORS_MAX + ENI_ST_MAX_HEADER;
     EN_TRY(eni_st_contents(path, most, &bytes, &size, why_out));
     en_status st = eni_checkpoint_parse(path, bytes, size, schema, checkpoint_out, why_out);
     eni_free(bytes);

@@ -3,6 +3,8 @@
  *     DIR/checkpoint-000000012800.safetensors          the number: global samples applied
  *
  *     conv1.weight, conv1.bias, ..                     the weights, as --save writes them
+ *     bn1.running_mean, ..                             and the running statistics that go with them
+ *     rank.1/state/bn1.running_mean, ..                those of a rank, with --bn-stats=mean
  *     optimizer.momentum_buffer/conv1.weight, ..       each slot of the optimizer
  *     rank.1/param/conv1.weight, ..                    weights of a rank, where the ranks' differ
  *     rank.1/optimizer.momentum_buffer/conv1.weight    slots of a rank, likewise
@@ -94,6 +96,9 @@ typedef struct eni_checkpoint {
     uint32_t nranks;
     eni_image *images; /* (nimages) */
     uint32_t nimages;
+    float *state;  /* (schema->nstate) running statistics, with the weights; NULL: the network has none */
+    float *states; /* (nstates, schema->nstate) those of each rank, where their mean is judged; else NULL */
+    uint64_t nstates;
 
     char digest[ENI_DIGEST_HEX]; /* of the file: set by write and read */
 } eni_checkpoint;

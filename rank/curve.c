@@ -48,9 +48,15 @@ struct eni_curve {
 
 /* ---- the file of snapshots ---- */
 
+/* Elements of a point: the weights, then the state. */
+static uint64_t elements(const eni_curve *curve)
+{
+    return curve->config.count + curve->config.nstate;
+}
+
 static off_t record_bytes(const eni_curve *curve)
 {
-    return (off_t)(sizeof(header) + curve->config.count * sizeof(float));
+    return (off_t)(sizeof(header) + elements(curve) * sizeof(float));
 }
 
 static uint32_t checksum(const header *h, const float *flat)
@@ -94,7 +100,7 @@ static bool spill(eni_curve *curve, uint32_t end)
         const uint32_t i = curve->nspilled;
         const eni_point *p = &curve->entries[i].point;
         float *flat = curve->copy[i % curve->capacity];
-        header h = {.count = curve->config.count, .samples = p->samples, .update = p->update, .t = p->t};
+        header h = {.count = elements(curve), .samples = p->samples, .update = p->update, .t = p->t};
         const off_t at = (off_t)i * record_bytes(curve);
         memcpy(h.magic, magic, sizeof h.magic);
         h.crc = checksum(&h, flat);
@@ -110,14 +116,14 @@ static const char *name_of_file(const eni_curve *curve)
     return curve->path[0] != 0 ? curve->path : "snapshots into /tmp";
 }
 
-/* The weights of entry i, in `room` (count) or where they are; NULL: the file does not have them any more. */
+/* The weights of entry i, in `room` (elements) or where they are; NULL: the file does not have them any more. */
 static const float *weights_of(const eni_curve *curve, uint32_t i, float *room)
 {
     header h;
     const off_t at = (off_t)i * record_bytes(curve);
     if (i >= curve->nspilled) return curve->copy[i % curve->capacity];
     if (!move_at(FROM_FILE, curve->fd, &h, sizeof h, at) || memcmp(h.magic, magic, sizeof magic) != 0 ||
-        h.count != curve->config.count ||
+        h.count != elements(curve) ||
         !move_at(FROM_FILE, curve->fd, room, h.count * sizeof(float), at + (off_t)sizeof h) ||
         checksum(&h, room) != h.crc)
         return NULL;
@@ -144,7 +150,7 @@ static en_status append(eni_curve *curve, const eni_point *point)
 static float *copy_at(eni_curve *curve, uint32_t i)
 {
     i %= curve->capacity;
-    if (curve->copy[i] == NULL) curve->copy[i] = eni_alloc_array(curve->config.count, sizeof(float));
+    if (curve->copy[i] == NULL) curve->copy[i] = eni_alloc_array(elements(curve), sizeof(float));
     return curve->copy[i];
 }
 
@@ -201,7 +207,7 @@ en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out)
     if (curve == NULL) return EN_ENOMEM;
     curve->config = *config;
     curve->fd = -1;
-    uint64_t fit = config->budget / (config->count * sizeof(float) + 1);
+    uint64_t fit = config->budget / (elements(curve) * sizeof(float) + 1);
     curve->capacity = fit < 1 ? 1 : fit > MAX_STORED ? MAX_STORED : (uint32_t)fit;
     curve->next = config->every;
     eni_curve_skip(curve, config->resumed);
@@ -218,7 +224,8 @@ int eni_curve_is_due(const eni_curve *curve, uint64_t samples)
     return curve->config.every > 0 && samples >= curve->next;
 }
 
-en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, double t, const float *flat)
+en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, double t, const float *flat,
+                        const float *state)
 {
     if (curve->n > 0 && curve->entries[curve->n - 1].point.samples == samples) curve->n--;
     if (curve->nspilled > curve->n) curve->nspilled = curve->n;
@@ -229,6 +236,7 @@ en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, dou
     float *copy = copy_at(curve, curve->n);
     if (copy == NULL) return EN_ENOMEM;
     memcpy(copy, flat, curve->config.count * sizeof(float));
+    if (state != NULL) memcpy(copy + curve->config.count, state, curve->config.nstate * sizeof(float));
     EN_TRY(append(curve, &(eni_point){.samples = samples, .update = update, .t = t}));
     eni_curve_skip(curve, samples);
     return EN_OK;
@@ -261,7 +269,8 @@ static en_status evaluate(eni_curve *curve, uint32_t i, bool is_bracket, float *
     if (flat == NULL)
         return eni_fail(EN_EIO, "curve", "cannot read %s: what was written there has changed",
                         name_of_file(curve));
-    EN_TRY(curve->config.evaluate(curve->config.user, flat, &e->point.loss, &e->point.accuracy));
+    const float *state = curve->config.nstate > 0 ? flat + curve->config.count : NULL;
+    EN_TRY(curve->config.evaluate(curve->config.user, flat, state, &e->point.loss, &e->point.accuracy));
     e->is_evaluated = true;
     e->is_bracket = is_bracket;
     return EN_OK;
@@ -307,7 +316,7 @@ static en_status enclose_target(eni_curve *curve, eni_eval *evals, uint32_t *at,
 
 static en_status evaluate_all(eni_curve *curve, eni_curve_end *end)
 {
-    float *room = eni_alloc_array(curve->config.count, sizeof *room);
+    float *room = eni_alloc_array(elements(curve), sizeof *room);
     eni_eval *evals = eni_alloc_array(curve->n, sizeof *evals);
     uint32_t *at = eni_alloc_array(curve->n, sizeof *at);
     en_status st = room == NULL || evals == NULL || at == NULL ? EN_ENOMEM : evaluate_grid(curve, room);

@@ -5,7 +5,7 @@
  *     OUT/snapshots those, and all of them at a checkpoint: they outlive this process, and a run
  *                   that goes on from there has its curve from the start. Records of one size:
  *
- *                       "ENSNAP1\0" elements samples update t crc32c | weights        (header 48 bytes)
+ *                       "ENSNAP1\0" elements samples update t crc32c | weights, state (header 48 bytes)
  *
  *                   Removed once the curve is written. Without a folder: a file in /tmp that has no name.
  *
@@ -23,13 +23,15 @@
 
 typedef struct eni_curve eni_curve;
 
-/* Evaluates `flat` on the whole set of the curve: mean loss, share of correct predictions. */
-typedef en_status (*eni_evaluate)(void *user, const float *flat, double *loss_out, double *accuracy_out);
+/* Evaluates `flat` with its state on the whole set of the curve: mean loss, share of correct predictions. */
+typedef en_status (*eni_evaluate)(void *user, const float *flat, const float *state, double *loss_out,
+                                  double *accuracy_out);
 
 typedef struct eni_curve_config {
     const char *dir;  /* eval.jsonl and snapshots are written here; NULL or "": nowhere */
     const char *set;  /* "test" or "holdout": eval.jsonl has test_loss or holdout_loss */
     uint64_t count;   /* elements of the flat vector */
+    uint64_t nstate;  /* of the running statistics that are kept with it; 0: none */
     uint64_t every;   /* global samples between two points; 0: only what is added by force */
     uint64_t budget;  /* bytes of copies in memory */
     uint64_t resumed; /* samples of the checkpoint that the run goes on from; 0: a new run */
@@ -53,9 +55,10 @@ en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out);
 /* 1 if `samples` global samples call for a new point. */
 int eni_curve_is_due(const eni_curve *curve, uint64_t samples);
 
-/* Copies `flat`; points come in order of samples, and one with the samples of the last takes its place.
+/* Copies `flat` and `state`; points come in order of samples, and one with the samples of the last takes its place.
  * EN_EIO, logged: it had to go to the file, and could not. */
-en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, double t, const float *flat);
+en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, double t, const float *flat,
+                        const float *state);
 
 /* A point that another rank keeps, where all ranks make the model together: only the next one moves on. */
 void eni_curve_skip(eni_curve *curve, uint64_t samples);

@@ -260,20 +260,50 @@ static en_status check_same_start(eni_rank *self, int64_t deadline)
 /* ---- what an operation takes here, for a strategy that asks ---- */
 
 /* All ranks leave with rank 0's bytes. */
-static en_status share(void *user, void *bytes, size_t length)
+static en_status share_named(eni_rank *self, const char *name, void *bytes, size_t length)
 {
-    eni_rank *self = user;
     eni_blobs blobs = {0};
-    EN_TRY(eni_member_gather(self->member, "costs", bytes, self->world.rank == 0 ? length : 0, &blobs,
+    EN_TRY(eni_member_gather(self->member, name, bytes, self->world.rank == 0 ? length : 0, &blobs,
                              eni_now_ns() + self->asked.join_timeout_ns));
     const en_status st = blobs.blob[0].bytes == length ? EN_OK : EN_EPROTO;
     if (st == EN_OK)
         memcpy(bytes, blobs.blob[0].data, length);
     else
-        eni_error("exchange", "rank 0 tells %llu bytes of what an exchange costs, not %zu",
-                  (unsigned long long)blobs.blob[0].bytes, length);
+        eni_error("exchange", "rank 0 tells %llu bytes of its %s, not %zu",
+                  (unsigned long long)blobs.blob[0].bytes, name, length);
     eni_blobs_fini(&blobs);
     return st;
+}
+
+static en_status share(void *user, void *bytes, size_t length)
+{
+    return share_named(user, "costs", bytes, length);
+}
+
+/* Everybody with rank 0's, or with its own where a checkpoint has those of each. */
+static en_status begin_state(eni_rank *self)
+{
+    const eni_job *job = &self->job;
+    const eni_checkpoint *c = &self->saving.past;
+    const uint64_t first = (uint64_t)self->world.rank * (uint64_t)job->accumulate;
+    for (int64_t i = 0; i < job->accumulate; i++) {
+        const bool is_own = c->states != NULL && c->nstates == job->plan.world;
+        const float *state = is_own ? c->states + (first + (uint64_t)i) * job->schema.nstate : job->state;
+        EN_TRY(self->trainer.ops->set_state(self->trainer.self, i, state));
+    }
+    return EN_OK;
+}
+
+/* No strategy sees running statistics, so they do not travel as weights do: the control plane has them. */
+static en_status share_state(eni_rank *self)
+{
+    const size_t all = self->job.schema.nstate * sizeof(float);
+    char *bytes = (char *)self->job.state;
+    if (all == 0) return EN_OK;
+    for (size_t at = 0; at < all && self->world.nranks > 1; at += ENI_BLOB_MAX)
+        EN_TRY(
+            share_named(self, "statistics", bytes + at, all - at < ENI_BLOB_MAX ? all - at : ENI_BLOB_MAX));
+    return begin_state(self);
 }
 
 en_status eni_exchange_measure(void *user, eni_costs *costs_out)
@@ -306,6 +336,23 @@ static en_status check_leaders(eni_rank *self)
                     "%s evaluates the mean of all ranks' weights, and with EN_LEADERS_ARE_CLIENTS ranks of "
                     "different hosts never meet: let eval return EN_EVAL_STORE",
                     self->job.strategy->name);
+}
+
+/* No rank has trained with a mean of weights, so nobody has its statistics. */
+static en_status warn_of_statistics(const eni_rank *self)
+{
+    uint32_t slot;
+    int which;
+    EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
+    if (self->job.state == NULL || self->job.is_mean || self->job.is_recomputed || self->world.rank != 0 ||
+        self->world.nranks == 1 || (which != EN_EVAL_MEAN && which != EN_EVAL_VEC))
+        return EN_OK;
+    eni_warn("exchange",
+             "%s is judged by weights that no rank has trained with, and by the running statistics of rank "
+             "0: give "
+             "--bn-stats=recompute:N",
+             self->job.strategy->name);
+    return EN_OK;
 }
 
 /* What steps will read and write is there before the first of them. Of a peer its gradient: its weights may
@@ -342,6 +389,7 @@ en_status eni_rank_connect(eni_rank *self)
     en_status st = broadcast_init(self);
     eni_member_wait_end(self->member);
     EN_TRY(st);
+    EN_TRY(share_state(self));
     return check_same_start(self, deadline);
 }
 
@@ -372,6 +420,7 @@ en_status eni_rank_start(eni_rank *self)
                               .alive_user = self};
     EN_TRY(eni_host_open(&config, &self->exchange.host));
     EN_TRY(check_leaders(self));
+    EN_TRY(warn_of_statistics(self));
     EN_TRY(eni_resume_state(self));
     eni_member_wait_begin(self->member, "barrier", "one copy of the weights", 0, 1);
     const en_status st = eni_host_share_params(self->exchange.host);

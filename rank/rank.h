@@ -55,6 +55,13 @@ typedef struct eni_job {
     uint64_t seed;
     bool is_shuffled;
     float *init; /* --init, until the exchange has it; NULL: none */
+    float
+        *state; /* (schema.nstate) running statistics that are judged: those to begin with, then those of the
+                     last snapshot; NULL: the network has none */
+    float *states; /* (plan.world, schema.nstate) with is_mean: those of all ranks, or of the micro-batches of
+                      one process, as of then; else NULL */
+    const char *bn_stats;        /* --bn-stats */
+    bool is_mean, is_recomputed; /* of it */
     char schema_sha256[ENI_DIGEST_HEX], data_sha256[ENI_DIGEST_HEX];
     char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
 } eni_job;

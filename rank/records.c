@@ -51,10 +51,16 @@ static en_status write_trace(const eni_rank *self)
 
 /* ---- the curve ---- */
 
-static en_status evaluate_point(void *user, const float *flat, double *loss_out, double *accuracy_out)
+static en_status evaluate_point(void *user, const float *flat, const float *state, double *loss_out,
+                                double *accuracy_out)
 {
-    const eni_trainer *trainer = &((eni_rank *)user)->trainer;
-    return trainer->ops->evaluate(trainer->self, ENI_JUDGED_CURVE, flat, loss_out, accuracy_out);
+    eni_rank *self = user;
+    const eni_trainer *trainer = &self->trainer;
+    if (state != NULL && self->job.is_recomputed) {
+        EN_TRY(trainer->ops->recompute(trainer->self, flat, self->job.state));
+        state = self->job.state;
+    }
+    return trainer->ops->evaluate(trainer->self, ENI_JUDGED_CURVE, flat, state, loss_out, accuracy_out);
 }
 
 static void show_point(void *user, const eni_point *point)
@@ -93,6 +99,7 @@ static en_status open_curve(eni_rank *self)
     const eni_curve_config curve = {.dir = self->world.rank == 0 ? asked->out : NULL,
                                     .set = self->trainer.about.set,
                                     .count = self->job.schema.count,
+                                    .nstate = self->job.schema.nstate,
                                     .every = every,
                                     .target = asked->target / 100,
                                     .budget = CURVE_BUDGET,
@@ -108,7 +115,8 @@ static en_status open_curve(eni_rank *self)
 en_status eni_records_point_zero(eni_rank *self)
 {
     if (self->world.rank != 0 || self->records.asked.target <= 0 || self->saving.is_resumed) return EN_OK;
-    return eni_curve_add(self->records.curve, 0, 0, 0, eni_arena_at(self->exchange.arena, ENI_SLOT_PARAM, 0));
+    return eni_curve_add(self->records.curve, 0, 0, 0, eni_arena_at(self->exchange.arena, ENI_SLOT_PARAM, 0),
+                         self->job.state);
 }
 
 /* ---- all of them ---- */

@@ -525,13 +525,22 @@ static void print_last_lines(const eni_rank *self, const judgement *last, const 
            (double)self->records.stats.train_ns * 1e-9);
 }
 
-/* Rank 0: the final model is in slot ENI_SLOT_EVAL. */
+static void add_statistics(const eni_rank *self, json_t *result)
+{
+    char buffers_sha256[ENI_DIGEST_HEX];
+    if (self->job.state == NULL) return;
+    eni_buffers_digest(&self->job.schema, self->job.state, buffers_sha256);
+    eni_json_set_text(result, "buffers_sha256", buffers_sha256);
+    eni_json_set_text(result, "bn_stats", self->job.bn_stats);
+}
+
+/* Rank 0: the final model is in slot ENI_SLOT_EVAL, and its state in job.state. */
 static en_status conclude(eni_rank *self, json_t *reports, const judgement *last)
 {
     const float *flat = eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0);
     char params_sha256[ENI_DIGEST_HEX];
     if (self->records.asked.save != NULL)
-        EN_TRY(eni_weights_save(self->records.asked.save, &self->job.schema, flat));
+        EN_TRY(eni_weights_save(self->records.asked.save, &self->job.schema, flat, self->job.state));
     EN_TRY(eni_weights_digest(&self->job.schema, flat, params_sha256));
     json_t *result = json_object();
     add_identity(self, result);
@@ -541,6 +550,7 @@ static en_status conclude(eni_rank *self, json_t *reports, const judgement *last
     add_clock(self, result);
     add_stragglers(self, reports, result);
     eni_json_set_text(result, "params_sha256", params_sha256);
+    add_statistics(self, result);
     add_staleness(self, reports, result);
     add_bytes(self, reports, result);
     json_object_set(result, "roles", reports);
@@ -582,13 +592,15 @@ static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
 {
     const float *flat = eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0);
     EN_TRY(eni_curve_add(self->records.curve, self->job.plan.samples, version,
-                         (double)self->records.stats.train_ns * 1e-9, flat));
+                         (double)self->records.stats.train_ns * 1e-9, flat, self->job.state));
     EN_TRY(eni_curve_finish(self->records.curve, &j->curve));
+    if (self->job.state != NULL && self->job.is_recomputed)
+        EN_TRY(self->trainer.ops->recompute(self->trainer.self, flat, self->job.state));
     j->loss = j->curve.last.loss;
     j->accuracy = j->curve.last.accuracy;
     if (!is_judged_by_test(self))
-        EN_TRY(
-            self->trainer.ops->evaluate(self->trainer.self, ENI_JUDGED_TEST, flat, &j->loss, &j->accuracy));
+        EN_TRY(self->trainer.ops->evaluate(self->trainer.self, ENI_JUDGED_TEST, flat, self->job.state,
+                                           &j->loss, &j->accuracy));
     j->is_there = 1;
     return EN_OK;
 }
@@ -630,7 +642,10 @@ en_status eni_result(eni_rank *self)
     uint32_t slot;
     int which;
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
-    if (self->world.rank == 0 || which == EN_EVAL_MEAN) EN_TRY(eni_snapshot(self));
+    if (self->world.rank == 0 || which == EN_EVAL_MEAN)
+        EN_TRY(eni_snapshot(self));
+    else if (self->job.states != NULL)
+        EN_TRY(eni_snapshot_state(self));
     eni_host_count(self->exchange.host, &now);
     char *report = report_of_this_rank(self); /* before the last evaluation: that is not training */
     if (report == NULL) return EN_ENOMEM;

@@ -96,6 +96,7 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
     add(f, &n, "data-sha256", "%s", self->job.data_sha256);
     add(f, &n, "shuffle", "%s", self->job.is_shuffled ? "on" : "off");
     add(f, &n, "epoch-samples", "%" PRIu64, self->job.plan.epoch_samples); /* --drop-last */
+    if (self->job.state != NULL) add(f, &n, "bn-stats", "%s", self->job.bn_stats);
     add(f, &n, "optimizer", "%s", self->job.optimizer->name);
     if (self->job.optimizer->adam != NULL) {
         add(f, &n, "beta1", "%.15g", self->job.hyper.beta1);
@@ -263,7 +264,10 @@ static const eni_image *of_rank(const eni_rank *self, const char *name)
 
 en_status eni_resume_weights(eni_rank *self)
 {
-    if (self->saving.is_resumed) put(self, ENI_SLOT_PARAM, eni_checkpoint_find(&self->saving.past, ""));
+    const eni_checkpoint *c = &self->saving.past;
+    if (!self->saving.is_resumed) return EN_OK;
+    put(self, ENI_SLOT_PARAM, eni_checkpoint_find(c, ""));
+    if (c->state != NULL) memcpy(self->job.state, c->state, self->job.schema.nstate * sizeof(float));
     return EN_OK;
 }
 

@@ -587,6 +587,22 @@ static en_status note_ranks(collection *k)
     return EN_OK;
 }
 
+static en_status note_statistics(collection *k)
+{
+    eni_rank *self = k->self;
+    const uint64_t n = self->job.schema.nstate;
+    if (n == 0) return EN_OK;
+    k->c->state = eni_alloc_array(n, sizeof *k->c->state);
+    if (k->c->state == NULL) return EN_ENOMEM;
+    memcpy(k->c->state, self->job.state, n * sizeof *k->c->state);
+    if (self->job.states == NULL) return EN_OK;
+    k->c->states = eni_alloc_array(n * self->job.plan.world, sizeof *k->c->states);
+    if (k->c->states == NULL) return EN_ENOMEM;
+    k->c->nstates = self->job.plan.world;
+    memcpy(k->c->states, self->job.states, n * k->c->nstates * sizeof *k->c->states);
+    return EN_OK;
+}
+
 static en_status note_history(collection *k)
 {
     const eni_rank *self = k->self;
@@ -636,6 +652,7 @@ static en_status note_facts(collection *k)
     c->train_ns = eni_train_clock(self);
     c->eval_ns = t->eval_ns;
     EN_TRY(note_ranks(k));
+    EN_TRY(note_statistics(k));
     return note_history(k);
 }
 
@@ -655,6 +672,7 @@ static en_status collect(collection *k)
         EN_TRY(exchange_cards(k));
         EN_TRY(collect_all(k));
     }
+    EN_TRY(eni_snapshot_state(self));
     return self->world.rank == 0 ? note_facts(k) : EN_OK;
 }
 

@@ -75,6 +75,10 @@ uint64_t eni_step_samples(const eni_step_run *run);
 /* The weights that the strategy names, copied into slot ENI_SLOT_EVAL of the arena; with EN_EVAL_MEAN all
  * ranks must call it at the same step. */
 en_status eni_snapshot(eni_rank *self);
+
+/* Of it the running statistics that are judged, as they are now, into job.state at rank 0. With --bn-stats=mean
+ * all ranks call it together. */
+en_status eni_snapshot_state(eni_rank *self);
 /* The same where a point of the curve is due, which rank 0 keeps. `samples`: after the step. */
 en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples);
 

@@ -57,9 +57,15 @@ typedef struct eni_trainer_ops {
     /* The arena's weights (with `and_slots` the optimizer's vectors too) become the trainer's, where `steps`
      * keeps them elsewhere. Blocks. */
     en_status (*bring)(void *self, bool and_slots);
-    /* Mean loss and share of hits (NaN: no classes) of the flat weights; EN_EINTR when the user wants the
-     * end. */
-    en_status (*evaluate)(void *self, eni_judged on, const float *flat, double *loss_out,
+    /* Running statistics (en_schema.nstate), which the rank knows as a flat vector only; not called for a
+     * network without. Of micro-batch `micro` of a step: copied into host memory; blocks. And those that it
+     * begins with, once, before `connect`. New ones for these weights, which are to be judged. */
+    en_status (*state)(void *self, int64_t micro, float *state_out);
+    en_status (*set_state)(void *self, int64_t micro, const float *state);
+    en_status (*recompute)(void *self, const float *flat, float *state_out);
+    /* Mean loss and share of hits (NaN: no classes) of the flat weights and the state that goes with them;
+     * EN_EINTR when the user wants the end. */
+    en_status (*evaluate)(void *self, eni_judged on, const float *flat, const float *state, double *loss_out,
                           double *accuracy_out);
     /* fp16's loss scale, as a checkpoint keeps it; zeroes where there is none. */
     eni_scale_facts (*scale)(void *self);

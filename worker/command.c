@@ -134,7 +134,7 @@ static en_status read_init(eni_worker *w)
     if (w->config->init == NULL || w->rank.world.rank > 0 || w->config->resume != NULL) return EN_OK;
     w->rank.job.init = eni_alloc_array(w->rank.job.schema.count, sizeof *w->rank.job.init);
     if (w->rank.job.init == NULL) return EN_ENOMEM;
-    return eni_weights_load(w->config->init, &w->rank.job.schema, w->rank.job.init);
+    return eni_weights_load(w->config->init, &w->rank.job.schema, w->rank.job.init, w->rank.job.state);
 }
 
 /* Rank 0 takes it for all ranks, before it meets them; where a launcher has started us, that one has. */

@@ -10,7 +10,6 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "worker/gpus.h"
-#include "worker/statistics.h"
 #include "worker/vectors.h"
 #include "worker/worker.h"
 
@@ -84,15 +83,13 @@ void eni_evaluate_close(eni_worker *w)
     w->judge = NULL;
 }
 
-en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, double *loss_out,
-                               double *accuracy_out)
+en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, const float *state,
+                               double *loss_out, double *accuracy_out)
 {
     eni_worker *w = worker;
     const int split = on == ENI_JUDGED_TEST || w->rank.trainer.about.holdout == 0 ? ENI_TEST : ENI_HOLDOUT;
     const eni_set set = set_of(w, split);
     eni_set_score score;
-    const float *state;
-    EN_TRY(eni_state_on_host(w, &state));
     if (w->gpu.evaluation[split] != NULL) {
         EN_TRY(eni_evaluation_run(w->gpu.evaluation[split], flat, state, &score));
     } else {

@@ -1,26 +1,16 @@
 /* statistics.c - where the running statistics of a rank lie, and their way to the host. */
 #include "worker/statistics.h"
 
+#include <string.h>
+
+#include "config/units.h"
 #include "core/memory.h"
 #include "core/try.h"
 
 struct eni_statistics {
     int64_t n;     /* of `state`: one, or one for each rank that this process plays */
     float **state; /* (n) device memory */
-    float *host;   /* for eni_state_on_host */
 };
-
-static en_status start(const eni_worker *w, eni_statistics *s)
-{
-    const en_schema *schema = &w->rank.job.schema;
-    const uint64_t bytes = schema->nstate * sizeof(float);
-    en_schema_init_state(schema, s->host);
-    for (int64_t i = 0; i < s->n; i++) {
-        EN_TRY(w->device.ops->alloc(w->device.ctx, bytes, (void **)&s->state[i]));
-        EN_TRY(w->device.ops->copy(w->device.ctx, s->state[i], s->host, bytes, EN_COPY_IN));
-    }
-    return EN_OK;
-}
 
 en_status eni_statistics_open(eni_worker *w)
 {
@@ -30,8 +20,10 @@ en_status eni_statistics_open(eni_worker *w)
     if (s == NULL) return EN_ENOMEM;
     s->n = w->rank.job.accumulate;
     s->state = eni_alloc_array((size_t)s->n, sizeof *s->state);
-    s->host = eni_alloc_array(schema->nstate, sizeof *s->host);
-    return s->state != NULL && s->host != NULL ? start(w, s) : EN_ENOMEM;
+    if (s->state == NULL) return EN_ENOMEM;
+    for (int64_t i = 0; i < s->n; i++)
+        EN_TRY(w->device.ops->alloc(w->device.ctx, schema->nstate * sizeof(float), (void **)&s->state[i]));
+    return EN_OK;
 }
 
 void eni_statistics_close(eni_worker *w)
@@ -41,7 +33,6 @@ void eni_statistics_close(eni_worker *w)
     for (int64_t i = 0; s->state != NULL && i < s->n && !w->gpu.is_stuck; i++)
         w->device.ops->free(w->device.ctx, s->state[i]);
     eni_free(s->state);
-    eni_free(s->host);
     eni_free(s);
     w->statistics = NULL;
 }
@@ -51,14 +42,122 @@ float *eni_state_of(const eni_worker *w, int64_t micro)
     return w->statistics == NULL ? NULL : w->statistics->state[micro];
 }
 
-en_status eni_state_on_host(eni_worker *w, const float **state_out)
+en_status eni_statistics_get(void *worker, int64_t micro, float *state_out)
 {
-    eni_statistics *s = w->statistics;
-    *state_out = NULL;
-    if (s == NULL) return EN_OK;
-    EN_TRY(w->device.ops->copy(w->device.ctx, s->host, s->state[0], w->rank.job.schema.nstate * sizeof(float),
-                               EN_COPY_OUT));
+    const eni_worker *w = worker;
+    const uint64_t bytes = w->rank.job.schema.nstate * sizeof(float);
+    EN_TRY(w->device.ops->copy(w->device.ctx, state_out, w->statistics->state[micro], bytes, EN_COPY_OUT));
+    return w->device.ops->sync(w->device.ctx);
+}
+
+en_status eni_statistics_set(void *worker, int64_t micro, const float *state)
+{
+    const eni_worker *w = worker;
+    const uint64_t bytes = w->rank.job.schema.nstate * sizeof(float);
+    EN_TRY(w->device.ops->copy(w->device.ctx, w->statistics->state[micro], state, bytes, EN_COPY_IN));
+    return w->device.ops->sync(w->device.ctx);
+}
+
+/* ---- new ones (Wu and Johnson 2021, "precise BN") ---- */
+
+/* What recomputing takes, on the host and on the device; freed together. */
+typedef struct recount {
+    eni_worker *w;
+    uint64_t batch, nbatches;
+    float *x, *moved;
+    void *target;
+    double *sum;                        /* (nstate) of the batches' own statistics */
+    void *param, *state, *dx, *dtarget; /* on the device */
+} recount;
+
+static en_status put_in(const recount *r, void *to, const void *from, uint64_t bytes)
+{
+    return r->w->device.ops->copy(r->w->device.ctx, to, from, bytes, EN_COPY_IN);
+}
+
+static en_status take_memory(recount *r)
+{
+    const en_schema *schema = &r->w->rank.job.schema;
+    const eni_dataset *d = r->w->dataset;
+    const en_device *ops = r->w->device.ops;
+    en_ctx *ctx = r->w->device.ctx;
+    const uint64_t pixels = r->batch * d->sample_floats * sizeof(float);
+    const uint64_t targets = r->batch * eni_dataset_target_bytes(d);
+    r->x = eni_alloc(pixels);
+    r->target = eni_alloc(targets);
+    r->moved = eni_alloc_array(schema->nstate, sizeof *r->moved);
+    r->sum = eni_alloc_array(schema->nstate, sizeof *r->sum);
+    if (r->x == NULL || r->target == NULL || r->moved == NULL || r->sum == NULL) return EN_ENOMEM;
+    EN_TRY(ops->alloc(ctx, schema->count * sizeof(float), &r->param));
+    EN_TRY(ops->alloc(ctx, schema->nstate * sizeof(float), &r->state));
+    EN_TRY(ops->alloc(ctx, pixels, &r->dx));
+    return ops->alloc(ctx, targets, &r->dtarget);
+}
+
+static void give_memory(recount *r)
+{
+    void *const device[] = {r->param, r->state, r->dx, r->dtarget};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        r->w->device.ops->free(r->w->device.ctx, device[i]);
+    eni_free(r->x);
+    eni_free(r->target);
+    eni_free(r->moved);
+    eni_free(r->sum);
+}
+
+/* A state of zeroes becomes momentum x the batch's own. */
+static en_status add_batch(recount *r, uint64_t first)
+{
+    eni_worker *w = r->w;
+    const en_schema *schema = &w->rank.job.schema;
+    const uint64_t bytes = schema->nstate * sizeof(float);
+    const en_batch batch = {.n = (int64_t)r->batch, .x = r->dx, .target = r->dtarget};
+    EN_TRY(eni_rank_alive(&w->rank));
+    eni_dataset_range(w->dataset, ENI_TRAIN, first, r->batch, r->x, r->target);
+    memset(r->moved, 0, bytes);
+    EN_TRY(put_in(r, r->state, r->moved, bytes));
+    EN_TRY(put_in(r, r->dx, r->x, r->batch * w->dataset->sample_floats * sizeof(float)));
+    EN_TRY(put_in(r, r->dtarget, r->target, r->batch * eni_dataset_target_bytes(w->dataset)));
+    EN_TRY(en_model_forward(w->model, r->param, r->state, &batch));
+    EN_TRY(w->device.ops->copy(w->device.ctx, r->moved, r->state, bytes, EN_COPY_OUT));
     EN_TRY(w->device.ops->sync(w->device.ctx));
-    *state_out = s->host;
+    for (uint64_t i = 0; i < schema->nstate; i++)
+        r->sum[i] += (double)r->moved[i]; /* of an int64 too: nobody reads that */
     return EN_OK;
+}
+
+static void put_means(const recount *r, float *state_out)
+{
+    const en_schema *schema = &r->w->rank.job.schema;
+    const int64_t nbatches = (int64_t)r->nbatches;
+    for (uint32_t i = 0; i < schema->nnodes; i++) {
+        const en_node *node = &schema->nodes[i];
+        const double scale = 1 / ((double)node->op.momentum * (double)r->nbatches);
+        for (uint32_t b = node->first_buffer; b < node->first_buffer + node->nbuffers; b++) {
+            const en_model_tensor *buffer = &schema->buffers[b];
+            float *into = state_out + buffer->offset;
+            if (buffer->is_int64 != 0) memcpy(into, &nbatches, sizeof nbatches);
+            for (uint64_t k = 0; k < buffer->count && buffer->is_int64 == 0; k++)
+                into[k] = (float)(r->sum[buffer->offset + k] * scale);
+        }
+    }
+}
+
+en_status eni_statistics_recompute(void *worker, const float *flat, float *state_out)
+{
+    eni_worker *w = worker;
+    const eni_job *job = &w->rank.job;
+    bool is_mean;
+    uint64_t n;
+    (void)eni_bn_stats_parse(w->config->bn_stats, &is_mean, &n); /* checked with the command */
+    if (n > w->dataset->split[ENI_TRAIN].count) n = w->dataset->split[ENI_TRAIN].count;
+    recount r = {.w = w, .batch = n < job->plan.batch ? n : job->plan.batch};
+    r.nbatches = n / r.batch;
+    en_status st = take_memory(&r);
+    if (st == EN_OK) st = put_in(&r, r.param, flat, job->schema.count * sizeof(float));
+    for (uint64_t k = 0; k < r.nbatches && st == EN_OK; k++)
+        st = add_batch(&r, k * r.batch);
+    if (st == EN_OK) put_means(&r, state_out);
+    give_memory(&r);
+    return st;
 }

@@ -10,14 +10,17 @@
 
 typedef struct eni_statistics eni_statistics;
 
-/* Takes the memory and starts it: means 0, variances 1. Nothing to do for a network without. EN_ENOMEM. */
+/* Takes the memory. Nothing to do for a network without. EN_ENOMEM. */
 en_status eni_statistics_open(eni_worker *w);
 void eni_statistics_close(eni_worker *w);
 
 /* What a training forward of this micro-batch moves: device memory, or NULL. */
 float *eni_state_of(const eni_worker *w, int64_t micro);
 
-/* The state that goes with weights which are judged or saved: host memory until the next call, or NULL. Blocks. */
-en_status eni_state_on_host(eni_worker *w, const float **state_out);
+/* eni_trainer_ops.state, set_state and recompute: of the first whole batches of N training samples (one that is
+ * smaller where N is), each batch counting alike. */
+en_status eni_statistics_get(void *worker, int64_t micro, float *state_out);
+en_status eni_statistics_set(void *worker, int64_t micro, const float *state);
+en_status eni_statistics_recompute(void *worker, const float *flat, float *state_out);
 
 #endif

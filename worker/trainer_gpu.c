@@ -49,7 +49,7 @@ typedef struct eni_step_on_gpu {
     int set; /* of the step in progress */
 
     en_capture *graph[2]; /* by input buffer */
-    int neager;         /* full batches so far that were put in call by call */
+    int neager;           /* full batches so far that were put in call by call */
     uint64_t nlaunched;
     const char *why_not; /* no graph; "" as long as there may be one */
 
@@ -691,6 +691,9 @@ const eni_trainer_ops eni_trainer_gpu = {.open = open_trainer,
                                          .finish = eni_vectors_finish,
                                          .score = score,
                                          .bring = eni_vectors_bring,
+                                         .state = eni_statistics_get,
+                                         .set_state = eni_statistics_set,
+                                         .recompute = eni_statistics_recompute,
                                          .evaluate = eni_evaluate_weights,
                                          .scale = eni_scaler_facts,
                                          .set_scale = eni_scaler_resume,

@@ -138,5 +138,8 @@ const eni_trainer_ops eni_trainer_host = {.open = open_trainer,
                                           .warm_up = warm_up,
                                           .gradient = gradient,
                                           .finish = finish,
+                                          .state = eni_statistics_get,
+                                          .set_state = eni_statistics_set,
+                                          .recompute = eni_statistics_recompute,
                                           .evaluate = eni_evaluate_weights,
                                           .report_rank = report_rank};

@@ -41,8 +41,34 @@ static en_status find_network(eni_worker *w)
     const eni_data_options data = {.name = w->config->data, .folder = w->config->data_dir};
     en_data_shape shape;
     EN_TRY(eni_dataset_shape(&data, &shape));
-    EN_TRY(eni_network_schema("--model", w->config->model, &shape, &w->rank.job.schema));
-    return eni_schema_digest(&w->rank.job.schema, w->rank.job.schema_sha256);
+    eni_job *job = &w->rank.job;
+    EN_TRY(eni_network_schema("--model", w->config->model, &shape, &job->schema));
+    EN_TRY(eni_schema_digest(&job->schema, job->schema_sha256));
+    if (job->schema.nstate == 0) return EN_OK;
+    job->state = eni_alloc_array(job->schema.nstate, sizeof *job->state);
+    if (job->state == NULL) return EN_ENOMEM;
+    en_schema_init_state(&job->schema, job->state);
+    return EN_OK;
+}
+
+static en_status choose_statistics(eni_worker *w)
+{
+    eni_job *job = &w->rank.job;
+    const uint32_t flags = job->strategy->flags;
+    uint64_t n = 0;
+    job->bn_stats = w->config->bn_stats;
+    (void)eni_bn_stats_parse(job->bn_stats, &job->is_mean, &n); /* checked with the command */
+    job->is_recomputed = n > 0;
+    if (!job->is_mean || job->state == NULL) return EN_OK;
+    if (!(flags & EN_SYNCHRONOUS) && flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS))
+        return eni_fail(EN_EINVAL, "worker",
+                        "--bn-stats=mean: the ranks of %s are never at the same step, so there is no mean to "
+                        "take; use --bn-stats=rank0 or recompute:N",
+                        job->strategy->name);
+    job->states =
+        eni_alloc_array((size_t)w->rank.world.nranks * (size_t)w->config->accumulate * job->schema.nstate,
+                        sizeof *job->states);
+    return job->states == NULL ? EN_ENOMEM : EN_OK;
 }
 
 static en_status open_data(eni_worker *w)
@@ -280,6 +306,7 @@ static en_status prepare(eni_worker *w)
     EN_TRY(eni_refuse_without_gpu(w->config));
     EN_TRY(find_strategy(w));
     EN_TRY(find_network(w));
+    EN_TRY(choose_statistics(w));
     EN_TRY(eni_validate(w));
     EN_TRY(open_device(w)); /* before any thread starts: it sets OpenMP's environment */
     EN_TRY(open_data(w));   /* takes longest, so last of what may be refused */
@@ -366,6 +393,8 @@ static void close_all(eni_worker *w)
     if (!is_stuck) eni_free(w->micro_grads);
     eni_free(rank->job.init);
     eni_groups_free(rank->job.groups);
+    eni_free(rank->job.state);
+    eni_free(rank->job.states);
     if (!is_stuck) eni_arena_close(rank->exchange.arena);
     eni_rank_leave(rank);
     eni_evaluate_close(w);

@@ -92,8 +92,8 @@ void eni_share_close(eni_share *share);
  * host. The second is an eni_trainer_ops.evaluate; on a host, with all its cores. close: before the device.
  */
 en_status eni_evaluate_open(eni_worker *worker);
-en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, double *loss_out,
-                               double *accuracy_out);
+en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, const float *state,
+                               double *loss_out, double *accuracy_out);
 void eni_evaluate_close(eni_worker *worker);
 
 /* check.c: in place of training: known sums through the exchange, and a line on stdout. */

@@ -98,6 +98,8 @@ static const struct {
     {ENI_RUN, "--strategy=ssp:=3", {"--strategy:", "\"ssp:=3\"", "KEY=VALUE"}},
     {ENI_RUN, "--strategy=ssp:bound=", {"--strategy:", "\"ssp:bound=\"", "KEY=VALUE"}},
     {ENI_RUN, "--strategy=ssp:bound=3,,", {"--strategy:", "\"ssp:bound=3,,\"", "KEY=VALUE"}},
+    {ENI_RUN, "--bn-stats=sync", {"--bn-stats:", "\"sync\"", "rank0, mean, or recompute:N"}},
+    {ENI_RUN, "--bn-stats=recompute:0", {"--bn-stats:", "\"recompute:0\"", "rank0, mean, or recompute:N"}},
     {ENI_RUN, "--straggler=1", {"--straggler:", "\"1\"", "RANK:FACTOR"}},
     {ENI_RUN, "--straggler=1:0.5", {"--straggler:", "\"1:0.5\"", "a factor of 1 to 1000"}},
     {ENI_RUN, "--straggler=1:nan", {"--straggler:", "\"1:nan\"", "a factor of 1 to 1000"}},
@@ -348,7 +350,8 @@ static void only_these_are_an_arms_own(void **state)
         assert_false((flags & ENI_KEY_OWN) != 0 && (flags & ENI_KEY_ASIDE) != 0);
         if (((flags & ENI_KEY_OWN) != 0) != (strstr(own, name) != NULL)) fail_msg("%s", eni_keys[k].name);
         static const char condition[] =
-            " net straggler threads precision device transport workers batch-size epochs steps max-samples "
+            " net straggler bn-stats threads precision device transport workers batch-size epochs steps "
+            "max-samples "
             "holdout "
             "limit-train-samples limit-test-samples eval-every server-timeout peer-timeout join-timeout ";
         if (strstr(condition, name) != NULL && (flags & ENI_KEY_ASIDE) != 0) fail_msg("%s", eni_keys[k].name);
@@ -359,11 +362,11 @@ static void only_these_are_an_arms_own(void **state)
 static const char *another_value(const eni_key *key)
 {
     static const char *const texts[][2] = {
-        {"model", "mlp"},        {"data", "mnist"},    {"data-dir", "/d"},
-        {"init", "/w.st"},       {"device", "cpu"},    {"net", "rate:1MB,delay:1ms"},
-        {"straggler", "0:12"},   {"momentum", "0.25"}, {"lr-schedule", "cosine"},
-        {"optimizer", "other"},  {"beta1", "0.25"},    {"beta2", "0.25"},
-        {"lr-milestones", "6,8"}};
+        {"model", "mlp"},         {"data", "mnist"},    {"data-dir", "/d"},
+        {"init", "/w.st"},        {"device", "cpu"},    {"net", "rate:1MB,delay:1ms"},
+        {"straggler", "0:12"},    {"momentum", "0.25"}, {"lr-schedule", "cosine"},
+        {"optimizer", "other"},   {"beta1", "0.25"},    {"beta2", "0.25"},
+        {"lr-milestones", "6,8"}, {"bn-stats", "mean"}};
     static char word[32];
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (strcmp(texts[i][0], key->name) == 0) return texts[i][1];

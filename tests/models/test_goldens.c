@@ -58,7 +58,7 @@ static void load(const rig *r, const char *what, int step, float *flat)
 {
     char path[512];
     snprintf(path, sizeof path, GOLDENS "/%s-%s-%d.safetensors", r->schema.network->name, what, step);
-    assert_int_equal(eni_weights_load(path, &r->schema, flat), EN_OK);
+    assert_int_equal(eni_weights_load(path, &r->schema, flat, NULL), EN_OK);
 }
 
 /* ---- training ---------------------------------------------------------------------------------------- */

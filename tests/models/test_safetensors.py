@@ -3,7 +3,8 @@
 
     test_safetensors.py WEIGHTS_TOOL
 
-Exit 77 where the package is absent. With torch, load_state_dict takes the file as well.
+Exit 77 where the package is absent. With torch, load_state_dict takes the file as well; with torchvision, its
+resnet18 takes ours and we take its, and both say the same of two images in eval mode.
 """
 import hashlib
 import pathlib
@@ -28,8 +29,9 @@ except ImportError as missing:
     skip(f"{missing.name} is not installed for {sys.executable} (pip install numpy safetensors)")
 
 
-def tool(program, verb, path):
-    return subprocess.run([program, verb, path], check=True, capture_output=True, text=True).stdout.strip()
+def tool(program, verb, path, *model):
+    command = [program, verb, path, *model]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def sha256(tensors):
@@ -49,6 +51,54 @@ def load_into_torch(path):
     return f"load_state_dict of torch {torch.__version__} takes it"
 
 
+def statistics_travel(program, folder):
+    """int64 and running statistics, through the package's numpy side: the file is mapped by type."""
+    ours, theirs = pathlib.Path(folder, "normed.safetensors"), pathlib.Path(folder, "back.safetensors")
+    printed = tool(program, "save", ours, "resnet18:width=2")
+    tensors = safetensors.numpy.load_file(ours)
+    counts = {name: t for name, t in tensors.items() if name.endswith("num_batches_tracked")}
+    assert len(tensors) == 122 and len(counts) == 20, (len(tensors), len(counts))
+    assert all(t.dtype == numpy.int64 and t.shape == () for t in counts.values())
+    assert int(counts["layer4.1.bn2.num_batches_tracked"]) == 59
+    safetensors.numpy.save_file(tensors, theirs)
+    assert tool(program, "load", theirs, "resnet18:width=2") == printed
+    for name in counts:
+        del tensors[name]
+    safetensors.numpy.save_file(tensors, theirs)
+    assert tool(program, "load", theirs, "resnet18:width=2").split()[0] == printed.split()[0]
+
+
+def agrees_with_torchvision(program, folder):
+    try:
+        import safetensors.torch
+        import torch
+        import torchvision
+    except ImportError:
+        return "torchvision is absent: its resnet18 not tried"
+    ours, theirs = pathlib.Path(folder, "resnet.safetensors"), pathlib.Path(folder, "torchvision.safetensors")
+    model = torchvision.models.resnet18(num_classes=10)
+    x = (torch.arange(2 * 32 * 32 * 3) % 251).float().reshape(2, 32, 32, 3) / 125 - 1
+    target = torch.tensor([3, 7])
+
+    def gap(path, verb):
+        tool(program, verb, path, "resnet18")
+        if verb == "save":
+            model.load_state_dict(safetensors.torch.load_file(path), strict=True)
+        else:
+            safetensors.torch.save_file(model.state_dict(), path)
+        loss = float(tool(program, "loss", path, "resnet18").split()[-1])
+        with torch.no_grad():
+            want = float(torch.nn.functional.cross_entropy(model.eval()(x.permute(0, 3, 1, 2)), target))
+        assert abs(loss - want) <= 1e-5 * abs(want), (verb, loss, want)
+
+    gap(ours, "save")
+    with torch.no_grad():
+        model.train()(torch.randn(8, 3, 32, 32))
+    safetensors.torch.save_file(model.state_dict(), theirs)
+    gap(theirs, "load")
+    return f"torchvision {torchvision.__version__}: load_state_dict(strict=True) takes our resnet18 and we take its"
+
+
 def main():
     program = sys.argv[1]
     with tempfile.TemporaryDirectory() as folder:
@@ -66,6 +116,8 @@ def main():
         assert tool(program, "load", theirs) == sha256(changed)
         print(f"PROMISE safetensors: {safetensors.__version__} reads our file and writes one that we read; "
               f"{load_into_torch(ours)}")
+        statistics_travel(program, folder)
+        print(f"PROMISE int64 and running statistics, 122 tensors, both ways; {agrees_with_torchvision(program, folder)}")
 
 
 if __name__ == "__main__":

@@ -71,8 +71,8 @@ static void what_is_saved_is_loaded(void **state)
     fixture *f = *state;
     char before[ENI_DIGEST_HEX], after[ENI_DIGEST_HEX];
     memset(f->back, 0xff, f->schema.count * sizeof *f->back);
-    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_OK);
-    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_OK);
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat, NULL), EN_OK);
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back, NULL), EN_OK);
     assert_memory_equal(f->flat, f->back, f->schema.count * sizeof *f->flat);
     assert_int_equal(eni_weights_digest(&f->schema, f->flat, before), EN_OK);
     assert_int_equal(eni_weights_digest(&f->schema, f->back, after), EN_OK);
@@ -86,7 +86,7 @@ static void the_digest_is_of_the_files_data(void **state)
     unsigned char bytes[4096];
     char of_file[ENI_DIGEST_HEX], of_flat[ENI_DIGEST_HEX];
     uint64_t header;
-    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_OK);
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat, NULL), EN_OK);
     FILE *file = fopen(f->path, "rb");
     const size_t size = fread(bytes, 1, sizeof bytes, file);
     fclose(file);
@@ -105,16 +105,16 @@ static void the_digest_is_of_the_files_data(void **state)
 static void saving_replaces_whole_files(void **state)
 {
     fixture *f = *state;
-    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_OK);
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat, NULL), EN_OK);
     const float w = f->flat[0];
     f->flat[0] = NAN;
-    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_ENONFINITE);
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat, NULL), EN_ENONFINITE);
     says(f, "net1.weight");
     f->flat[0] = w + 1;
-    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_OK);
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back, NULL), EN_OK);
     assert_true(f->back[0] == w); /* the old file is still there */
-    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_OK);
-    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_OK);
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat, NULL), EN_OK);
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back, NULL), EN_OK);
     assert_true(f->back[0] == w + 1);
 }
 
@@ -123,45 +123,142 @@ static void a_failed_save_leaves_nothing(void **state)
 {
     fixture *f = *state;
     assert_int_equal(mkdir(f->path, 0700), 0);
-    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_EIO);
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat, NULL), EN_EIO);
     says(f, "cannot put");
     assert_int_equal(rmdir(f->path), 0);
 }
 
-/* Batch-norm statistics are in the file, but no initial value and no hash depends on them. */
+/* ---- a network with running statistics ------------------------------------------------------------------ */
+
+typedef struct normed {
+    en_schema schema;
+    float *flat, *state, *flat_back, *state_back;
+} normed;
+
+static normed open_normed(void)
+{
+    static const en_data_shape shape = {8, 8, 3, 10};
+    normed n = {0};
+    assert_int_equal(eni_network_schema("--model", "resnet18:width=2,stem=cifar", &shape, &n.schema), EN_OK);
+    n.flat = eni_alloc_array(n.schema.count, sizeof *n.flat);
+    n.flat_back = eni_alloc_array(n.schema.count, sizeof *n.flat);
+    n.state = eni_alloc_array(n.schema.nstate, sizeof *n.state);
+    n.state_back = eni_alloc_array(n.schema.nstate, sizeof *n.state);
+    en_schema_init_param(&n.schema, 3, n.flat);
+    en_schema_init_state(&n.schema, n.state);
+    return n;
+}
+
+static void close_normed(normed *n)
+{
+    en_schema_fini(&n->schema);
+    eni_free(n->flat);
+    eni_free(n->flat_back);
+    eni_free(n->state);
+    eni_free(n->state_back);
+}
+
+/* Of the first batch normalisation. */
+static float *buffer_of(const normed *n, float *state, const char *name)
+{
+    for (uint32_t b = 0; b < n->schema.nbuffers; b++)
+        if (strcmp(n->schema.buffers[b].name, name) == 0) return state + n->schema.buffers[b].offset;
+    fail_msg("no buffer %s", name);
+    return NULL;
+}
+
+/* Batch-norm statistics are in the file and have a hash of their own; that of the weights is not of them. */
 static void buffers_are_saved_but_not_hashed(void **state)
 {
     fixture *f = *state;
-    en_model_tensor *bias = &f->schema.tensors[1];
-    char before[ENI_DIGEST_HEX], after[ENI_DIGEST_HEX];
-    bias->kind = EN_TENSOR_BUFFER;
-    en_schema_init_param(&f->schema, 3, f->flat);
-    assert_true(f->flat[bias->offset] == 0);
-    assert_int_equal(eni_weights_digest(&f->schema, f->flat, before), EN_OK);
-    f->flat[bias->offset] = 4;
-    assert_int_equal(eni_weights_digest(&f->schema, f->flat, after), EN_OK);
-    assert_string_equal(before, after);
-    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_OK);
-    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_OK);
-    assert_true(f->back[bias->offset] == 4);
+    normed n = open_normed();
+    const int64_t batches = INT64_C(1) << 53;
+    char params[2][ENI_DIGEST_HEX], buffers[2][ENI_DIGEST_HEX];
+    assert_int_equal(n.schema.ntensors + n.schema.nbuffers, 122);
+    assert_int_equal(eni_weights_digest(&n.schema, n.flat, params[0]), EN_OK);
+    eni_buffers_digest(&n.schema, n.state, buffers[0]);
+    memcpy(buffer_of(&n, n.state, "bn1.num_batches_tracked"), &batches, sizeof batches);
+    eni_buffers_digest(&n.schema, n.state, buffers[1]);
+    assert_string_not_equal(buffers[0], buffers[1]);
+    buffer_of(&n, n.state, "bn1.running_mean")[1] = 4;
+    assert_int_equal(eni_weights_save(f->path, &n.schema, n.flat, n.state), EN_OK);
+    memset(n.flat_back, 0x5a, n.schema.count * sizeof *n.flat);
+    memset(n.state_back, 0x5a, n.schema.nstate * sizeof *n.state);
+    assert_int_equal(eni_weights_load(f->path, &n.schema, n.flat_back, n.state_back), EN_OK);
+    assert_memory_equal(n.flat, n.flat_back, n.schema.count * sizeof *n.flat);
+    assert_memory_equal(n.state, n.state_back, n.schema.nstate * sizeof *n.state);
+    assert_int_equal(eni_weights_digest(&n.schema, n.flat_back, params[1]), EN_OK);
+    assert_string_equal(params[0], params[1]);
+    buffer_of(&n, n.state, "bn1.running_var")[0] = NAN;
+    assert_int_equal(eni_weights_save(f->path, &n.schema, n.flat, n.state), EN_ENONFINITE);
+    says(f, "bn1.running_var");
+    close_normed(&n);
+}
+
+/* torch refuses an int64 that does not lie on 8 bytes of the file. */
+static void int64_lies_on_eight_bytes(void **state)
+{
+    fixture *f = *state;
+    normed n = open_normed();
+    eni_st_file file;
+    uint32_t counts = 0;
+    assert_int_equal(eni_weights_save(f->path, &n.schema, n.flat, n.state), EN_OK);
+    assert_int_equal(eni_st_read(f->path, 1 << 20, &file), EN_OK);
+    for (uint32_t t = 0; t < file.ntensors; t++) {
+        if (file.tensors[t].dtype != ENI_ST_I64) continue;
+        assert_int_equal(((const char *)file.tensors[t].data - (const char *)file.bytes) % 8, 0);
+        counts++;
+    }
+    assert_int_equal(counts, 20);
+    eni_st_close(&file);
+    close_normed(&n);
+}
+
+/* All of the network but the buffers whose names end so. */
+static void save_without(const char *path, const normed *n, const char *end)
+{
+    eni_st_tensor entries[128];
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n->schema.ntensors + n->schema.nbuffers; i++) {
+        assert_int_equal(eni_weights_entry(&n->schema, i, n->flat, n->state, &entries[kept]), EN_OK);
+        const char *name = entries[kept].name;
+        if (strcmp(name + strlen(name) - strlen(end), end) != 0) kept++;
+    }
+    assert_int_equal(eni_st_write(path, entries, kept, NULL, 0), EN_OK);
+}
+
+static void a_file_without_statistics_is_refused(void **state)
+{
+    fixture *f = *state;
+    normed n = open_normed();
+    int64_t batches = 7;
+    save_without(f->path, &n, "layer1.0.bn2.running_var");
+    assert_int_equal(eni_weights_load(f->path, &n.schema, n.flat_back, n.state_back), EN_EMISMATCH);
+    says(f, "no tensor layer1.0.bn2.running_var, which resnet18 has as (2)");
+    memcpy(buffer_of(&n, n.state_back, "bn1.num_batches_tracked"), &batches, sizeof batches);
+    save_without(f->path, &n, "num_batches_tracked"); /* as converters leave it out */
+    assert_int_equal(eni_weights_load(f->path, &n.schema, n.flat_back, n.state_back), EN_OK);
+    memcpy(&batches, buffer_of(&n, n.state_back, "bn1.num_batches_tracked"), sizeof batches);
+    assert_int_equal(batches, 0);
+    close_normed(&n);
 }
 
 static void files_that_cannot_be_are_named(void **state)
 {
     fixture *f = *state;
-    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_ENOENT);
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back, NULL), EN_ENOENT);
     says(f, f->path);
-    assert_int_equal(eni_weights_save("/nowhere/at/all.safetensors", &f->schema, f->flat), EN_ENOENT);
+    assert_int_equal(eni_weights_save("/nowhere/at/all.safetensors", &f->schema, f->flat, NULL), EN_ENOENT);
     says(f, "/nowhere/at/all.safetensors");
-    assert_int_equal(eni_weights_load("/dev/null", &f->schema, f->back), EN_EIO);
+    assert_int_equal(eni_weights_load("/dev/null", &f->schema, f->back, NULL), EN_EIO);
     says(f, "not a regular file");
     assert_int_equal(mkfifo(f->path, 0600), 0);
-    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_EIO); /* and does not wait */
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back, NULL), EN_EIO); /* and does not wait */
     unlink(f->path);
     const int fd = open(f->path, O_WRONLY | O_CREAT, 0600);
     assert_int_equal(ftruncate(fd, (off_t)1 << 40), 0); /* sparse: a terabyte of nothing */
     close(fd);
-    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_EFORMAT);
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back, NULL), EN_EFORMAT);
     says(f, "at most");
 }
 
@@ -190,23 +287,23 @@ static void another_network_is_refused_with_both_shapes(void **state)
     float weights[1024];
     memset(weights, 0x5a, sizeof weights);
     const float untouched = weights[0];
-    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_OK);
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat, NULL), EN_OK);
 
     assert_int_equal(en_schema_init(&wider, &other), EN_OK);
-    assert_int_equal(eni_weights_load(f->path, &other, weights), EN_EMISMATCH);
+    assert_int_equal(eni_weights_load(f->path, &other, weights, NULL), EN_EMISMATCH);
     says(f, "tensor net1.weight is (10, 10), but wider has it as (12, 10)");
     en_schema_fini(&other);
 
     assert_int_equal(en_schema_init(&longer, &other), EN_OK);
-    assert_int_equal(eni_weights_load(f->path, &other, weights), EN_EMISMATCH);
+    assert_int_equal(eni_weights_load(f->path, &other, weights, NULL), EN_EMISMATCH);
     says(f, "no tensor net3.weight, which longer has as (5, 5)");
     for (int i = 0; i < 1024; i++)
         assert_true(weights[i] == untouched);
     en_schema_init_param(&other, 1, weights);
-    assert_int_equal(eni_weights_save(f->path, &other, weights), EN_OK);
+    assert_int_equal(eni_weights_save(f->path, &other, weights, NULL), EN_OK);
     en_schema_fini(&other);
 
-    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_EMISMATCH);
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back, NULL), EN_EMISMATCH);
     says(f, "tensor net3.weight (5, 5), which toy does not have");
 }
 
@@ -214,6 +311,8 @@ static void another_network_is_refused_with_both_shapes(void **state)
 
 #define ENTRY(name, shape, begin, end)                                                                       \
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
+
+#define INT64(name, shape) "\"" name "\":{\"dtype\":\"I64\",\"shape\":" shape ",\"data_offsets\":[0,8]}"
 
 /* A file with this header and so many bytes of zeros. */
 static en_status parse(const char *header, size_t data_bytes, uint64_t claimed)
@@ -257,6 +356,9 @@ static void malformed_files_are_refused(void **state)
         {"{" ENTRY("a\\u001b[2J", "[1]", "0", "4") "}", 4, "control characters"},
         {"{" ENTRY("", "[1]", "0", "4") "}", 4, "empty"},
         {"{\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "dtype F16"},
+        {"{" INT64("a", "[]") "}", 8, "a has dtype I64; only F32 is read, and I64 for num_batches_tracked"},
+        {"{" INT64("a.num_batches_tracked", "[1]") "}", 8, "is (1), and a number of batches is ()"},
+        {"{" INT64("xnum_batches_tracked", "[]") "}", 8, "dtype I64"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "not an object of dtype, shape and data_offsets"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, "not an object of"},
         {"{\"a\":[]}", 0, "not an object of"},
@@ -310,6 +412,23 @@ static void values_that_are_not_finite_are_refused(void **state)
     says(f, "tensor a: element 1 is inf");
 }
 
+static void numbers_of_batches_are_checked(void **state)
+{
+    fixture *f = *state;
+    static const char header[] = "{" INT64("bn.num_batches_tracked", "[]") "}";
+    static const int64_t cases[] = {0, INT64_C(1) << 53, -1, (INT64_C(1) << 53) + 1};
+    unsigned char bytes[128] = {sizeof header - 1};
+    memcpy(bytes + 8, header, sizeof header - 1);
+    for (int i = 0; i < 4; i++) {
+        eni_st_file file = {0};
+        memcpy(bytes + 8 + sizeof header - 1, &cases[i], 8);
+        const en_status st = eni_st_parse("f", bytes, 8 + sizeof header - 1 + 8, &file);
+        assert_int_equal(st, i < 2 ? EN_OK : EN_EFORMAT);
+        eni_st_close(&file);
+    }
+    says(f, "tensor bn.num_batches_tracked: 9007199254740993 is no number of batches, 0 to 2^53");
+}
+
 /* Scalars, empty tensors and any order of names are part of the format. */
 static void what_the_format_allows_is_read(void **state)
 {
@@ -340,13 +459,13 @@ static void every_cut_is_refused(void **state)
 {
     fixture *f = *state;
     unsigned char bytes[4096];
-    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_OK);
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat, NULL), EN_OK);
     FILE *file = fopen(f->path, "rb");
     const size_t size = fread(bytes, 1, sizeof bytes, file);
     fclose(file);
-    assert_int_equal(eni_weights_parse("f", bytes, size, &f->schema, f->back), EN_OK);
+    assert_int_equal(eni_weights_parse("f", bytes, size, &f->schema, f->back, NULL), EN_OK);
     for (size_t cut = 0; cut < size; cut++)
-        assert_int_equal(eni_weights_parse("f", bytes, cut, &f->schema, f->back), EN_EFORMAT);
+        assert_int_equal(eni_weights_parse("f", bytes, cut, &f->schema, f->back, NULL), EN_EFORMAT);
 }
 
 int main(void)
@@ -358,6 +477,9 @@ int main(void)
         TEST(saving_replaces_whole_files),
         TEST(a_failed_save_leaves_nothing),
         TEST(buffers_are_saved_but_not_hashed),
+        TEST(int64_lies_on_eight_bytes),
+        TEST(a_file_without_statistics_is_refused),
+        TEST(numbers_of_batches_are_checked),
         TEST(files_that_cannot_be_are_named),
         TEST(another_network_is_refused_with_both_shapes),
         TEST(malformed_files_are_refused),

@@ -1,7 +1,11 @@
 /* weights_tool.c - our side of test_safetensors.py.
  *
- *     weights_tool save FILE     writes convnet's initial weights of seed 1, prints their sha256
- *     weights_tool load FILE     reads convnet's weights, prints their sha256 */
+ *     weights_tool save FILE [MODEL]     writes MODEL's initial weights of seed 1, prints their sha256
+ *     weights_tool load FILE [MODEL]     reads MODEL's weights, prints their sha256
+ *     weights_tool loss FILE MODEL       and its mean loss over two images that count up, in eval mode
+ *
+ * MODEL: convnet, or with options, for images of 32 x 32 in three colours and 10 classes. Where it has running
+ * statistics their sha256 follows; `save` counts the batches of each up, and moves its variances. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,28 +13,73 @@
 #include "core/try.h"
 #include "models/registry.h"
 #include "models/weights.h"
+#include "ops/device.h"
 
-static en_status run(const char *verb, const char *path, const en_schema *schema, float *flat)
+enum { SIDE = 32, IMAGES = 2, PIXELS = IMAGES * SIDE * SIDE * 3 };
+
+static void move_state(const en_schema *schema, float *state)
+{
+    for (uint32_t b = 0; b < schema->nbuffers; b++) {
+        const en_model_tensor *buffer = &schema->buffers[b];
+        const int64_t batches = b;
+        if (buffer->is_int64 != 0) memcpy(state + buffer->offset, &batches, sizeof batches);
+        for (uint64_t i = 0; i < buffer->count && buffer->is_int64 == 0; i++)
+            state[buffer->offset + i] += (float)(i % 8) / 16;
+    }
+}
+
+static en_status print_loss(const en_schema *schema, const float *flat, const float *state)
+{
+    static float x[PIXELS];
+    static const int32_t target[IMAGES] = {3, 7};
+    const en_batch batch = {.n = IMAGES, .x = x, .target = target};
+    eni_device device;
+    en_model *model = NULL;
+    en_score score;
+    for (int i = 0; i < PIXELS; i++)
+        x[i] = (float)(i % 251) / 125 - 1;
+    EN_TRY(eni_device_open("ref", NULL, 1, &device));
+    en_status st = en_model_new(schema, device.ops, device.ctx, NULL, &model);
+    if (st == EN_OK) st = en_model_evaluate(model, flat, state, &batch, &score);
+    if (st == EN_OK) printf("%.9g\n", score.loss / IMAGES);
+    en_model_free(model);
+    eni_device_close(&device);
+    return st;
+}
+
+static en_status run(const char *verb, const char *path, const en_schema *schema, float *flat, float *state)
 {
     char hex[ENI_DIGEST_HEX];
-    if (strcmp(verb, "load") == 0) {
-        EN_TRY(eni_weights_load(path, schema, flat));
+    if (strcmp(verb, "save") != 0) {
+        EN_TRY(eni_weights_load(path, schema, flat, state));
     } else {
         en_schema_init_param(schema, 1, flat);
-        EN_TRY(eni_weights_save(path, schema, flat));
+        en_schema_init_state(schema, state);
+        move_state(schema, state);
+        EN_TRY(eni_weights_save(path, schema, flat, state));
     }
     EN_TRY(eni_weights_digest(schema, flat, hex));
     puts(hex);
-    return EN_OK;
+    if (schema->nstate > 0) {
+        eni_buffers_digest(schema, state, hex);
+        puts(hex);
+    }
+    return strcmp(verb, "loss") == 0 ? print_loss(schema, flat, state) : EN_OK;
 }
 
 int main(int argc, char **argv)
 {
+    const char *model = argc == 4 ? argv[3] : "convnet";
+    const bool is_convnet = strcmp(model, "convnet") == 0;
+    const en_data_shape shape = is_convnet ? (en_data_shape){0} : (en_data_shape){SIDE, SIDE, 3, 10};
     en_schema schema;
-    if (argc != 3 || en_schema_init(eni_network_find("convnet"), &schema) != EN_OK) return 2;
+    if (argc < 3 || eni_network_schema("--model", model, &shape, &schema) != EN_OK) return 2;
     float *flat = eni_alloc_array(schema.count, sizeof *flat);
-    const en_status st = flat == NULL ? EN_ENOMEM : run(argv[1], argv[2], &schema, flat);
+    float *state = eni_alloc_array(schema.nstate, sizeof *state);
+    const en_status st =
+        flat == NULL || state == NULL ? EN_ENOMEM : run(argv[1], argv[2], &schema, flat, state);
     eni_free(flat);
+    eni_free(state);
     en_schema_fini(&schema);
     return st == EN_OK ? 0 : 1;
 }

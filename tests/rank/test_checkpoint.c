@@ -141,10 +141,46 @@ static void its_weights_are_read_as_weights(void **state)
     eni_checkpoint_path(dir, 3, path, sizeof path);
     eni_checkpoint c = made_up(3);
     float *flat = eni_alloc_array(schema.count, sizeof *flat);
-    assert_int_equal(eni_weights_load(path, &schema, flat), EN_OK);
+    assert_int_equal(eni_weights_load(path, &schema, flat, NULL), EN_OK);
     assert_memory_equal(flat, eni_checkpoint_find(&c, "")->flat, schema.count * sizeof *flat);
     eni_free(flat);
     eni_checkpoint_fini(&c);
+}
+
+/* Running statistics lie beside the weights, under their own names, and nowhere else. */
+static void a_state_comes_back_with_the_weights(void **state)
+{
+    (void)state;
+    static const en_data_shape shape = {8, 8, 3, 10};
+    char path[256], why[ENI_ST_WHY];
+    en_schema normed, toy = schema;
+    eni_st_file file;
+    eni_checkpoint b;
+    assert_int_equal(eni_network_schema("--model", "resnet18:width=2", &shape, &normed), EN_OK);
+    schema = normed; /* of which made_up takes its vectors */
+    eni_checkpoint a = made_up(5);
+    schema = toy;
+    snprintf(a.facts[0].value, sizeof a.facts[0].value, "%s", normed.spec);
+    a.state = eni_alloc_array(normed.nstate, sizeof *a.state);
+    en_schema_init_state(&normed, a.state);
+    a.state[normed.buffers[0].offset] = 5;
+    if (eni_checkpoint_write(&a, &normed, dir, why) != EN_OK) fail_msg("%s", why);
+    eni_checkpoint_path(dir, 5, path, sizeof path);
+    if (eni_checkpoint_read(path, &normed, &b, why) != EN_OK) fail_msg("%s", why);
+    assert_memory_equal(a.state, b.state, normed.nstate * sizeof *a.state);
+    assert_int_equal(eni_st_read(path, 1 << 22, &file), EN_OK);
+    assert_non_null(eni_st_find(&file, "layer1.0.bn1.running_var"));
+    assert_int_equal(file.ntensors, 3 * normed.ntensors + normed.nbuffers + 2);
+    eni_st_close(&file);
+    eni_checkpoint_fini(&b);
+    float *flat = eni_alloc_array(normed.count, sizeof *flat),
+          *stats = eni_alloc_array(normed.nstate, sizeof *stats);
+    assert_int_equal(eni_weights_load(path, &normed, flat, stats), EN_OK);
+    assert_memory_equal(a.state, stats, normed.nstate * sizeof *stats);
+    eni_free(flat);
+    eni_free(stats);
+    eni_checkpoint_fini(&a);
+    en_schema_fini(&normed);
 }
 
 static void every_flipped_bit_is_found(void **state)
@@ -299,6 +335,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_comes_back_as_it_was),
         cmocka_unit_test(its_weights_are_read_as_weights),
+        cmocka_unit_test(a_state_comes_back_with_the_weights),
         cmocka_unit_test(every_flipped_bit_is_found),
         cmocka_unit_test(every_cut_is_found),
         cmocka_unit_test(facts_that_make_no_sense_are_refused),

@@ -25,12 +25,17 @@ enum { COUNT = 16, RECORD = 48 + COUNT * 4 };
 /* The "test set": the loss of a model is its first element, the accuracy its second. */
 struct judge {
     int calls, fail_at; /* fail_at: this call fails; 0: none */
+    int nstate;         /* elements of the state that has to come with each model */
     float seen[256];    /* the losses, as they were asked for */
 };
 
-static en_status judge(void *user, const float *flat, double *loss_out, double *accuracy_out)
+static en_status judge(void *user, const float *flat, const float *state, double *loss_out,
+                       double *accuracy_out)
 {
     struct judge *j = user;
+    assert_int_equal(state == NULL, j->nstate == 0);
+    for (int i = 0; i < j->nstate; i++)
+        assert_true(state[i] == -flat[0]); /* those that were added with it */
     j->seen[j->calls] = flat[0];
     if (++j->calls == j->fail_at) return EN_EINTR;
     *loss_out = (double)flat[0];
@@ -61,7 +66,7 @@ static eni_curve *open_curve(struct judge *j, const char *dir, uint64_t every, u
 static void add_model(eni_curve *curve, uint64_t samples, float loss, float accuracy)
 {
     float flat[COUNT] = {loss, accuracy};
-    assert_int_equal(eni_curve_add(curve, samples, samples / 10, (double)samples / 100, flat), EN_OK);
+    assert_int_equal(eni_curve_add(curve, samples, samples / 10, (double)samples / 100, flat, NULL), EN_OK);
     memset(flat, 0xff, sizeof flat); /* it was copied, was it not */
 }
 
@@ -314,6 +319,31 @@ static void leave(eni_curve *curve)
     rename(aside, there);
 }
 
+/* The state of a model goes with it, in memory, through the file, and into a run that goes on. */
+static void test_a_state_goes_with_its_model(void **state)
+{
+    (void)state;
+    struct judge j = {.nstate = 4};
+    eni_curve_config config = config_of(&j, dir, 100, 2);
+    eni_curve *curve = NULL;
+    config.nstate = 4;
+    for (int life = 0; life < 2; life++) {
+        assert_int_equal(eni_curve_open(&config, &curve), EN_OK);
+        for (int i = 3 * life + 1; i <= 3 * life + 3; i++) {
+            const float flat[COUNT] = {(float)i}, stats[4] = {(float)-i, (float)-i, (float)-i, (float)-i};
+            assert_int_equal(eni_curve_add(curve, 100 * (uint64_t)i, 1, i, flat, stats), EN_OK);
+        }
+        config.resumed = 300;
+        if (life > 0) continue;
+        eni_curve_keep(curve);
+        assert_int_equal(size_of("snapshots"), 3 * (RECORD + 16));
+        leave(curve);
+    }
+    finish(curve);
+    assert_int_equal(j.calls, 6);
+    eni_curve_close(curve);
+}
+
 static eni_curve *resume(struct judge *j, uint64_t resumed, double target)
 {
     eni_curve_config config = config_of(j, dir, 100, 2);
@@ -485,7 +515,7 @@ static void test_a_full_disk(void **state)
     eni_log_set_sink(keep_text, said);
     eni_curve_keep(curve);
     assert_non_null(strstr(said, "/snapshots"));
-    assert_int_equal(eni_curve_add(curve, 400, 0, 4, flat), EN_EIO);
+    assert_int_equal(eni_curve_add(curve, 400, 0, 4, flat, NULL), EN_EIO);
     assert_non_null(strstr(said, "--eval-every"));
     eni_log_set_sink(NULL, NULL);
     setrlimit(RLIMIT_FSIZE, &before);
@@ -508,6 +538,7 @@ int main(void)
         WITH_FOLDER(test_the_grid_and_the_bracket),
         WITH_FOLDER(test_no_target_evaluates_all),
         WITH_FOLDER(test_a_killed_run_goes_on),
+        WITH_FOLDER(test_a_state_goes_with_its_model),
         WITH_FOLDER(test_a_torn_tail),
         WITH_FOLDER(test_a_finished_run_goes_on),
         WITH_FOLDER(test_a_fresh_run_begins_empty),

@@ -8,8 +8,10 @@
 
 #include "rank/curve.h"
 
-static en_status must_not_evaluate(void *user, const float *flat, double *loss_out, double *accuracy_out)
+static en_status must_not_evaluate(void *user, const float *flat, const float *state, double *loss_out,
+                                   double *accuracy_out)
 {
+    (void)state;
     (void)flat, (void)loss_out, (void)accuracy_out;
     ++*(int *)user;
     return EN_EBUG;

@@ -100,10 +100,12 @@ json_t *finish_run(const char *out, const char *expected, const char *flags)
     int code = process_wait(&p, 60);
     if (code != 0) fail_msg("entrain run %s: exit %d\n%s", flags, code, process_err(&p));
     json_t *result = result_of(out);
-    if (strcmp(text_at(result, "params_sha256"), expected) != 0)
+    char hashes[HASHES];
+    hashes_of(result, hashes);
+    if (strcmp(hashes, expected) != 0)
         fail_msg("%s: resumed from sample %s, it ends with %s, undisturbed with %s", flags,
-                 json_string_value(json_array_get(json_object_get(result, "resumed_from"), 0)),
-                 text_at(result, "params_sha256"), expected);
+                 json_string_value(json_array_get(json_object_get(result, "resumed_from"), 0)), hashes,
+                 expected);
     assert_int_equal(temporary_files(out), 0);
     return result;
 }

@@ -6,9 +6,10 @@
 
 /* Momentum, Nesterov and a cosine rate make every step depend on all before it; 103 samples leave a ragged
  * step in each of four epochs. */
-#define WITHOUT_OPTIMIZER                                                                                    \
-    "--device=ref --model=mlp " MADE_UP " --epochs=4 --batch-size=4 --lr-schedule=cosine "
-#define COMMON WITHOUT_OPTIMIZER "--lr=0.02 --momentum=0.9 --nesterov --weight-decay=0.0005"
+#define OF_ANY_MODEL      "--device=ref " MADE_UP " --epochs=4 --batch-size=4 --lr-schedule=cosine "
+#define WITHOUT_OPTIMIZER OF_ANY_MODEL "--model=mlp "
+#define NESTEROV          "--lr=0.02 --momentum=0.9 --nesterov --weight-decay=0.0005"
+#define COMMON            WITHOUT_OPTIMIZER NESTEROV
 enum { SAMPLES = 412, EVERY = 8 }; /* of the run; between checkpoints: one at every step of 2 x 4 */
 
 /* A folder of its own for the --out of a run. */
@@ -33,7 +34,7 @@ int wait_for_checkpoint(const process *p, const char *out, uint64_t samples);
 /* Its result.json; the caller releases it. */
 json_t *result_of(const char *out);
 
-/* Runs to the end; its params_sha256 must be `expected`, and nothing unfinished may be left. */
+/* Runs to the end; its hashes (run.h) must be `expected`, and nothing unfinished may be left. */
 json_t *finish_run(const char *out, const char *expected, const char *flags);
 
 /* Rank 0 sleeps 24 times as long as it computes: so a run that is to be killed cannot end while the test is

@@ -38,9 +38,18 @@ const char *train_out(void)
     return out;
 }
 
+void hashes_of(const json_t *result, char hashes_out[HASHES])
+{
+    const char *params = text_at(result, "params_sha256");
+    const char *buffers = json_string_value(json_object_get(result, "buffers_sha256"));
+    assert_int_equal(strlen(params), 64);
+    snprintf(hashes_out, HASHES, "%s%s%s", params, buffers != NULL ? " " : "",
+             buffers != NULL ? buffers : "");
+}
+
 const char *train_hash(double seconds, const char *format, ...)
 {
-    static char hashes[8][72];
+    static char hashes[8][HASHES];
     static int next;
     char flags[2048], *hash = hashes[next++ % 8];
     va_list args;
@@ -48,9 +57,7 @@ const char *train_hash(double seconds, const char *format, ...)
     vsnprintf(flags, sizeof flags, format, args);
     va_end(args);
     json_t *result = train_with(seconds, flags);
-    const char *text = text_at(result, "params_sha256");
-    assert_int_equal(strlen(text), 64);
-    snprintf(hash, sizeof hashes[0], "%s", text);
+    hashes_of(result, hash);
     json_decref(result);
     return hash;
 }

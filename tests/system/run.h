@@ -16,7 +16,11 @@ json_t *train(double seconds, const char *format, ...) __attribute__((format(pri
 /* Where the last train() wrote. */
 const char *train_out(void);
 
-/* params_sha256 of such a run, in one of a few buffers that are used in turn. */
+/* params_sha256; and buffers_sha256 behind a space where the network has running statistics. */
+enum { HASHES = 136 };
+void hashes_of(const json_t *result, char hashes_out[HASHES]);
+
+/* They of such a run, in one of a few buffers that are used in turn. */
 const char *train_hash(double seconds, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* A number at a path such as "staleness_steady.mean"; fails the test if there is none. */

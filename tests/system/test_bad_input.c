@@ -157,6 +157,10 @@ static void test_flags(void **state)
         {"worker",
          RING " --strategy=ring --world-size=2 --rank=0 --accumulate=2",
          {"--accumulate=2", "solo"}},
+        {"entrain",
+         "run -n 2 --strategy=ps-async --device=ref --data=synthetic --model=resnet18:width=2 "
+         "--bn-stats=mean",
+         {"--bn-stats=mean", "ps-async", "rank0 or recompute:N"}},
         {"worker", RING " --strategy=ring --world-size=2 --rank=0 --assign=claim", {"--assign", "fixed"}},
         {"worker", RING " --strategy=solo --world-size=2 --rank=0", {"solo", "-n 1"}},
         {"worker", RING " --strategy=ps-sync --world-size=2 --rank=0", {"ps-sync", "psd", "--server="}},

@@ -5,6 +5,7 @@
  * W workers with B samples each, and one process with W micro-batches of B, take 200 steps over several
  * epochs. An epoch ends with one sample left (97 = 1 modulo all the W*B here, so every rank but 0 has none)
  * or, for W = 3 on cpu, with seven, which the ranks share unevenly. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@
 
 static const char *optimizer = NESTEROV;
 static const char *device = "cpu";
+static const char *bn_stats; /* NULL: the convnet; else a small resnet18 with these statistics */
 
 typedef struct arm {
     const char *name, *flags;
@@ -26,6 +28,13 @@ static const char *job(int w)
 {
     static char text[256];
     int is_ref = strcmp(device, "ref") == 0;
+    if (bn_stats != NULL) {
+        snprintf(text, sizeof text,
+                 "--device=%s --model=resnet18:width=2 --data=synthetic --limit-train-samples=37 "
+                 "--limit-test-samples=8 --steps=6 --batch-size=8 --bn-stats=%s %s",
+                 device, bn_stats, optimizer);
+        return text;
+    }
     snprintf(text, sizeof text,
              "--device=%s --data=synthetic --limit-train-samples=%d --limit-test-samples=8 --steps=%d "
              "--batch-size=%d %s",
@@ -83,7 +92,7 @@ static void test_adamw(void **state)
 /* Shards and buckets cut tensors, and groups cut both. */
 static void test_groups(void **state)
 {
-    char hash[3][72];
+    char hash[3][HASHES];
     (void)state;
     if (strcmp(device, "ref") == 0) return; /* what steps is the same there */
     optimizer = NESTEROV " --decay=weights --bucket-cap-mb=0.3";
@@ -108,7 +117,7 @@ static void test_schedules(void **state)
         " --lr-schedule=multistep --lr-gamma=0.5 --lr-warmup=1epoch --lr-milestones=2epochs,3epochs",
         " --lr-schedule=multistep --lr-gamma=0.5 --lr-warmup=97 --lr-milestones=194,291",
         " --lr-schedule=linear"};
-    char flags[200], hash[3][72];
+    char flags[200], hash[3][HASHES];
     (void)state;
     if (strcmp(device, "ref") == 0) return; /* what steps is the same there */
     for (int i = 0; i < 3; i++) {
@@ -123,6 +132,48 @@ static void test_schedules(void **state)
             "naive, "
             "ps-sync and solo",
             device);
+}
+
+/* Running statistics too: one process that plays W ranks picks among its W as they do. */
+static void test_statistics(void **state)
+{
+    static const char *const modes[] = {"rank0", "mean", "recompute:20"};
+    char seen[3][HASHES];
+    (void)state;
+    for (int m = 0; m < 3; m++) {
+        for (int w = 2; w <= 3; w++) {
+            bn_stats = modes[m]; /* the last arm has weights that are not there */
+            snprintf(seen[m], HASHES, "%s", expect_same(w, "rank", in_rank_order, IN_RANK_ORDER - 1));
+        }
+        assert_int_equal(strlen(seen[m]), 129);
+        for (int before = 0; before < m; before++) { /* the same weights, other buffers */
+            assert_memory_equal(seen[before], seen[m], 64);
+            assert_string_not_equal(seen[before] + 65, seen[m] + 65);
+        }
+        promise(
+            "same bytes, %s, W = 2, 3, resnet18, --bn-stats=%s: ring direct = naive = ps-sync (3 shards) = "
+            "solo, weights and buffers, ragged: sha256 %.8s.. and %.8s..",
+            device, modes[m], seen[m], seen[m] + 65);
+    }
+    bn_stats = NULL;
+}
+
+/* Of weights that hardly move, on one batch again and again, running statistics come to be that batch's. */
+static void test_recomputed(void **state)
+{
+    double loss[2];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        json_t *r = train(60,
+                          "-n 1 --strategy=solo --device=%s --model=resnet18:width=2 --data=synthetic "
+                          "--limit-train-samples=8 --limit-test-samples=8 --steps=200 --batch-size=8 "
+                          "--lr=1e-12 --bn-stats=%s",
+                          device, i == 0 ? "rank0" : "recompute:8");
+        loss[i] = number_at(r, "test_loss");
+        json_decref(r);
+    }
+    if (!(fabs(loss[0] - loss[1]) < 1e-5 * loss[0]))
+        fail_msg("the loss is %.9g by running statistics and %.9g by recomputed ones", loss[0], loss[1]);
 }
 
 /* The TCP ring rotates the order of the sum per chunk; everybody else can follow it. With two ranks the
@@ -151,7 +202,8 @@ static void test_ring_order(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rank_order), cmocka_unit_test(test_adamw),
-                                       cmocka_unit_test(test_schedules), cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_schedules),  cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_statistics), cmocka_unit_test(test_recomputed),
                                        cmocka_unit_test(test_ring_order)};
     if (argc > 1) device = argv[1];
     if (!has_device(device)) system_skip("device %s is not built here (oneDNN is missing)", device);

@@ -150,6 +150,22 @@ static void test_adamw(void **state)
     common = COMMON;
 }
 
+/* Running statistics, which evaluation depends on and no step does. */
+static void test_statistics(void **state)
+{
+    (void)state;
+    common = OF_ANY_MODEL "--model=resnet18:width=2 " NESTEROV;
+    mode("resnet18, solo of 2 micro-batches", 1, "--strategy=solo --accumulate=2",
+         "--strategy=solo --accumulate=2");
+    mode("resnet18, ring", 2, "--strategy=ring --allreduce=direct", "--strategy=ring --transport=tcp");
+    common = OF_ANY_MODEL "--bn-stats=mean --model=resnet18:width=2 " NESTEROV; /* of each rank's own */
+    mode("resnet18, ring, mean of statistics", 2, "--strategy=ring", "--strategy=ring");
+    common = OF_ANY_MODEL "--bn-stats=recompute:16 --model=resnet18:width=2 " NESTEROV;
+    mode("resnet18, ps-sync, 1 then 3 shards, recomputed statistics", 2, "--strategy=ps-sync --shards=1",
+         "--strategy=ps-sync --shards=3");
+    common = COMMON;
+}
+
 static void test_localsgd(void **state)
 {
     char flags[200];
@@ -304,6 +320,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(test_ring),
                                        cmocka_unit_test(test_ps_sync),
                                        cmocka_unit_test(test_adamw),
+                                       cmocka_unit_test(test_statistics),
                                        cmocka_unit_test(test_localsgd),
                                        cmocka_unit_test(test_sharded_optimizer),
                                        cmocka_unit_test(test_half_the_batch_on_two_ranks),
