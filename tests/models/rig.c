@@ -113,12 +113,10 @@ static void open_state(rig *r)
     eni_free(first);
 }
 
-static void open_rig(rig *r, const en_network *network, const char *device, int threads, uint32_t dtype,
-                     float loss_scale)
+/* The schema is there. */
+static void open_schema(rig *r, const char *device, int threads, uint32_t dtype, float loss_scale)
 {
-    *r = (rig){0};
     open_device(device, threads, &r->device);
-    assert_int_equal(en_schema_init(network, &r->schema), EN_OK);
     r->param = eni_alloc_array(r->schema.count, sizeof *r->param);
     r->grad = eni_alloc_array(r->schema.count, sizeof *r->grad);
     assert_non_null(r->param);
@@ -136,6 +134,32 @@ static void open_rig(rig *r, const en_network *network, const char *device, int 
     const en_model_options options = {
         .size = sizeof options, .dtype = dtype, .loss_scale = r->there.loss_scale};
     assert_int_equal(en_model_new(&r->schema, r->device.ops, r->device.ctx, &options, &r->model), EN_OK);
+}
+
+static void open_rig(rig *r, const en_network *network, const char *device, int threads, uint32_t dtype,
+                     float loss_scale)
+{
+    *r = (rig){0};
+    assert_int_equal(en_schema_init(network, &r->schema), EN_OK);
+    open_schema(r, device, threads, dtype, loss_scale);
+}
+
+void rig_open_for(rig *r, const en_network *network, const char *options, const en_data_shape *data,
+                  const char *device)
+{
+    *r = (rig){0};
+    assert_int_equal(en_schema_init_for(network, options, data, &r->schema), EN_OK);
+    open_schema(r, device, 1, EN_F32, 1);
+}
+
+void rig_fetch_state(rig *r, float *state_out)
+{
+    const uint64_t bytes = r->schema.nstate * sizeof(float);
+    if (r->device.ops->gpu != NULL) reserve_registered(r, bytes);
+    void *to = r->device.ops->gpu != NULL ? r->there.registered : (void *)state_out;
+    assert_int_equal(r->device.ops->copy(r->device.ctx, to, r->state, bytes, EN_COPY_OUT), EN_OK);
+    assert_int_equal(r->device.ops->sync(r->device.ctx), EN_OK);
+    if (to != state_out) memcpy(state_out, to, bytes);
 }
 
 void rig_open(rig *r, const en_network *network, const char *device)

@@ -43,7 +43,13 @@ void rig_open(rig *r, const en_network *network, const char *device);
 void rig_open_threads(rig *r, const en_network *network, const char *device, int threads);
 /* With activations of a type, and a scale of the loss that is not taken for 1. */
 void rig_open_as(rig *r, const en_network *network, const char *device, uint32_t dtype, float loss_scale);
+/* With options of the network, for such data. */
+void rig_open_for(rig *r, const en_network *network, const char *options, const en_data_shape *data,
+                  const char *device);
 void rig_close(rig *r);
+
+/* The state, to host memory. */
+void rig_fetch_state(rig *r, float *state_out);
 
 /* A batch of n normal-looking samples and targets that depends on `seed` alone; batch_free frees. */
 en_batch batch_new(const en_schema *schema, int64_t n, uint64_t seed);

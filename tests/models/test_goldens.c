@@ -31,13 +31,19 @@ static struct {
 static json_t *goldens;      /* goldens.json */
 static eni_dataset *fashion; /* Fashion-MNIST in file order */
 
-static void compare(double gap, const char *network, int step, const char *what)
+/* Against `allowed` times what a gradient may be off: of a deep network more. */
+static void compare_within(double allowed, double gap, const char *network, int step, const char *what)
 {
     if (!(gap <= sum.worst)) {
         sum.worst = gap;
         snprintf(sum.where, sizeof sum.where, "%s, step %d, %s", network, step, what);
     }
-    if (!(gap < rig_tolerance())) fail_msg("%s, step %d, %s: off by %g", network, step, what, gap);
+    if (!(gap < allowed * rig_tolerance())) fail_msg("%s, step %d, %s: off by %g", network, step, what, gap);
+}
+
+static void compare(double gap, const char *network, int step, const char *what)
+{
+    compare_within(1, gap, network, step, what);
 }
 
 static void compare_loss(double got, double want, const char *network, int step)
@@ -147,6 +153,94 @@ static void gradients_of_the_mlp(void **state)
     gradients_are_pytorchs("mlp", 0);
 }
 
+/* ---- resnet18 ---------------------------------------------------------------------------------------- */
+
+/* Both stems at an eighth of the channels, 16 images in three channels. Issue 14 asks for 2e-5 on ref, 1e-4 on
+ * cpu, and losses to 1e-4; rig_tolerance is 1e-5. */
+enum { RES_BATCH = 16, RES_PIXELS = 3 * 784 };
+
+static en_batch colour_batch(eni_dataset *colours, int step, float *x, int32_t *labels)
+{
+    eni_dataset_range(colours, ENI_TRAIN, (uint64_t)step * RES_BATCH, RES_BATCH, x, labels);
+    return (en_batch){.n = RES_BATCH, .x = x, .target = labels};
+}
+
+static void resnet_file(const char *stem, const char *what, char path[512])
+{
+    snprintf(path, 512, GOLDENS "/resnet18-%s-%s-0.safetensors", stem, what);
+}
+
+static void tensors_are_near(const en_model_tensor *tensors, uint32_t n, const float *got, const float *want,
+                             double allowed)
+{
+    for (uint32_t t = 0; t < n; t++) {
+        const uint64_t at = tensors[t].offset;
+        if (tensors[t].is_int64)
+            assert_memory_equal(got + at, want + at, sizeof(int64_t));
+        else
+            compare_within(allowed, relative_gap(got + at, want + at, tensors[t].count), "resnet18", 0,
+                           tensors[t].name);
+        sum.tensors++;
+    }
+}
+
+static void resnet_is_pytorchs(const char *stem)
+{
+    static float x[RES_BATCH * RES_PIXELS];
+    static int32_t labels[RES_BATCH];
+    const double allowed = strcmp(rig_device(), "cpu") == 0 ? 10 : 2;
+    const eni_data_options options = {.name = "fashion-mnist", .want = {28, 28, 3, 10, 0}};
+    const en_data_shape shape = {28, 28, 3, 10};
+    eni_dataset *colours;
+    char path[512], spec[64], key[64];
+    rig r;
+    assert_int_equal(eni_dataset_open(&options, &colours), EN_OK);
+    snprintf(spec, sizeof spec, "width=8,stem=%s", stem);
+    rig_open_for(&r, &eni_resnet18, spec, &shape, rig_device());
+    float *start = eni_alloc_array(r.schema.nstate, sizeof *start),
+          *want = eni_alloc_array(r.schema.count + r.schema.nstate, sizeof *want),
+          *velocity = eni_alloc_array(r.schema.count, sizeof *velocity);
+    resnet_file(stem, "weights", path);
+    assert_int_equal(eni_weights_load(path, &r.schema, r.param, start), EN_OK);
+    resnet_file(stem, "grads", path);
+    assert_int_equal(eni_weights_load(path, &r.schema, want, want + r.schema.count), EN_OK);
+    snprintf(key, sizeof key, "resnet18-%s", stem);
+    const json_t *losses = json_object_get(json_object_get(json_object_get(goldens, "networks"), key), "losses");
+    assert_int_equal(json_array_size(losses), 12);
+    const eni_optimizer *sgd = eni_optimizer_find("sgd");
+    eni_hyper hyper = {.lr = (float)number("lr"), .momentum = (float)number("momentum")};
+    for (int step = 0; step < 12; step++) {
+        const en_batch batch = colour_batch(colours, step, x, labels);
+        const double loss = rig_step(&r, &batch), wanted = json_number_value(json_array_get(losses, (size_t)step));
+        compare_within(10, fabs(loss - wanted) / wanted, key, step, "loss");
+        sum.losses++;
+        if (step == 0) {
+            rig_fetch_state(&r, start);
+            tensors_are_near(r.schema.tensors, r.schema.ntensors, r.grad, want, allowed);
+            tensors_are_near(r.schema.buffers, r.schema.nbuffers, start, want + r.schema.count, allowed);
+        }
+        hyper.step = (uint64_t)step;
+        sgd->step(r.param, &velocity, r.grad, r.schema.count, &hyper);
+    }
+    eni_free(start);
+    eni_free(want);
+    eni_free(velocity);
+    rig_close(&r);
+    eni_dataset_close(colours);
+}
+
+static void resnet18_with_its_stem(void **state)
+{
+    (void)state;
+    resnet_is_pytorchs("imagenet");
+}
+
+static void resnet18_with_the_stem_for_small_images(void **state)
+{
+    (void)state;
+    resnet_is_pytorchs("cifar");
+}
+
 /* ---- main -------------------------------------------------------------------------------------------- */
 
 static int open_goldens(void **state)
@@ -179,6 +273,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(losses_of_the_mlp),
         cmocka_unit_test(gradients_of_the_convnet),
         cmocka_unit_test(gradients_of_the_mlp),
+        cmocka_unit_test(resnet18_with_its_stem),
+        cmocka_unit_test(resnet18_with_the_stem_for_small_images),
     };
     const int failed = cmocka_run_group_tests(tests, open_goldens, report);
     eni_dataset_close(fashion);

@@ -31,7 +31,6 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
     r"\.\.\. +\(a port of": "has a placeholder",
     r"^git worktree|^cmake -S|^cd - |test_walk.py": "minutes: the test walk",
     r"img2idx.py PICTURES": "pictures of the reader's own: system_own_data",
-    r" small( |$)|--model=small": "the network that the page tells how to add",
     r"--seeds=1000": "system_storm has more seeds",
 }
 FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_addr --master_port --max_restarts --logdir
@@ -159,6 +158,8 @@ def run_page(page, source, build, top, seen):
     (here / "bench").symlink_to(source / "bench")
     (here / "FOLDER").symlink_to(top / "set")  # as pages call a data set of the reader's own
     shutil.copytree(source / "examples", here / "examples", ignore=shutil.ignore_patterns("*.so"))
+    for name, code in re.findall(r"^`(\w+\.c)`:\n\n```c\n(.*?)```", page.read_text(), re.S | re.M):
+        (here / name).write_text(code)  # a file that the page gives as a whole
     for number, lines in blocks(page):
         if not any(is_command(line) for line in lines):
             continue
