@@ -39,8 +39,53 @@ MEAN, STD = 0.1307, 0.3081
 TOLERANCE = 1e-6  # of --check, relative; the tests' own is 1e-5
 
 
+class Block(torch.nn.Module):
+    def __init__(self, channels, width, stride):
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(channels, width, 3, stride, 1, bias=False)
+        self.bn1 = torch.nn.BatchNorm2d(width)
+        self.conv2 = torch.nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = torch.nn.BatchNorm2d(width)
+        self.downsample = None
+        if stride != 1 or channels != width:
+            self.downsample = torch.nn.Sequential(torch.nn.Conv2d(channels, width, 1, stride, bias=False),
+                                                  torch.nn.BatchNorm2d(width))
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class Resnet18(torch.nn.Module):
+    """torchvision's, with another width, and with the stem for small images; first values as torchvision's."""
+    losses, snapshots, batch, width, is_cifar = 12, (0,), 64, 8, False
+
+    def __init__(self):
+        super().__init__()
+        w, kernel = self.width, 3 if self.is_cifar else 7
+        self.conv1 = torch.nn.Conv2d(3, w, kernel, 1 if self.is_cifar else 2, kernel // 2, bias=False)
+        self.bn1 = torch.nn.BatchNorm2d(w)
+        self.maxpool = torch.nn.Identity() if self.is_cifar else torch.nn.MaxPool2d(3, 2, 1)
+        for i in range(4):
+            first = Block(w << max(i - 1, 0), w << i, 2 if i else 1)
+            setattr(self, f"layer{i + 1}", torch.nn.Sequential(first, Block(w << i, w << i, 1)))
+        self.fc = torch.nn.Linear(w << 3, 10)
+        for module in self.modules():
+            if isinstance(module, torch.nn.Conv2d):
+                torch.nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def loss(self, x, target):
+        x = self.maxpool(F.relu(self.bn1(self.conv1(x.expand(-1, 3, -1, -1)))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return F.cross_entropy(self.fc(x.mean((2, 3))), target)
+
+
+class Resnet18Cifar(Resnet18):
+    batch, is_cifar = 16, True  # what the reference loops do in two seconds
+
+
 class Convnet(torch.nn.Module):
-    losses, snapshots = 12, (0, 50, 500)
+    losses, snapshots, batch = 12, (0, 50, 500), BATCH
 
     def __init__(self):
         super().__init__()
@@ -57,7 +102,7 @@ class Convnet(torch.nn.Module):
 
 
 class Mlp(torch.nn.Module):
-    losses, snapshots = 50, (0,)
+    losses, snapshots, batch = 50, (0,), BATCH
 
     def __init__(self):
         super().__init__()
@@ -81,7 +126,7 @@ OPS = {
 }
 
 
-NETWORKS = {"convnet": Convnet, "mlp": Mlp}
+NETWORKS = {"convnet": Convnet, "mlp": Mlp, "resnet18-imagenet": Resnet18, "resnet18-cifar": Resnet18Cifar}
 
 
 def read_idx(path, header):
@@ -98,24 +143,30 @@ def load_data(folder):
 
 
 def gradients_at(network, weights, x, target):
-    """Loss and gradients in float64 at float32 weights."""
+    """Loss, gradients, and buffers after this one step, in float64 at float32 weights."""
     model = network().double()
-    model.load_state_dict({name: tensor.double() for name, tensor in weights.items()})
+    model.load_state_dict(weights)
     loss = model.loss(x, target)
     loss.backward()
-    return loss.item(), {name: p.grad.float().contiguous() for name, p in model.named_parameters()}
+    there = {name: p.grad.float().contiguous() for name, p in model.named_parameters()}
+    return loss.item(), there | {name: stored(b) for name, b in model.named_buffers()}
+
+
+def stored(tensor):
+    """float32 but for counts."""
+    return (tensor.detach().float() if tensor.is_floating_point() else tensor.detach()).clone()
 
 
 def train(network, start, data):
     """Returns (losses of the first steps, {step: weights}, {step: gradients}, {step: loss there})."""
     model = network().double()
-    model.load_state_dict({name: tensor.double() for name, tensor in start.items()})
+    model.load_state_dict(start)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
     losses, weights, grads, loss_at = [], {}, {}, {}
     for step in range(max(network.losses, network.snapshots[-1] + 1)):
-        x, target = (part[step * BATCH:(step + 1) * BATCH] for part in data)
+        x, target = (part[step * network.batch:(step + 1) * network.batch] for part in data)
         if step in network.snapshots:
-            weights[step] = {name: t.detach().float().clone() for name, t in model.state_dict().items()}
+            weights[step] = {name: stored(t) for name, t in model.state_dict().items()}
             loss_at[step], grads[step] = gradients_at(network, weights[step], x, target)
         optimizer.zero_grad()
         loss = model.loss(x, target)
@@ -124,6 +175,22 @@ def train(network, start, data):
         if step < network.losses:
             losses.append(loss.item())
     return losses, weights, grads, loss_at
+
+
+def drift(network, start, data, losses):
+    """How far PyTorch's own float32 is from float64, by step: rounding decides which side of a relu a value is on."""
+    model = network()
+    model.load_state_dict(start)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    gaps = []
+    for step, loss64 in enumerate(losses):
+        x, target = (part[step * network.batch:(step + 1) * network.batch] for part in data)
+        optimizer.zero_grad()
+        loss = model.loss(x.float(), target)
+        loss.backward()
+        optimizer.step()
+        gaps.append(abs(loss.item() - loss64) / loss64)
+    return gaps
 
 
 def numbers(tensor):
@@ -256,6 +323,8 @@ def compute(data, starts):
             files[f"{name}-weights-{step}.safetensors"] = weights[step]
             files[f"{name}-grads-{step}.safetensors"] = grads[step]
         facts["networks"][name] = {"losses": losses, "loss_at": {str(step): loss for step, loss in loss_at.items()}}
+        if issubclass(network, Resnet18):
+            facts["networks"][name]["float32_is_off_by"] = drift(network, starts[name], data, losses)
     return files, facts
 
 

@@ -155,14 +155,17 @@ static void gradients_of_the_mlp(void **state)
 
 /* ---- resnet18 ---------------------------------------------------------------------------------------- */
 
-/* Both stems at an eighth of the channels, 16 images in three channels. Issue 14 asks for 2e-5 on ref, 1e-4 on
- * cpu, and losses to 1e-4; rig_tolerance is 1e-5. */
-enum { RES_BATCH = 16, RES_PIXELS = 3 * 784 };
+/* Both stems at an eighth of the channels, images in three channels: gradients and statistics to 2e-5 of the
+ * tensor's largest value, on cpu 1e-4. Losses to 1e-4, or to ten times what PyTorch's float32 is off its own
+ * float64 there: 12 steps on ref, whose bits are the same everywhere, and 3 elsewhere. Later than that rounding has
+ * decided on which side of a relu values are, and batch normalisation spreads it over the batch: PyTorch's own
+ * losses, with the stem of 7x7 and 16 images, are off by 1e-2 after seven steps. */
+enum { RES_BATCH = 64, RES_PIXELS = 3 * 784 };
 
-static en_batch colour_batch(eni_dataset *colours, int step, float *x, int32_t *labels)
+static en_batch colour_batch(eni_dataset *colours, int64_t n, int step, float *x, int32_t *labels)
 {
-    eni_dataset_range(colours, ENI_TRAIN, (uint64_t)step * RES_BATCH, RES_BATCH, x, labels);
-    return (en_batch){.n = RES_BATCH, .x = x, .target = labels};
+    eni_dataset_range(colours, ENI_TRAIN, (uint64_t)step * (uint64_t)n, (size_t)n, x, labels);
+    return (en_batch){.n = n, .x = x, .target = labels};
 }
 
 static void resnet_file(const char *stem, const char *what, char path[512])
@@ -184,11 +187,13 @@ static void tensors_are_near(const en_model_tensor *tensors, uint32_t n, const f
     }
 }
 
-static void resnet_is_pytorchs(const char *stem)
+static void resnet_is_pytorchs(const char *stem, int64_t n)
 {
     static float x[RES_BATCH * RES_PIXELS];
     static int32_t labels[RES_BATCH];
-    const double allowed = strcmp(rig_device(), "cpu") == 0 ? 10 : 2;
+    const bool is_ref = strcmp(rig_device(), "ref") == 0 || strcmp(rig_device(), "far") == 0;
+    const double allowed = is_ref || strcmp(rig_device(), "cuda") == 0 ? 2 : 10;
+    const int nsteps = is_ref ? 12 : 3;
     const eni_data_options options = {.name = "fashion-mnist", .want = {28, 28, 3, 10, 0}};
     const en_data_shape shape = {28, 28, 3, 10};
     eni_dataset *colours;
@@ -205,14 +210,19 @@ static void resnet_is_pytorchs(const char *stem)
     resnet_file(stem, "grads", path);
     assert_int_equal(eni_weights_load(path, &r.schema, want, want + r.schema.count), EN_OK);
     snprintf(key, sizeof key, "resnet18-%s", stem);
-    const json_t *losses = json_object_get(json_object_get(json_object_get(goldens, "networks"), key), "losses");
+    const json_t *facts = json_object_get(json_object_get(goldens, "networks"), key);
+    const json_t *losses = json_object_get(facts, "losses"),
+                 *off = json_object_get(facts, "float32_is_off_by");
     assert_int_equal(json_array_size(losses), 12);
     const eni_optimizer *sgd = eni_optimizer_find("sgd");
     eni_hyper hyper = {.lr = (float)number("lr"), .momentum = (float)number("momentum")};
-    for (int step = 0; step < 12; step++) {
-        const en_batch batch = colour_batch(colours, step, x, labels);
-        const double loss = rig_step(&r, &batch), wanted = json_number_value(json_array_get(losses, (size_t)step));
-        compare_within(10, fabs(loss - wanted) / wanted, key, step, "loss");
+    for (int step = 0; step < nsteps; step++) {
+        const en_batch batch = colour_batch(colours, n, step, x, labels);
+        const double loss = rig_step(&r, &batch),
+                     wanted = json_number_value(json_array_get(losses, (size_t)step));
+        compare_within(fmax(1e-4, 10 * json_number_value(json_array_get(off, (size_t)step))) /
+                           rig_tolerance(),
+                       fabs(loss - wanted) / wanted, key, step, "loss");
         sum.losses++;
         if (step == 0) {
             rig_fetch_state(&r, start);
@@ -232,13 +242,13 @@ static void resnet_is_pytorchs(const char *stem)
 static void resnet18_with_its_stem(void **state)
 {
     (void)state;
-    resnet_is_pytorchs("imagenet");
+    resnet_is_pytorchs("imagenet", 64);
 }
 
 static void resnet18_with_the_stem_for_small_images(void **state)
 {
     (void)state;
-    resnet_is_pytorchs("cifar");
+    resnet_is_pytorchs("cifar", 16);
 }
 
 /* ---- main -------------------------------------------------------------------------------------------- */
@@ -269,12 +279,9 @@ int main(int argc, char **argv)
         return SKIPPED;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses_of_the_convnet),
-        cmocka_unit_test(losses_of_the_mlp),
-        cmocka_unit_test(gradients_of_the_convnet),
-        cmocka_unit_test(gradients_of_the_mlp),
-        cmocka_unit_test(resnet18_with_its_stem),
-        cmocka_unit_test(resnet18_with_the_stem_for_small_images),
+        cmocka_unit_test(losses_of_the_convnet),    cmocka_unit_test(losses_of_the_mlp),
+        cmocka_unit_test(gradients_of_the_convnet), cmocka_unit_test(gradients_of_the_mlp),
+        cmocka_unit_test(resnet18_with_its_stem),   cmocka_unit_test(resnet18_with_the_stem_for_small_images),
     };
     const int failed = cmocka_run_group_tests(tests, open_goldens, report);
     eni_dataset_close(fashion);
