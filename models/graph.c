@@ -148,18 +148,6 @@ static void add_tensors(en_schema *schema, en_node *node)
 
 /* ---- nodes ------------------------------------------------------------------------------------------- */
 
-/* Flags that a network may give an operation; what a device does besides is the model's business. */
-static uint32_t known_flags(uint32_t kind)
-{
-    switch (kind) {
-    case EN_OP_CONV2D:
-    case EN_OP_LINEAR: return EN_OP_BIAS | EN_OP_FUSE_RELU;
-    case EN_OP_BATCHNORM: return EN_OP_BIAS | EN_OP_FUSE_RELU | EN_OP_FUSE_ADD;
-    case EN_OP_ADD: return EN_OP_FUSE_RELU;
-    default: return 0;
-    }
-}
-
 static bool has_two_inputs(const en_op *op)
 {
     return op->kind == EN_OP_ADD || op->flags & EN_OP_FUSE_ADD;
@@ -192,7 +180,7 @@ static bool is_sensible(graph *g, const char *what, const char *name, const en_o
     const long longest =
         EN_MAX_TENSOR_NAME - (long)(is_norm ? sizeof ".num_batches_tracked" : sizeof ".weight");
     if (op->kind < 1 || op->kind >= EN_OP_KINDS || op->kind == EN_OP_CAST ||
-        op->flags & ~known_flags(op->kind))
+        op->flags & ~en_op_flags(op->kind))
         return refuse(g, "%s: there is no such operation (kind %u, flags %u)", what, op->kind, op->flags) >=
                0;
     const bool has_weights =

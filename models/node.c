@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "core/log.h"
+
 en_op eni_node_op(const en_node *node, int64_t n, uint32_t dtype)
 {
     en_op op = node->op;
@@ -70,4 +72,19 @@ const char *eni_node_text(const en_schema *schema, int32_t at, char text_out[ENI
     else
         snprintf(text_out, ENI_NODE_TEXT, "node %d (%s)", at, eni_op_name(node->op.kind));
     return text_out;
+}
+
+en_status eni_schema_check_batch(const en_schema *schema, int64_t n)
+{
+    char what[ENI_NODE_TEXT];
+    for (uint32_t i = 1; i < schema->nnodes; i++) {
+        const en_op *op = &schema->nodes[i].op;
+        if (op->kind != EN_OP_BATCHNORM || n * op->x.h * op->x.w != 1) continue;
+        return eni_fail(
+            EN_EINVAL, "model",
+            "%s: %s has one value a channel in a batch of %lld sample, which has no variance; give "
+            "--drop-last, or a --batch-size that leaves no single sample over",
+            schema->network->name, eni_node_text(schema, (int32_t)i, what), (long long)n);
+    }
+    return EN_OK;
 }

@@ -17,6 +17,10 @@ en_op eni_cast_op(en_extent x, uint32_t dtype);
 uint32_t eni_op_x_dtype(const en_op *op);
 uint32_t eni_op_y_dtype(const en_op *op);
 
+/* Whether it can be trained on batches of n: a batch normalisation of one value a channel has no variance. EN_EINVAL
+ * names the node, the batch and the remedy. */
+en_status eni_schema_check_batch(const en_schema *schema, int64_t n);
+
 /* One that ends a network. */
 bool eni_op_is_loss(uint32_t kind);
 

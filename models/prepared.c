@@ -84,19 +84,12 @@ static uint64_t y_bytes(const planning *g, int32_t root)
     return extent_bytes(sized(node->y, g->p->n, eni_op_is_loss(node->op.kind)), y_dtype(g, root));
 }
 
-static en_status check_op(const planning *g, int32_t at)
+static en_status check_op(const planning *g, const en_op *op)
 {
-    const en_op *op = &g->nodes[at].op;
-    char what[ENI_NODE_TEXT];
     en_extent y;
-    if (en_op_output(op, &y) != EN_OK)
-        return eni_fail(EN_EINVAL, "model", "%s: a batch of %lld samples is too large",
-                        g->schema->network->name, (long long)g->p->n);
-    if (op->kind != EN_OP_BATCHNORM || !is_train(g) || op->x.n * op->x.h * op->x.w > 1) return EN_OK;
-    return eni_fail(EN_EINVAL, "model",
-                    "%s: %s has one value a channel in a batch of 1 sample, which has no variance; give "
-                    "--drop-last, or a --batch-size that leaves no single sample over",
-                    g->schema->network->name, eni_node_text(g->schema, at, what));
+    if (en_op_output(op, &y) == EN_OK) return EN_OK;
+    return eni_fail(EN_EINVAL, "model", "%s: a batch of %lld samples is too large", g->schema->network->name,
+                    (long long)g->p->n);
 }
 
 /* Plans one operation; its saved bytes and its scratch become values. */
@@ -134,7 +127,7 @@ static en_status plan_node_op(planning *g, int32_t at)
     node->op = eni_node_op(from, g->p->n, y_dtype(g, x->root));
     node->wants_gradient =
         from->ntensors > 0 || x->wants_gradient || (from->x2 > 0 && g->nodes[from->x2].wants_gradient);
-    EN_TRY(check_op(g, at));
+    EN_TRY(check_op(g, &node->op));
     if (eni_op_is_view(&node->op)) {
         node->root = x->root;
         return EN_OK;
@@ -273,6 +266,7 @@ static uint64_t most_live(const planning *g)
 
 static en_status plan_all(planning *g)
 {
+    if (is_train(g)) EN_TRY(eni_schema_check_batch(g->schema, g->p->n));
     for (uint32_t i = 0; i < g->p->nnodes; i++)
         g->nodes[i] = (plan_node){.root = (int32_t)i,
                                   .y = NONE,

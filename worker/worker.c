@@ -11,6 +11,7 @@
 #include "core/options.h"
 #include "core/try.h"
 #include "data/plan.h"
+#include "models/node.h"
 #include "models/registry.h"
 #include "models/weights.h"
 #include "ops/device.h"
@@ -173,6 +174,15 @@ static en_status spare_vectors(eni_job *job)
     return EN_OK;
 }
 
+static en_status check_batches(const eni_worker *w)
+{
+    uint64_t sizes[ENI_BATCH_SIZES];
+    const int n = eni_batch_sizes(w, sizes);
+    for (int i = 0; i < n; i++)
+        EN_TRY(eni_schema_check_batch(&w->rank.job.schema, (int64_t)sizes[i]));
+    return EN_OK;
+}
+
 static en_status choose_optimizer(eni_worker *w)
 {
     eni_job *job = &w->rank.job;
@@ -312,6 +322,7 @@ static en_status prepare(eni_worker *w)
     EN_TRY(open_data(w));   /* takes longest, so last of what may be refused */
     introduce_trainer(w);
     EN_TRY(make_plan(w));
+    EN_TRY(check_batches(w));
     EN_TRY(choose_optimizer(w));
     EN_TRY(cut_buckets(w));
     EN_TRY(eni_resume_find(&w->rank));

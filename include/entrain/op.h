@@ -150,6 +150,18 @@ static inline int64_t en_op_weights(const en_op *op)
     }
 }
 
+/* Those of its flags that say what is computed; EN_OP_NO_DX and EN_OP_FORWARD_ONLY any op may have. */
+static inline uint32_t en_op_flags(uint32_t kind)
+{
+    switch (kind) {
+    case EN_OP_CONV2D:
+    case EN_OP_LINEAR: return EN_OP_BIAS | EN_OP_FUSE_RELU;
+    case EN_OP_BATCHNORM: return EN_OP_BIAS | EN_OP_FUSE_RELU | EN_OP_FUSE_ADD;
+    case EN_OP_ADD: return EN_OP_FUSE_RELU;
+    default: return 0;
+    }
+}
+
 /* Elements of en_args.stats; 0 for an op without. */
 static inline int64_t en_op_stats(const en_op *op)
 {

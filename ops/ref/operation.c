@@ -19,18 +19,6 @@ static en_status check_shape(const en_op *op, const char *device)
         (long long)op->stride_w, (long long)op->pad_h, (long long)op->pad_w);
 }
 
-/* Beside those that every operation has. */
-static uint32_t flags_of(uint32_t kind)
-{
-    switch (kind) {
-    case EN_OP_CONV2D:
-    case EN_OP_LINEAR: return EN_OP_BIAS | EN_OP_FUSE_RELU;
-    case EN_OP_BATCHNORM: return EN_OP_BIAS | EN_OP_FUSE_RELU | EN_OP_FUSE_ADD;
-    case EN_OP_ADD: return EN_OP_FUSE_RELU;
-    default: return 0;
-    }
-}
-
 static en_status check_batchnorm(const en_op *op, const char *device)
 {
     if (!(op->flags & EN_OP_BIAS))
@@ -53,7 +41,7 @@ static en_status check_batchnorm(const en_op *op, const char *device)
 en_status eni_ref_check_sense(const en_op *op, const char *device)
 {
     EN_TRY(check_shape(op, device));
-    if (op->flags & ~(flags_of(op->kind) | EN_OP_NO_DX | EN_OP_FORWARD_ONLY))
+    if (op->flags & ~(en_op_flags(op->kind) | EN_OP_NO_DX | EN_OP_FORWARD_ONLY))
         return eni_fail(EN_EUNSUPPORTED, device, "operation %u does not have all of the flags %u", op->kind,
                         op->flags);
     if (op->kind == EN_OP_BATCHNORM) EN_TRY(check_batchnorm(op, device));

@@ -165,6 +165,16 @@ static void test_flags(void **state)
         {"worker", RING " --strategy=solo --world-size=2 --rank=0", {"solo", "-n 1"}},
         {"worker", RING " --strategy=ps-sync --world-size=2 --rank=0", {"ps-sync", "psd", "--server="}},
         {"worker", TOY " --model=toi", {"--model=toi", "nearest is toy"}},
+        {"worker", TOY " --model=toy:width=8", {"model toy", "width", "it takes none"}},
+        {"worker", TOY " --model=resnet18:widht=8", {"resnet18", "widht", "nearest is width"}},
+        {"worker", TOY " --model=resnet18:width=0", {"width", "'0'", "1 .. 4096"}},
+        {"worker", TOY " --model=resnet18:stem=small", {"stem=small", "imagenet", "cifar"}},
+        {"worker", TOY " --model=./nowhere.so", {"./nowhere.so", "No such file", "shared object"}},
+        {"worker",
+         "--strategy=solo --device=ref --model=resnet18:width=1 --threads=1 --epochs=1 --quiet "
+         "--data=synthetic "
+         "--limit-train-samples=5 --batch-size=4",
+         {"layer4.0.bn1 (batchnorm)", "a batch of 1 sample", "--drop-last"}},
         {"worker", TOY " --model=qqqqqq", {"--model=qqqqqq", "`entrain models` lists all"}},
         {"worker", TOY " --optimizer=lion", {"--optimizer=lion", "sgd, adam or adamw"}},
         {"worker", "--optimizer=adam --momentum=0.9", {"--momentum", "\"0.9\"", "--beta1"}},
