@@ -410,7 +410,7 @@ static void test_refused(void **state)
 static void test_wrong_length(void **state)
 {
     (void)state;
-    expect_failure(SHORT, EN_EPROTO, "124 bytes for a partition of 128");
+    expect_failure(SHORT, EN_EPROTO, "124 bytes of bucket 0, its part has 128");
 }
 
 static void test_memory_that_was_not_shared(void **state)

@@ -201,7 +201,12 @@ static void test_lists(void **state)
     expect_words("strategies", (const char *const[]){"ps-sync", "ps-async", "ssp", "bound", "ring", "solo",
                                                      "Dean'12", "Ho'13", "Li'14", NULL});
     expect_words("models", (const char *const[]){"toy", "mlp", "203530 parameters", "convnet",
-                                                 "431080 parameters", "conv1.weight", "(20, 1, 5, 5)", NULL});
+                                                 "431080 parameters", "resnet18", "width", NULL});
+    expect_words("models convnet", (const char *const[]){"2.29 M multiply-adds", "conv1", "24 x 24 x 20",
+                                                         "weight (20, 1, 5, 5), bias (20)", NULL});
+    expect_words("models resnet18:stem=cifar,width=8",
+                 (const char *const[]){"176402 parameters", "layer4.1.bn2", "batchnorm+add+relu",
+                                       "reads 39 and 36", NULL});
     expect_words("data", (const char *const[]){"fashion-mnist", "mnist", "synthetic", NULL});
     expect_words("--help", (const char *const[]){"run", "compare", "check", "report", "eval", NULL});
 }
