@@ -222,7 +222,8 @@ static void save_without(const char *path, const normed *n, const char *end)
     for (uint32_t i = 0; i < n->schema.ntensors + n->schema.nbuffers; i++) {
         assert_int_equal(eni_weights_entry(&n->schema, i, n->flat, n->state, &entries[kept]), EN_OK);
         const char *name = entries[kept].name;
-        if (strcmp(name + strlen(name) - strlen(end), end) != 0) kept++;
+        const size_t length = strlen(name), n_end = strlen(end);
+        if (length < n_end || strcmp(name + length - n_end, end) != 0) kept++;
     }
     assert_int_equal(eni_st_write(path, entries, kept, NULL, 0), EN_OK);
 }
