@@ -246,22 +246,26 @@ static en_status read_split(const char *folder, const char *prefix, const char *
                     (unsigned long long)split->count, prefix, (unsigned long long)labels.dim[0]);
 }
 
-en_status eni_dataset_folder_shape(const char *folder, const char *remedy, en_data_shape *shape_out)
+/* The head of one file: its sides, and no elements. */
+static en_status read_train_head(const char *folder, const char *name, const char *remedy, eni_idx *idx_out)
 {
     char path[PATH_MAX];
+    EN_TRY(find_file(folder, name, remedy, path));
+    return read_idx(path, false, idx_out);
+}
+
+en_status eni_dataset_folder_shape(const char *folder, const char *remedy, en_data_shape *shape_out)
+{
     eni_idx idx;
-    EN_TRY(find_file(folder, "train-images-idx3-ubyte", remedy, path));
-    EN_TRY(read_idx(path, false, &idx));
+    EN_TRY(read_train_head(folder, "train-images-idx3-ubyte", remedy, &idx));
     *shape_out = (en_data_shape){(int64_t)idx.dim[1], (int64_t)idx.dim[2], 1, CLASSES};
     return EN_OK;
 }
 
 en_status eni_dataset_folder_size(const char *folder, const char *remedy, uint64_t *size_out)
 {
-    char path[PATH_MAX];
     eni_idx idx;
-    EN_TRY(find_file(folder, "train-labels-idx1-ubyte", remedy, path));
-    EN_TRY(read_idx(path, false, &idx));
+    EN_TRY(read_train_head(folder, "train-labels-idx1-ubyte", remedy, &idx));
     *size_out = idx.dim[0];
     return EN_OK;
 }

@@ -93,7 +93,8 @@ static en_model_tensor *tensor_add(en_schema *schema, const char *node, const ch
     return tensor;
 }
 
-static void buffer_add(en_schema *schema, const char *node, const char *suffix, uint64_t count, int is_int64)
+static void buffer_add(en_schema *schema, const char *node, const char *suffix, uint64_t count, int is_int64,
+                       uint32_t init)
 {
     en_model_tensor *buffer = &schema->buffers[schema->nbuffers++];
     eni_text_add(buffer->name, sizeof buffer->name, "%s%s", node, suffix);
@@ -103,6 +104,7 @@ static void buffer_add(en_schema *schema, const char *node, const char *suffix, 
     buffer->offset = schema->nstate;
     buffer->count = count;
     buffer->is_int64 = (uint32_t)is_int64;
+    buffer->init = init;
     schema->nstate += eni_round_up(count, ENI_LINE_FLOATS);
 }
 
@@ -110,9 +112,9 @@ static void buffer_add(en_schema *schema, const char *node, const char *suffix, 
 static void add_statistics(en_schema *schema, const en_node *node)
 {
     const uint64_t channels = (uint64_t)node->op.channels;
-    buffer_add(schema, node->name, ".running_mean", channels, 0);
-    buffer_add(schema, node->name, ".running_var", channels, 0);
-    buffer_add(schema, node->name, ".num_batches_tracked", 1, 1);
+    buffer_add(schema, node->name, ".running_mean", channels, 0, EN_INIT_ZERO);
+    buffer_add(schema, node->name, ".running_var", channels, 0, EN_INIT_ONE);
+    buffer_add(schema, node->name, ".num_batches_tracked", 1, 1, EN_INIT_ZERO);
 }
 
 static void add_tensors(en_schema *schema, en_node *node)

@@ -113,7 +113,13 @@ static double normal_quantile(double p)
 
 /* kaiming_uniform(a) is uniform in +-sqrt(3) * gain / sqrt(fan_in), gain = sqrt(2 / (1 + a^2)) (He et al.,
  * ICCV'15); a = sqrt(5) leaves 1 / sqrt(fan_in), which PyTorch takes for the bias too. */
-static float first_value(const en_model_tensor *tensor, const eni_rng_key *key, uint64_t i)
+static double first_scale(const en_model_tensor *tensor)
+{
+    return tensor->init == EN_INIT_NORMAL_FAN_OUT ? sqrt(2 / (double)tensor->fan_out)
+                                                  : 1 / sqrt((double)tensor->fan_in);
+}
+
+static float first_value(const en_model_tensor *tensor, double scale, const eni_rng_key *key, uint64_t i)
 {
     switch (tensor->init) {
     case EN_INIT_ZERO: return 0;
@@ -121,9 +127,9 @@ static float first_value(const en_model_tensor *tensor, const eni_rng_key *key, 
     case EN_INIT_NORMAL_FAN_OUT: {
         const double p =
             eni_rng_unit(key, i) + 0x1p-54; /* the middle of one of 2^53 steps, but for the last */
-        return (float)(normal_quantile(p < 1 ? p : 0x1.fffffffffffffp-1) * sqrt(2 / (double)tensor->fan_out));
+        return (float)(normal_quantile(p < 1 ? p : 0x1.fffffffffffffp-1) * scale);
     }
-    default: return (float)((2 * eni_rng_unit(key, i) - 1) * (1 / sqrt((double)tensor->fan_in)));
+    default: return (float)((2 * eni_rng_unit(key, i) - 1) * scale);
     }
 }
 
@@ -134,20 +140,18 @@ void en_schema_init_param(const en_schema *schema, uint64_t seed, float *param)
         const en_model_tensor *tensor = &schema->tensors[t];
         if (tensor->kind != EN_TENSOR_WEIGHT) continue;
         const eni_rng_key key = {.seed = seed, .purpose = ENI_RNG_INIT, .rank = 0, .step = t};
+        const double scale = first_scale(tensor);
         for (uint64_t i = 0; i < tensor->count; i++)
-            param[tensor->offset + i] = first_value(tensor, &key, i);
+            param[tensor->offset + i] = first_value(tensor, scale, &key, i);
     }
 }
 
 void en_schema_init_state(const en_schema *schema, float *state)
 {
-    static const char var[] = ".running_var";
     memset(state, 0, schema->nstate * sizeof *state);
     for (uint32_t b = 0; b < schema->nbuffers; b++) {
         const en_model_tensor *buffer = &schema->buffers[b];
-        const size_t length = strlen(buffer->name);
-        if (length < sizeof var || strcmp(buffer->name + length - (sizeof var - 1), var) != 0) continue;
-        for (uint64_t i = 0; i < buffer->count; i++)
+        for (uint64_t i = 0; i < buffer->count && buffer->init == EN_INIT_ONE; i++)
             state[buffer->offset + i] = 1;
     }
 }

@@ -328,3 +328,24 @@ double relative_gap(const float *a, const float *b, uint64_t count)
     }
     return scale > 0 ? gap / scale : gap;
 }
+
+/* ---- refusals ---- */
+
+static void keep_line(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)level, (void)subsystem;
+    snprintf(user, 256, "%s", text);
+}
+
+void assert_refused(const en_network *network, const char *says)
+{
+    char line[256] = "";
+    en_schema schema = {0};
+    eni_log_set_sink(keep_line, line);
+    const en_status st = en_schema_init(network, &schema);
+    eni_log_set_sink(NULL, NULL);
+    assert_int_equal(st, EN_EINVAL);
+    if (strstr(line, says) == NULL) fail_msg("\"%s\" is not in \"%s\"", says, line);
+    assert_null(schema.nodes);
+    assert_null(schema.tensors);
+}

@@ -48,6 +48,9 @@ void rig_open_for(rig *r, const en_network *network, const char *options, const 
                   const char *device);
 void rig_close(rig *r);
 
+/* The network has no schema, its refusal says so, and nothing is left behind. */
+void assert_refused(const en_network *network, const char *says);
+
 /* The state, to host memory. */
 void rig_fetch_state(rig *r, float *state_out);
 
