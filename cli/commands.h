@@ -21,7 +21,7 @@ en_status eni_command_run(const eni_command_context *context);        /* launch.
 en_status eni_command_compare(const eni_command_context *context);    /* compare.c */
 en_status eni_command_check(const eni_command_context *context);      /* check_ranks.c */
 en_status eni_command_report(const eni_command_context *context);     /* list.c */
-en_status eni_command_eval(const eni_command_context *context);       /* eval.c */
+en_status eni_command_eval(const eni_command_context *context);       /* eval.c; predict too */
 en_status eni_command_strategies(const eni_command_context *context); /* list.c */
 en_status eni_command_models(const eni_command_context *context);     /* list.c */
 en_status eni_command_data(const eni_command_context *context);       /* list.c */

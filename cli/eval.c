@@ -1,14 +1,18 @@
-/* eval.c - `entrain eval --init=FILE`: saved weights on the whole test set; and the model on a device that it
- * takes (compute.h). */
+/* eval.c - `entrain eval` and `entrain predict`: saved weights on the whole test set, which several processes share;
+ * and the model on a device that they take (compute.h). */
 #include <inttypes.h>
+#include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/commands.h"
 #include "cli/compute.h"
+#include "cli/processes.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "core/try.h"
 #include "data/dataset.h"
 #include "models/evaluation.h"
@@ -68,15 +72,131 @@ void eni_compute_close(eni_compute *compute)
     eni_device_close(&compute->device);
 }
 
+/* ---- the test set over several processes -------------------------------------------------------------------
+ *
+ * They take batches from one counter and write what came out to its place in shared memory; the caller adds up
+ * and prints in file order. So neither the sums nor the lines depend on how many they are. */
+
+typedef struct answer {
+    double probability;
+    int64_t class;
+} answer;
+
+/* What the processes share; behind it (nbatches) means of losses and hits, then (count) answers. */
+typedef struct board {
+    _Atomic uint64_t next; /* batch */
+    char device[112];
+} board;
+
 typedef struct evaluation {
     const eni_config *config;
+    const char *plugin_dir;
     en_schema schema;
     eni_dataset *dataset;
-    eni_compute compute;
     float *flat; /* the weights, then the state */
+    eni_set set;
+    uint64_t nbatches;
+    int n, threads;
+    board *board; /* of this process */
 } evaluation;
 
-static en_status open_all(evaluation *e, const char *plugin_dir)
+static float *pairs_of(const board *b)
+{
+    return (float *)(uintptr_t)(b + 1);
+}
+
+static answer *answers_of(const evaluation *e, const board *b)
+{
+    return (answer *)(void *)(pairs_of(b) + 2 * e->nbatches);
+}
+
+static bool wants_answers(const evaluation *e)
+{
+    return e->config->program == ENI_PREDICT;
+}
+
+/* ---- in a process ---- */
+
+static uint64_t next_batch(void *user)
+{
+    const evaluation *e = user;
+    return atomic_fetch_add(&e->board->next, 1);
+}
+
+/* The largest output, of equals the first; its share of the sum of all exponentials, which is the same of logits and
+ * of log-probabilities. */
+static answer answer_of(const float *outputs, int64_t n)
+{
+    int64_t best = 0;
+    double sum = 0;
+    for (int64_t k = 1; k < n; k++)
+        if (outputs[k] > outputs[best]) best = k;
+    for (int64_t k = 0; k < n; k++)
+        sum += exp((double)outputs[k] - (double)outputs[best]);
+    return (answer){1 / sum, best};
+}
+
+static void take_batch(void *user, uint64_t first, uint64_t n, const float pair[2], const float *outputs)
+{
+    const evaluation *e = user;
+    memcpy(pairs_of(e->board) + 2 * (first / e->set.batch), pair, 2 * sizeof *pair);
+    for (uint64_t i = 0; i < n && wants_answers(e); i++)
+        answers_of(e, e->board)[first + i] =
+            answer_of(outputs + i * (uint64_t)e->schema.outputs, e->schema.outputs);
+}
+
+static void fill(void *user, uint64_t first, uint64_t n, float *x_out, void *target_out)
+{
+    const evaluation *e = user;
+    eni_dataset_fill_test(e->dataset, first, n, x_out, target_out);
+}
+
+static int evaluate_some(const eni_process *self)
+{
+    evaluation e = *(const evaluation *)self->user;
+    eni_compute compute = {0};
+    eni_set_score ignored;
+    e.board = self->shared;
+    e.set.user = &e;
+    en_status st =
+        eni_compute_open(e.config, e.plugin_dir, e.threads, self->rank, self->n, &e.schema, &compute);
+    if (st == EN_OK && self->rank == 0)
+        snprintf(e.board->device, sizeof e.board->device, "%s",
+                 compute.device.ops->describe(compute.device.ctx));
+    if (st == EN_OK)
+        st = eni_model_evaluate_set(compute.model, e.flat, e.flat + e.schema.count, &e.set, &ignored);
+    eni_compute_close(&compute);
+    return eni_signals_exit_code(st, -1);
+}
+
+/* ---- before and after ---- */
+
+static en_status check_predict(const eni_config *c, const en_schema *schema)
+{
+    if (schema->loss == EN_OP_MSE)
+        return eni_fail(EN_EINVAL, "predict",
+                        "--model=%s names no class of a sample; `entrain eval` says how far off it is",
+                        c->model);
+    if (c->precision != ENI_PRECISION_FP32)
+        return eni_fail(
+            EN_EINVAL, "predict",
+            "--precision: probabilities are computed in fp32; leave it out, or use `entrain eval`");
+    return EN_OK;
+}
+
+/* A thread each unless --threads says more: what a process computes then does not depend on how many there are. */
+static void share_out(evaluation *e)
+{
+    const eni_config *c = e->config;
+    e->threads = c->threads > 0 ? (int)c->threads : 1;
+    int64_t n = eni_device_is_gpu(c->device) ? 1 : eni_host_info_cores() / e->threads;
+    if (c->processes > 0) n = c->processes;
+    if (n > ENI_PROCESSES_MAX) n = ENI_PROCESSES_MAX;
+    if ((uint64_t)n > e->nbatches) n = (int64_t)e->nbatches;
+    e->n = n < 1 ? 1 : (int)n;
+}
+
+static en_status open_all(evaluation *e)
 {
     const eni_config *c = e->config;
     eni_data_options options = {.name = c->data,
@@ -86,45 +206,83 @@ static en_status open_all(evaluation *e, const char *plugin_dir)
     en_data_shape shape;
     EN_TRY(eni_dataset_shape(&options, &shape));
     EN_TRY(eni_network_schema("--model", c->model, &shape, &e->schema));
+    if (wants_answers(e)) EN_TRY(check_predict(c, &e->schema));
     options.want = eni_data_want_of(&e->schema);
     EN_TRY(eni_dataset_open(&options, &e->dataset));
     e->flat = eni_alloc_array(e->schema.count + e->schema.nstate, sizeof(float));
     if (e->flat == NULL) return EN_ENOMEM;
     EN_TRY(eni_weights_load(c->init, &e->schema, e->flat, e->flat + e->schema.count));
-    const int threads = c->threads > 0 ? (int)c->threads : eni_host_info_cores();
-    return eni_compute_open(c, plugin_dir, threads, 0, 1, &e->schema, &e->compute);
+    const uint64_t count = e->dataset->split[ENI_TEST].count, batch = (uint64_t)c->eval_batch_size;
+    e->set = (eni_set){.count = count,
+                       .batch = batch < count ? batch : count,
+                       .fill = fill,
+                       .next = next_batch,
+                       .take = take_batch,
+                       .sample_bytes = e->dataset->sample_floats * sizeof(float),
+                       .target_bytes = eni_dataset_target_bytes(e->dataset)};
+    e->nbatches = (count + e->set.batch - 1) / e->set.batch;
+    share_out(e);
+    return EN_OK;
 }
 
-static en_status evaluate(evaluation *e)
+/* "INDEX LABEL CLASS PROBABILITY" */
+static void print_answers(const evaluation *e, const board *b)
 {
-    const eni_dataset *d = e->dataset;
-    eni_set set = {.count = d->split[ENI_TEST].count,
-                   .batch = (uint64_t)e->config->eval_batch_size,
-                   .fill = eni_dataset_fill_test,
-                   .sample_bytes = d->sample_floats * sizeof(float),
-                   .user = e->dataset,
-                   .target_bytes = eni_dataset_target_bytes(d)};
-    eni_set_score score;
-    int64_t begin = eni_now_ns();
-    EN_TRY(eni_model_evaluate_set(e->compute.model, e->flat, e->flat + e->schema.count, &set, &score));
-    double seconds = (double)(eni_now_ns() - begin) * 1e-9;
-    if (d->classes > 0)
-        printf("Test set: Average loss: %.4f, Accuracy: %" PRIu64 "/%" PRIu64 " (%.2f%%)\n", score.loss,
-               score.correct, score.count, score.accuracy * 100);
+    const answer *answers = answers_of(e, b);
+    const uint8_t *labels = e->dataset->split[ENI_TEST].target;
+    for (uint64_t i = 0; i < e->set.count; i++)
+        printf("%" PRIu64 " %d %" PRId64 " %.6f\n", i, labels[i], answers[i].class, answers[i].probability);
+}
+
+/* The result of eval, and beside that of predict. */
+static void print_score(const evaluation *e, const board *b, FILE *stream)
+{
+    double loss = 0, correct = 0;
+    for (uint64_t at = 0; at < e->nbatches; at++) {
+        const float *pair = pairs_of(b) + 2 * at;
+        const uint64_t left = e->set.count - at * e->set.batch, n = left < e->set.batch ? left : e->set.batch;
+        loss += (double)pair[0] * (double)n;
+        correct += (double)pair[1];
+    }
+    const double n = (double)e->set.count;
+    if (e->dataset->classes > 0)
+        fprintf(stream, "Test set: Average loss: %.4f, Accuracy: %.0f/%.0f (%.2f%%)\n", loss / n, correct, n,
+                correct / n * 100);
     else
-        printf("Test set: Average loss: %.6f\n", score.loss);
-    printf("Time elapsed: %.2f s, %.0f samples/s on %s\n", seconds, (double)score.count / seconds,
-           e->compute.device.ops->describe(e->compute.device.ctx));
+        fprintf(stream, "Test set: Average loss: %.6f\n", loss / n);
+}
+
+static en_status evaluate(const evaluation *e, int signal_fd)
+{
+    const size_t bytes = sizeof(board) + e->nbatches * 2 * sizeof(float) +
+                         (wants_answers(e) ? e->set.count * sizeof(answer) : 0);
+    const eni_processes processes = {.who = wants_answers(e) ? "predict" : "eval",
+                                     .n = e->n,
+                                     .shared_bytes = bytes,
+                                     .main = evaluate_some,
+                                     .user = (void *)(uintptr_t)e,
+                                     .deadline_ns = INT64_MAX,
+                                     .signal_fd = signal_fd};
+    void *shared;
+    const int64_t begin = eni_now_ns();
+    EN_TRY(eni_processes_run(&processes, &shared));
+    const double seconds = (double)(eni_now_ns() - begin) * 1e-9;
+    const board *b = shared;
+    if (wants_answers(e)) print_answers(e, b);
+    if (!wants_answers(e) || !e->config->quiet) print_score(e, b, wants_answers(e) ? stderr : stdout);
+    if (!e->config->quiet)
+        fprintf(stderr, "Time elapsed: %.2f s, %.0f samples/s, %d process%s on %s\n", seconds,
+                (double)e->set.count / seconds, e->n, e->n == 1 ? "" : "es", b->device);
+    eni_processes_release(shared, bytes);
     return EN_OK;
 }
 
 en_status eni_command_eval(const eni_command_context *context)
 {
-    evaluation e = {.config = context->config};
-    en_status st = open_all(&e, context->plugin_dir);
+    evaluation e = {.config = context->config, .plugin_dir = context->plugin_dir};
+    en_status st = open_all(&e);
     if (st == EN_EIO || st == EN_ENONFINITE || st == EN_ENOMEM) st = EN_EINVAL; /* a file, or the machine */
-    if (st == EN_OK) st = evaluate(&e);
-    eni_compute_close(&e.compute);
+    if (st == EN_OK) st = evaluate(&e, context->signal_fd);
     eni_free(e.flat);
     eni_dataset_close(e.dataset);
     en_schema_fini(&e.schema);

@@ -1,16 +1,9 @@
-/* microbenchmark.c - processes for a short measurement, and what is measured: collectives, copies, what a
- * micro-batch of a model takes and when its buckets leave. */
+/* microbenchmark.c - what is measured among processes: collectives, copies, what a micro-batch of a model takes
+ * and when its buckets leave. */
 #include "cli/microbenchmark.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "cli/compute.h"
@@ -27,106 +20,18 @@
 #include "runtime/net/tcp.h"
 #include "runtime/spec/buckets.h"
 
-/* In front of what the processes share. */
-typedef struct head {
-    _Atomic int lost;
-    _Atomic int met;
-} head;
-enum { HEAD_BYTES = 64 };
-_Static_assert(sizeof(head) <= HEAD_BYTES, "what is shared begins on a line");
-
-static head *head_of(void *shared)
+/* `main` in n processes that have some seconds for it. */
+static en_status measure_in(int n, size_t shared_bytes, void **shared_out,
+                            int (*main)(const eni_process *self), void *user, int seconds)
 {
-    return (head *)(void *)((char *)shared - HEAD_BYTES);
-}
-
-/* EN_OK while all of them live: eni_alive's status, with their shared memory. */
-static en_status eni_processes_alive(void *shared)
-{
-    return atomic_load_explicit(&head_of(shared)->lost, memory_order_relaxed) ? EN_EPEER : EN_OK;
-}
-
-int eni_processes_meet(const eni_process *self, int *times)
-{
-    head *h = head_of(self->shared);
-    const int all = ++*times * self->n;
-    const int64_t begin = eni_now_ns();
-    atomic_fetch_add(&h->met, 1);
-    while (atomic_load(&h->met) < all) { /* as sync.h: looks often at first, then leaves the core to others */
-        if (eni_processes_alive(self->shared) != EN_OK) return 1;
-        if (eni_now_ns() - begin < ENI_MILLI)
-            sched_yield();
-        else
-            eni_sleep_until(eni_now_ns() + 50 * ENI_MICRO);
-    }
-    return 0;
-}
-
-/* ---- processes ---- */
-
-static en_status await_all(const pid_t *pid, int n, void *shared, int64_t deadline_ns)
-{
-    int left = n;
-    en_status st = EN_OK;
-    char has_ended[ENI_PROCESSES_MAX] = {0};
-    while (left > 0) {
-        const int before = left;
-        for (int r = 0; r < n; r++) {
-            int status;
-            if (has_ended[r] || waitpid(pid[r], &status, WNOHANG) != pid[r]) continue;
-            has_ended[r] = 1;
-            left--;
-            if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
-            atomic_store(&head_of(shared)->lost, 1);
-            if (st == EN_OK) st = EN_EPEER;
-        }
-        if (left == before) poll(NULL, 0, 1);
-        if (st != EN_OK || eni_now_ns() <= deadline_ns) continue;
-        st = eni_fail(EN_ETIMEOUT, "microbenchmark", "a measurement among %d processes did not end in time",
-                      n);
-        for (int r = 0; r < n; r++)
-            if (!has_ended[r]) kill(pid[r], SIGKILL);
-    }
-    return st;
-}
-
-void eni_processes_release(void *shared, size_t shared_bytes)
-{
-    if (shared != NULL) munmap((char *)shared - HEAD_BYTES, HEAD_BYTES + shared_bytes);
-}
-
-en_status eni_processes_run(int n, size_t shared_bytes, void **shared_out,
-                            int (*main)(const eni_process *self), void *user, int64_t deadline_ns)
-{
-    pid_t pid[ENI_PROCESSES_MAX], parent = getpid();
-    char *base =
-        mmap(NULL, HEAD_BYTES + shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED) return EN_ENOMEM;
-    void *shared = base + HEAD_BYTES;
-    int started = 0;
-    fflush(NULL);
-    for (; started < n; started++) {
-        pid[started] = fork();
-        if (pid[started] < 0) break;
-        if (pid[started] > 0) continue;
-        const eni_process self = {n, started, shared, user};
-        sigset_t none;
-        sigemptyset(&none);
-        sigprocmask(SIG_SETMASK, &none, NULL);
-        if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(1);
-        _exit(main(&self));
-    }
-    const int error = errno;
-    if (started < n) atomic_store(&head_of(shared)->lost, 1);
-    en_status st = await_all(pid, started, shared, deadline_ns);
-    if (started < n)
-        st = eni_fail(EN_ENOMEM, "microbenchmark", "cannot start a process to measure with: %s",
-                      strerror(error));
-    if (st == EN_OK)
-        *shared_out = shared;
-    else
-        eni_processes_release(shared, shared_bytes);
-    return st;
+    const eni_processes processes = {.who = "microbenchmark",
+                                     .n = n,
+                                     .shared_bytes = shared_bytes,
+                                     .main = main,
+                                     .user = user,
+                                     .deadline_ns = eni_now_ns() + seconds * ENI_SECOND,
+                                     .signal_fd = -1};
+    return eni_processes_run(&processes, shared_out);
 }
 
 /* ---- all-reduce ---- */
@@ -223,7 +128,7 @@ en_status eni_measure_allreduce(int n, int algorithm, int transport, const uint6
     memset(g->pairs, -1, sizeof g->pairs);
     en_status st = open_group(g);
     const size_t room = (size_t)n * sizeof(eni_cost_curve);
-    if (st == EN_OK) st = eni_processes_run(n, room, &shared, group_main, g, eni_now_ns() + 60 * ENI_SECOND);
+    if (st == EN_OK) st = measure_in(n, room, &shared, group_main, g, 60);
     if (st == EN_OK) {
         slowest(g, shared, curve_out);
         eni_processes_release(shared, room);
@@ -273,7 +178,7 @@ static int copy_main(const eni_process *self)
 en_status eni_measure_copy(int n, uint64_t bytes, double *move_out, double *sum_out)
 {
     void *shared;
-    EN_TRY(eni_processes_run(n, sizeof(copies), &shared, copy_main, &bytes, eni_now_ns() + 20 * ENI_SECOND));
+    EN_TRY(measure_in(n, sizeof(copies), &shared, copy_main, &bytes, 20));
     const copies *figures = shared;
     *move_out = *sum_out = 0;
     for (int r = 0; r < n; r++) {
@@ -532,7 +437,7 @@ en_status eni_measure_compute(int n, const eni_config *config, const char *plugi
     order o = {config, plugin_dir, threads, budget_ns};
     void *shared;
     const size_t bytes = sizeof(compute_figures);
-    EN_TRY(eni_processes_run(n, bytes, &shared, compute_main, &o, eni_now_ns() + 60 * ENI_SECOND));
+    EN_TRY(measure_in(n, bytes, &shared, compute_main, &o, 60));
     const eni_measure_model *each = ((const compute_figures *)shared)->each;
     *model_out = each[0];
     model_out->compute = model_out->update = 0;

@@ -1,18 +1,16 @@
 /* microbenchmark.h - short measurements with processes of our own on this host, without a run: what
  * exchanges, copies and a model's computing take when n processes do it at once.
  *
- * Every function forks, waits with a deadline, kills who is late, and leaves nothing behind. The caller has
- * no threads. EN_ETIMEOUT, EN_EPEER (a process failed, and has said why), EN_ENOMEM. */
+ * Every function forks and waits with a deadline (processes.h, which says what they return). */
 #ifndef CLI_MICROBENCHMARK_H
 #define CLI_MICROBENCHMARK_H
 
 #include <stdbool.h>
 
+#include "cli/processes.h"
 #include "config/config.h"
 #include "runtime/collective/probe.h"
 #include "runtime/host/cost_model.h"
-
-enum { ENI_PROCESSES_MAX = 64 }; /* processes */
 
 /* All-reduces of the given sizes among n ranks (2 .. ENI_PROCESSES_MAX), by ENI_COLL_* over ENI_OVER_*:
  * medians of the slowest rank, some budget_ns a size. */
@@ -37,20 +35,5 @@ typedef struct eni_measure_model {
 } eni_measure_model;
 en_status eni_measure_compute(int n, const eni_config *config, const char *plugin_dir, int threads,
                               int64_t budget_ns, eni_measure_model *model_out);
-
-/* ---- what they run in, exposed for its test ---- */
-
-/* Runs `main` in n processes; `shared` is memory that all of them and the caller see. 0 is success. */
-typedef struct eni_process {
-    int n, rank;
-    void *shared;
-    void *user;
-} eni_process;
-en_status eni_processes_run(int n, size_t shared_bytes, void **shared_out,
-                            int (*main)(const eni_process *self), void *user, int64_t deadline_ns);
-void eni_processes_release(void *shared, size_t shared_bytes);
-
-/* Waits until all n processes have come here as often as this one. 0, or 1 when one of them is dead. */
-int eni_processes_meet(const eni_process *self, int *times);
 
 #endif

@@ -242,7 +242,7 @@ static en_status resolve_nodes(const eni_config *config)
 
 en_status eni_config_resolve(eni_config *config)
 {
-    if (config->program == ENI_EVAL && config->init == NULL)
+    if ((config->program == ENI_EVAL || config->program == ENI_PREDICT) && config->init == NULL)
         return eni_fail(EN_EINVAL, "config", "%s needs weights; give --init=FILE, as --save has written it",
                         eni_program_name(config->program));
     EN_TRY(resolve_defaults(config));

@@ -31,6 +31,7 @@ typedef enum eni_program {
     ENI_WORKER,     /* worker */
     ENI_PSD,        /* psd */
     ENI_EVAL,       /* entrain eval */
+    ENI_PREDICT,    /* entrain predict */
     ENI_CHECK,      /* entrain check */
     ENI_REPORT,     /* entrain report DIR */
     ENI_STRATEGIES, /* entrain strategies */
@@ -121,6 +122,7 @@ typedef struct eni_config {
 
     /* who takes part */
     int64_t workers;                /* that entrain starts */
+    int64_t processes;              /* of eval, predict; 0: one per core */
     int64_t rank, world_size;       /* -1: not given */
     int64_t local_rank, local_size; /* -1: not given, to be found out */
     char *host_id;

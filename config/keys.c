@@ -152,7 +152,7 @@ static const char *check_help(const char *text)
 #define C           ON(ENI_COMPARE)
 #define W           ON(ENI_WORKER)
 #define P           ON(ENI_PSD)
-#define E           ON(ENI_EVAL)
+#define E           (ON(ENI_EVAL) | ON(ENI_PREDICT))
 #define K           ON(ENI_CHECK)
 #define D           ON(ENI_DATA)
 #define A           ON(ENI_ADVISE)
@@ -306,8 +306,8 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "compute and transport"
-    INT("threads", NULL, threads, "0", 0, 4096, "N", TRAIN | E, 0, "cores / workers of this host",
-        "compute threads per worker"),
+    INT("threads", NULL, threads, "0", 0, 4096, "N", TRAIN | E, 0, "cores / workers of this host; eval, predict: 1",
+        "compute threads per worker or process"),
     TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I]", check_device, NULL, TRAIN | E | K, FIRST, NULL,
          "ref: plain loops, the same bits everywhere; cpu: oneDNN; cuda: a GPU, by the rank on its host"),
     CHOICE("precision", NULL, precision, "fp32", "fp32|bf16|fp16", TRAIN | E, MATCH, NULL,
@@ -336,6 +336,8 @@ const eni_key eni_keys[] = {
     INT("workers", "n nproc nproc-per-node", workers, "2", 1, 1024, "N", R | C | K | A | V | ON(ENI_GPUS), STUDY | FIRST,
         "2; 1 for the strategy solo",
         "workers; of run, compare and check: processes that are started on this host"),
+    INT("processes", "n", processes, "0", 1, 64, "N", E, FIRST, "one per core",
+        "processes that share the test set; what comes out does not depend on it"),
     INT("rank", NULL, rank, NULL, 0, 4095, "N", W, ENV | FIRST, "RANK",
         "the number of this worker among all"),
     INT("world-size", NULL, world_size, NULL, 1, 4096, "N", W | P, MATCH | ENV | FIRST, "WORLD_SIZE",
@@ -513,8 +515,11 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
                     "One worker of a run: computes gradients, keeps in step by a strategy.", 0, 0, ""},
     [ENI_PSD] = {"psd", "[FLAG ..]", "The parameter server: holds the weights in shards and steps them.", 0,
                  0, "strategy=ps-sync"},
-    [ENI_EVAL] = {"entrain eval", "--init=FILE [FLAG ..]", "Evaluates saved weights on the test set.", 0, 0,
-                  ""},
+    [ENI_EVAL] = {"entrain eval", "--init=FILE [-n N] [FLAG ..]",
+                  "Evaluates saved weights on the test set: loss and accuracy.", 0, 0, ""},
+    [ENI_PREDICT] = {"entrain predict", "--init=FILE [-n N] [FLAG ..]",
+                     "Names a class for each sample of the test set: a line INDEX LABEL CLASS PROBABILITY each.", 0,
+                     0, ""},
     [ENI_CHECK] = {"entrain check", "[FLAG ..]",
                    "Can the processes talk? One all-reduce and one push-pull with a known sum.", 0, 0, ""},
     [ENI_REPORT] = {"entrain report", "FOLDER [FLAG ..]", "Makes report.html from what runs have left.", 1, 1,

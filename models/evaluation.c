@@ -17,7 +17,7 @@ struct eni_evaluation {
     const en_schema *schema;
     eni_device device;
     eni_set set;
-    uint64_t target_at, pair_at, slot_bytes; /* in a slot: x, target, the two numbers of its batch */
+    uint64_t target_at, pair_at, outputs_at, slot_bytes; /* in a slot: x, target, the two numbers, outputs */
     int nslots;
     int is_registered;
     unsigned char *host;  /* (nslots) slots */
@@ -25,8 +25,8 @@ struct eni_evaluation {
     float *param;         /* device memory for the weights, then the state, or NULL */
     en_event *event;      /* behind the batch that is under way; NULL on host devices */
     int has_event;
-    const float *pending; /* its two numbers, or NULL: none is under way */
-    uint64_t pending_n;
+    unsigned char *pending; /* its slot, or NULL: none is under way */
+    uint64_t pending_first, pending_n;
 };
 
 /* ---- waiting ----------------------------------------------------------------------------------------- */
@@ -75,6 +75,7 @@ static en_status take_host(eni_evaluation *e)
     const en_device *ops = e->device.ops;
     const uint64_t align = ops->align;
     const eni_set *set = &e->set;
+    const uint64_t row = set->take != NULL ? (uint64_t)e->schema->outputs * sizeof(float) : 0;
     uint64_t x_bytes, target_bytes, total;
     if (__builtin_mul_overflow(set->batch, set->sample_bytes, &x_bytes) ||
         __builtin_mul_overflow(set->batch, set->target_bytes, &target_bytes) ||
@@ -84,7 +85,8 @@ static en_status take_host(eni_evaluation *e)
                         (unsigned long long)set->batch);
     e->target_at = eni_round_up(x_bytes, align);
     e->pair_at = e->target_at + eni_round_up(target_bytes, align);
-    e->slot_bytes = e->pair_at + align;
+    e->outputs_at = e->pair_at + align;
+    e->slot_bytes = e->outputs_at + eni_round_up(set->batch * row, align);
     total = (uint64_t)e->nslots * e->slot_bytes;
     e->host = eni_alloc_pages(total);
     if (e->host == NULL) return EN_ENOMEM;
@@ -159,7 +161,7 @@ static en_status bring(eni_evaluation *e, float *to, const float *from, uint64_t
 }
 
 static en_status enqueue(eni_evaluation *e, const float *param, const float *state, unsigned char *slot,
-                         uint64_t n)
+                         uint64_t first, uint64_t n)
 {
     const en_device *ops = e->device.ops;
     en_ctx *ctx = e->device.ctx;
@@ -173,8 +175,10 @@ static en_status enqueue(eni_evaluation *e, const float *param, const float *sta
         .n = (int64_t)n, .x = (const float *)(void *)e->batch, .target = e->batch + e->target_at};
     EN_TRY(eni_model_forward_only(e->model, param, state, &batch));
     EN_TRY(en_model_fetch(e->model, pair));
+    if (e->set.take != NULL) EN_TRY(eni_model_outputs(e->model, (float *)(void *)(slot + e->outputs_at)));
     EN_TRY(set_event(e));
-    e->pending = pair;
+    e->pending = slot;
+    e->pending_first = first;
     e->pending_n = n;
     return EN_OK;
 }
@@ -183,24 +187,33 @@ static en_status enqueue(eni_evaluation *e, const float *param, const float *sta
 static en_status collect(eni_evaluation *e, eni_set_score *sum)
 {
     if (e->pending == NULL) return EN_OK;
+    const float *pair = (const float *)(const void *)(e->pending + e->pair_at);
     EN_TRY(await(e, 1));
-    sum->loss += (double)e->pending[0] * (double)e->pending_n;
-    sum->correct += (uint64_t)e->pending[1];
+    sum->loss += (double)pair[0] * (double)e->pending_n;
+    sum->correct += (uint64_t)pair[1];
+    if (e->set.take != NULL)
+        e->set.take(e->set.user, e->pending_first, e->pending_n, pair,
+                    (const float *)(const void *)(e->pending + e->outputs_at));
     e->pending = NULL;
     return EN_OK;
+}
+
+static uint64_t first_of_next(const eni_set *set, uint64_t *at)
+{
+    return (set->next != NULL ? set->next(set->user) : (*at)++) * set->batch;
 }
 
 static en_status evaluate_all(eni_evaluation *e, const float *param, const float *state, eni_set_score *sum)
 {
     const eni_set *set = &e->set;
     int turn = 0;
-    for (uint64_t first = 0; first < set->count; first += set->batch) {
+    for (uint64_t at = 0, first; (first = first_of_next(set, &at)) < set->count;) {
         const uint64_t n = set->count - first < set->batch ? set->count - first : set->batch;
         unsigned char *slot = e->host + (uint64_t)turn * e->slot_bytes;
         EN_TRY(ask_alive(set));
         set->fill(set->user, first, n, (float *)(void *)slot, slot + e->target_at);
         EN_TRY(collect(e, sum));
-        EN_TRY(enqueue(e, param, state, slot, n));
+        EN_TRY(enqueue(e, param, state, slot, first, n));
         turn = (turn + 1) % e->nslots;
     }
     return collect(e, sum);

@@ -24,6 +24,12 @@ typedef struct eni_set {
     uint64_t target_bytes; /* of one sample's target */
     eni_set_fill fill;
     void *user;
+    /* Which batch comes next, where several processes share a set: a number, and at the last one or above none
+     * does. NULL: one after the other. */
+    uint64_t (*next)(void *user);
+    /* After each batch: its first sample, how many, mean loss and hits, and what the network said of each sample
+     * (n, outputs): logits or log-probabilities. NULL: nobody asks. */
+    void (*take)(void *user, uint64_t first, uint64_t n, const float pair[2], const float *outputs);
     en_status (*alive)(void *user); /* asked before every batch and while a GPU is waited for; what is not
                                        EN_OK ends it. NULL: go on, for a minute a batch */
     void *alive_user;
@@ -63,6 +69,10 @@ en_status eni_model_evaluate_set(en_model *model, const float *param, const floa
 /* Enqueues forward and loss of one batch in a size of its own for evaluation. The result: en_model_fetch. */
 en_status eni_model_forward_only(en_model *model, const float *param, const float *state,
                                  const en_batch *batch);
+
+/* Enqueues the copy of what the loss of the last forward read, (n, outputs), to the host: as en_model_fetch. For a
+ * model of float32. */
+en_status eni_model_outputs(en_model *model, float *outputs);
 
 /* Its schema, and where it runs; both borrowed. */
 const en_schema *eni_model_device(const en_model *model, eni_device *device_out);

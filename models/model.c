@@ -236,13 +236,29 @@ en_status en_model_backward(en_model *model, const float *param, float *grad, en
 
 /* ---- results ----------------------------------------------------------------------------------------- */
 
-en_status en_model_fetch(en_model *model, float pair[2])
+/* The loss of the last forward. */
+static en_status last_node(const en_model *model, const eni_step_node **node_out)
 {
-    const eni_prepared *size = model->last;
-    if (size == NULL)
+    if (model->last == NULL)
         return eni_fail(EN_EBUG, "model", "%s: a result without a forward before it",
                         model->schema->network->name);
-    return model->device->copy(model->ctx, pair, size->nodes[size->nnodes - 1].y, 2 * sizeof *pair,
+    *node_out = &model->last->nodes[model->last->nnodes - 1];
+    return EN_OK;
+}
+
+en_status en_model_fetch(en_model *model, float pair[2])
+{
+    const eni_step_node *loss;
+    EN_TRY(last_node(model, &loss));
+    return model->device->copy(model->ctx, pair, loss->y, 2 * sizeof *pair, EN_COPY_OUT);
+}
+
+en_status eni_model_outputs(en_model *model, float *outputs)
+{
+    const eni_step_node *loss;
+    EN_TRY(last_node(model, &loss));
+    const uint64_t bytes = (uint64_t)(model->batch.n * model->schema->outputs) * sizeof *outputs;
+    return model->device->copy(model->ctx, outputs, loss->x != NULL ? loss->x : model->batch.x, bytes,
                                EN_COPY_OUT);
 }
 

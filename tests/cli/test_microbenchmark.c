@@ -35,11 +35,22 @@ static int meets(const eni_process *self)
     return 0;
 }
 
+static en_status run(int n, void **shared_out, int (*main)(const eni_process *self), int64_t left_ns)
+{
+    const eni_processes asked = {.who = "test",
+                                 .n = n,
+                                 .shared_bytes = 64,
+                                 .main = main,
+                                 .deadline_ns = eni_now_ns() + left_ns,
+                                 .signal_fd = -1};
+    return eni_processes_run(&asked, shared_out);
+}
+
 static void test_processes(void **state)
 {
     void *shared;
     (void)state;
-    assert_int_equal(eni_processes_run(3, 64, &shared, meets, NULL, eni_now_ns() + 20 * ENI_SECOND), EN_OK);
+    assert_int_equal(run(3, &shared, meets, 20 * ENI_SECOND), EN_OK);
     for (int r = 0; r < 3; r++)
         assert_int_equal(((int *)shared)[r], 3);
     eni_processes_release(shared, 64);
@@ -66,10 +77,8 @@ static void test_failures(void **state)
     void *shared = NULL;
     (void)state;
     eni_log_set_sink(hush, NULL);
-    assert_int_equal(eni_processes_run(3, 64, &shared, one_fails, NULL, eni_now_ns() + 20 * ENI_SECOND),
-                     EN_EPEER);
-    assert_int_equal(eni_processes_run(2, 64, &shared, one_hangs, NULL, eni_now_ns() + ENI_SECOND / 5),
-                     EN_ETIMEOUT);
+    assert_int_equal(run(3, &shared, one_fails, 20 * ENI_SECOND), EN_EPEER);
+    assert_int_equal(run(2, &shared, one_hangs, ENI_SECOND / 5), EN_ETIMEOUT);
     eni_log_set_sink(NULL, NULL);
     assert_null(shared);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nobody is left */

@@ -40,6 +40,7 @@ FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_
 OURS = ("make cc bench tests tools build entrain psd worker torchrun mpirun srun scp git cmake cd for python3 sudo "
         "examples").split()
 CUTS = {"run": "--data-dir={set}", "compare": "--data-dir={set}", "eval": "--data-dir={set}",
+        "predict": "--data-dir={set}",
         "scale": "--data-dir={set} --steps=4 --repeats=1", "advise": "--data-dir={set} --repeats=1 --no-validate",
         "worker": "--data-dir={set}"}
 
@@ -96,7 +97,7 @@ def script(lines, small, port):
         line = re.sub(r"((?:build/)?(?:entrain )?psd)(?= )(?!.*--(listen|leader))",
                       rf"\1 --listen=tcp://127.0.0.1:{port}", line).replace(":5555", f":{port}")
         line = re.sub(r"(\./kv_mean \d)", rf"\1 tcp://127.0.0.1:{port}", line)
-        line = re.sub(r"\b(entrain |build/)(run|compare|eval|scale|advise|worker)\b|\bentrain (?=run)",
+        line = re.sub(r"\b(entrain |build/)(run|compare|eval|predict|scale|advise|worker)\b|\bentrain (?=run)",
                       lambda m: m[0] + " " + CUTS[m[2]].format(set=small), line)
         if re.match(r"(build/|entrain )(psd|worker) ", line) and " & " not in line:
             line += " &"
@@ -179,7 +180,7 @@ def run_page(page, source, build, top, seen):
 
 def flags_of_help(build):
     text = ""
-    for words in [[c] for c in "run compare check advise scale report eval strategies models data gpus ps stop sim psd "
+    for words in [[c] for c in "run compare check advise scale report eval predict strategies models data gpus ps stop sim psd "
                   "worker".split()]:
         for help_flag in ("--help=all", "--help"):
             done = subprocess.run([build / "entrain", *words, help_flag], capture_output=True, text=True)

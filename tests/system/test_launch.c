@@ -1,6 +1,10 @@
 /* test_launch.c - the ways to start a run end with the same bytes: entrain run, psd's line pasted into other
  * terminals, workers by hand, torchrun's variables, a file in place of flags. And the small sub-commands. */
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/system/run.h"
@@ -240,6 +244,102 @@ static void test_save_and_init(void **state)
     json_decref(second);
 }
 
+/* What `entrain predict` says of the samples, read back; how many are hit. */
+typedef struct prediction {
+    int64_t index;
+    int label, class;
+    double probability;
+} prediction;
+
+static int read_predictions(const char *text, int64_t n, prediction *first_out)
+{
+    prediction p;
+    int hits = 0, used;
+    for (int64_t i = 0; i < n; i++, text += used) {
+        if (sscanf(text, "%" SCNd64 " %d %d %lf%n", &p.index, &p.label, &p.class, &p.probability, &used) !=
+                4 ||
+            text[used++] != '\n')
+            fail_msg("line %lld is no prediction: %.40s", (long long)i, text);
+        assert_true(p.index == i && p.class >= 0 && p.class < 10 && p.label >= 0 && p.label < 10);
+        assert_true(p.probability >= 0.1 && p.probability <= 1);
+        hits += p.class == p.label;
+        if (i == 0) *first_out = p;
+    }
+    assert_string_equal(text, "");
+    return hits;
+}
+
+#define SAVED "--init=%s --model=mlp --data=synthetic --limit-test-samples=103 --eval-batch-size=8"
+
+/* The test set over several processes: a ragged last batch, and more processes than cores. */
+static void test_predict(void **state)
+{
+    static const char *const devices[] = {"ref", "cpu"};
+    char saved[128], expected[80], *lines = NULL;
+    process p;
+    (void)state;
+    snprintf(saved, sizeof saved, "%s/early.safetensors", system_folder()); /* so that some are wrong */
+    json_decref(
+        train(60, "-n 2 --strategy=ring --device=ref --model=mlp " MADE_UP " --steps=2 --save=%s", saved));
+    for (int d = 0; d < 2; d++) {
+        prediction first = {0};
+        if (!has_device(devices[d])) continue;
+        for (int n = 1; n <= 3; n++) {
+            process_start(&p, "entrain", NULL, "predict --device=%s -n %d " SAVED, devices[d], n, saved);
+            expect_end(&p, 0);
+            if (n == 1) lines = strdup(process_out(&p));
+            assert_string_equal(process_out(&p), lines);
+            assert_int_equal(process_says(&p, "Time elapsed", n == 1 ? "1 process on" : "processes on"), 1);
+        }
+        const int hits = read_predictions(lines, 103, &first);
+        assert_true(hits > 0 && hits < 103);
+        snprintf(expected, sizeof expected, "Accuracy: %d/103", hits);
+        for (int n = 1; n <= 3; n++) {
+            process_start(&p, "entrain", NULL, "eval --device=%s -n %d " SAVED, devices[d], n, saved);
+            expect_end(&p, 0);
+            if (strstr(process_out(&p), expected) == NULL)
+                fail_msg("eval: not \"%s\":\n%s", expected, process_out(&p));
+        }
+        /* the loss of one sample is what its label's probability is, by another way */
+        double loss;
+        process_start(&p, "entrain", NULL,
+                      "eval --device=%s --limit-test-samples=1 --init=%s --model=mlp --data=synthetic",
+                      devices[d], saved);
+        expect_end(&p, 0);
+        assert_int_equal(sscanf(process_out(&p), "Test set: Average loss: %lf", &loss), 1);
+        if (first.class == first.label) assert_true(fabs(exp(-loss) - first.probability) < 1e-4);
+        free(lines);
+    }
+    promise("entrain predict: the same bytes with 1, 2 and 3 processes, and eval's hits (%s)", expected);
+}
+
+/* Long enough to be met in it: seconds on a core. */
+#define LONG "predict --init=%s -n 3 --model=mlp --data=synthetic --device=ref --limit-test-samples=40000"
+
+static void test_predict_dies(void **state)
+{
+    char saved[128];
+    process p;
+    (void)state;
+    snprintf(saved, sizeof saved, "%s/saved.safetensors", system_folder());
+    for (int way = 0; way < 3; way++) {
+        process_start(&p, "entrain", NULL, LONG, saved);
+        pid_t child;
+        while ((child = process_child(p.pid, "predict")) == 0) {
+        }
+        if (way == 0)
+            kill(child, SIGKILL);
+        else
+            process_kill(&p, way == 1 ? SIGINT : SIGKILL);
+        assert_int_equal(process_wait(&p, GUARD), way == 0 ? 1 : way == 1 ? 130 : 128 + SIGKILL);
+        assert_string_equal(process_out(&p), "");
+        assert_int_equal(process_says(&p, "", ""), way == 0);
+        if (way == 0) assert_int_equal(process_says(&p, " E ", "signal 9"), 1);
+        process_nobody_left(GUARD);
+    }
+    promise("entrain predict: a process that is killed, Ctrl-C and a kill: nothing printed, nobody left");
+}
+
 static void test_config_file(void **state)
 {
     char path[128], fed_back[256];
@@ -268,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_pasted_line),   cmocka_unit_test(test_workers_by_hand),
         cmocka_unit_test(test_one_reading),   cmocka_unit_test(test_torchrun),
         cmocka_unit_test(test_check),         cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_save_and_init), cmocka_unit_test(test_config_file)};
+        cmocka_unit_test(test_save_and_init), cmocka_unit_test(test_predict),
+        cmocka_unit_test(test_predict_dies),  cmocka_unit_test(test_config_file)};
     return system_main(tests);
 }
