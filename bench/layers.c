@@ -38,6 +38,7 @@ typedef struct options {
     const char *model, *device, *ops[MAX_OPS]; /* operations by themselves, in place of the model */
     int nops, batch, threads, rounds, peak_side, is_json, has_tf32;
     uint32_t dtype;
+    en_data_shape data; /* of a network that takes any size */
 } options;
 
 /* One layer planned, with memory of its own. */
@@ -64,7 +65,8 @@ typedef struct bench {
 
 static const char usage[] =
     "usage: bench_layers [options]\n"
-    "      --model=NAME      of `entrain models` [convnet]\n"
+    "      --model=NAME      of `entrain models`, with its options [convnet]\n"
+    "      --input=HxWxC     what a network that takes any size is given [32x32x3]\n"
     "      --op=KIND:HxWxC   instead of a model, as often as you like: batchnorm (with relu), "
     "add\n"
     "                        (with relu), relu, maxpool (3 x 3, stride 2, padding 1), avgpool "
@@ -79,6 +81,7 @@ static const char usage[] =
 
 static const struct option long_options[] = {
     {"model", required_argument, NULL, 'M'},
+    {"input", required_argument, NULL, 'I'},
     {"device", required_argument, NULL, 'D'},
     {"batch", required_argument, NULL, 'B'},
     {"threads", required_argument, NULL, 'T'},
@@ -112,9 +115,18 @@ static int parse_precision(const char *text, options *o)
     return 0;
 }
 
+static int parse_input(const char *text, en_data_shape *data)
+{
+    long long h, w, c;
+    if (sscanf(text, "%lldx%lldx%lld", &h, &w, &c) != 3) return 0;
+    *data = (en_data_shape){.height = h, .width = w, .channels = c, .classes = 10};
+    return 1;
+}
+
 static int parse_option(int c, options *o)
 {
     switch (c) {
+    case 'I': return parse_input(optarg, &o->data);
     case 'p': return parse_precision(optarg, o);
     case 'P': return parse_count(optarg, 65536, &o->peak_side);
     case 'M': o->model = optarg; return 1;
@@ -133,6 +145,7 @@ static int parse_options(int argc, char **argv, options *o)
 {
     *o = (options){
         .model = "convnet", .device = "auto", .batch = 64, .threads = 1, .rounds = 30, .dtype = EN_F32};
+    parse_input("32x32x3", &o->data);
     for (int c; (c = getopt_long(argc, argv, "n:h", long_options, NULL)) != -1;) {
         if (c == 'h') {
             fputs(usage, stdout);
@@ -299,9 +312,9 @@ static void print_pass(const bench *b, const char *layer, const char *pass, cons
                "\"gflops\": %.1f, \"share\": %.1f, \"gb_s\": %.1f, \"moved\": %.1f}\n",
                layer, pass, pass, how, us, rate, share, bytes / us * 1e-3, moved);
     else if (flops > 0)
-        printf("%-14s %-17s %9.1f %9.1f %6.0f %%  %s\n", layer, pass, us, rate, share, how);
+        printf("%-21s %-17s %9.1f %9.1f %6.0f %%  %s\n", layer, pass, us, rate, share, how);
     else
-        printf("%-14s %-17s %9.1f %9s %8s  %s\n", layer, pass, us, "", "", how);
+        printf("%-21s %-17s %9.1f %9s %8s  %s\n", layer, pass, us, "", "", how);
 }
 
 static en_status bench_one(bench *b, const char *name, bench_layer *l)
@@ -415,10 +428,10 @@ static en_status bench_all(bench *b)
                           .x = {side, 1, 1, side},
                           .channels = side};
     const bool has_model = b->options.nops == 0;
-    if (has_model) EN_TRY(eni_network_schema("--model", b->options.model, NULL, &schema));
+    if (has_model) EN_TRY(eni_network_schema("--model", b->options.model, &b->options.data, &schema));
     en_status st = measure(b, "peak", &square, take_peak);
     if (!b->options.is_json)
-        printf("%s, batch %d, %s; peak %.1f GFLOP/s\n\n%-14s %-17s %9s %9s %8s  %s\n",
+        printf("%s, batch %d, %s; peak %.1f GFLOP/s\n\n%-21s %-17s %9s %9s %8s  %s\n",
                has_model ? b->options.model : "operations", b->options.batch,
                b->device.ops->describe(b->device.ctx), b->peak * 1e-9, "layer", "pass", "us", "GFLOP/s",
                "of peak", "how");
