@@ -1,5 +1,5 @@
 /* conv.c - convolution: oneDNN's three passes. Weights travel to the order that oneDNN picked, and back.
- * Where its backward passes would waste much, those of columns.c run. */
+ * Where its backward passes would waste much, those of columns.c run. Most of 3 x 3 go to winograd.c instead. */
 #include "core/try.h"
 #include "ops/cpu/cpu.h"
 

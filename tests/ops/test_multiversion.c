@@ -1,5 +1,5 @@
-/* test_multiversion.c - the machine versions of mean.c, optimizer.c, ref/conv.c and of the cpu device's batchnorm.c
- * and pool.c (multiversion.h) give the bits of the plain version. The plain_ functions are the same sources, compiled without versions and without
+/* test_multiversion.c - the machine versions of mean.c, optimizer.c, ref/conv.c and of the cpu device's batchnorm.c,
+ * pool.c and winograd.c (multiversion.h) give the bits of the plain version. The plain_ functions are the same sources, compiled without versions and without
  * vectors; see CMakeLists.txt. On a machine without AVX both sides are plain, and the test says so. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 
 #ifdef EN_HAVE_ONEDNN
 #include "ops/cpu/cpu.h"
-extern const eni_cpu_kernel plain_cpu_batchnorm, plain_cpu_pool;
+extern const eni_cpu_kernel plain_cpu_batchnorm, plain_cpu_pool, plain_cpu_winograd;
 #endif
 
 void plain_mean(float *dst, const float *const *src, const float *scale, int n, float inv, uint64_t count);
@@ -132,17 +132,24 @@ static void ref_convolution(void **state)
 
 #ifdef EN_HAVE_ONEDNN
 
-/* What the plain kernels call: all of it on this thread. */
-void eni_cpu_split(const en_plan *plan, const en_args *args, int64_t count, int64_t grain,
-                   eni_cpu_part_fn part)
+/* What run_plan.c calls for a primitive: there are none here. */
+en_status eni_dnnl_check(dnnl_status_t status, const char *what)
 {
-    (void)grain;
-    part(plan, args, 0, count);
+    (void)what;
+    return status == dnnl_success ? EN_OK : EN_EBUG;
+}
+
+static const eni_cpu_kernel *plain_of(const en_op *op, const trial *t)
+{
+    if (op->kind == EN_OP_BATCHNORM) return &plain_cpu_batchnorm;
+    if (op->kind == EN_OP_MAXPOOL || op->kind == EN_OP_RELU_MAXPOOL) return &plain_cpu_pool;
+    return strncmp(t->info.forward, "winograd:", 9) == 0 ? &plain_cpu_winograd : NULL;
 }
 
 static void run_plain(const eni_cpu_kernel *kernel, trial *t)
 {
-    en_plan plan = {.op = t->op, .y = t->y_extent};
+    en_ctx ctx = {.threads = 1};
+    en_plan plan = {.op = t->op, .y = t->y_extent, .ctx = &ctx};
     const en_args args = trial_args(t);
     assert_int_equal(kernel->prepare(&plan), EN_OK);
     assert_int_equal(plan.info.saved_bytes, t->info.saved_bytes);
@@ -160,14 +167,16 @@ static void cpu_device(void **state)
     int count;
     const en_op *ops = trial_ops(&count);
     for (int i = 0; i < count; i++) {
-        const uint32_t kind = ops[i].kind;
-        const int pools = kind == EN_OP_MAXPOOL || kind == EN_OP_RELU_MAXPOOL;
-        if ((!pools && kind != EN_OP_BATCHNORM) || ops[i].flags & EN_OP_NO_DX) continue;
         trial a, b;
+        if (ops[i].flags & EN_OP_NO_DX) continue;
         trial_init(&a, &cpu, &ops[i], 1);
         trial_init(&b, &cpu, &ops[i], 1);
+        const eni_cpu_kernel *plain = plain_of(&ops[i], &a);
         trial_run(&a);
-        run_plain(pools ? &plain_cpu_pool : &plain_cpu_batchnorm, &b);
+        if (plain == NULL)
+            trial_run(&b);
+        else
+            run_plain(plain, &b);
         assert_memory_equal(a.y, b.y, (size_t)a.ny * sizeof(float));
         assert_memory_equal(a.dy, b.dy, (size_t)a.ny * sizeof(float));
         assert_memory_equal(a.dx, b.dx, (size_t)a.nx * sizeof(float));

@@ -280,6 +280,11 @@ const en_op *trial_ops(int *count_out)
     ops[n++] = conv_op((en_extent){5, 8, 8, 8}, 16, 1, 2, 0, 0);
     ops[n++] = conv_op((en_extent){5, 7, 7, 8}, 8, 3, 1, 1, 0);
     ops[n++] = conv_op((en_extent){2, 32, 32, 3}, 8, 7, 2, 3, 0);
+    ops[n++] = conv_op((en_extent){6, 16, 16, 16}, 24, 3, 1, 1, 0); /* by Winograd, on the cpu */
+    ops[n++] = conv_op((en_extent){9, 9, 7, 32}, 16, 3, 1, 1, bias | relu);
+    ops[n++] = conv_op((en_extent){7, 8, 9, 48}, 40, 3, 1, 0, bias);
+    ops[n++] = conv_op((en_extent){11, 5, 4, 16}, 16, 3, 1, 2, relu | EN_OP_NO_DX);
+    ops[n++] = conv_op((en_extent){33, 4, 4, 128}, 256, 3, 1, 1, 0);
     ops[n++] = conv_op((en_extent){3, 1, 1, 64}, 64, 3, 1, 1, 0); /* of 7x7 stems: the last images are 1x1 */
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t fused = (i & 1 ? relu : 0) | (i & 2 ? sum : 0);

@@ -1,0 +1,470 @@
+/* winograd.c - 3 x 3 convolutions of stride 1 by Winograd's minimal filtering F(2 x 2, 3 x 3) (Lavin and Gray,
+ * CVPR'16, sections 3 and 4): 16 multiplications for four outputs where the plain sum takes 36.
+ *
+ * The map that a pass writes is cut in tiles of 2 x 2 pixels; each needs 4 x 4 pixels of the map that is read,
+ *
+ *     y = A' [ (G w G') * (B' x B) ] A          * element by element, summed over the channels
+ *
+ * so for each of the 16 places of a tile there is one product of matrices, of all tiles at once:
+ *
+ *     forward           M (T, O) = V (T, C)  U (C, O)      V = B' x B,  U = G w G',  y = A' M A
+ *     backward data     the same of dy, with the weights turned by half a turn and C and O exchanged
+ *     backward weights  U (O, C) += W (T, O)'  V (T, C)    W = A dy A',  dw = G' U G
+ *
+ * The tiles of a few rows at a time, so that V and M stay in the cache; the weights' sum goes over these chunks
+ * in order, and their size does not depend on the number of threads: so the bits do not. Sums and halves only:
+ * the error is that of the plain sum (the same paper, table 4), which cannot be said of larger tiles. */
+#include <string.h>
+
+#include <omp.h>
+
+#include "core/memory.h"
+#include "core/try.h"
+#include "ops/cpu/cpu.h"
+#include "ops/multiversion.h"
+
+enum {
+    PLACES = 16, /* of a tile, in each of which there is a product */
+    LANES = 8,   /* channels that the loops below take at a time */
+    GAP = 16,    /* floats behind a row of a matrix: rows of a power of two would share cache sets */
+    CHUNK_BYTES = 1 << 20, /* of V and M together, per thread */
+    MIN_TILES = 64,        /* of a chunk: U is read once a chunk */
+    MIN_CHANNELS = 16,
+};
+
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+/* The tiles of a pass, and what it reads. */
+typedef struct grid {
+    en_extent from, to;    /* in the weights' pass: x and y */
+    int64_t pad;           /* of what it reads */
+    int64_t high, wide;    /* tiles of a map */
+    int64_t rows, at_once; /* rows of tiles, of all maps; of a chunk */
+} grid;
+
+static int64_t parts(int64_t count, int64_t each)
+{
+    return (count + each - 1) / each;
+}
+
+static grid grid_of(const en_plan *plan, int which)
+{
+    const int is_data = which == ENI_BACKWARD_DATA;
+    grid g = {.from = is_data ? plan->y : plan->op.x,
+              .to = is_data ? plan->op.x : plan->y,
+              .pad = is_data ? 2 - plan->op.pad_h : plan->op.pad_h};
+    g.high = parts(g.to.h, 2);
+    g.wide = parts(g.to.w, 2);
+    g.rows = g.to.n * g.high;
+    const int64_t tile_bytes = PLACES * (g.from.c + g.to.c) * (int64_t)sizeof(float);
+    const int64_t fit = CHUNK_BYTES / tile_bytes, most = parts(fit > MIN_TILES ? fit : MIN_TILES, g.wide);
+    g.at_once = parts(g.rows, parts(g.rows, most));
+    return g;
+}
+
+int eni_cpu_winograd_fit(const en_op *op)
+{
+    const en_extent y = eni_ref_output(op);
+    return op->kernel_h == 3 && op->kernel_w == 3 && op->stride_h == 1 && op->stride_w == 1 &&
+           op->pad_h == op->pad_w && op->pad_h <= 2 && op->x.c % LANES == 0 && op->channels % LANES == 0 &&
+           op->x.c >= MIN_CHANNELS && op->channels >= MIN_CHANNELS && y.h > 2 && y.w > 2 &&
+           y.n * parts(y.h, 2) * parts(y.w, 2) >= MIN_TILES;
+}
+
+/* ---- the workspace: a row of zeros and one that nobody reads, U, and of each thread V and M --------------- */
+
+static int64_t stride(int64_t channels)
+{
+    return channels + GAP;
+}
+
+static int64_t edge_floats(const en_plan *plan)
+{
+    return plan->op.x.c > plan->op.channels ? plan->op.x.c : plan->op.channels;
+}
+
+static int64_t weights_floats(const en_plan *plan)
+{
+    const int64_t c = plan->op.x.c, o = plan->op.channels;
+    return PLACES * (c > o ? c * stride(o) : o * stride(c));
+}
+
+static int64_t chunk_floats(const grid *g, int64_t channels)
+{
+    return PLACES * g->at_once * g->wide * stride(channels);
+}
+
+static uint64_t workspace_bytes(const en_plan *plan, int which)
+{
+    const grid g = grid_of(plan, which);
+    const int64_t each = chunk_floats(&g, g.from.c) + chunk_floats(&g, g.to.c);
+    const int64_t threads = which == ENI_BACKWARD_WEIGHTS ? 1 : plan->ctx->threads;
+    return (uint64_t)(2 * edge_floats(plan) + weights_floats(plan) + threads * each) * sizeof(float);
+}
+
+static float *zeros_of(const en_args *args)
+{
+    return args->workspace;
+}
+
+static float *unread_of(const en_plan *plan, const en_args *args)
+{
+    return zeros_of(args) + edge_floats(plan);
+}
+
+static float *weights_of(const en_plan *plan, const en_args *args)
+{
+    return unread_of(plan, args) + edge_floats(plan);
+}
+
+/* V of a thread; what it makes of it, or takes beside it, lies behind. */
+static float *chunk_of(const en_plan *plan, const grid *g, const en_args *args, int thread)
+{
+    const int64_t each = chunk_floats(g, g->from.c) + chunk_floats(g, g->to.c);
+    return weights_of(plan, args) + weights_floats(plan) + thread * each;
+}
+
+/* ---- tiles: (4, 4) pixels to 16 places and back, each of `channels` floats -------------------------------- */
+
+/* B' x B */
+ENI_MULTIVERSION static void spread_source(float *v, int64_t place, const float *const *at, int64_t channels)
+{
+    for (int64_t c = 0; c < channels; c += LANES) {
+        lanes t[4][4];
+        for (int j = 0; j < 4; j++) {
+            const lanes d0 = *(const lanes *)(at[j] + c), d1 = *(const lanes *)(at[4 + j] + c);
+            const lanes d2 = *(const lanes *)(at[8 + j] + c), d3 = *(const lanes *)(at[12 + j] + c);
+            t[0][j] = d0 - d2;
+            t[1][j] = d1 + d2;
+            t[2][j] = d2 - d1;
+            t[3][j] = d1 - d3;
+        }
+        for (int i = 0; i < 4; i++) {
+            float *to = v + 4 * i * place + c;
+            *(lanes *)to = t[i][0] - t[i][2];
+            *(lanes *)(to + place) = t[i][1] + t[i][2];
+            *(lanes *)(to + 2 * place) = t[i][2] - t[i][1];
+            *(lanes *)(to + 3 * place) = t[i][1] - t[i][3];
+        }
+    }
+}
+
+/* A dy A' */
+ENI_MULTIVERSION static void spread_target(float *v, int64_t place, const float *const *at, int64_t channels)
+{
+    for (int64_t c = 0; c < channels; c += LANES) {
+        lanes t[4][2];
+        for (int j = 0; j < 2; j++) {
+            const lanes d0 = *(const lanes *)(at[j] + c), d1 = *(const lanes *)(at[2 + j] + c);
+            t[0][j] = d0;
+            t[1][j] = d0 + d1;
+            t[2][j] = d0 - d1;
+            t[3][j] = -d1;
+        }
+        for (int i = 0; i < 4; i++) {
+            float *to = v + 4 * i * place + c;
+            *(lanes *)to = t[i][0];
+            *(lanes *)(to + place) = t[i][0] + t[i][1];
+            *(lanes *)(to + 2 * place) = t[i][0] - t[i][1];
+            *(lanes *)(to + 3 * place) = -t[i][1];
+        }
+    }
+}
+
+/* A' M A, and the bias */
+ENI_MULTIVERSION static void gather_target(float *const *at, const float *m, int64_t place, const float *bias,
+                                           int64_t channels)
+{
+    for (int64_t c = 0; c < channels; c += LANES) {
+        lanes t[2][4];
+        for (int j = 0; j < 4; j++) {
+            const float *from = m + j * place + c;
+            const lanes m0 = *(const lanes *)from, m1 = *(const lanes *)(from + 4 * place);
+            const lanes m2 = *(const lanes *)(from + 8 * place), m3 = *(const lanes *)(from + 12 * place);
+            t[0][j] = m0 + m1 + m2;
+            t[1][j] = m1 - m2 - m3;
+        }
+        const lanes b = *(const lanes *)(bias + c);
+        for (int i = 0; i < 2; i++) {
+            *(lanes *)(at[2 * i] + c) = t[i][0] + t[i][1] + t[i][2] + b;
+            *(lanes *)(at[2 * i + 1] + c) = t[i][1] - t[i][2] - t[i][3] + b;
+        }
+    }
+}
+
+/* The pixels of a square of `side` that starts at (top, left) of a map; outside of it `edge`. */
+static void point(float **at, int side, float *map, en_extent e, int64_t top, int64_t left, float *edge)
+{
+    for (int i = 0; i < side; i++)
+        for (int j = 0; j < side; j++) {
+            const int64_t h = top + i, w = left + j;
+            const int is_inside = h >= 0 && h < e.h && w >= 0 && w < e.w;
+            at[side * i + j] = is_inside ? map + (h * e.w + w) * e.c : edge;
+        }
+}
+
+/* Rows of tiles [from, to) of V = B' x B, for a chunk that starts at row `first`; `place` floats from one place
+ * to the next. */
+static void spread_source_rows(const grid *g, const float *x, float *zeros, float *v, int64_t place,
+                               int64_t first, int64_t from, int64_t to)
+{
+    float *at[PLACES];
+    for (int64_t row = first + from; row < first + to; row++) {
+        float *map = (float *)(uintptr_t)x + row / g->high * g->from.h * g->from.w * g->from.c;
+        for (int64_t k = 0; k < g->wide; k++) {
+            point(at, 4, map, g->from, 2 * (row % g->high) - g->pad, 2 * k - g->pad, zeros);
+            spread_source(v + ((row - first) * g->wide + k) * stride(g->from.c), place,
+                          (const float *const *)at, g->from.c);
+        }
+    }
+}
+
+static void spread_target_rows(const grid *g, const float *dy, float *zeros, float *v, int64_t place,
+                               int64_t first, int64_t from, int64_t to)
+{
+    float *at[4];
+    for (int64_t row = first + from; row < first + to; row++) {
+        float *map = (float *)(uintptr_t)dy + row / g->high * g->to.h * g->to.w * g->to.c;
+        for (int64_t k = 0; k < g->wide; k++) {
+            point(at, 2, map, g->to, 2 * (row % g->high), 2 * k, zeros);
+            spread_target(v + ((row - first) * g->wide + k) * stride(g->to.c), place,
+                          (const float *const *)at, g->to.c);
+        }
+    }
+}
+
+static void gather_target_rows(const grid *g, float *y, float *unread, const float *m, int64_t place,
+                               const float *bias, int64_t first, int64_t rows)
+{
+    float *at[4];
+    for (int64_t row = first; row < first + rows; row++) {
+        float *map = y + row / g->high * g->to.h * g->to.w * g->to.c;
+        for (int64_t k = 0; k < g->wide; k++) {
+            point(at, 2, map, g->to, 2 * (row % g->high), 2 * k, unread);
+            gather_target(at, m + ((row - first) * g->wide + k) * stride(g->to.c), place, bias, g->to.c);
+        }
+    }
+}
+
+/* ---- weights: (O, C, 3, 3) to 16 matrices and back --------------------------------------------------------- */
+
+/* U = G w G', 16 x (rows, columns), of columns [from, to): `row` and `column` floats from one to the next in w;
+ * `turned`: by half a turn. */
+ENI_MULTIVERSION static void spread_weights(float *u, const float *w, int64_t rows, int64_t columns,
+                                            int64_t row, int64_t column, int turned, int64_t from, int64_t to)
+{
+    const int64_t place = rows * stride(columns);
+    for (int64_t k = from; k < to; k += LANES)
+        for (int64_t r = 0; r < rows; r++) {
+            union {
+                float one[9][LANES];
+                lanes all[9];
+            } g;
+            lanes t[4][3];
+            for (int l = 0; l < LANES; l++)
+                for (int tap = 0; tap < 9; tap++)
+                    g.one[turned ? 8 - tap : tap][l] = w[r * row + (k + l) * column + tap];
+            for (int j = 0; j < 3; j++) {
+                const lanes outer = 0.5f * (g.all[j] + g.all[6 + j]), inner = 0.5f * g.all[3 + j];
+                t[0][j] = g.all[j];
+                t[1][j] = outer + inner;
+                t[2][j] = outer - inner;
+                t[3][j] = g.all[6 + j];
+            }
+            for (int i = 0; i < 4; i++) {
+                const lanes outer = 0.5f * (t[i][0] + t[i][2]), inner = 0.5f * t[i][1];
+                float *at = u + 4 * i * place + r * stride(columns) + k;
+                *(lanes *)at = t[i][0];
+                *(lanes *)(at + place) = outer + inner;
+                *(lanes *)(at + 2 * place) = outer - inner;
+                *(lanes *)(at + 3 * place) = t[i][2];
+            }
+        }
+}
+
+/* dw = G' U G, of outputs [from, to). */
+ENI_MULTIVERSION static void gather_weights(float *dw, const float *u, int64_t outputs, int64_t channels,
+                                            int64_t from, int64_t to)
+{
+    const int64_t place = outputs * stride(channels);
+    for (int64_t o = from; o < to; o++)
+        for (int64_t c = 0; c < channels; c += LANES) {
+            union {
+                float one[9][LANES];
+                lanes all[9];
+            } g;
+            lanes t[3][4];
+            for (int j = 0; j < 4; j++) {
+                const float *at = u + j * place + o * stride(channels) + c;
+                const lanes u1 = *(const lanes *)(at + 4 * place), u2 = *(const lanes *)(at + 8 * place);
+                const lanes half = 0.5f * (u1 + u2);
+                t[0][j] = *(const lanes *)at + half;
+                t[1][j] = 0.5f * (u1 - u2);
+                t[2][j] = half + *(const lanes *)(at + 12 * place);
+            }
+            for (int i = 0; i < 3; i++) {
+                const lanes half = 0.5f * (t[i][1] + t[i][2]);
+                g.all[3 * i] = t[i][0] + half;
+                g.all[3 * i + 1] = 0.5f * (t[i][1] - t[i][2]);
+                g.all[3 * i + 2] = half + t[i][3];
+            }
+            for (int l = 0; l < LANES; l++)
+                for (int tap = 0; tap < 9; tap++)
+                    dw[(o * channels + c + l) * 9 + tap] = g.one[tap][l];
+        }
+}
+
+static void spread_forward(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const int64_t c = plan->op.x.c, o = plan->op.channels;
+    spread_weights(weights_of(plan, args), args->w, c, o, 9, 9 * c, 0, from, to);
+}
+
+static void spread_backward(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const int64_t c = plan->op.x.c, o = plan->op.channels;
+    spread_weights(weights_of(plan, args), args->w, o, c, 9 * c, 9, 1, from, to);
+}
+
+static void gather_dw(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    gather_weights(args->dw, weights_of(plan, args), plan->op.channels, plan->op.x.c, from, to);
+}
+
+/* ---- forward and backward data: chunks, each thread its own ------------------------------------------------ */
+
+static void convolve(const en_plan *plan, const en_args *args, const grid *g, const float *x, float *y,
+                     const float *bias, int64_t first)
+{
+    const int64_t rows = first + g->at_once < g->rows ? g->at_once : g->rows - first, tiles = rows * g->wide;
+    const int64_t c = g->from.c, o = g->to.c;
+    float *v = chunk_of(plan, g, args, omp_get_thread_num()), *m = v + chunk_floats(g, c);
+    spread_source_rows(g, x, zeros_of(args), v, tiles * stride(c), first, 0, rows);
+    for (int p = 0; p < PLACES; p++) /* it fails where a number is below 0 alone */
+        (void)dnnl_sgemm('N', 'N', tiles, o, c, 1, v + p * tiles * stride(c), stride(c),
+                         weights_of(plan, args) + p * c * stride(o), stride(o), 0, m + p * tiles * stride(o),
+                         stride(o));
+    gather_target_rows(g, y, unread_of(plan, args), m, tiles * stride(o), bias, first, rows);
+}
+
+static void forward_chunks(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const grid g = grid_of(plan, ENI_FORWARD);
+    const float *bias = plan->op.flags & EN_OP_BIAS ? args->b : zeros_of(args);
+    for (int64_t i = from; i < to; i++)
+        convolve(plan, args, &g, args->x, args->y, bias, i * g.at_once);
+}
+
+static void backward_chunks(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const grid g = grid_of(plan, ENI_BACKWARD_DATA);
+    for (int64_t i = from; i < to; i++)
+        convolve(plan, args, &g, args->dy, args->dx, zeros_of(args), i * g.at_once);
+}
+
+/* Before the passes: what is read beyond the edges; and each product on the thread that asks for it, so that its
+ * bits do not depend on the number of threads. */
+static void begin(const en_plan *plan, const en_args *args)
+{
+    memset(zeros_of(args), 0, (size_t)edge_floats(plan) * sizeof(float));
+    omp_set_num_threads(1);
+}
+
+static void end(const en_plan *plan)
+{
+    omp_set_num_threads(plan->ctx->threads);
+}
+
+static en_status winograd_forward(en_plan *plan, const en_args *args)
+{
+    const grid g = grid_of(plan, ENI_FORWARD);
+    begin(plan, args);
+    eni_cpu_split(plan, args, plan->op.channels, LANES, spread_forward);
+    eni_cpu_split(plan, args, parts(g.rows, g.at_once), 1, forward_chunks);
+    end(plan);
+    eni_cpu_relu_in_place(plan, args);
+    return EN_OK;
+}
+
+static en_status winograd_backward_data(en_plan *plan, const en_args *args)
+{
+    const grid g = grid_of(plan, ENI_BACKWARD_DATA);
+    begin(plan, args);
+    eni_cpu_split(plan, args, plan->op.x.c, LANES, spread_backward);
+    eni_cpu_split(plan, args, parts(g.rows, g.at_once), 1, backward_chunks);
+    end(plan);
+    return EN_OK;
+}
+
+/* ---- backward weights: a chunk after the other; rows of tiles, then places, over the threads --------------- */
+
+/* What the parts of a chunk need to know: behind the arguments, which eni_cpu_split hands on. */
+typedef struct chunk {
+    en_args args; /* first */
+    grid g;
+    int64_t first, rows;
+    float *v, *w; /* of x, of dy */
+} chunk;
+
+static void spread_chunk(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const chunk *k = (const chunk *)(const void *)args;
+    const int64_t tiles = k->rows * k->g.wide;
+    (void)plan;
+    spread_source_rows(&k->g, args->x, zeros_of(args), k->v, tiles * stride(k->g.from.c), k->first, from, to);
+    spread_target_rows(&k->g, args->dy, zeros_of(args), k->w, tiles * stride(k->g.to.c), k->first, from, to);
+}
+
+static void add_chunk(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const chunk *k = (const chunk *)(const void *)args;
+    const int64_t tiles = k->rows * k->g.wide, c = k->g.from.c, o = k->g.to.c;
+    for (int64_t p = from; p < to; p++)
+        (void)dnnl_sgemm('T', 'N', o, c, tiles, 1, k->w + p * tiles * stride(o), stride(o),
+                         k->v + p * tiles * stride(c), stride(c), k->first == 0 ? 0 : 1,
+                         weights_of(plan, args) + p * o * stride(c), stride(c));
+}
+
+/* The place in the middle of a tile of W has the sum of its pixels. */
+static void add_bias(const chunk *k, int is_first)
+{
+    const int64_t tiles = k->rows * k->g.wide, o = k->g.to.c;
+    const float *sums = k->w + 5 * tiles * stride(o);
+    float *db = k->args.db;
+    if (is_first) memset(db, 0, (size_t)o * sizeof *db);
+    for (int64_t t = 0; t < tiles; t++)
+        for (int64_t i = 0; i < o; i++)
+            db[i] += sums[t * stride(o) + i];
+}
+
+static en_status winograd_backward_weights(en_plan *plan, const en_args *args)
+{
+    eni_cpu_relu_mask(plan, args);
+    begin(plan, args);
+    chunk k = {.args = *args, .g = grid_of(plan, ENI_BACKWARD_WEIGHTS)};
+    k.v = chunk_of(plan, &k.g, args, 0);
+    k.w = k.v + chunk_floats(&k.g, k.g.from.c);
+    for (k.first = 0; k.first < k.g.rows; k.first += k.g.at_once) {
+        k.rows = k.first + k.g.at_once < k.g.rows ? k.g.at_once : k.g.rows - k.first;
+        eni_cpu_split(plan, &k.args, k.rows, 1, spread_chunk);
+        eni_cpu_split(plan, &k.args, PLACES, 1, add_chunk);
+        if (plan->op.flags & EN_OP_BIAS) add_bias(&k, k.first == 0);
+    }
+    eni_cpu_split(plan, args, plan->op.channels, 1, gather_dw);
+    end(plan);
+    return EN_OK;
+}
+
+static en_status winograd_prepare(en_plan *plan)
+{
+    for (int which = 0; which < eni_cpu_passes(plan); which++)
+        eni_cpu_describe_pass(plan, which, "winograd:", "gemm:jit", workspace_bytes(plan, which));
+    return EN_OK;
+}
+
+const eni_cpu_kernel eni_cpu_winograd = {
+    .forward = winograd_forward,
+    .backward_weights = winograd_backward_weights,
+    .backward_data = winograd_backward_data,
+    .prepare = winograd_prepare,
+};
