@@ -73,7 +73,7 @@ static void draw_line(const eni_live *live, const eni_live_line *l, int is_activ
         strcat(bar, i < filled ? "█" : "░");
     snprintf(runs, sizeof runs, "%d/%d", l->runs_done, l->runs);
     if (l->now.rate > 0) snprintf(rate, sizeof rate, "  %7.0f samples/s", l->now.rate);
-    if (l->now.rate > 0) snprintf(loss, sizeof loss, "  loss %.3f", l->now.loss);
+    if (l->now.rate > 0 && !isnan(l->now.loss)) snprintf(loss, sizeof loss, "  loss %.3f", l->now.loss);
     if (l->accuracy >= 0)
         snprintf(test, sizeof test, "  test %.1f %%", l->accuracy * 100);
     else if (!isnan(l->loss))

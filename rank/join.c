@@ -8,6 +8,7 @@
  * argument. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -359,7 +360,10 @@ en_status eni_rank_join(eni_rank *self)
     EN_TRY(rendezvous(self, deadline, &leader));
     EN_TRY(open_mesh(self, &leader));
     EN_TRY(agree(self, c->spec));
-    eni_key_value member_data[] = {{"data", self->mesh.address}, {"arena", self->mesh.name}};
+    char shown_every[24];
+    snprintf(shown_every, sizeof shown_every, "%llu", (unsigned long long)eni_records_shown_every(self));
+    eni_key_value member_data[] = {
+        {"data", self->mesh.address}, {"arena", self->mesh.name}, {"shown-every", shown_every}};
     eni_member_config config = {.leader = leader,
                                 .token = self->token,
                                 .rank = self->world.rank,
@@ -369,7 +373,7 @@ en_status eni_rank_join(eni_rank *self)
                                 .key_values = c->spec->key_value,
                                 .nkey_values = c->spec->n,
                                 .member_data = member_data,
-                                .nmember_data = 2,
+                                .nmember_data = 3,
                                 .join_deadline_ns = deadline,
                                 .peer_timeout_ns = c->peer_timeout_ns,
                                 .is_slowed = self->exchange.asked.net != NULL,
@@ -378,6 +382,9 @@ en_status eni_rank_join(eni_rank *self)
                                 .ended = &self->ended};
     EN_TRY(eni_member_open(&config, &self->member));
     self->info = eni_member_world(self->member);
+    const eni_peer *first = &self->info->peers[0]; /* who shows them says which */
+    const char *every = eni_key_value_find(first->member_data, first->nmember_data, "shown-every");
+    self->records.shown_every = every == NULL ? 0 : strtoull(every, NULL, 10);
     EN_TRY(check_reach(self));
     describe_world(self);
     snprintf(who, sizeof who, "%s:%d", self->host, self->world.rank);

@@ -95,6 +95,7 @@ typedef struct eni_deferred_step {
     int set;       /* where they will be (trainer.score) */
     double loss;   /* sum over the samples */
     uint64_t correct;
+    uint64_t plan_step, covered; /* whose samples they are, and how many (data/plan.h) */
 } eni_deferred_step;
 
 /* Sums of this rank over the whole run, for result.json. */
@@ -121,6 +122,7 @@ typedef struct eni_records {
     eni_recorder *recorder;
     eni_tensorboard *tensorboard; /* rank 0, with --tensorboard */
     eni_bar bar;
+    uint64_t shown_every; /* every so many steps all ranks tell what rank 0 shows; 0: it shows nothing */
     eni_curve *curve;
     int out_fd;        /* rank 0: the folder of --out, which is this run's alone (config/outputs.h); -1 */
     int has_result;    /* result.json is written */
@@ -248,6 +250,9 @@ enum { ENI_SLOT_EVAL = ENI_ARENA_NSLOTS - 1 }; /* of the arena: a snapshot (step
  * metrics; those of the others once rank 0's weights are here, for the folder is its. EN_EIO, logged. */
 en_status eni_records_open(eni_rank *self);
 en_status eni_records_open_metrics(eni_rank *self);
+
+/* Before the join: what eni_records.shown_every is to be, as far as this rank shows anything. */
+uint64_t eni_records_shown_every(const eni_rank *self);
 
 /* With a target the initial weights are the first point of the curve. */
 en_status eni_records_point_zero(eni_rank *self);

@@ -95,17 +95,19 @@ en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double 
 void eni_recorder_add(eni_recorder *recorder, const eni_step *s)
 {
     if (recorder == NULL) return;
-    char loss[32] = "null"; /* JSON has no NaN */
+    char loss[32] = "null", accuracy[32] = "null"; /* JSON has no NaN */
     if (isfinite(s->loss)) snprintf(loss, sizeof loss, "%.9g", (double)s->loss);
+    if (isfinite(s->accuracy)) snprintf(accuracy, sizeof accuracy, "%.9g", s->accuracy);
     fprintf(recorder->file,
             "{\"schema\":1,\"t\":%.6f,\"step\":%" PRIu64 ",\"epoch\":%" PRIu64 ",\"samples\":%" PRIu64
             ",\"nsamples\":%" PRIu64 ",\"update\":%" PRIu64 ",\"base_version\":%" PRIu64
-            ",\"loss\":%s,\"lr\":%.9g,\"step_ns\":%" PRId64 ",\"data_ns\":%" PRId64 ",\"compute_ns\":%" PRId64
-            ",\"send_ns\":%" PRId64 ",\"wait_ns\":%" PRId64 ",\"update_ns\":%" PRId64
-            ",\"payload_bytes\":%" PRIu64 ",\"wire_bytes\":%" PRIu64 ",\"staleness\":%.4g}\n",
-            s->t, s->step, s->epoch, s->samples, s->nsamples, s->update, s->base_version, loss, (double)s->lr,
-            s->step_ns, s->data_ns, s->compute_ns, s->send_ns, s->wait_ns, s->update_ns, s->payload_bytes,
-            s->wire_bytes, s->staleness);
+            ",\"loss\":%s,\"accuracy\":%s,\"lr\":%.9g,\"step_ns\":%" PRId64 ",\"data_ns\":%" PRId64
+            ",\"compute_ns\":%" PRId64 ",\"send_ns\":%" PRId64 ",\"wait_ns\":%" PRId64
+            ",\"update_ns\":%" PRId64 ",\"payload_bytes\":%" PRIu64 ",\"wire_bytes\":%" PRIu64
+            ",\"staleness\":%.4g}\n",
+            s->t, s->step, s->epoch, s->samples, s->nsamples, s->update, s->base_version, loss, accuracy,
+            (double)s->lr, s->step_ns, s->data_ns, s->compute_ns, s->send_ns, s->wait_ns, s->update_ns,
+            s->payload_bytes, s->wire_bytes, s->staleness);
 }
 
 void eni_recorder_flush(eni_recorder *recorder)
@@ -123,12 +125,17 @@ en_status eni_recorder_close(eni_recorder *recorder)
 
 /* ---- the bar; the plain line is the form that PyTorch's MNIST example made familiar ---- */
 
-enum { BAR_WIDTH = 20, BESIDE = 58 }; /* a line that is wider than the terminal would not be overwritten */
+enum {
+    BAR_WIDTH = 20,
+    BESIDE = 58,
+    BESIDE_ACCURACY = 14
+}; /* a line that is wider than the terminal would not be overwritten */
 
 void eni_bar_begin(eni_bar *bar)
 {
     bar->tty = isatty(STDERR_FILENO);
     bar->begin_ns = eni_now_ns();
+    bar->loss = bar->accuracy = NAN;
 }
 
 /* "12.3 s", "4:05 min" */
@@ -140,47 +147,59 @@ static void format_left(double seconds, char text[32])
         snprintf(text, 32, "%d:%02d min", (int)(seconds / 60), (int)seconds % 60);
 }
 
-static void draw_bar(const eni_bar *bar, uint64_t samples, float loss, double rate)
+static void draw_bar(const eni_bar *bar, uint64_t samples, double rate)
 {
-    char drawn[BAR_WIDTH * 3 + 1] = "", left[32];
+    char drawn[BAR_WIDTH * 3 + 1] = "", left[32], score[48] = "";
     double done = bar->total > 0 ? (double)samples / (double)bar->total : 1;
     if (done > 1) done = 1;
-    const int room = eni_terminal_columns(stderr) - BESIDE, width = room < BAR_WIDTH ? room : BAR_WIDTH;
+    int room = eni_terminal_columns(stderr) - BESIDE;
+    if (!isnan(bar->loss)) snprintf(score, sizeof score, "loss %.4f  ", bar->loss);
+    if (!isnan(bar->accuracy) && room >= BESIDE_ACCURACY) {
+        snprintf(score, sizeof score, "loss %.4f  acc %.1f %%  ", bar->loss, bar->accuracy * 100);
+        room -= BESIDE_ACCURACY;
+    }
+    const int width = room < BAR_WIDTH ? room : BAR_WIDTH;
     for (int i = 0; i < width; i++)
         strcat(drawn, i < (int)(done * width) ? "█" : "░");
     format_left(rate > 0 ? (1 - done) * (double)bar->total / rate : 0, left);
-    fprintf(stderr, "\r%s %3.0f %%  %8.0f samples/s  loss %.4f  %s left \033[K", drawn, done * 100, rate,
-            (double)loss, left);
+    fprintf(stderr, "\r%s %3.0f %%  %8.0f samples/s  %s%s left \033[K", drawn, done * 100, rate, score, left);
 }
 
-static void print_line(const eni_bar *bar, uint64_t samples, float loss)
+static void print_line(const eni_bar *bar, uint64_t samples)
 {
     uint64_t per_epoch = bar->per_epoch > 0 ? bar->per_epoch : 1;
     uint64_t epoch = samples > 0 ? (samples - 1) / per_epoch : 0, in_epoch = samples - epoch * per_epoch;
-    fprintf(stderr, "Train Epoch: %" PRIu64 " [%" PRIu64 "/%" PRIu64 " (%.0f%%)]  Loss: %.6f\n", epoch + 1,
-            in_epoch, per_epoch, 100.0 * (double)in_epoch / (double)per_epoch, (double)loss);
+    char accuracy[40] = "";
+    if (!isnan(bar->accuracy)) snprintf(accuracy, sizeof accuracy, "  Accuracy: %.2f%%", bar->accuracy * 100);
+    fprintf(stderr, "Train Epoch: %" PRIu64 " [%" PRIu64 "/%" PRIu64 " (%.0f%%)]  Loss: %.6f%s\n", epoch + 1,
+            in_epoch, per_epoch, 100.0 * (double)in_epoch / (double)per_epoch, bar->loss, accuracy);
 }
 
 /* Not dprintf: glibc's leaks its buffer when the launcher has gone. */
-static void tell_launcher(const eni_bar *bar, uint64_t samples, double rate, float loss)
+static void tell_launcher(const eni_bar *bar, uint64_t samples, double rate)
 {
     char line[160];
     int n = snprintf(line, sizeof line, "progress %" PRIu64 " %" PRIu64 " %.1f %.6g\n", samples, bar->total,
-                     rate, (double)loss);
+                     rate, bar->loss);
     ssize_t ignored = write(bar->fd, line, (size_t)n);
     (void)ignored;
 }
 
-void eni_bar_step(eni_bar *bar, uint64_t step, uint64_t samples, float loss)
+void eni_bar_score(eni_bar *bar, uint64_t samples, double loss, double accuracy)
+{
+    bar->loss = loss;
+    bar->accuracy = accuracy;
+    if (!bar->quiet && !bar->tty && bar->has_lines) print_line(bar, samples);
+}
+
+void eni_bar_step(eni_bar *bar, uint64_t samples)
 {
     int64_t now = eni_now_ns();
     int due = now - bar->last_ns >= ENI_SECOND / 10 || samples >= bar->total;
     double seconds = (double)(now - bar->begin_ns) * 1e-9;
     double rate = seconds > 0 ? (double)samples / seconds : 0;
-    if (due && bar->fd >= 0) tell_launcher(bar, samples, rate, loss);
-    if (!bar->quiet && !bar->tty && bar->log_every > 0 && step % bar->log_every == 0)
-        print_line(bar, samples, loss);
-    if (due && !bar->quiet && bar->tty) draw_bar(bar, samples, loss, rate);
+    if (due && bar->fd >= 0) tell_launcher(bar, samples, rate);
+    if (due && !bar->quiet && bar->tty) draw_bar(bar, samples, rate);
     if (due) bar->last_ns = now;
 }
 

@@ -51,6 +51,7 @@ typedef struct eni_step {
     uint64_t base_version; /* version of the weights that the gradient was computed on */
     float loss;            /* mean over this rank's micro-batch */
     uint64_t correct;
+    double accuracy; /* share of its samples that are hit; NaN: no classes */
     float lr;
     int64_t step_ns, data_ns, compute_ns, send_ns, wait_ns, update_ns;
     uint64_t payload_bytes, wire_bytes; /* of this step */
@@ -80,15 +81,19 @@ typedef struct eni_bar {
     int quiet;      /* nothing for people */
     uint64_t total; /* global samples of the run */
     uint64_t per_epoch;
-    uint64_t log_every; /* steps between two plain lines; 0: never */
-    int tty;            /* stderr is a terminal: this and the rest by eni_bar_begin */
+    bool has_lines; /* a plain line for each score where there is no terminal */
+    int tty;        /* stderr is a terminal: this and the rest by eni_bar_begin */
     int64_t begin_ns, last_ns;
+    double loss, accuracy; /* of the last score; NaN: none yet, or no classes */
 } eni_bar;
 
 void eni_bar_begin(eni_bar *bar);
 
-/* After each step of rank 0: at most ten redraws a second. */
-void eni_bar_step(eni_bar *bar, uint64_t step, uint64_t samples, float loss);
+/* After each step of rank 0, with what it knows of the run's samples: at most ten redraws a second. */
+void eni_bar_step(eni_bar *bar, uint64_t samples);
+
+/* Mean loss and share of hits over all ranks of the step that ended with so many samples. */
+void eni_bar_score(eni_bar *bar, uint64_t samples, double loss, double accuracy);
 
 /* Ends the bar's line. */
 void eni_bar_done(eni_bar *bar);

@@ -1,12 +1,14 @@
 /* records.c - what a rank writes down of a run while it goes on, opened and closed: trace, metrics,
  * TensorBoard, the bar (record.h) and the curve (curve.h). */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "core/log.h"
 #include "core/try.h"
 #include "rank/rank.h"
 
 enum { CURVE_BUDGET = 256 << 20, TRACE_SPANS = 1 << 18 };
+enum { BAR_EVERY = 10 }; /* steps whose scores a bar shows without plain lines */
 
 static uint64_t resumed_samples(const eni_rank *self)
 {
@@ -121,6 +123,14 @@ en_status eni_records_point_zero(eni_rank *self)
 
 /* ---- all of them ---- */
 
+uint64_t eni_records_shown_every(const eni_rank *self)
+{
+    const eni_record_options *asked = &self->records.asked;
+    const bool has_bar = self->asked.launcher_fd >= 0 || (!asked->is_quiet && isatty(STDERR_FILENO));
+    if (asked->log_every > 0) return has_bar || !asked->is_quiet ? asked->log_every : 0;
+    return has_bar ? BAR_EVERY : 0;
+}
+
 en_status eni_records_open(eni_rank *self)
 {
     const eni_record_options *asked = &self->records.asked;
@@ -134,7 +144,7 @@ en_status eni_records_open(eni_rank *self)
                                   .quiet = asked->is_quiet || !is_first,
                                   .total = plan->samples,
                                   .per_epoch = plan->epoch_samples,
-                                  .log_every = asked->log_every};
+                                  .has_lines = asked->log_every > 0};
     eni_bar_begin(&self->records.bar);
     if (is_first && plan->dropped_per_epoch + plan->dropped_at_end > 0)
         eni_info("worker", "%llu of %llu samples dropped per epoch, %llu at the end (--drop-last)",

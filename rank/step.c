@@ -85,6 +85,8 @@ void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns)
     const int64_t end_ns = eni_now_ns();
     run->data_ns += end_ns - begin_ns;
     run->epoch = micro->epoch;
+    run->plan_step = micro->step;
+    run->covered += micro->count;
     run->samples_before = eni_plan_samples_before(&self->job.plan, micro->step);
     if (self->job.is_claiming) run->samples_before += micro->rank * micro->count;
     eni_trace_span(self->records.trace, ENI_TRACE_COMPUTE, "data", begin_ns, end_ns, (int64_t)run->step, -1,
@@ -214,8 +216,13 @@ static void note_step(eni_step_run *run)
                         .payload_bytes = moved.payload_sent + moved.payload_received,
                         .wire_bytes = moved.wire,
                         .staleness = after.staleness};
-    self->records.deferred = (eni_deferred_step){
-        .is_there = 1, .step = s, .set = run->set, .loss = run->loss, .correct = run->correct};
+    self->records.deferred = (eni_deferred_step){.is_there = 1,
+                                                 .step = s,
+                                                 .set = run->set,
+                                                 .loss = run->loss,
+                                                 .correct = run->correct,
+                                                 .plan_step = run->plan_step,
+                                                 .covered = run->covered};
     t->sum.steps++;
     t->sum.samples += run->nsamples;
     add(&t->moved, moved.payload_sent, moved.payload_received, moved.wire, moved.shm);
@@ -226,6 +233,40 @@ static void note_step(eni_step_run *run)
     t->wait_ns += s.wait_ns;
     t->update_ns += s.update_ns;
     t->hidden_ns += after.hidden_ns - before->hidden_ns;
+}
+
+/* ---- what people see: loss and accuracy over all ranks ---- */
+
+static void show(eni_rank *self, const eni_score *score)
+{
+    const double n = (double)score->samples;
+    if (score->samples == 0) return; /* nobody's counted */
+    eni_bar_score(&self->records.bar, eni_plan_samples_before(&self->job.plan, score->step) + score->total,
+                  score->loss / n, self->trainer.about.has_accuracy ? (double)score->hits / n : NAN);
+}
+
+void eni_step_show(eni_rank *self)
+{
+    eni_score score;
+    while (self->world.rank == 0 && eni_member_next_score(self->member, &score))
+        show(self, &score);
+}
+
+/* Not every step's: what nobody looks at is not sent. */
+static void tell_score(eni_rank *self, const eni_deferred_step *d)
+{
+    const uint64_t every = self->records.shown_every;
+    const eni_score score = {.step = d->plan_step,
+                             .total = eni_plan_step_samples(&self->job.plan, d->plan_step),
+                             .covered = d->covered,
+                             .samples = d->step.nsamples,
+                             .hits = d->correct,
+                             .loss = d->loss};
+    if (every == 0 || d->plan_step % every != 0 || d->covered == 0) return;
+    if (self->world.nranks == 1)
+        show(self, &score);
+    else
+        eni_member_tell_score(self->member, &score);
 }
 
 en_status eni_step_settle(eni_rank *self, bool may_wait)
@@ -241,6 +282,8 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
     deferred->is_there = 0;
     s->loss = s->nsamples > 0 ? (float)(deferred->loss / (double)s->nsamples) : 0;
     s->correct = deferred->correct;
+    s->accuracy =
+        trainer->about.has_accuracy && s->nsamples > 0 ? (double)s->correct / (double)s->nsamples : NAN;
     eni_recorder_add(self->records.recorder, s);
     if (self->records.asked.log_every < 2 || (t->sum.steps - 1) % self->records.asked.log_every == 0)
         eni_tensorboard_step(self->records.tensorboard, s);
@@ -251,7 +294,9 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
         t->sum.last_samples += s->nsamples;
     }
     eni_member_note_samples(self->member, t->sum.samples);
-    if (self->world.rank == 0) eni_bar_step(&self->records.bar, s->step, s->samples, s->loss);
+    tell_score(self, deferred);
+    eni_step_show(self);
+    if (self->world.rank == 0) eni_bar_step(&self->records.bar, s->samples);
     return eni_step_check_loss(self, s->step, deferred->loss);
 }
 

@@ -25,6 +25,9 @@ typedef struct eni_moved {
 typedef struct eni_step_run {
     eni_rank *rank;
     uint64_t step, epoch, nsamples, samples_before;
+    uint64_t plan_step,
+        covered;        /* whose samples, and how many; where batches are claimed not every rank takes
+                                    part in every step of the plan */
     uint32_t submitted; /* buckets that are the strategy's */
     int64_t begin_ns;
     int64_t mark_ns; /* end of the last piece of compute */
@@ -65,6 +68,9 @@ en_status eni_step_check_loss(eni_rank *self, uint64_t step, double loss);
 
 /* The step is done: it is counted, and recorded once its loss is there. */
 en_status eni_step_close(eni_step_run *run);
+
+/* What has come of loss and accuracy over all ranks, for people: to the bar of rank 0. */
+void eni_step_show(eni_rank *self);
 
 /* What is still to be recorded is: waiting for its loss, or, `may_wait` false, only if it is there. */
 en_status eni_step_settle(eni_rank *self, bool may_wait);

@@ -54,12 +54,13 @@ en_status eni_train(eni_rank *rank)
             st = eni_member_enter(rank->member, step); /* or all end before it */
         if (st == EN_OK) st = train_step(rank, step);
     }
-    if (st == EN_ESTOP) EN_TRY(eni_step_settle(rank, true));
     if (st != EN_ESTOP)
         (void)!eni_step_settle(rank, false); /* what has come by now is recorded, nothing is waited for */
+    else if ((st = eni_step_settle(rank, true)) == EN_OK)
+        st = stop_clock(rank);
+    eni_step_show(rank); /* in the last gather the last ones have come */
     eni_bar_done(&rank->records.bar);
-    if (st != EN_ESTOP) return st;
-    EN_TRY(stop_clock(rank));
+    EN_TRY(st);
     EN_TRY(eni_save_finish(rank));
     return eni_host_over(rank->exchange.host, eni_shutdown_is_asked(rank->shutdown));
 }

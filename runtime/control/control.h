@@ -32,6 +32,16 @@ typedef struct eni_key_value {
     const char *key, *value;
 } eni_key_value;
 
+/* What samples of a step have given, of one rank or of all. */
+typedef struct eni_score {
+    uint64_t step;
+    uint64_t total;   /* samples of the step over all ranks */
+    uint64_t covered; /* .. of which these are told of; of all ranks: total */
+    uint64_t samples; /* .. and so many count (a step in fp16 may overflow) */
+    uint64_t hits;
+    double loss; /* summed over the samples that count */
+} eni_score;
+
 /* The value of `key`, or NULL. */
 const char *eni_key_value_find(const eni_key_value *key_values, size_t nkey_values, const char *key);
 

@@ -1,5 +1,5 @@
 /* leader_status.c - how the run stands, for those who look: who waits for whom, in words, and a wait that
- * cannot end; and the leader's file for `entrain ps` (runs.h), written when what is known has changed. */
+ * cannot end; the loss and hits of a step over all ranks, for rank 0; and the leader's file for `entrain ps` (runs.h), written when what is known has changed. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -213,6 +213,43 @@ void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns)
             say(&s, "has left");
     }
     eni_leader_finish(leader, EN_EMISMATCH, s.text);
+}
+
+/* ---- loss and hits over all ranks ---- */
+
+/* The place of a step's sum: its own, a free one, or that of the oldest step, which some rank has left behind. NULL:
+ * this one is older than all. */
+static eni_score *place_of(eni_leader *leader, uint64_t step)
+{
+    eni_score *oldest = NULL;
+    for (size_t i = 0; i < sizeof leader->status.scores / sizeof *leader->status.scores; i++) {
+        eni_score *s = &leader->status.scores[i];
+        if (s->total > 0 && s->step == step) return s;
+        if (oldest == NULL || s->total == 0 || (oldest->total > 0 && s->step < oldest->step)) oldest = s;
+    }
+    if (oldest->total > 0 && oldest->step > step) return NULL;
+    *oldest = (eni_score){.step = step};
+    return oldest;
+}
+
+const char *eni_leader_score(eni_leader *leader, const eni_message *m)
+{
+    const eni_score *part = &m->score;
+    if (part->total == 0 || part->covered > part->total || part->samples > part->covered ||
+        part->hits > part->samples)
+        return "it told of a step with more samples than it has";
+    eni_score *sum = place_of(leader, part->step);
+    if (sum == NULL) return NULL;
+    sum->total = part->total;
+    sum->covered += part->covered;
+    sum->samples += part->samples;
+    sum->hits += part->hits;
+    sum->loss += part->loss;
+    if (sum->covered < sum->total) return NULL;
+    const eni_message whole = {.type = ENI_CTL_SCORED, .score = *sum};
+    *sum = (eni_score){0};
+    eni_leader_member_put(&leader->members[0], &whole);
+    return NULL;
 }
 
 /* ---- the file for `entrain ps` ---- */

@@ -19,6 +19,8 @@
 #include "core/try.h"
 #include "runtime/control/member_state.h"
 
+enum { SCORES_BYTES = 1 << 16 }; /* not sent yet: to a leader that is stopped they do not pile up */
+
 /* ---- where the compute thread is ---- */
 
 void eni_member_note(eni_member *member, int64_t step, const char *phase)
@@ -39,6 +41,41 @@ void eni_member_where(const eni_member *member, int64_t *step_out, const char **
 void eni_member_note_samples(eni_member *member, uint64_t samples)
 {
     atomic_store_explicit(&member->place.samples, samples, memory_order_relaxed);
+}
+
+void eni_member_tell_score(eni_member *member, const eni_score *score)
+{
+    eni_member_scores *s = &member->scores;
+    const uint64_t told = atomic_load_explicit(&s->told, memory_order_relaxed);
+    const uint64_t waiting = told - atomic_load_explicit(&s->sent, memory_order_acquire);
+    if (waiting == ENI_SCORES_KEPT) return;
+    s->own[told % ENI_SCORES_KEPT] = *score;
+    atomic_store_explicit(&s->told, told + 1, memory_order_release);
+    if (waiting > ENI_SCORES_KEPT / 8) eventfd_write(member->thread.wake_fd, 1);
+}
+
+void eni_member_put_scores(eni_member *member)
+{
+    eni_member_scores *s = &member->scores;
+    const uint64_t told = atomic_load_explicit(&s->told, memory_order_acquire);
+    for (uint64_t at = atomic_load(&s->sent); at < told; at++) {
+        const eni_message m = {.type = ENI_CTL_SCORE, .score = s->own[at % ENI_SCORES_KEPT]};
+        if (member->stage == MEMBER_HERE && member->link.out.bytes < SCORES_BYTES)
+            (void)!eni_message_put(&member->link, &m);
+    }
+    atomic_store_explicit(&s->sent, told, memory_order_release);
+}
+
+bool eni_member_next_score(eni_member *member, eni_score *score_out)
+{
+    eni_member_scores *s = &member->scores;
+    if (atomic_load_explicit(&s->come, memory_order_relaxed) == s->taken) return false;
+    pthread_mutex_lock(&member->lock);
+    const uint64_t come = atomic_load(&s->come);
+    if (come - s->taken > ENI_SCORES_KEPT) s->taken = come - ENI_SCORES_KEPT;
+    *score_out = s->kept[s->taken++ % ENI_SCORES_KEPT];
+    pthread_mutex_unlock(&member->lock);
+    return true;
 }
 
 eni_wait_note *eni_member_wait_note(eni_member *member)
@@ -145,6 +182,7 @@ int64_t eni_member_away_since(const eni_member *member)
 en_status eni_member_put(eni_member *member, const eni_message *message)
 {
     if (member->stage != MEMBER_HERE) return EN_OK; /* said again after the rejoin */
+    eni_member_put_scores(member);                  /* before it: in the last gather the last ones come */
     EN_TRY(eni_message_put(&member->link, message));
     eventfd_write(member->thread.wake_fd, 1);
     return EN_OK;

@@ -92,6 +92,13 @@ void eni_member_where(const eni_member *member, int64_t *step_out, const char **
 /* Samples that this rank has seen applied so far, for the leader's progress line. One relaxed store. */
 void eni_member_note_samples(eni_member *member, uint64_t samples);
 
+/* What this rank's samples of a step have given. The leader adds up those of all ranks for rank 0, which gets the sum,
+ * once it is whole, by eni_member_next_score (false: none has come), in the order in which they became whole. All
+ * ranks tell of the same steps. For people: it leaves with the next thing that is sent, within a quarter of a second,
+ * and one may be lost with a rank or a leader. */
+void eni_member_tell_score(eni_member *member, const eni_score *score);
+bool eni_member_next_score(eni_member *member, eni_score *score_out);
+
 /* The compute thread is about to wait for others: in operation `number` (1, 2, .. within the step, counted
  * alike by all ranks) of kind `what` (a literal: "all-reduce", "push-pull"; gathers and claims say it
  * themselves) on `bytes` bytes whose first tensor is `name` (stays valid until close). Relaxed stores. A wait

@@ -194,9 +194,17 @@ static void serve_rejoin(eni_member *member, const eni_message *m)
     eni_member_leader_lost(member, "it sent another message than WELCOME when it came back", false);
 }
 
+static void on_scored(eni_member *member, const eni_message *m)
+{
+    const uint64_t come = atomic_load(&member->scores.come);
+    member->scores.kept[come % ENI_SCORES_KEPT] = m->score;
+    atomic_store(&member->scores.come, come + 1);
+}
+
 static void serve_rank(eni_member *member, const eni_message *m)
 {
     switch (m->type) {
+    case ENI_CTL_SCORED: on_scored(member, m); return;
     case ENI_CTL_CLAIMED: on_claimed(member, m); return;
     case ENI_CTL_GATHERED: on_gathered(member, m); return;
     case ENI_CTL_RENEWED:
@@ -382,6 +390,7 @@ static void tick(eni_member *member)
         beat(member, now_ns);
         ask_why(member, now_ns);
     }
+    eni_member_put_scores(member);
     flush(member);
 }
 

@@ -84,6 +84,16 @@ typedef struct eni_member_gathers {
     size_t nblobs; /* of blobs.count that have come */
 } eni_member_gathers;
 
+/* Scores in rings: this rank's own, which the compute thread has told and the thread has not sent yet; at rank 0 sums
+ * that it has not asked for yet, where the oldest makes room. */
+enum { ENI_SCORES_KEPT = 256 };
+typedef struct eni_member_scores {
+    eni_score own[ENI_SCORES_KEPT], kept[ENI_SCORES_KEPT];
+    atomic_uint_fast64_t told, sent;
+    atomic_uint_fast64_t come;
+    uint64_t taken;
+} eni_member_scores;
+
 typedef struct eni_member_end {
     atomic_int status;
     eni_run_outcome outcome;
@@ -120,11 +130,13 @@ struct eni_member {
     eni_member_stopping stop;
     eni_member_claims claim;
     eni_member_gathers gather;
+    eni_member_scores scores;
     eni_member_end end;
 };
 
 /* member.c, with the lock held */
 en_status eni_member_put(eni_member *member, const eni_message *message); /* and wakes the thread */
+void eni_member_put_scores(eni_member *member);                           /* those told since; not sent yet */
 /* Ends the run for this process; the first call wins. */
 void eni_member_finish(eni_member *member, en_status status, const char *reason, const eni_death *death);
 /* Asks for the early end, unless somebody did or we have left. */

@@ -134,6 +134,14 @@ static const eni_field waiting[] = {
     U64(bytes, "the number of bytes is out of range"),
     INT(waited_ns, 0, INT64_MAX, "the time waited is out of range"),
 };
+static const eni_field score[] = {
+    U64(score.step, "the step is out of range"),
+    U64(score.total, "the number of samples is out of range"),
+    U64(score.covered, "the number of samples is out of range"),
+    U64(score.samples, "the number of samples is out of range"),
+    U64(score.hits, "the number of hits is out of range"),
+    U64(score.loss, "the loss is out of range"), /* its bits */
+};
 static const eni_field number[] = {NUMBER};
 static const eni_field reason[] = {REASON};
 static const eni_field paused[] = {INT(step, -1, INT64_MAX - 1, "the step is out of range")};
@@ -180,6 +188,7 @@ static const layout layouts[] = {
     [ENI_CTL_PAUSED] = {FIELDS(paused)},
     [ENI_CTL_READY] = {LONG(ready)},
     [ENI_CTL_ADDED] = {LONG(gather)},
+    [ENI_CTL_SCORE] = {FIELDS(score)},
     [ENI_CTL_REFUSED] = {FIELDS(ended)},
     [ENI_CTL_PEER] = {LONG(peer)},
     [ENI_CTL_WELCOME] = {LONG(welcome)},
@@ -195,6 +204,7 @@ static const layout layouts[] = {
     [ENI_CTL_SERVE] = {LONG(serve)},
     [ENI_CTL_RENEWED] = {LONG(renewed)},
     [ENI_CTL_ASK] = {FIELDS(ask)},
+    [ENI_CTL_SCORED] = {FIELDS(score)},
 };
 
 /* NULL: there is no such type. */

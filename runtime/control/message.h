@@ -50,6 +50,7 @@ enum {
     ENI_CTL_PAUSED = 10,   /* rank, to PAUSE: the last step that it may take before it hears STOPPING */
     ENI_CTL_READY = 11,    /* server, to SERVE: its shards */
     ENI_CTL_ADDED = 12,    /* server, to ASK: number, tag, blob */
+    ENI_CTL_SCORE = 13,    /* rank: what its samples of a step have given */
     ENI_CTL_REFUSED = 16,  /* leader, instead of WELCOME: status, reason */
     ENI_CTL_PEER = 17,     /* leader, before WELCOME and SERVE: one for every rank */
     ENI_CTL_WELCOME = 18,  /* leader: the run begins, or goes on */
@@ -65,6 +66,7 @@ enum {
     ENI_CTL_SERVE = 28,    /* leader, to a server: all are there, open the shards */
     ENI_CTL_RENEWED = 29,  /* leader, to ranks: servers came back, and this is where */
     ENI_CTL_ASK = 30,      /* leader, to a server: what do you add to this gather? */
+    ENI_CTL_SCORED = 31,   /* leader, to rank 0: the same of all ranks */
 };
 
 /* HEARTBEAT's word on waiting. */
@@ -98,6 +100,7 @@ typedef struct eni_message {
     eni_key_value_list key_values, member_data;
     eni_span blob;
     eni_death death; /* DEAD, LEFT */
+    eni_score score; /* SCORE, SCORED */
 } eni_message;
 
 /* A blob kept for gather `number`; 0: none. Zeroed memory is none. */

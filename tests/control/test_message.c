@@ -48,6 +48,7 @@ static eni_message example(uint32_t type)
                      .tag = "hash",
                      .phase = "forward",
                      .reason = "because",
+                     .score = {41, 256, 128, 127, 99, 1.25},
                      .death = {.rank = 1,
                                .pid = 4711,
                                .step = 41,
@@ -75,7 +76,7 @@ static const uint32_t all_types[] = {
     ENI_CTL_DONE,    ENI_CTL_WAITING,   ENI_CTL_STOP,    ENI_CTL_PAUSED,  ENI_CTL_READY,    ENI_CTL_ADDED,
     ENI_CTL_REFUSED, ENI_CTL_PEER,      ENI_CTL_WELCOME, ENI_CTL_CLAIMED, ENI_CTL_GATHERED, ENI_CTL_DEAD,
     ENI_CTL_ENDED,   ENI_CTL_LEADER,    ENI_CTL_NOTICE,  ENI_CTL_PAUSE,   ENI_CTL_STOPPING, ENI_CTL_LEFT,
-    ENI_CTL_SERVE,   ENI_CTL_RENEWED,   ENI_CTL_ASK};
+    ENI_CTL_SERVE,   ENI_CTL_RENEWED,   ENI_CTL_ASK,     ENI_CTL_SCORE,   ENI_CTL_SCORED};
 enum { NTYPES = sizeof all_types / sizeof *all_types, PREFIX = 4 };
 
 static void every_type_comes_back(void **state)

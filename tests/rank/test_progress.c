@@ -2,6 +2,7 @@
 #include "rank/record.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <pty.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,13 +54,17 @@ static void pipe_close(int fds[2])
     close(fds[1]);
 }
 
+static double accuracy = NAN; /* of a network without classes */
+
 /* Ten steps of 64 samples over two epochs, as rank 0 drives them. */
 static void train(int fd, int quiet, uint64_t log_every)
 {
-    eni_bar bar = {.fd = fd, .quiet = quiet, .total = 640, .per_epoch = 320, .log_every = log_every};
+    eni_bar bar = {.fd = fd, .quiet = quiet, .total = 640, .per_epoch = 320, .has_lines = log_every > 0};
     eni_bar_begin(&bar);
-    for (uint64_t step = 0; step < 10; step++)
-        eni_bar_step(&bar, step, (step + 1) * 64, 1.5f);
+    for (uint64_t step = 0; step < 10; step++) {
+        if (log_every > 0 && step % log_every == 0) eni_bar_score(&bar, (step + 1) * 64, 1.5, accuracy);
+        eni_bar_step(&bar, (step + 1) * 64);
+    }
     eni_bar_done(&bar);
 }
 
@@ -77,6 +82,15 @@ static void test_plain_lines(void **state)
     assert_string_equal(text, "Train Epoch: 1 [64/320 (20%)]  Loss: 1.500000\n"
                               "Train Epoch: 1 [320/320 (100%)]  Loss: 1.500000\n"
                               "Train Epoch: 2 [256/320 (80%)]  Loss: 1.500000\n");
+    pipe_open(err);
+    accuracy = 0.625;
+    saved = wire_to(err[1]);
+    train(-1, 0, 10);
+    wire_back(saved);
+    accuracy = NAN;
+    drain(err[0], text, sizeof text);
+    pipe_close(err);
+    assert_string_equal(text, "Train Epoch: 1 [64/320 (20%)]  Loss: 1.500000  Accuracy: 62.50%\n");
 }
 
 static void test_launcher_lines(void **state)

@@ -40,6 +40,7 @@ static void test_lines(void **state)
                       .update = 7,
                       .base_version = 6,
                       .loss = losses[i],
+                      .accuracy = i == 0 ? 0.25 : (double)losses[i],
                       .lr = 0.01f,
                       .step_ns = 1000,
                       .data_ns = 1,
@@ -65,10 +66,11 @@ static void test_lines(void **state)
         json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, &error);
         if (o == NULL) fail_msg("line %d: %s", i + 1, error.text);
         /* the keys that architecture section 7 promises */
-        static const char *const keys[] = {
-            "schema",        "t",          "step",     "epoch",   "samples",    "update",  "base_version",
-            "loss",          "lr",         "step_ns",  "data_ns", "compute_ns", "send_ns", "wait_ns",
-            "payload_bytes", "wire_bytes", "staleness"};
+        static const char *const keys[] = {"schema",     "t",        "step",         "epoch",
+                                           "samples",    "update",   "base_version", "loss",
+                                           "accuracy",   "lr",       "step_ns",      "data_ns",
+                                           "compute_ns", "send_ns",  "wait_ns",      "payload_bytes",
+                                           "wire_bytes", "staleness"};
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
             if (json_object_get(o, keys[k]) == NULL) fail_msg("no %s", keys[k]);
         const json_t *loss = json_object_get(o, "loss");
@@ -76,6 +78,8 @@ static void test_lines(void **state)
             assert_true((float)json_number_value(loss) == losses[i]);
         else
             assert_true(json_is_null(loss));
+        const json_t *accuracy = json_object_get(o, "accuracy");
+        assert_true(i == 0 ? json_number_value(accuracy) == 0.25 : i == 4 || json_is_null(accuracy));
         assert_int_equal(json_integer_value(json_object_get(o, "step")), i);
         assert_int_equal(json_integer_value(json_object_get(o, "samples")), INT64_C(1) << 40);
         assert_int_equal(json_integer_value(json_object_get(o, "wait_ns")), 4);

@@ -191,8 +191,77 @@ static void test_records(void **state)
             "agree");
 }
 
+/* Mean loss and share of hits over the lines of all ranks that belong to one step: those that end at `end` samples or
+ * less, and beyond `begin`. */
+static void mean_of_step(const char *out, int ranks, int64_t begin, int64_t end, double *loss_out,
+                         double *accuracy_out)
+{
+    double n = 0;
+    char path[160];
+    *loss_out = *accuracy_out = 0;
+    for (int r = 0; r < ranks; r++) {
+        size_t i;
+        json_t *lines, *line;
+        snprintf(path, sizeof path, "%s/metrics-%d.jsonl", out, r);
+        lines = read_lines(path);
+        json_array_foreach(lines, i, line)
+        {
+            const double at = number_at(line, "samples"), own = number_at(line, "nsamples");
+            if (at <= (double)begin || at > (double)end || own == 0) continue;
+            n += own;
+            *loss_out += number_at(line, "loss") * own;
+            *accuracy_out += number_at(line, "accuracy") * own;
+        }
+        json_decref(lines);
+    }
+    assert_true(n == (double)(end - begin));
+    *loss_out /= n;
+    *accuracy_out /= n;
+}
+
+/* What rank 0 shows is the mean over the samples of all ranks, whoever computed them. */
+static void test_shown(void **state)
+{
+    static const struct {
+        const char *flags;
+        int ranks, global;
+    } ways[] = {{"-n 3 --strategy=ring", 3, 12},
+                {"-n 2 --strategy=ps-sync", 2, 8},
+                {"-n 3 --strategy=ps-async --straggler=1:3", 3, 12},
+                {"-n 1 --strategy=solo --accumulate=2", 1, 8}};
+    int lines = 0;
+    (void)state;
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        char out[128], text[1 << 14], *save = NULL;
+        process p;
+        int shown = 0;
+        snprintf(out, sizeof out, "%s/shown%zu", system_folder(), w);
+        process_start(&p, "entrain", NULL, "run %s --threads=1 --log-every=3 --out=%s " JOB, ways[w].flags,
+                      out);
+        assert_int_equal(process_wait(&p, GUARD), 0);
+        snprintf(text, sizeof text, "%s", process_err(&p));
+        for (char *line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save)) {
+            int epoch, at;
+            double loss, accuracy, expected, hits;
+            if (sscanf(line, "Train Epoch: %d [%d/103 (%*d%%)] Loss: %lf Accuracy: %lf%%", &epoch, &at, &loss,
+                       &accuracy) != 4)
+                continue;
+            const int own = at == 103 ? 103 % ways[w].global : ways[w].global;
+            const int64_t end = (epoch - 1) * 103 + at;
+            mean_of_step(out, ways[w].ranks, end - own, end, &expected, &hits);
+            if (fabs(loss - expected) > 2e-6 * (1 + expected) || fabs(accuracy - hits * 100) > 0.006)
+                fail_msg("%s: %s: not %.6f, %.2f%%", ways[w].flags, line, expected, hits * 100);
+            shown++;
+        }
+        assert_int_equal(shown, STEPS / 3);
+        lines += shown;
+    }
+    promise("loss and accuracy that rank 0 shows are those of all ranks' metrics files: %d lines of 4 runs",
+            lines);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_records)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_records), cmocka_unit_test(test_shown)};
     return system_main(tests);
 }
