@@ -101,7 +101,7 @@ typedef struct eni_config {
     int64_t epochs, steps, max_samples; /* 0: not given; the first that is reached ends the run */
     int64_t holdout;                    /* training samples kept out for evaluation; 0: none */
     int64_t limit_train_samples, limit_test_samples; /* 0: all */
-    bool shuffle, drop_last;
+    bool shuffle, reshuffle, drop_last;
     int64_t assign; /* ENI_ASSIGN_* */
 
     /* what is kept */
@@ -150,6 +150,7 @@ typedef struct eni_config {
     int64_t log_every;   /* steps */
     int64_t log_level;   /* ENI_LEVEL_* */
     int64_t eval_every;  /* an amount of global samples, 0: as eval_points says */
+    bool eval_first;     /* the initial weights are a point of the curve */
     int64_t eval_points; /* points over the run where eval_every is 0; 0: at the end only */
     double target;       /* accuracy in percent, 0: none */
     int64_t eval_batch_size;

@@ -155,7 +155,7 @@ static en_status take_memory(eni_loader *loader)
     size_t rows =
         loader->plan.batch < loader->plan.train_samples ? loader->plan.batch : loader->plan.train_samples;
     loader->sampler =
-        eni_sampler_new(loader->plan.train_samples, loader->options.seed, loader->options.shuffle != 0);
+        eni_sampler_new(loader->plan.train_samples, loader->options.seed, loader->options.order);
     loader->indices = eni_alloc_array(rows, sizeof *loader->indices);
     if (loader->sampler == NULL || loader->indices == NULL) return EN_ENOMEM;
     for (uint64_t i = 0; i < loader->nslots; i++)

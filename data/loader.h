@@ -39,7 +39,7 @@ typedef struct eni_loader_options {
     const eni_dataset *dataset; /* borrowed, outlives the loader */
     const eni_plan *plan;       /* copied */
     uint64_t seed;
-    int shuffle;
+    eni_order order;
     int depth;              /* buffers ready ahead of the consumer's own, >= 1; 2 is plenty */
     uint64_t first, stride; /* fixed assignment: m = first, first + stride, ..; rank and W; solo: 0 and 1 */
     eni_loader_claim claim; /* not NULL: claims instead; empty micro-batches are skipped */

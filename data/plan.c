@@ -151,18 +151,18 @@ uint64_t eni_plan_micro_at(const eni_plan *plan, uint64_t samples)
 struct eni_sampler {
     uint64_t count;
     uint64_t seed;
-    bool shuffle;
+    eni_order kind;
     uint64_t epoch;  /* that `order` holds; NO_EPOCH: none yet */
     uint32_t *order; /* (count): the sample at each position */
 };
 
 #define NO_EPOCH UINT64_MAX
 
-eni_sampler *eni_sampler_new(uint64_t count, uint64_t seed, bool shuffle)
+eni_sampler *eni_sampler_new(uint64_t count, uint64_t seed, eni_order order)
 {
     eni_sampler *sampler = eni_alloc(sizeof *sampler);
     if (sampler == NULL) return NULL;
-    *sampler = (eni_sampler){.count = count, .seed = seed, .shuffle = shuffle, .epoch = NO_EPOCH};
+    *sampler = (eni_sampler){.count = count, .seed = seed, .kind = order, .epoch = NO_EPOCH};
     sampler->order = eni_alloc_array(count, sizeof *sampler->order);
     if (sampler->order == NULL) {
         eni_free(sampler);
@@ -181,12 +181,12 @@ void eni_sampler_free(eni_sampler *sampler)
 static void build(eni_sampler *sampler, uint64_t epoch)
 {
     uint32_t *order = sampler->order;
+    if (sampler->kind != ENI_ORDER_EACH_EPOCH) epoch = 0;
     if (sampler->epoch == epoch) return;
-    if (sampler->shuffle || sampler->epoch == NO_EPOCH)
-        for (uint64_t i = 0; i < sampler->count; i++)
-            order[i] = (uint32_t)i;
+    for (uint64_t i = 0; i < sampler->count; i++)
+        order[i] = (uint32_t)i;
     sampler->epoch = epoch;
-    if (!sampler->shuffle) return;
+    if (sampler->kind == ENI_ORDER_FILE) return;
     const eni_rng_key key = {.seed = sampler->seed, .purpose = ENI_RNG_ORDER, .step = epoch};
     for (uint64_t i = sampler->count - 1; i > 0; i--) {
         uint64_t j = eni_rng_below(&key, i, i + 1);
@@ -227,10 +227,10 @@ static void hash_number(eni_digest *digest, uint64_t number)
     eni_digest_add(digest, bytes, sizeof bytes);
 }
 
-en_status eni_sampler_order_sha256(const eni_plan *plan, uint64_t seed, bool shuffle,
+en_status eni_sampler_order_sha256(const eni_plan *plan, uint64_t seed, eni_order order,
                                    char hex_out[ENI_DIGEST_HEX])
 {
-    eni_sampler *sampler = eni_sampler_new(plan->train_samples, seed, shuffle);
+    eni_sampler *sampler = eni_sampler_new(plan->train_samples, seed, order);
     eni_digest digest;
     if (sampler == NULL) return EN_ENOMEM;
     eni_digest_begin(&digest);

@@ -87,9 +87,12 @@ uint64_t eni_plan_micro_at(const eni_plan *plan, uint64_t samples);
  * 1 ms for 60,000 samples). One thread at a time. */
 typedef struct eni_sampler eni_sampler;
 
-/* For an epoch of `count` samples; 4 * count bytes. shuffle false: the file's order. NULL when out of memory.
+/* The file's order; a new permutation every epoch; that of the first epoch in all of them. */
+typedef enum eni_order { ENI_ORDER_FILE, ENI_ORDER_EACH_EPOCH, ENI_ORDER_ONCE } eni_order;
+
+/* For an epoch of `count` samples; 4 * count bytes. NULL when out of memory.
  */
-eni_sampler *eni_sampler_new(uint64_t count, uint64_t seed, bool shuffle);
+eni_sampler *eni_sampler_new(uint64_t count, uint64_t seed, eni_order order);
 void eni_sampler_free(eni_sampler *sampler); /* NULL is fine */
 
 /* The samples of a micro-batch: indices_out (micro->count). Never allocates. */
@@ -100,7 +103,7 @@ void eni_sampler_indices(eni_sampler *sampler, const eni_micro *micro, uint32_t 
  * positions are hashed and then the number of samples (8 bytes): all else follows from the same seed, and a
  * run without an end in sight must begin all the same. EN_ENOMEM. Costs the permutation of each epoch. */
 enum { ENI_ORDER_POSITIONS_MAX = 1 << 24 }; /* 280 epochs of MNIST; 0.3 s */
-en_status eni_sampler_order_sha256(const eni_plan *plan, uint64_t seed, bool shuffle,
+en_status eni_sampler_order_sha256(const eni_plan *plan, uint64_t seed, eni_order order,
                                    char hex_out[ENI_DIGEST_HEX]);
 
 #endif

@@ -53,7 +53,7 @@ typedef struct eni_job {
     int64_t accumulate;
     double momentum, weight_decay; /* as given: `hyper` has them in float */
     uint64_t seed;
-    bool is_shuffled;
+    eni_order order;
     float *init; /* --init, until the exchange has it; NULL: none */
     float
         *state; /* (schema.nstate) running statistics that are judged: those to begin with, then those of the
@@ -254,7 +254,7 @@ en_status eni_records_open_metrics(eni_rank *self);
 /* Before the join: what eni_records.shown_every is to be, as far as this rank shows anything. */
 uint64_t eni_records_shown_every(const eni_rank *self);
 
-/* With a target the initial weights are the first point of the curve. */
+/* With --eval-first, or a target, the initial weights are the first point of the curve. */
 en_status eni_records_point_zero(eni_rank *self);
 
 /* At the end of a run that ends well: a full disk shows when the last buffer is written. The curve is

@@ -37,9 +37,10 @@ typedef struct eni_exchange_options {
 /* What is written down (records.c, result.c). */
 typedef struct eni_record_options {
     const char *out, *save, *trace, *tensorboard; /* folder, files, folder */
-    bool is_quiet; /* no progress */
-    bool is_mute;  /* no result either */
-    uint64_t log_every;               /* steps */
+    bool is_quiet;                                /* no progress */
+    bool is_mute;                                 /* no result either */
+    bool eval_first;                              /* the initial weights are a point of the curve */
+    uint64_t log_every;                           /* steps */
     uint64_t eval_every, eval_points; /* global samples between two points; 0: so many points; 0: the end's */
     double target;                    /* percent; 0: none */
     int64_t begin_ns;                 /* when a launcher began this run; 0: none did */

@@ -116,7 +116,9 @@ static en_status open_curve(eni_rank *self)
 
 en_status eni_records_point_zero(eni_rank *self)
 {
-    if (self->world.rank != 0 || self->records.asked.target <= 0 || self->saving.is_resumed) return EN_OK;
+    const eni_record_options *asked = &self->records.asked;
+    if (self->world.rank != 0 || self->saving.is_resumed || (asked->target <= 0 && !asked->eval_first))
+        return EN_OK;
     return eni_curve_add(self->records.curve, 0, 0, 0, eni_arena_at(self->exchange.arena, ENI_SLOT_PARAM, 0),
                          self->job.state);
 }

@@ -94,7 +94,8 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
     add(f, &n, "holdout", "%" PRIu64, self->trainer.about.holdout);
     add(f, &n, "limit-train-samples", "%" PRIu64, self->job.plan.train_samples); /* resolved */
     add(f, &n, "data-sha256", "%s", self->job.data_sha256);
-    add(f, &n, "shuffle", "%s", self->job.is_shuffled ? "on" : "off");
+    static const char *const orders[] = {"off", "on", "once"}; /* by eni_order */
+    add(f, &n, "shuffle", "%s", orders[self->job.order]);
     add(f, &n, "epoch-samples", "%" PRIu64, self->job.plan.epoch_samples); /* --drop-last */
     if (self->job.state != NULL) add(f, &n, "bn-stats", "%s", self->job.bn_stats);
     add(f, &n, "optimizer", "%s", self->job.optimizer->name);

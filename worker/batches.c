@@ -148,7 +148,7 @@ en_status eni_start_loader(eni_worker *w, eni_loader_options *options)
     options->dataset = w->dataset;
     options->plan = &w->rank.job.plan;
     options->seed = (uint64_t)w->config->seed;
-    options->shuffle = w->config->shuffle;
+    options->order = w->rank.job.order;
     options->depth = PREFETCH;
     options->first = w->rank.saving.first_micro + (uint64_t)w->rank.world.rank;
     options->stride = (uint64_t)w->rank.world.nranks;

@@ -85,6 +85,7 @@ static void tell_records(const eni_config *c, eni_record_options *out)
                                 .is_quiet = c->quiet || c->mute,
                                 .is_mute = c->mute,
                                 .log_every = (uint64_t)c->log_every,
+                                .eval_first = c->eval_first,
                                 .eval_points = (uint64_t)c->eval_points,
                                 .target = c->target,
                                 .begin_ns = c->begin_ns,

@@ -130,7 +130,8 @@ static en_status make_plan(eni_worker *w)
     EN_TRY(eni_plan_make(&options, &job->plan));
     w->rank.records.asked.eval_every = samples_of(w, c->eval_every);
     w->rank.saving.asked.every = samples_of(w, c->checkpoint_every);
-    return eni_sampler_order_sha256(&job->plan, (uint64_t)c->seed, c->shuffle, job->order_sha256);
+    job->order = !c->shuffle ? ENI_ORDER_FILE : c->reshuffle ? ENI_ORDER_EACH_EPOCH : ENI_ORDER_ONCE;
+    return eni_sampler_order_sha256(&job->plan, (uint64_t)c->seed, job->order, job->order_sha256);
 }
 
 static en_status set_milestones(const eni_worker *w, eni_schedule *schedule)
@@ -194,7 +195,6 @@ static en_status choose_optimizer(eni_worker *w)
     job->momentum = c->momentum;
     job->weight_decay = c->weight_decay;
     job->seed = (uint64_t)c->seed;
-    job->is_shuffled = c->shuffle;
     job->hyper = (eni_hyper){.momentum = (float)c->momentum,
                              .weight_decay = (float)c->weight_decay,
                              .nesterov = c->nesterov,

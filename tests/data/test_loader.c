@@ -54,7 +54,7 @@ static void check_batch(const eni_batch *batch)
     uint32_t indices[64];
     float x[64 * 16];
     int32_t labels[64];
-    sampler = eni_sampler_new(N, SEED, true);
+    sampler = eni_sampler_new(N, SEED, ENI_ORDER_EACH_EPOCH);
     eni_sampler_indices(sampler, &batch->micro, indices);
     eni_dataset_gather(set, ENI_TRAIN, indices, batch->micro.count, x, labels);
     assert_memory_equal(x, batch->x, batch->micro.count * 16 * sizeof *x);
@@ -90,7 +90,7 @@ static void fixed_ranks_cover_every_epoch(void **state)
             eni_loader_options options = {.dataset = set,
                                           .plan = &plan,
                                           .seed = SEED,
-                                          .shuffle = 1,
+                                          .order = ENI_ORDER_EACH_EPOCH,
                                           .depth = depth,
                                           .first = rank,
                                           .stride = 3};
@@ -109,8 +109,13 @@ static void solo_runs_all_from_anywhere(void **state)
     eni_plan plan = plan_of(4, 8, 1);
     uint64_t samples = 0;
     eni_loader *loader;
-    eni_loader_options options = {
-        .dataset = set, .plan = &plan, .seed = SEED, .shuffle = 1, .depth = 2, .first = 5, .stride = 1};
+    eni_loader_options options = {.dataset = set,
+                                  .plan = &plan,
+                                  .seed = SEED,
+                                  .order = ENI_ORDER_EACH_EPOCH,
+                                  .depth = 2,
+                                  .first = 5,
+                                  .stride = 1};
     assert_int_equal(eni_loader_start(&options, &loader), EN_OK);
     assert_int_equal(drain(loader, 5, 1, &samples), plan.micro_batches - 5);
     assert_int_equal(samples, N - 5 * 8);
@@ -139,7 +144,7 @@ static void *consume(void *user)
     eni_loader_options options = {.dataset = set,
                                   .plan = c->plan,
                                   .seed = SEED,
-                                  .shuffle = 1,
+                                  .order = ENI_ORDER_EACH_EPOCH,
                                   .depth = 2,
                                   .claim = claim,
                                   .user = c->next};
@@ -278,8 +283,13 @@ static void held_batches_stay(void **state)
     for (int hold = 2; hold <= 3; hold++) {
         const eni_batch *held[3] = {NULL, NULL, NULL};
         eni_loader *loader;
-        eni_loader_options options = {
-            .dataset = set, .plan = &plan, .seed = SEED, .shuffle = 1, .depth = 1, .stride = 1, .hold = hold};
+        eni_loader_options options = {.dataset = set,
+                                      .plan = &plan,
+                                      .seed = SEED,
+                                      .order = ENI_ORDER_EACH_EPOCH,
+                                      .depth = 1,
+                                      .stride = 1,
+                                      .hold = hold};
         assert_int_equal(eni_loader_start(&options, &loader), EN_OK);
         uint64_t samples = 0, count = 0;
         while (eni_loader_next(loader, soon(), &held[count % (uint64_t)hold]) == EN_OK) {
@@ -349,7 +359,7 @@ static void every_buffer_is_registered(void **state)
     eni_loader_options options = {.dataset = set,
                                   .plan = &plan,
                                   .seed = SEED,
-                                  .shuffle = 1,
+                                  .order = ENI_ORDER_EACH_EPOCH,
                                   .depth = 2,
                                   .stride = 1,
                                   .hold = 2,

@@ -13,7 +13,7 @@ static void hash_of(uint64_t steps, uint64_t seed, char hash_out[ENI_DIGEST_HEX]
     eni_plan plan;
     eni_plan_options options = {.train_samples = 1000, .world = 2, .batch = 64, .steps = steps};
     assert_int_equal(eni_plan_make(&options, &plan), EN_OK);
-    assert_int_equal(eni_sampler_order_sha256(&plan, seed, true, hash_out), EN_OK);
+    assert_int_equal(eni_sampler_order_sha256(&plan, seed, ENI_ORDER_EACH_EPOCH, hash_out), EN_OK);
 }
 
 /* 10^15 steps: without a bound the first of them would come after years. */

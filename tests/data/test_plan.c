@@ -174,7 +174,7 @@ static void an_epoch_is_a_permutation(void **state)
     enum { N = 1009 };
     static uint32_t order[3][N];
     uint8_t seen[N];
-    eni_sampler *sampler = eni_sampler_new(N, 42, true);
+    eni_sampler *sampler = eni_sampler_new(N, 42, ENI_ORDER_EACH_EPOCH);
     for (uint64_t epoch = 0; epoch < 3; epoch++) {
         eni_micro all = {.epoch = epoch, .stride = 1, .count = N};
         eni_sampler_indices(sampler, &all, order[epoch]);
@@ -186,7 +186,7 @@ static void an_epoch_is_a_permutation(void **state)
     }
     assert_memory_not_equal(order[0], order[1], sizeof order[0]);
     /* epoch 1 again, without the epochs before it, by another process so to speak */
-    eni_sampler *other = eni_sampler_new(N, 42, true);
+    eni_sampler *other = eni_sampler_new(N, 42, ENI_ORDER_EACH_EPOCH);
     static uint32_t again[N];
     eni_micro all = {.epoch = 1, .stride = 1, .count = N};
     eni_sampler_indices(other, &all, again);
@@ -207,7 +207,7 @@ static void the_shuffle_has_no_bias(void **state)
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         uint32_t sample;
         eni_micro one = {.stride = 1, .count = 1};
-        eni_sampler *sampler = eni_sampler_new(N, seed, true);
+        eni_sampler *sampler = eni_sampler_new(N, seed, ENI_ORDER_EACH_EPOCH);
         eni_sampler_indices(sampler, &one, &sample);
         first[sample]++;
         eni_sampler_free(sampler);
@@ -224,13 +224,33 @@ static void no_shuffle_keeps_the_order(void **state)
     (void)state;
     uint32_t indices[3];
     eni_plan p = make((eni_plan_options){.train_samples = 20, .world = 3, .batch = 3, .epochs = 2});
-    eni_sampler *sampler = eni_sampler_new(20, 1, false);
+    eni_sampler *sampler = eni_sampler_new(20, 1, ENI_ORDER_FILE);
     eni_micro micro;
     assert_int_equal(eni_plan_micro(&p, 13, &micro), EN_OK); /* step 4: of epoch 1, rank 1 */
     assert_true(micro.epoch == 1 && micro.count == 3);
     eni_sampler_indices(sampler, &micro, indices);
     assert_true(indices[0] == 10 && indices[1] == 13 && indices[2] == 16);
     eni_sampler_free(sampler);
+}
+
+/* Without it every epoch has the order that the first one has with it. */
+static void no_reshuffle_keeps_the_first_order(void **state)
+{
+    (void)state;
+    uint32_t first[20], indices[20];
+    eni_plan p = make((eni_plan_options){.train_samples = 20, .world = 1, .batch = 20, .epochs = 3});
+    eni_sampler *sampler = eni_sampler_new(20, 1, ENI_ORDER_EACH_EPOCH),
+                *once = eni_sampler_new(20, 1, ENI_ORDER_ONCE);
+    for (uint64_t epoch = 0; epoch < 3; epoch++) {
+        eni_micro micro;
+        assert_int_equal(eni_plan_micro(&p, epoch, &micro), EN_OK);
+        eni_sampler_indices(sampler, &micro, epoch == 0 ? first : indices);
+        if (epoch > 0) assert_memory_not_equal(indices, first, sizeof first);
+        eni_sampler_indices(once, &micro, indices);
+        assert_memory_equal(indices, first, sizeof first);
+    }
+    eni_sampler_free(sampler);
+    eni_sampler_free(once);
 }
 
 /* The samples of a step, as a set, do not depend on how W * B is split; nor does the order's hash. */
@@ -243,7 +263,7 @@ static void the_order_does_not_depend_on_the_workers(void **state)
     for (int s = 0; s < 5; s++) {
         eni_plan p = make((eni_plan_options){
             .train_samples = 1000, .world = splits[s][0], .batch = splits[s][1], .epochs = 1});
-        eni_sampler *sampler = eni_sampler_new(1000, 7, true);
+        eni_sampler *sampler = eni_sampler_new(1000, 7, ENI_ORDER_EACH_EPOCH);
         for (uint64_t m = 0; m < p.micro_batches; m++) {
             eni_micro micro;
             uint32_t indices[24];
@@ -253,10 +273,10 @@ static void the_order_does_not_depend_on_the_workers(void **state)
                 step_of[s][indices[i]] = (uint8_t)micro.step;
         }
         eni_sampler_free(sampler);
-        assert_int_equal(eni_sampler_order_sha256(&p, 7, true, hash[s]), EN_OK);
+        assert_int_equal(eni_sampler_order_sha256(&p, 7, ENI_ORDER_EACH_EPOCH, hash[s]), EN_OK);
         assert_memory_equal(step_of[s], step_of[0], sizeof step_of[0]);
         assert_string_equal(hash[s], hash[0]);
-        assert_int_equal(eni_sampler_order_sha256(&p, 8, true, other), EN_OK);
+        assert_int_equal(eni_sampler_order_sha256(&p, 8, ENI_ORDER_EACH_EPOCH, other), EN_OK);
         assert_string_not_equal(other, hash[0]);
     }
 }
@@ -272,6 +292,7 @@ int main(void)
         cmocka_unit_test(an_epoch_is_a_permutation),
         cmocka_unit_test(the_shuffle_has_no_bias),
         cmocka_unit_test(no_shuffle_keeps_the_order),
+        cmocka_unit_test(no_reshuffle_keeps_the_first_order),
         cmocka_unit_test(the_order_does_not_depend_on_the_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

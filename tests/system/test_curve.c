@@ -106,6 +106,9 @@ static void test_grid_and_bracket(void **state)
     (void)state;
     char params[72], flags[1024], out[160];
     const curve all = all_points(params);
+    json_decref(train(60, JOB "--eval-first"));
+    const curve from_zero = read_curve(train_out(), "holdout");
+    expect_equal(&from_zero, &all);
     const double target = floor(1000 * all.at[5 * GRID_STEP].accuracy) / 1000;
     const curve expected = choose(&all, target);
     json_t *r = train(60, JOB "--target=%g", 100 * target);

@@ -63,7 +63,7 @@ static void begin(course *c, uint64_t world, uint64_t rank, uint64_t batch, uint
     const eni_loader_options loader = {.dataset = set,
                                        .plan = &c->plan,
                                        .seed = SEED,
-                                       .shuffle = 1,
+                                       .order = ENI_ORDER_EACH_EPOCH,
                                        .depth = 2,
                                        .first = rank,
                                        .stride = world,
@@ -122,7 +122,7 @@ static void check(course *c, uint64_t first, uint64_t stride)
           *got = calloc(c->nsamples * SAMPLE + 1, sizeof *got);
     int32_t *labels = calloc(c->nsamples + 1, sizeof *labels);
     int32_t *got_labels = calloc(c->nsamples + 1, sizeof *got_labels);
-    eni_sampler *sampler = eni_sampler_new(N, SEED, true);
+    eni_sampler *sampler = eni_sampler_new(N, SEED, ENI_ORDER_EACH_EPOCH);
     uint32_t indices[BATCH];
     eni_micro micro;
     uint64_t at = 0;
