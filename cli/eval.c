@@ -202,7 +202,8 @@ static en_status open_all(evaluation *e)
     eni_data_options options = {.name = c->data,
                                 .folder = c->data_dir,
                                 .limit_test = (uint64_t)c->limit_test_samples,
-                                .seed = (uint64_t)c->seed};
+                                .seed = (uint64_t)c->seed,
+                                .transform = eni_config_transform(c)};
     en_data_shape shape;
     EN_TRY(eni_dataset_shape(&options, &shape));
     EN_TRY(eni_network_schema("--model", c->model, &shape, &e->schema));

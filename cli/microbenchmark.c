@@ -275,7 +275,8 @@ static en_status take_vectors(bench *b)
 static en_status open_bench(bench *b, const eni_process *self)
 {
     const eni_config *c = b->order->config;
-    const eni_data_options data = {.name = c->data, .folder = c->data_dir};
+    const eni_data_options data = {
+        .name = c->data, .folder = c->data_dir, .transform = eni_config_transform(c)};
     en_data_shape shape;
     EN_TRY(eni_dataset_shape(&data, &shape));
     EN_TRY(eni_network_schema("--model", c->model, &shape, &b->schema));

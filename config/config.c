@@ -91,6 +91,14 @@ int eni_config_is_given(const eni_config *config, const char *key)
     return k >= 0 && config->origin[k] != ENI_FROM_DEFAULT;
 }
 
+eni_transform eni_config_transform(const eni_config *config)
+{
+    eni_transform t = {.resize = (int)config->resize, .is_test_drawn = config->augment_test};
+    (void)eni_augment_parse(config->augment, &t); /* checked with the key */
+    if (config->normalize != NULL) (void)eni_normalize_parse(config->normalize, &t);
+    return t;
+}
+
 int64_t eni_config_seed(const eni_config *config, int i)
 {
     int64_t seed = config->seed;

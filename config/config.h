@@ -22,6 +22,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "core/transform.h"
 #include "entrain/status.h"
 
 /* The programs; a key applies to some of them and is refused by the others. */
@@ -72,13 +73,13 @@ typedef struct eni_list {
     int count;
 } eni_list;
 
-enum { ENI_CONFIG_KEYS_MAX = 128 };
+enum { ENI_CONFIG_KEYS_MAX = 144 };
 
 typedef struct eni_config {
     /* what is trained */
     char *strategy; /* "ssp:bound=3", "./mine.so:period=8": eni_spec_head */
     char *model;    /* "convnet" */
-    char *data;     /* "fashion-mnist", "mnist", "synthetic" or a folder */
+    char *data;     /* a name of `entrain data` or a folder */
     char *data_dir; /* the folder that holds the named set; NULL: the package's */
     char *optimizer;
     double lr, momentum, weight_decay;
@@ -102,7 +103,11 @@ typedef struct eni_config {
     int64_t holdout;                    /* training samples kept out for evaluation; 0: none */
     int64_t limit_train_samples, limit_test_samples; /* 0: all */
     bool shuffle, reshuffle, drop_last;
-    int64_t assign; /* ENI_ASSIGN_* */
+    int64_t resize;            /* eni_config_transform has these four; resize 0: as they are */
+    char *augment, *normalize; /* normalize NULL: the set's own */
+    bool augment_test;
+    int64_t loader_threads; /* 0: one, or two where images are resized */
+    int64_t assign;         /* ENI_ASSIGN_* */
 
     /* what is kept */
     char *save, *out, *resume, *trace; /* resume: "auto" or a path */
@@ -244,6 +249,9 @@ enum { ENI_KIND_CONDITION, ENI_KIND_OWN, ENI_KIND_ASIDE, ENI_KIND_MATCH };
  * returned. EN_ENOMEM. */
 typedef en_status (*eni_config_see)(void *user, const char *key, const char *value, bool is_told);
 en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see see, void *user);
+
+/* What the flags say of pixels. */
+eni_transform eni_config_transform(const eni_config *config);
 
 /* Writes everything resolved as YAML that --config reads back, a comment with the origin behind each value.
  * What is about this call only (--out and other targets, --overwrite, --resume, --quiet) is left out: who

@@ -113,6 +113,24 @@ static const char *check_milestones(const char *text)
                : "one to eight rising amounts above 0, as 60epochs,80epochs or 600000,800000";
 }
 
+static const char *check_augment(const char *text)
+{
+    eni_transform t;
+    return eni_augment_parse(text, &t)
+               ? NULL
+               : "none, crop:SIDE:PAD, flip, or crop:SIDE:PAD,flip with a side of 1 to 4096, "
+                 "as crop:32:4,flip";
+}
+
+static const char *check_normalize(const char *text)
+{
+    eni_transform t;
+    return eni_normalize_parse(text, &t)
+               ? NULL
+               : "MEAN:DEVIATION or as many of each as there are channels, with deviations above 0, as "
+                 "0.4914,0.4822,0.4465:0.2023,0.1994,0.2010";
+}
+
 static const char *check_seed(const char *text)
 {
     int64_t seed;
@@ -212,7 +230,7 @@ const eni_key eni_keys[] = {
          "the network: a name of `entrain models`"),
     TEXT("data", NULL, data, "fashion-mnist", "NAME|FOLDER", NULL, NULL, TRAIN | E, MATCH | FIRST,
          "fashion-mnist; synthetic for the model toy",
-         "fashion-mnist, mnist, synthetic, or a folder with IDX files"),
+         "a name of `entrain data`, or a folder with the files of MNIST (IDX), CIFAR-10 or CIFAR-100 (binary)"),
     TEXT("data-dir", NULL, data_dir, NULL, "FOLDER", NULL, NULL, TRAIN | E | D, 0,
          "where the package puts it",
          "the folder that holds the named data set on this host"),
@@ -282,6 +300,16 @@ const eni_key eni_keys[] = {
          "each epoch in an order of its own; --no-reshuffle: all in that of the first one"),
     BOOL("drop-last", NULL, drop_last, "off", TRAIN, MATCH, NULL,
          "leave out what does not fill a global batch; off: the last step of an epoch is smaller"),
+    INT("resize", NULL, resize, "0", 0, ENI_SIDE_MAX, "N", TRAIN | E, MATCH, "as they are",
+        "images become N x N pixels, as Pillow's bilinear filter makes them, for training and tests"),
+    TEXT("augment", NULL, augment, "none", "crop:SIDE:PAD,flip", check_augment, NULL, TRAIN | E, MATCH, NULL,
+         "training images: PAD black pixels around, a square of SIDE cut out anywhere, every second one mirrored"),
+    BOOL("augment-test", NULL, augment_test, "off", TRAIN | E, MATCH, NULL,
+         "test images too, each the same way every time; off: they are cut from the middle"),
+    TEXT("normalize", NULL, normalize, NULL, "M,M,M:S,S,S", check_normalize, NULL, TRAIN | E, MATCH, "those of the data set",
+         "mean and deviation of each channel, or one of all: a pixel becomes (x / 255 - M) / S"),
+    INT("loader-threads", "num-workers", loader_threads, "0", 0, 64, "N", TRAIN, 0, "1; 2 with --resize",
+        "threads of each worker that prepare batches, the same ones whatever N"),
     CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", RUNS, MATCH | OWN,
            "fixed if synchronous, else claim",
            "who computes the next micro-batch: whoever is free, or the rank whose turn it is"),

@@ -210,6 +210,70 @@ bool eni_bn_stats_parse(const char *text, bool *is_mean_out, uint64_t *recompute
     return is_again || *is_mean_out || strcmp(text, "rank0") == 0;
 }
 
+/* A whole number in [least, ENI_SIDE_MAX] at the head of the text; NULL: there is none. */
+static const char *side(const char *text, int least, int *side_out)
+{
+    char digits[8];
+    int64_t value;
+    const size_t length = strspn(text, "0123456789");
+    if (length == 0 || length >= sizeof digits) return NULL;
+    snprintf(digits, sizeof digits, "%.*s", (int)length, text);
+    if (!eni_parse_i64(digits, &value) || value < least || value > ENI_SIDE_MAX) return NULL;
+    *side_out = (int)value;
+    return text + length;
+}
+
+bool eni_augment_parse(const char *text, eni_transform *t)
+{
+    t->crop = t->pad = 0;
+    t->has_flip = false;
+    if (strcmp(text, "none") == 0) return true;
+    for (bool is_more = true; is_more; text++) {
+        if (strncmp(text, "crop:", 5) == 0 && t->crop == 0) {
+            text = side(text + 5, 1, &t->crop);
+            if (text != NULL && *text == ':') text = side(text + 1, 0, &t->pad);
+        } else if (strncmp(text, "flip", 4) == 0 && !t->has_flip) {
+            t->has_flip = true;
+            text += 4;
+        } else {
+            return false;
+        }
+        if (text == NULL || (*text != ',' && *text != '\0')) return false;
+        is_more = *text == ',';
+    }
+    return true;
+}
+
+/* How many numbers stand in text[0 .. length), with commas between; 0: they do not. */
+static int numbers(const char *text, size_t length, float *values_out)
+{
+    char one[32];
+    double value;
+    for (int n = 0; n < ENI_CHANNELS; n++) {
+        const char *comma = memchr(text, ',', length);
+        const size_t bytes = comma == NULL ? length : (size_t)(comma - text);
+        if (bytes >= sizeof one) return 0;
+        snprintf(one, sizeof one, "%.*s", (int)bytes, text);
+        if (!eni_parse_real(one, &value)) return 0;
+        values_out[n] = (float)value;
+        if (comma == NULL) return n + 1;
+        text += bytes + 1, length -= bytes + 1;
+    }
+    return 0;
+}
+
+bool eni_normalize_parse(const char *text, eni_transform *t)
+{
+    const char *colon = strchr(text, ':');
+    if (colon == NULL) return false;
+    t->nchannels = numbers(text, (size_t)(colon - text), t->mean);
+    if (t->nchannels == 0 || numbers(colon + 1, strlen(colon + 1), t->deviation) != t->nchannels)
+        return false;
+    for (int c = 0; c < t->nchannels; c++)
+        if (!(t->deviation[c] > 0) || !isfinite(t->deviation[c]) || !isfinite(t->mean[c])) return false;
+    return true;
+}
+
 bool eni_primary_parse(const char *text, char setting_out[32], int64_t *a_out, int64_t *b_out)
 {
     char first[32];

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/transform.h"
+
 /* A decimal integer, with a sign if negative. */
 bool eni_parse_i64(const char *text, int64_t *value_out);
 
@@ -42,6 +44,12 @@ bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out
 
 /* "rank0", "mean" or "recompute:N": N in 1 .. 2^32, else 0. */
 bool eni_bn_stats_parse(const char *text, bool *is_mean_out, uint64_t *recompute_out);
+
+/* "crop:SIDE[:PAD]", "flip", both with a comma between, or "none". */
+bool eni_augment_parse(const char *text, eni_transform *transform);
+
+/* "MEAN:DEVIATION", or up to three of each with commas between; deviations are above 0. */
+bool eni_normalize_parse(const char *text, eni_transform *transform);
 
 /* "SETTING:ARM:ARM", two arms by their order from 1; they come out from 0. Setting: less than 32 letters. */
 bool eni_primary_parse(const char *text, char setting_out[32], int64_t *a_out, int64_t *b_out);

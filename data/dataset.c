@@ -18,18 +18,33 @@
 #include "core/try.h"
 #include "data/dataset_make.h"
 
-typedef unsigned long long ull;
+/* What a set is read from. */
+enum { FROM_IDX, FROM_CIFAR, FROM_SEED };
 
 static const struct named {
     const char *name, *folder, *remedy, *help;
+    int from, kind;
 } table[] = {
     {"fashion-mnist", "/usr/share/datasets/fashion-mnist",
      "apt-get install dataset-fashion-mnist, or name the folder that holds it with --data-dir",
-     "60,000 + 10,000 images of clothes, 28 x 28 grey, 10 classes (Debian: dataset-fashion-mnist)"},
+     "60,000 + 10,000 images of clothes, 28 x 28 grey, 10 classes (Debian: dataset-fashion-mnist)", FROM_IDX,
+     0},
     {"mnist", "/usr/share/datasets/mnist",
      "Debian does not package it: name the folder that holds its four IDX files with --data-dir",
-     "60,000 + 10,000 handwritten digits, 28 x 28 grey, 10 classes"},
-    {"synthetic", NULL, NULL, "made up from --seed in the shape that the model asks for"},
+     "60,000 + 10,000 handwritten digits, 28 x 28 grey, 10 classes", FROM_IDX, 0},
+    {"cifar10", "/usr/share/datasets/cifar-10-batches-bin",
+     "Debian does not package it: unpack cifar-10-binary.tar.gz (tar -xzf) and name the folder that has its "
+     "six .bin "
+     "files with --data-dir",
+     "50,000 + 10,000 colour images, 32 x 32, 10 classes (binary files, --data-dir)", FROM_CIFAR,
+     ENI_CIFAR_10},
+    {"cifar100", "/usr/share/datasets/cifar-100-binary",
+     "Debian does not package it: unpack cifar-100-binary.tar.gz (tar -xzf) and name the folder that has "
+     "train.bin and "
+     "test.bin with --data-dir",
+     "50,000 + 10,000 colour images, 32 x 32, 100 classes (binary files, --data-dir)", FROM_CIFAR,
+     ENI_CIFAR_100},
+    {"synthetic", NULL, NULL, "made up from --seed in the shape that the model asks for", FROM_SEED, 0},
 };
 enum { NAMED = sizeof table / sizeof table[0] };
 
@@ -67,59 +82,95 @@ static bool is_folder(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Where the files of a set are; NULL: it is made. */
-static const char *folder_of(const eni_data_options *options)
+/* What the options stand for. */
+typedef struct set_source {
+    const char *name; /* "folder": one that has no name among ours */
+    const char *remedy;
+    int from, kind;        /* of FROM_CIFAR: which form */
+    char folder[PATH_MAX]; /* "": it is made */
+} set_source;
+
+static en_status refuse_unknown(const eni_data_options *options)
+{
+    char names[256] = "";
+    EN_TRY(eni_cifar_refuse_other(options->name));
+    for (int i = 0; i < NAMED; i++)
+        eni_text_add(names, sizeof names, "%s, ", table[i].name);
+    return eni_fail(
+        EN_ENOENT, "dataset",
+        "there is neither a set nor a folder \"%s\": --data takes %sor a folder with the four IDX files "
+        "of MNIST or the .bin files of CIFAR",
+        options->name, names);
+}
+
+static en_status find_set(const eni_data_options *options, set_source *source_out)
 {
     const struct named *named = find_named(options->name);
-    if (named == NULL) return options->name;
-    return named->folder != NULL && options->folder != NULL ? options->folder : named->folder;
+    if (named == NULL && !is_folder(options->name)) return refuse_unknown(options);
+    set_source *s = source_out;
+    *s = (set_source){
+        .name = "folder",
+        .remedy = "a set is four files, {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz; or the "
+                  ".bin files of CIFAR"};
+    if (named != NULL) s->name = named->name, s->remedy = named->remedy, s->from = named->from;
+    if (s->from == FROM_SEED) return EN_OK;
+    const char *folder = named == NULL                                      ? options->name
+                         : named->folder != NULL && options->folder != NULL ? options->folder
+                                                                            : named->folder;
+    const int found = eni_cifar_find(folder, s->folder);
+    if (named == NULL && found >= 0) s->from = FROM_CIFAR;
+    if (s->from == FROM_IDX) snprintf(s->folder, sizeof s->folder, "%s", folder);
+    s->kind = named == NULL ? found : named->kind;
+    if (found >= 0 && s->from == FROM_CIFAR && found == s->kind) return EN_OK;
+    if (s->from == FROM_CIFAR && found >= 0)
+        return eni_fail(EN_EFORMAT, "dataset", "%s holds the files of %s, not of %s: give --data=%s",
+                        s->folder, found == ENI_CIFAR_10 ? "cifar10" : "cifar100", named->name,
+                        found == ENI_CIFAR_10 ? "cifar10" : "cifar100");
+    if (s->from == FROM_CIFAR || named == NULL) EN_TRY(eni_cifar_refuse_other(folder));
+    if (s->from == FROM_IDX) return EN_OK;
+    return eni_fail(EN_ENOENT, "dataset", "%s holds no %s: %s", folder, eni_cifar_file(s->kind, 0),
+                    s->remedy);
 }
 
-/* NULL: a folder that has no name among ours. */
-static en_status find_set(const eni_data_options *options, const struct named **named_out)
+/* CIFAR's name is for CIFAR: a set of its form and of another size is called by the form only. */
+static void name_by_size(const set_source *source, eni_dataset *set)
 {
-    *named_out = find_named(options->name);
-    if (*named_out != NULL || is_folder(options->name)) return EN_OK;
-    return eni_fail(EN_ENOENT, "dataset",
-                    "there is neither a set nor a folder \"%s\": --data takes fashion-mnist, mnist, "
-                    "synthetic or a folder with the four IDX files",
-                    options->name);
+    if (source->from != FROM_CIFAR || strcmp(set->name, source->name) != 0 || find_named(set->name) == NULL)
+        return;
+    if (set->split[ENI_TRAIN].count == 50000 && set->split[ENI_TEST].count == 10000) return;
+    eni_text_add(set->name, sizeof set->name, "-form");
 }
 
-static const char *remedy_of(const struct named *named)
+static en_status read_set(const eni_data_options *options, const set_source *source, eni_dataset *set)
 {
-    return named != NULL ? named->remedy
-                         : "a set is four files, {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz";
-}
-
-static en_status read_named(const eni_data_options *options, eni_dataset *set)
-{
-    const struct named *named;
-    EN_TRY(find_set(options, &named));
-    snprintf(set->name, sizeof set->name, "%s", named != NULL ? named->name : "folder");
+    snprintf(set->name, sizeof set->name, "%s", source->name);
     eni_debug("dataset", "reading %s", set->name);
-    if (named != NULL && named->folder == NULL) return eni_dataset_make(options, set);
-    return eni_dataset_read_folder(folder_of(options), remedy_of(named), set);
+    if (source->from == FROM_SEED) return eni_dataset_make(options, set);
+    if (source->from == FROM_IDX) return eni_dataset_read_folder(source->folder, source->remedy, set);
+    EN_TRY(eni_cifar_read(source->kind, source->folder, set));
+    name_by_size(source, set);
+    return EN_OK;
 }
 
 en_status eni_dataset_train_size(const eni_data_options *options, uint64_t *size_out)
 {
-    const struct named *named;
-    EN_TRY(find_set(options, &named));
-    if (named == NULL || named->folder != NULL)
-        return eni_dataset_folder_size(folder_of(options), remedy_of(named), size_out);
+    set_source source;
+    EN_TRY(find_set(options, &source));
     *size_out = eni_dataset_made_size(options);
-    return EN_OK;
+    return source.from == FROM_IDX     ? eni_dataset_folder_size(source.folder, source.remedy, size_out)
+           : source.from == FROM_CIFAR ? eni_cifar_size(source.kind, source.folder, size_out)
+                                       : EN_OK;
 }
 
 en_status eni_dataset_shape(const eni_data_options *options, en_data_shape *shape_out)
 {
-    const struct named *named;
+    set_source source;
     *shape_out = (en_data_shape){0};
-    EN_TRY(find_set(options, &named));
-    return named == NULL || named->folder != NULL
-               ? eni_dataset_folder_shape(folder_of(options), remedy_of(named), shape_out)
-               : EN_OK;
+    EN_TRY(find_set(options, &source));
+    if (source.from == FROM_IDX) EN_TRY(eni_dataset_folder_shape(source.folder, source.remedy, shape_out));
+    if (source.from == FROM_CIFAR) eni_cifar_shape(source.kind, shape_out);
+    if (source.from == FROM_SEED) shape_out->height = shape_out->width = eni_dataset_made_side(options);
+    return shape_out->height == 0 ? EN_OK : eni_pixels_shape(&options->transform, shape_out);
 }
 
 static en_status refuse_limit(const eni_data_options *options, int split, uint64_t limit, uint64_t count)
@@ -152,16 +203,10 @@ en_status eni_dataset_check(const eni_data_options *options)
     return refuse_limit(options, ENI_TRAIN, options->limit_train, size - options->holdout);
 }
 
-static void count_floats(eni_dataset *set)
-{
-    set->repeat = 1;
-    set->sample_floats = (size_t)set->height * (size_t)set->width * (size_t)set->channels;
-}
-
 /* Of one sample in memory. */
 static size_t stored_floats(const eni_dataset *set)
 {
-    return set->sample_floats / (size_t)set->repeat;
+    return (size_t)set->height * (size_t)set->width * (size_t)set->channels;
 }
 
 static uint64_t x_bytes(const eni_dataset *set)
@@ -181,6 +226,8 @@ static void hold_out(uint64_t n, eni_dataset *set)
     const uint64_t rest = train->count - n;
     train->count = rest;
     held->count = n;
+    held->first = rest;
+    if (set->records != NULL) return;
     held->x = (uint8_t *)train->x + rest * x_bytes(set);
     held->target = (uint8_t *)train->target + rest * target_bytes(set);
 }
@@ -202,7 +249,7 @@ static en_status apply_limits(const eni_data_options *options, eni_dataset *set)
 
 static en_status check_labels(const eni_dataset *set)
 {
-    for (int s = 0; s < ENI_SPLITS && set->classes > 0; s++) {
+    for (int s = 0; s < ENI_SPLITS && set->classes > 0 && set->records == NULL; s++) {
         const uint8_t *labels = set->split[s].target;
         for (uint64_t i = 0; i < set->split[s].count; i++) {
             if (labels[i] < set->classes) continue;
@@ -219,12 +266,9 @@ static en_status check_labels(const eni_dataset *set)
 
 static en_status fit_want(const eni_data_want *want, eni_dataset *set)
 {
-    if (want->channels == 3 && set->channels == 1 && set->classes > 0 && want->height != 1) {
-        set->repeat = 3; /* grey for a model of colours */
-        set->sample_floats *= 3;
-    }
-    int same = (want->height == 0 || want->height == set->height) &&
-               (want->width == 0 || want->width == set->width) &&
+    const eni_pixels *p = &set->pixels;
+    int same = (want->height == 0 || want->height == p->height) &&
+               (want->width == 0 || want->width == p->width) &&
                (want->channels == 0 || want->channels == set->channels * set->repeat) &&
                (want->classes == 0 || want->classes == set->classes) &&
                (want->targets == 0 || want->targets == set->targets);
@@ -237,8 +281,43 @@ static en_status fit_want(const eni_data_want *want, eni_dataset *set)
         EN_EMISMATCH, "dataset",
         "%s has samples of %d x %d x %d with %d classes and %d targets, the model takes %d x %d x %d with "
         "%d and %d: choose another --data or --model",
-        set->name, set->height, set->width, set->channels, set->classes, set->targets, want->height,
-        want->width, want->channels, want->classes, want->targets);
+        set->name, p->height, p->width, set->channels, set->classes, set->targets, want->height, want->width,
+        want->channels, want->classes, want->targets);
+}
+
+/* What becomes of its pixels, and whether a model takes that. */
+static en_status plan_pixels(const eni_data_options *options, eni_dataset *set)
+{
+    /* Constants that the sets' users have agreed on: those of PyTorch's MNIST example for every grey set, for
+     * Fashion-MNIST too (the peer of that job does so), and for what is made up; means over the training images
+     * for CIFAR. */
+    static const eni_transform grey = {.nchannels = 1, .mean = {0.1307f}, .deviation = {0.3081f}};
+    static const eni_transform cifar_10 = {
+        .nchannels = 3, .mean = {0.4914f, 0.4822f, 0.4465f}, .deviation = {0.2023f, 0.1994f, 0.2010f}};
+    static const eni_transform cifar_100 = {
+        .nchannels = 3, .mean = {0.5071f, 0.4867f, 0.4408f}, .deviation = {0.2675f, 0.2565f, 0.2761f}};
+    eni_transform t = options->transform;
+    const eni_data_want *want = &options->want;
+    const eni_image_layout stored = {set->height, set->width, set->channels, set->records != NULL};
+    const eni_transform *own = set->records == NULL ? &grey : set->classes == 10 ? &cifar_10 : &cifar_100;
+    if (set->classes == 0 && (t.resize > 0 || t.crop > 0 || t.has_flip || t.nchannels > 0))
+        return eni_fail(
+            EN_EINVAL, "dataset",
+            "--resize, --augment and --normalize are for images, and %s has none here: leave them away",
+            set->name);
+    if (t.nchannels == 0) {
+        t.nchannels = own->nchannels;
+        memcpy(t.mean, own->mean, sizeof t.mean);
+        memcpy(t.deviation, own->deviation, sizeof t.deviation);
+    }
+    set->seed = options->seed;
+    set->repeat = 1;
+    if (want->channels == 3 && set->channels == 1 && set->classes > 0 && want->height != 1)
+        set->repeat = 3; /* grey for a model of colours */
+    EN_TRY(eni_pixels_init(&t, &stored, set->repeat, &set->pixels));
+    set->sample_floats =
+        (size_t)set->pixels.height * (size_t)set->pixels.width * (size_t)set->channels * (size_t)set->repeat;
+    return fit_want(want, set);
 }
 
 /* ---- its samples ---- */
@@ -246,6 +325,8 @@ static en_status fit_want(const eni_data_want *want, eni_dataset *set)
 void eni_dataset_close(eni_dataset *dataset)
 {
     if (dataset == NULL) return;
+    eni_pixels_fini(&dataset->pixels);
+    eni_cifar_close(dataset->records);
     if (dataset->map != NULL) munmap(dataset->map, dataset->map_bytes);
     for (int s = ENI_TRAIN; dataset->map == NULL && s <= ENI_TEST; s++) {
         eni_free(dataset->split[s].x);
@@ -254,39 +335,55 @@ void eni_dataset_close(eni_dataset *dataset)
     eni_free(dataset);
 }
 
+/* What is cut out of a sample, and whether it is mirrored. */
+static eni_crop cut_of(const eni_dataset *set, int split, uint64_t epoch, uint64_t sample)
+{
+    if (split == ENI_TRAIN && epoch == ENI_NO_EPOCH) return eni_pixels_middle(&set->pixels);
+    return eni_pixels_draw(&set->pixels, set->seed, split != ENI_TRAIN, epoch,
+                           set->split[split].first + sample);
+}
+
+static const uint8_t *image_at(const eni_dataset *set, int s, uint64_t sample, uint8_t *label_out)
+{
+    const eni_split *split = &set->split[s];
+    if (set->records != NULL)
+        return eni_cifar_at(set->records, s == ENI_TEST, split->first + sample, label_out);
+    *label_out = ((const uint8_t *)split->target)[sample];
+    return (const uint8_t *)split->x + sample * stored_floats(set);
+}
+
 /* One sample to row i of the outputs. */
-static void copy_sample(const eni_dataset *set, const eni_split *split, uint64_t sample, size_t i,
+static void copy_sample(const eni_dataset *set, int s, uint64_t epoch, uint64_t sample, size_t i,
                         float *x_out, void *target_out)
 {
-    const size_t size = stored_floats(set), targets = (size_t)set->targets;
+    const eni_split *split = &set->split[s];
+    const size_t targets = (size_t)set->targets;
     float *x = x_out + i * set->sample_floats;
     if (set->classes > 0) {
-        const uint8_t *pixel = (const uint8_t *)split->x + sample * size, *labels = split->target;
-        for (size_t k = 0; k < size && set->repeat == 1; k++)
-            x[k] = set->table[pixel[k]];
-        for (size_t k = 0; k < size && set->repeat == 3; k++)
-            x[3 * k] = x[3 * k + 1] = x[3 * k + 2] = set->table[pixel[k]];
-        if (target_out != NULL) ((int32_t *)target_out)[i] = labels[sample];
+        const eni_crop cut = cut_of(set, s, epoch, sample);
+        uint8_t label;
+        eni_pixels_write(&set->pixels, image_at(set, s, sample, &label), &cut, x);
+        if (target_out != NULL) ((int32_t *)target_out)[i] = label;
     } else {
         const float *features = split->x, *target = split->target;
-        memcpy(x, features + sample * size, size * sizeof *x);
+        memcpy(x, features + sample * set->sample_floats, set->sample_floats * sizeof *x);
         if (target_out != NULL)
             memcpy((float *)target_out + i * targets, target + sample * targets, targets * sizeof *target);
     }
 }
 
-void eni_dataset_gather(const eni_dataset *dataset, int split, const uint32_t *indices, size_t count,
-                        float *x_out, void *target_out)
+void eni_dataset_gather(const eni_dataset *dataset, int split, uint64_t epoch, const uint32_t *indices,
+                        size_t count, float *x_out, void *target_out)
 {
     for (size_t i = 0; i < count; i++)
-        copy_sample(dataset, &dataset->split[split], indices[i], i, x_out, target_out);
+        copy_sample(dataset, split, epoch, indices[i], i, x_out, target_out);
 }
 
 void eni_dataset_range(const eni_dataset *dataset, int split, uint64_t first, size_t count, float *x_out,
                        void *target_out)
 {
     for (size_t i = 0; i < count; i++)
-        copy_sample(dataset, &dataset->split[split], first + i, i, x_out, target_out);
+        copy_sample(dataset, split, ENI_NO_EPOCH, first + i, i, x_out, target_out);
 }
 
 static bool is_summed(const eni_dataset *dataset)
@@ -313,6 +410,10 @@ en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST
             snprintf(shape, sizeof shape, "%llu %d %d %d %d %d\n", (ull)split->count, dataset->height,
                      dataset->width, dataset->channels, dataset->classes, dataset->targets);
         eni_digest_add(&digest, shape, (size_t)length);
+        if (dataset->records != NULL) {
+            eni_cifar_hash(dataset->records, s == ENI_TEST, split->first, split->count, &digest);
+            continue;
+        }
         eni_digest_add(&digest, split->x, split->count * x_bytes(dataset));
         eni_digest_add(&digest, split->target, split->count * target_bytes(dataset));
     }
@@ -322,6 +423,7 @@ en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST
 
 uint64_t eni_dataset_bytes(const eni_dataset *dataset)
 {
+    if (dataset->records != NULL) return eni_cifar_bytes(dataset->records);
     return (dataset->split[ENI_TRAIN].read + dataset->split[ENI_TEST].read) *
            (x_bytes(dataset) + target_bytes(dataset));
 }
@@ -340,16 +442,17 @@ void eni_dataset_fill_holdout(void *dataset, uint64_t first, uint64_t n, float *
 
 /*     [header: one page] [x] [target] of the training split, and of the test split
  *
- * What is held out is among the training samples. Each array starts on a page. */
+ * What is held out is among the training samples. Each array starts on a page. Of mapped records only the header:
+ * the others map the same files, which have been hashed. */
 
-#define LENT_MAGIC UINT64_C(0x32746e656c6e65) /* "enlent2" */
+#define LENT_MAGIC UINT64_C(0x33746e656c6e65) /* "enlent3" */
 enum { PAGE = 4096, SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE, ARRAYS = 2 };
 enum { MAX_VALUES = 1 << 26 }; /* of a sample, so that no product below overflows */
 
 typedef struct lent_header {
     uint64_t magic;
     char name[64], sha256[ENI_DIGEST_HEX];
-    int32_t height, width, channels, classes, targets;
+    int32_t height, width, channels, classes, targets, has_records;
     uint64_t summed[ENI_SPLITS]; /* samples that sha256 is about */
     uint64_t read[2];            /* .. that are there */
 } lent_header;
@@ -380,7 +483,7 @@ static bool move_all(eni_dataset *set, int fd, const lent_header *head)
 {
     uint64_t at = PAGE;
     if (!write_all(fd, head, sizeof *head, 0)) return false;
-    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
+    for (int s = ENI_TRAIN; s <= ENI_TEST && set->records == NULL; s++) {
         void **array[ARRAYS];
         uint64_t bytes[ARRAYS];
         arrays_of(set, &set->split[s], array, bytes);
@@ -401,7 +504,8 @@ static void describe(const eni_dataset *set, lent_header *head_out)
                               .width = set->width,
                               .channels = set->channels,
                               .classes = set->classes,
-                              .targets = set->targets};
+                              .targets = set->targets,
+                              .has_records = set->records != NULL};
     snprintf(head_out->name, sizeof head_out->name, "%s", set->name);
     for (int s = 0; s < ENI_SPLITS; s++)
         head_out->summed[s] = set->split[s].count;
@@ -448,7 +552,7 @@ static en_status place_split(eni_dataset *set, int s, const lent_header *head, u
     uint64_t bytes[ARRAYS];
     eni_split *split = &set->split[s];
     split->count = split->read = head->read[s];
-    if (set->sample_floats > MAX_VALUES || (uint64_t)set->targets > MAX_VALUES || split->read > UINT32_MAX)
+    if (stored_floats(set) > MAX_VALUES || (uint64_t)set->targets > MAX_VALUES || split->read > UINT32_MAX)
         return EN_EPROTO;
     arrays_of(set, split, array, bytes);
     for (int a = 0; a < ARRAYS; a++) {
@@ -461,8 +565,9 @@ static en_status place_split(eni_dataset *set, int s, const lent_header *head, u
 
 /* Fills a zeroed set with what eni_dataset_lend put behind `fd` and maps it, so that its samples are
  * read-only. Not logged: EN_EPROTO for anything else, EN_ENOMEM; then the caller closes what is there. */
-static en_status map(int fd, eni_dataset *set)
+static en_status map(int fd, const eni_data_options *options, eni_dataset *set)
 {
+    set_source source;
     lent_header head;
     uint64_t at = PAGE;
     EN_TRY(map_all(fd, set, &head));
@@ -471,26 +576,29 @@ static en_status map(int fd, eni_dataset *set)
     memcpy(set->sha256, head.sha256, sizeof set->sha256);
     set->height = head.height, set->width = head.width, set->channels = head.channels;
     set->classes = head.classes, set->targets = head.targets;
-    count_floats(set);
     for (int s = 0; s < ENI_SPLITS; s++)
         set->summed[s] = head.summed[s];
-    for (int s = ENI_TRAIN; s <= ENI_TEST; s++)
-        EN_TRY(place_split(set, s, &head, &at));
+    if (head.has_records) {
+        EN_TRY(find_set(options, &source));
+        if (source.from != FROM_CIFAR) return EN_EPROTO;
+        EN_TRY(read_set(options, &source, set));
+    }
+    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
+        if (!head.has_records) EN_TRY(place_split(set, s, &head, &at));
+        if (set->split[s].count != head.read[s]) return EN_EPROTO;
+    }
     eni_debug("dataset", "mapped %s", set->name);
     return EN_OK;
 }
 
 /* ---- life ---- */
 
-/* MNIST's mean and deviation for every set of images, Fashion-MNIST too: the job that this reader serves is
- * the MNIST convnet as published, whose PyTorch peer uses them for both. */
-static void set_normalisation(eni_dataset *set)
+static en_status fill(const eni_data_options *options, eni_dataset *set)
 {
-    for (int pixel = 0; pixel < 256; pixel++) {
-        float unit = (float)pixel / 255.0f;
-        float centred = unit - 0.1307f;
-        set->table[pixel] = centred / 0.3081f;
-    }
+    set_source source;
+    if (options->lent_fd != NULL) return map(*options->lent_fd, options, set);
+    EN_TRY(find_set(options, &source));
+    return read_set(options, &source, set);
 }
 
 en_status eni_dataset_open(const eni_data_options *options, eni_dataset **dataset_out)
@@ -499,12 +607,10 @@ en_status eni_dataset_open(const eni_data_options *options, eni_dataset **datase
     eni_dataset *set = eni_alloc(sizeof *set);
     if (set == NULL) return EN_ENOMEM;
     EN_TRY_GOTO(check_holdout(options), close_set);
-    EN_TRY_GOTO(options->lent_fd != NULL ? map(*options->lent_fd, set) : read_named(options, set), close_set);
-    count_floats(set);
-    EN_TRY_GOTO(fit_want(&options->want, set), close_set);
+    EN_TRY_GOTO(fill(options, set), close_set);
+    EN_TRY_GOTO(plan_pixels(options, set), close_set);
     EN_TRY_GOTO(apply_limits(options, set), close_set);
     EN_TRY_GOTO(check_labels(set), close_set);
-    set_normalisation(set);
     *dataset_out = set;
     return EN_OK;
 close_set:
@@ -531,13 +637,19 @@ void eni_dataset_identity(const eni_data_options *options, const char *scope, ch
     static const char *const files[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                                         "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
     const eni_data_want *want = &options->want;
-    const char *folder = folder_of(options);
-    char text[4096], name[64];
+    const struct named *named = find_named(options->name);
+    const char *folder = named == NULL             ? options->name
+                         : options->folder != NULL ? options->folder
+                                                   : named->folder;
+    char text[4096], name[64], inner[PATH_MAX];
     size_t at = (size_t)snprintf(text, 2048, "%.512s %u\n%.256s %llu %llu %llu %llu %d %d %d %d %d\n", scope,
                                  (unsigned)geteuid(), options->name, (ull)options->seed,
                                  (ull)options->holdout, (ull)options->limit_train, (ull)options->limit_test,
                                  want->height, want->width, want->channels, want->classes, want->targets);
-    for (size_t i = 0; folder != NULL && i < 2 * sizeof files / sizeof *files; i++) {
+    const int kind = folder != NULL ? eni_cifar_find(folder, inner) : -1;
+    for (int i = 0; kind >= 0 && eni_cifar_file(kind, i) != NULL; i++)
+        at += (size_t)describe_file(inner, eni_cifar_file(kind, i), text + at, sizeof text - at);
+    for (size_t i = 0; kind < 0 && folder != NULL && i < 2 * sizeof files / sizeof *files; i++) {
         snprintf(name, sizeof name, "%s%s", files[i / 2], i % 2 ? "" : ".gz");
         at += (size_t)describe_file(folder, name, text + at, sizeof text - at);
     }

@@ -1,8 +1,8 @@
-/* dataset.h - a data set in memory: read once, kept in its smallest form, normalised when gathered.
+/* dataset.h - a data set in memory: read once or mapped, kept in its smallest form, made into what a model sees
+ * when gathered.
  *
- * Images stay bytes (47 MB for 60,000 of 28 x 28); a gather turns them into float32, (B, H, W, C), by a table
- * of the 256 values ((pixel / 255) - mean) / std, each operation rounded to float as PyTorch's are. Made-up
- * regression sets are float already. After eni_dataset_open a set is read-only: any number of threads may
+ * Images stay bytes (47 MB for 60,000 of 28 x 28); a gather turns them into float32, (B, H, W, C): scaled, cut
+ * out, mirrored and normalised as pixels.h has it. Made-up regression sets are float already. After eni_dataset_open a set is read-only: any number of threads may
  * gather from it, and nothing is allocated. */
 #ifndef DATA_DATASET_H
 #define DATA_DATASET_H
@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "core/digest.h"
+#include "data/pixels.h"
 #include "entrain/model.h"
 #include "entrain/status.h"
 
@@ -27,12 +28,13 @@ typedef struct eni_data_want {
 eni_data_want eni_data_want_of(const en_schema *schema);
 
 typedef struct eni_data_options {
-    const char *name;   /* fashion-mnist | mnist | synthetic | a folder that holds the four IDX files */
+    const char *name;   /* one of eni_dataset_name_at, or a folder that holds files of MNIST or CIFAR */
     const char *folder; /* of the named set; NULL: where Debian's package puts it */
     uint64_t holdout;   /* the last so many training samples become ENI_HOLDOUT, before limit_train counts */
     uint64_t limit_train; /* the first so many samples of the file; 0: all */
     uint64_t limit_test;
-    uint64_t seed; /* of a made-up set; a real set does not depend on it */
+    uint64_t seed; /* of a made-up set, and of what augmentation draws */
+    eni_transform transform;
     eni_data_want want;
     const int
         *lent_fd; /* of eni_dataset_lend with the same options, borrowed; NULL: the set is read or made */
@@ -40,20 +42,25 @@ typedef struct eni_data_options {
 
 typedef struct eni_split {
     uint64_t count;
-    uint64_t read; /* samples in memory: a limit makes count smaller */
-    void *x;       /* (count, H, W, C): pixels, uint8_t, of a set with classes; else float */
-    void *target;  /* labels (count), uint8_t; else float (count, T) */
+    uint64_t read;  /* samples in memory: a limit makes count smaller */
+    uint64_t first; /* the number of its first sample in the training or test files */
+    void *x; /* (count, H, W, C): pixels, uint8_t, of a set with classes; else float. NULL: mapped records */
+    void *target; /* labels (count), uint8_t; else float (count, T) */
 } eni_split;
 
+typedef struct eni_cifar eni_cifar; /* files of CIFAR, mapped */
+
 typedef struct eni_dataset {
-    char name[64]; /* "fashion-mnist", "synthetic", "folder" */
-    int height, width, channels;
+    char name[64];               /* "fashion-mnist", "synthetic", "folder", or what the folder says it is */
+    int height, width, channels; /* as they are stored */
     int classes, targets;        /* as in eni_data_want; one of them is 0 */
-    float table[256];            /* normalised value of a pixel */
+    uint64_t seed;
+    eni_pixels pixels;           /* what is made of them */
     eni_split split[ENI_SPLITS]; /* ENI_HOLDOUT lies in the memory of ENI_TRAIN */
+    eni_cifar *records;          /* or NULL: the splits have their samples */
     int repeat;           /* 3 where a model of three channels takes a set of one: each value thrice; or 1 */
-    size_t sample_floats; /* of one sample as it is gathered: H * W * C * repeat */
-    void *map;            /* of a lent set, or NULL: all samples are in there */
+    size_t sample_floats; /* of one sample as it is gathered */
+    void *map;            /* of a lent set, or NULL: all samples are in there, or that they are records */
     size_t map_bytes;
     char sha256[ENI_DIGEST_HEX]; /* of a lent set, or "" .. */
     uint64_t summed[ENI_SPLITS]; /* .. if it is limited to these counts */
@@ -62,7 +69,7 @@ typedef struct eni_dataset {
 /* Reads or makes the set. EN_ENOENT names the file and, for fashion-mnist, the Debian package that brings it;
  * EN_EFORMAT: counts of images and labels differ, images of different sizes, a label out of range, an empty
  * set; EN_EMISMATCH: not what the model wants, both named; EN_EINVAL: a limit over the size of the set, a
- * holdout over a tenth of it;
+ * holdout over a tenth of it, a transform that does not fit;
  * EN_ENOMEM. Logged. Blocks on the file system. eni_dataset_close frees. */
 en_status eni_dataset_open(const eni_data_options *options, eni_dataset **dataset_out);
 void eni_dataset_close(eni_dataset *dataset); /* NULL is fine */
@@ -80,8 +87,8 @@ en_status eni_dataset_lend(eni_dataset *dataset, int *fd_out);
  * one has 10,000, or as many as these two ask for. Errors as eni_dataset_open. */
 en_status eni_dataset_train_size(const eni_data_options *options, uint64_t *size_out);
 
-/* Its sides, channels and classes as they are on disk, by the heads of its files; zeroes for a set that is made up
- * in the shape that a model asks for. Errors as eni_dataset_open. */
+/* Channels and classes as they are on disk, by the heads of its files, and the sides that a model sees; zeroes for
+ * what is made up as a model asks for it. Errors as eni_dataset_open. */
 en_status eni_dataset_shape(const eni_data_options *options, en_data_shape *shape_out);
 
 /* Whether holdout and limit_train fit it; the sentence that eni_dataset_open would say. */
@@ -93,13 +100,17 @@ static inline uint64_t eni_dataset_most_held_out(uint64_t train_size)
     return train_size / 10;
 }
 
-/* Writes `count` samples of a split, normalised: x_out (count, H, W, C), and, unless it is NULL, target_out:
+/* As nothing is drawn for: eni_dataset_range, and test sets. */
+#define ENI_NO_EPOCH UINT64_MAX
+
+/* Writes `count` samples of a split as they are in an epoch: x_out (count, H, W, C), and, unless it is NULL, target_out:
  * labels, int32_t (count), or float (count, T). indices[i] < the split's count (the caller's promise).
  * Overwrites. Any thread, no allocation. */
-void eni_dataset_gather(const eni_dataset *dataset, int split, const uint32_t *indices, size_t count,
-                        float *x_out, void *target_out);
+void eni_dataset_gather(const eni_dataset *dataset, int split, uint64_t epoch, const uint32_t *indices,
+                        size_t count, float *x_out, void *target_out);
 
-/* The same for samples [first, first + count) in file order: for evaluation. */
+/* The same for samples [first, first + count) in file order, as they are judged: training samples as they are, and
+ * test samples too without --augment-test. */
 void eni_dataset_range(const eni_dataset *dataset, int split, uint64_t first, size_t count, float *x_out,
                        void *target_out);
 

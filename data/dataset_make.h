@@ -1,11 +1,16 @@
-/* dataset_make.h - the two ways a set comes to be: read from files, or made up; private to data/. */
+/* dataset_make.h - the ways a set comes to be: read from files of MNIST's form or mapped from those of CIFAR, or
+ * made up; private to data/. */
 #ifndef DATA_DATASET_MAKE_H
 #define DATA_DATASET_MAKE_H
 
+#include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "data/dataset.h"
+
+typedef unsigned long long ull; /* what %llu prints */
 
 /* Fills shape, classes and both splits of a zeroed set from train-images-idx3-ubyte[.gz] and its three
  * siblings in `folder`. The counts are those of the files; `remedy` is told when one is absent. Errors as
@@ -20,7 +25,41 @@ en_status eni_dataset_folder_size(const char *folder, const char *remedy, uint64
  * integers and exact float operations only. Labels and targets can be learnt from the samples. Those that are
  * held out are the last of ENI_TRAIN; what lies before them and is beyond the limit is not made. */
 en_status eni_dataset_make(const eni_data_options *options, eni_dataset *set);
+int eni_dataset_made_side(const eni_data_options *options);      /* what a transform asks for; 0: nothing */
 uint64_t eni_dataset_made_size(const eni_data_options *options); /* training samples before the limit */
+
+/* ---- CIFAR's binary files (cifar.c); errors as eni_dataset_open ---- */
+
+enum { ENI_CIFAR_10, ENI_CIFAR_100 };
+
+/* Which form the files of a folder have, or of cifar-10-batches-bin and cifar-100-binary in it, where an archive
+ * puts them: that folder comes out. -1: neither. */
+int eni_cifar_find(const char *folder, char found_out[PATH_MAX]);
+/* What cannot be read but is known, with the remedy: archives, pickles, files in place of folders. EN_OK: it is
+ * none of these. */
+en_status eni_cifar_refuse_other(const char *path);
+
+/* Fills shape, classes, records and the counts of a zeroed set; its name, where the folder says one. */
+en_status eni_cifar_read(int kind, const char *folder, eni_dataset *set);
+en_status eni_cifar_size(int kind, const char *folder, uint64_t *size_out);
+void eni_cifar_shape(int kind, en_data_shape *shape_out);
+const char *eni_cifar_file(int kind, int i); /* names of the files; NULL behind the last */
+
+typedef struct eni_record_file {
+    const uint8_t *base; /* mapped, or NULL */
+    uint64_t count, bytes;
+} eni_record_file;
+
+/* One file: its size is checked, and with `is_whole` it is mapped and its labels are checked. */
+en_status eni_cifar_map(int kind, const char *path, bool is_whole, eni_record_file *file_out);
+void eni_cifar_unmap(eni_record_file *file);
+
+/* The image (three planes of 32 x 32) and the label of record i of the training files or the test file. */
+const uint8_t *eni_cifar_at(const eni_cifar *records, bool is_test, uint64_t i, uint8_t *label_out);
+void eni_cifar_hash(const eni_cifar *records, bool is_test, uint64_t first, uint64_t count,
+                    eni_digest *digest);
+uint64_t eni_cifar_bytes(const eni_cifar *records);
+void eni_cifar_close(eni_cifar *records);
 
 /* ---- IDX files; any thread, may block on the file system ---- */
 

@@ -1,9 +1,10 @@
 /* loader.c - see loader.h.
  *
- * One mutex guards how many batches were filled and taken, and how the stream ended. Batch i lies in slot
- * i % nslots: the thread's until it counts as filled, the consumer's from the moment it takes it until it has
- * taken `hold` more. So the thread may fill batch `filled` while filled + hold < taken + nslots: all slots
- * but those in the consumer's hands. */
+ * One mutex guards how many batches were begun and taken, which are ready, and how the stream ended. Batch i lies in
+ * slot i % nslots: a thread's from its beginning until it is ready, the consumer's from the moment it takes it until
+ * it has taken `hold` more. So batch `begun` may be begun while begun + hold < taken + nslots: all slots but those
+ * in the consumer's hands. Which micro-batch that is, and of which samples, is asked under a mutex of its own, so
+ * that their order is that of the slots however many threads there are. */
 #include "data/loader.h"
 
 #include <errno.h>
@@ -19,7 +20,7 @@
 #include "core/try.h"
 #include "data/plan.h"
 
-enum { DEPTH_MAX = 64, HOLD_MAX = 8 };
+enum { DEPTH_MAX = ENI_LOADER_THREADS, HOLD_MAX = 8 };
 
 typedef struct loader_slot {
     eni_batch batch;
@@ -27,26 +28,29 @@ typedef struct loader_slot {
     bool is_registered;
     float *x; /* (B, H, W, C) */
     void *target;
+    uint32_t *indices; /* (B) */
+    bool is_ready;     /* under the mutex */
 } loader_slot;
 
 struct eni_loader {
     eni_loader_options options;
     eni_plan plan;
-    eni_sampler *sampler; /* loader thread */
-    uint32_t *indices;    /* loader thread, (B) */
-    uint64_t next;        /* loader thread: the next m of a fixed assignment */
     loader_slot slots[DEPTH_MAX + HOLD_MAX];
     uint64_t nslots; /* depth + those in the consumer's hands */
     uint64_t hold;
 
-    pthread_t thread;
-    bool has_thread;
+    pthread_t thread[ENI_LOADER_THREADS];
+    int nthreads;             /* that run */
+    pthread_mutex_t choosing; /* taken before `mutex`; guards these two */
+    eni_sampler *sampler;
+    uint64_t next; /* m of a fixed assignment */
+
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t ready, room;
-    uint64_t filled; /* batches that the thread has finished */
-    uint64_t taken;  /* batches that the consumer was given; the last `hold` of them are in its hands */
+    uint64_t begun; /* batches that a thread has taken on */
+    uint64_t taken; /* batches that the consumer was given; the last `hold` of them are in its hands */
     bool is_aborted;
-    en_status end; /* EN_OK while the stream goes on */
+    en_status end; /* EN_OK while the stream goes on: behind batch `begun` */
 };
 
 /* The next micro-batch, or the reason why there is none. */
@@ -65,47 +69,57 @@ static en_status choose(eni_loader *loader, eni_micro *micro_out)
     return EN_OK;
 }
 
-static void fill(eni_loader *loader, const eni_micro *micro, loader_slot *slot)
-{
-    eni_sampler_indices(loader->sampler, micro, loader->indices);
-    eni_dataset_gather(loader->options.dataset, ENI_TRAIN, loader->indices, micro->count, slot->x,
-                       slot->target);
-    slot->batch = (eni_batch){*micro, slot->x, slot->target};
-}
-
-/* Waits for a slot that is neither filled nor in the consumer's hands. False: aborted. There is no deadline:
- * the consumer's compute may take as long as it likes, and an abort always wakes. */
+/* Waits for a slot that is neither begun nor in the consumer's hands. False: aborted, or the stream has ended. There
+ * is no deadline: the consumer's compute may take as long as it likes, and an abort always wakes. */
 static bool wait_for_room(eni_loader *loader, loader_slot **slot_out)
 {
     pthread_mutex_lock(&loader->mutex);
-    while (!loader->is_aborted && loader->filled + loader->hold >= loader->taken + loader->nslots)
+    while (!loader->is_aborted && loader->end == EN_OK &&
+           loader->begun + loader->hold >= loader->taken + loader->nslots)
         pthread_cond_wait(&loader->room, &loader->mutex);
-    bool go_on = !loader->is_aborted;
-    *slot_out = &loader->slots[loader->filled % loader->nslots];
+    const bool go_on = !loader->is_aborted && loader->end == EN_OK;
+    *slot_out = &loader->slots[loader->begun % loader->nslots];
     pthread_mutex_unlock(&loader->mutex);
     return go_on;
+}
+
+/* The next batch becomes this thread's: its slot and its samples. False: there is none. */
+static bool begin(eni_loader *loader, loader_slot **slot_out)
+{
+    eni_micro micro;
+    pthread_mutex_lock(&loader->choosing);
+    bool go_on = wait_for_room(loader, slot_out);
+    const en_status st = go_on ? choose(loader, &micro) : EN_EINTR;
+    if (st == EN_OK) {
+        eni_sampler_indices(loader->sampler, &micro, (*slot_out)->indices);
+        (*slot_out)->batch = (eni_batch){micro, (*slot_out)->x, (*slot_out)->target};
+    }
+    pthread_mutex_lock(&loader->mutex);
+    if (st == EN_OK) {
+        (*slot_out)->is_ready = false;
+        loader->begun++;
+    } else if (loader->end == EN_OK) {
+        loader->end = st;
+    }
+    pthread_cond_signal(&loader->ready);
+    pthread_mutex_unlock(&loader->mutex);
+    pthread_mutex_unlock(&loader->choosing);
+    return st == EN_OK;
 }
 
 static void *loader_main(void *user)
 {
     eni_loader *loader = user;
-    en_status st = EN_EINTR;
-    eni_micro micro;
     loader_slot *slot;
-    while (wait_for_room(loader, &slot)) {
-        st = choose(loader, &micro);
-        if (st != EN_OK) break;
-        fill(loader, &micro, slot);
+    while (begin(loader, &slot)) {
+        const eni_micro *micro = &slot->batch.micro;
+        eni_dataset_gather(loader->options.dataset, ENI_TRAIN, micro->epoch, slot->indices, micro->count,
+                           slot->x, slot->target);
         pthread_mutex_lock(&loader->mutex);
-        loader->filled++;
+        slot->is_ready = true;
         pthread_cond_signal(&loader->ready);
         pthread_mutex_unlock(&loader->mutex);
-        st = EN_EINTR; /* if the loop ends, it was aborted */
     }
-    pthread_mutex_lock(&loader->mutex);
-    loader->end = st;
-    pthread_cond_signal(&loader->ready);
-    pthread_mutex_unlock(&loader->mutex);
     return NULL;
 }
 
@@ -119,10 +133,14 @@ static en_status check_options(const eni_loader_options *o)
         return eni_fail(EN_EINVAL, "loader",
                         "%d batches held: 1 to %d are, and who registers memory also unregisters it", o->hold,
                         HOLD_MAX);
-    if (o->depth >= 1 && o->depth <= DEPTH_MAX && (o->claim != NULL || o->stride >= 1)) return EN_OK;
-    return eni_fail(EN_EINVAL, "loader",
-                    "depth %d and stride %llu: a depth of 1 to %d and a stride of at least 1 are needed",
-                    o->depth, (unsigned long long)o->stride, DEPTH_MAX);
+    if (o->depth >= 1 && o->depth <= DEPTH_MAX && o->threads >= 0 && o->threads <= ENI_LOADER_THREADS &&
+        (o->claim != NULL || o->stride >= 1))
+        return EN_OK;
+    return eni_fail(
+        EN_EINVAL, "loader",
+        "depth %d, %d threads and stride %llu: a depth of 1 to %d, as many threads and a stride of at "
+        "least 1 are needed",
+        o->depth, o->threads, (unsigned long long)o->stride, DEPTH_MAX);
 }
 
 /* One block: x, then the targets on a line of their own. */
@@ -143,6 +161,8 @@ static en_status take_buffer(eni_loader *loader, uint64_t rows, loader_slot *slo
     if (slot->memory == NULL) return EN_ENOMEM;
     slot->x = slot->memory;
     slot->target = (char *)slot->memory + x_bytes;
+    slot->indices = eni_alloc_array(rows, sizeof *slot->indices);
+    if (slot->indices == NULL) return EN_ENOMEM;
     if (o->register_memory == NULL) return EN_OK;
     EN_TRY(o->register_memory(o->pin_user, slot->memory, bytes));
     slot->is_registered = true;
@@ -156,8 +176,7 @@ static en_status take_memory(eni_loader *loader)
         loader->plan.batch < loader->plan.train_samples ? loader->plan.batch : loader->plan.train_samples;
     loader->sampler =
         eni_sampler_new(loader->plan.train_samples, loader->options.seed, loader->options.order);
-    loader->indices = eni_alloc_array(rows, sizeof *loader->indices);
-    if (loader->sampler == NULL || loader->indices == NULL) return EN_ENOMEM;
+    if (loader->sampler == NULL) return EN_ENOMEM;
     for (uint64_t i = 0; i < loader->nslots; i++)
         EN_TRY(take_buffer(loader, rows, &loader->slots[i]));
     return EN_OK;
@@ -175,17 +194,18 @@ en_status eni_loader_start(const eni_loader_options *options, eni_loader **loade
     loader->next = options->first;
     loader->hold = options->hold > 0 ? (uint64_t)options->hold : 1;
     loader->nslots = (uint64_t)options->depth + loader->hold;
+    pthread_mutex_init(&loader->choosing, NULL);
     pthread_mutex_init(&loader->mutex, NULL);
     pthread_cond_init(&loader->ready, NULL);
     pthread_cond_init(&loader->room, NULL);
     EN_TRY_GOTO(take_memory(loader), stop_loader);
-    int code = pthread_create(&loader->thread, NULL, loader_main, loader);
-    if (code != 0) {
-        eni_error("loader", "cannot start the loader thread: %s", strerror(code));
-        st = EN_EIO;
+    for (const int n = options->threads > 0 ? options->threads : 1; loader->nthreads < n;
+         loader->nthreads++) {
+        const int code = pthread_create(&loader->thread[loader->nthreads], NULL, loader_main, loader);
+        if (code == 0) continue;
+        st = eni_fail(EN_EIO, "loader", "cannot start a loader thread: %s", strerror(code));
         goto stop_loader;
     }
-    loader->has_thread = true;
     *loader_out = loader;
     return EN_OK;
 stop_loader:
@@ -193,16 +213,22 @@ stop_loader:
     return st;
 }
 
+static bool has_ready(const eni_loader *loader)
+{
+    return loader->begun > loader->taken && loader->slots[loader->taken % loader->nslots].is_ready;
+}
+
 /* With the mutex held: until a batch is ready, the stream has ended or the deadline has passed. */
 static en_status wait_for_batch(eni_loader *loader, int64_t deadline_ns)
 {
     const struct timespec until = {(time_t)(deadline_ns / ENI_SECOND), (long)(deadline_ns % ENI_SECOND)};
     int code = 0;
-    while (!loader->is_aborted && loader->filled == loader->taken && loader->end == EN_OK && code == 0)
+    while (!loader->is_aborted && !has_ready(loader) && code == 0 &&
+           (loader->end == EN_OK || loader->begun > loader->taken))
         code = pthread_cond_clockwait(&loader->ready, &loader->mutex, CLOCK_MONOTONIC, &until);
     if (loader->is_aborted) return EN_EINTR;
-    if (loader->filled > loader->taken) return EN_OK;
-    return loader->end != EN_OK ? loader->end : EN_ETIMEOUT;
+    if (has_ready(loader)) return EN_OK;
+    return loader->end != EN_OK && loader->begun == loader->taken ? loader->end : EN_ETIMEOUT;
 }
 
 en_status eni_loader_next(eni_loader *loader, int64_t deadline_ns, const eni_batch **batch_out)
@@ -223,7 +249,7 @@ void eni_loader_abort(eni_loader *loader)
     pthread_mutex_lock(&loader->mutex);
     loader->is_aborted = true;
     pthread_cond_signal(&loader->ready);
-    pthread_cond_signal(&loader->room);
+    pthread_cond_broadcast(&loader->room);
     pthread_mutex_unlock(&loader->mutex);
 }
 
@@ -231,8 +257,8 @@ void eni_loader_halt(eni_loader *loader)
 {
     if (loader == NULL) return;
     eni_loader_abort(loader);
-    if (loader->has_thread) pthread_join(loader->thread, NULL);
-    loader->has_thread = false;
+    while (loader->nthreads > 0)
+        pthread_join(loader->thread[--loader->nthreads], NULL);
 }
 
 void eni_loader_stop(eni_loader *loader)
@@ -242,12 +268,13 @@ void eni_loader_stop(eni_loader *loader)
     pthread_cond_destroy(&loader->room);
     pthread_cond_destroy(&loader->ready);
     pthread_mutex_destroy(&loader->mutex);
+    pthread_mutex_destroy(&loader->choosing);
     for (uint64_t i = 0; i < loader->nslots; i++) {
         loader_slot *slot = &loader->slots[i];
         if (slot->is_registered) loader->options.unregister_memory(loader->options.pin_user, slot->memory);
         eni_free(slot->memory);
+        eni_free(slot->indices);
     }
-    eni_free(loader->indices);
     eni_sampler_free(loader->sampler);
     eni_free(loader);
 }

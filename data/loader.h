@@ -1,7 +1,8 @@
-/* loader.h - the thread that has the next batch ready before the model asks for it.
+/* loader.h - the threads that have the next batch ready before the model asks for it.
  *
- *     loader thread:  which micro-batch is next -> indices -> gather, normalise into a free buffer
- *     consumer:       eni_loader_next: waits for the oldest ready buffer, gives back the one it had
+ *     loader threads: one after the other: which micro-batch is next -> indices, a free buffer
+ *                     side by side:        gather, augment, normalise into it
+ *     consumer:       eni_loader_next: waits for the oldest buffer to be ready, gives back the one it had
  *
  * For a GPU the buffers are registered, and the consumer holds two batches: one is copied to the device while
  * the copy of the other may still be under way (`hold`):
@@ -23,7 +24,7 @@
 #include "data/plan.h"
 #include "entrain/status.h"
 
-/* Called on the loader thread for the number of the next micro-batch. It may wait, bounded by a deadline of
+/* Called on a loader thread, one at a time, for the number of the next micro-batch. It may wait, bounded by a deadline of
  * its own, and must return when the run is over or aborted. EN_ESTOP ends the stream; any other status too,
  * and is what eni_loader_next then returns. */
 typedef en_status (*eni_loader_claim)(void *user, uint64_t *micro_batch_out);
@@ -35,12 +36,15 @@ typedef en_status (*eni_loader_claim)(void *user, uint64_t *micro_batch_out);
 typedef en_status (*eni_loader_pin)(void *user, void *memory, uint64_t bytes);
 typedef void (*eni_loader_unpin)(void *user, void *memory);
 
+enum { ENI_LOADER_THREADS = 64 };
+
 typedef struct eni_loader_options {
     const eni_dataset *dataset; /* borrowed, outlives the loader */
     const eni_plan *plan;       /* copied */
     uint64_t seed;
     eni_order order;
-    int depth;              /* buffers ready ahead of the consumer's own, >= 1; 2 is plenty */
+    int depth;   /* buffers ready ahead of the consumer's own, >= 1; 2 is plenty for one thread */
+    int threads; /* 1 to ENI_LOADER_THREADS, 0: 1; which one fills a buffer changes nothing in it */
     uint64_t first, stride; /* fixed assignment: m = first, first + stride, ..; rank and W; solo: 0 and 1 */
     eni_loader_claim claim; /* not NULL: claims instead; empty micro-batches are skipped */
     void *user;
@@ -58,7 +62,7 @@ typedef struct eni_batch {
 
 typedef struct eni_loader eni_loader;
 
-/* Starts the thread. EN_EINVAL, EN_ENOMEM, EN_EIO (no thread), logged. */
+/* Starts the threads. EN_EINVAL, EN_ENOMEM, EN_EIO (no thread), logged. */
 en_status eni_loader_start(const eni_loader_options *options, eni_loader **loader_out);
 
 /* The next batch, in order; it stays valid until as many further calls have given a batch as are held: until
@@ -68,12 +72,12 @@ en_status eni_loader_start(const eni_loader_options *options, eni_loader **loade
  * step. */
 en_status eni_loader_next(eni_loader *loader, int64_t deadline_ns, const eni_batch **batch_out);
 
-/* Wakes the consumer (EN_EINTR from then on) and makes the thread end after its current batch. Any thread,
+/* Wakes the consumer (EN_EINTR from then on) and makes the threads end after their current batch. Any thread,
  * never blocks, safe twice. */
 void eni_loader_abort(eni_loader *loader);
 
-/* Aborts and joins the thread (waits for a running claim to return); the buffers stay. Safe twice, NULL is
- * fine. Before anything goes that the thread uses: the dataset, what `claim` asks. */
+/* Aborts and joins the threads (waits for a running claim to return); the buffers stay. Safe twice, NULL is
+ * fine. Before anything goes that they use: the dataset, what `claim` asks. */
 void eni_loader_halt(eni_loader *loader);
 
 /* The same, and frees. NULL is fine. */

@@ -95,6 +95,11 @@ uint64_t eni_dataset_made_size(const eni_data_options *options)
     return asked > TRAIN_COUNT ? asked : TRAIN_COUNT;
 }
 
+int eni_dataset_made_side(const eni_data_options *options)
+{
+    return options->transform.resize > 0 ? options->transform.resize : options->transform.crop;
+}
+
 en_status eni_dataset_make(const eni_data_options *options, eni_dataset *set)
 {
     const eni_data_want *want = &options->want;
@@ -102,12 +107,13 @@ en_status eni_dataset_make(const eni_data_options *options, eni_dataset *set)
     const stretches train = {options->limit_train > 0 ? options->limit_train : held, held};
     const stretches test = {options->limit_test > 0 ? options->limit_test : TEST_COUNT, 0};
     EN_TRY(check_want(want));
-    set->height = want->height;
-    set->width = want->width;
+    const int side = want->height > 1 || want->width > 1 ? eni_dataset_made_side(options) : 0;
+    set->height = side > 0 ? side : want->height;
+    set->width = side > 0 ? side : want->width;
     set->channels = want->channels;
     set->classes = want->classes;
     set->targets = want->targets;
-    set->sample_floats = (size_t)want->height * (size_t)want->width * (size_t)want->channels;
+    set->sample_floats = (size_t)set->height * (size_t)set->width * (size_t)set->channels;
     set->split[ENI_TRAIN].count = train.first + options->holdout;
     set->split[ENI_TEST].count = test.first;
     for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {

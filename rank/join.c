@@ -265,6 +265,8 @@ static en_status add_contents(const eni_rank *self, eni_run_spec *spec)
     EN_TRY(eni_run_spec_add(spec, "schema-sha256", self->job.schema_sha256));
     EN_TRY(eni_run_spec_add(spec, "data", self->trainer.about.data));
     EN_TRY(eni_run_spec_add(spec, "data-sha256", self->job.data_sha256));
+    EN_TRY(
+        eni_run_spec_add(spec, "pixels", self->trainer.about.pixels.normalize)); /* of the set, by default */
     EN_TRY(eni_run_spec_add_whole(spec, "checkpoint-every", self->saving.asked.every));
     EN_TRY(eni_run_spec_add(spec, "resume",
                             self->saving.is_resumed ? self->saving.past.digest : "from the start"));

@@ -377,6 +377,10 @@ static void add_identity(const eni_rank *self, json_t *result)
     eni_json_set_text(result, "model", self->trainer.about.model);
     eni_json_set_text(result, "data", self->trainer.about.data);
     eni_json_set_text(result, "data_sha256", self->job.data_sha256);
+    eni_json_set_text(result, "resize", self->trainer.about.pixels.resize);
+    eni_json_set_text(result, "augment", self->trainer.about.pixels.augment);
+    eni_json_set_text(result, "augment_test", self->trainer.about.pixels.augment_test);
+    eni_json_set_text(result, "normalize", self->trainer.about.pixels.normalize);
     eni_json_set_int(result, "holdout", self->trainer.about.holdout);
     json_object_set_new(result, "target", c->target > 0 ? json_real(c->target / 100) : json_null());
     eni_json_set_int(result, "seed", self->job.seed);

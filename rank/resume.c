@@ -94,6 +94,10 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
     add(f, &n, "holdout", "%" PRIu64, self->trainer.about.holdout);
     add(f, &n, "limit-train-samples", "%" PRIu64, self->job.plan.train_samples); /* resolved */
     add(f, &n, "data-sha256", "%s", self->job.data_sha256);
+    add(f, &n, "resize", "%s", self->trainer.about.pixels.resize);
+    add(f, &n, "augment", "%s", self->trainer.about.pixels.augment);
+    add(f, &n, "augment-test", "%s", self->trainer.about.pixels.augment_test);
+    add(f, &n, "normalize", "%s", self->trainer.about.pixels.normalize);
     static const char *const orders[] = {"off", "on", "once"}; /* by eni_order */
     add(f, &n, "shuffle", "%s", orders[self->job.order]);
     add(f, &n, "epoch-samples", "%" PRIu64, self->job.plan.epoch_samples); /* --drop-last */
@@ -129,11 +133,15 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
 
 static const char *value_of(const eni_fact *facts, uint32_t n, const char *key)
 {
+    /* Written before there were any. */
+    static const char *const before[][2] = {{"holdout", "0"},        {"decay", "all"},
+                                            {"resize", "0"},         {"augment", "none"},
+                                            {"augment-test", "off"}, {"normalize", ENI_NORMALIZE_GREY}};
     for (uint32_t i = 0; i < n; i++)
         if (strcmp(facts[i].key, key) == 0) return facts[i].value;
-    return strcmp(key, "holdout") == 0 ? "0"
-           : strcmp(key, "decay") == 0 ? "all"
-                                       : NULL; /* written before there were any */
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+        if (strcmp(before[i][0], key) == 0) return before[i][1];
+    return NULL;
 }
 
 static en_status check_facts(const eni_rank *self)

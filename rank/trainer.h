@@ -20,6 +20,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+#include "core/transform.h"
 #include "rank/checkpoint.h"
 #include "rank/step.h"
 #include "runtime/collective/gpu_steps.h"
@@ -86,8 +87,9 @@ typedef struct eni_trainer_ops {
 
 /* What a rank is told of its trainer, for JOIN, checkpoints and result.json. Texts outlive the rank. */
 typedef struct eni_about {
-    const char *model; /* "lenet" */
-    const char *data;  /* "fashion-mnist" */
+    const char *model;      /* "lenet" */
+    const char *data;       /* "fashion-mnist" */
+    eni_pixel_facts pixels; /* what is done to its images */
     uint64_t data_bytes, holdout, test_samples;
     bool has_accuracy;   /* a classification */
     const char *set;     /* what the curve is of: "holdout" or "test" */

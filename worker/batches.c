@@ -149,7 +149,9 @@ en_status eni_start_loader(eni_worker *w, eni_loader_options *options)
     options->plan = &w->rank.job.plan;
     options->seed = (uint64_t)w->config->seed;
     options->order = w->rank.job.order;
-    options->depth = PREFETCH;
+    options->threads = (int)w->config->loader_threads;
+    if (options->threads == 0) options->threads = w->config->resize > 0 ? 2 : 1;
+    options->depth = options->threads > PREFETCH ? options->threads : PREFETCH;
     options->first = w->rank.saving.first_micro + (uint64_t)w->rank.world.rank;
     options->stride = (uint64_t)w->rank.world.nranks;
     options->user = w;

@@ -39,7 +39,8 @@ static en_status find_strategy(eni_worker *w)
 
 static en_status find_network(eni_worker *w)
 {
-    const eni_data_options data = {.name = w->config->data, .folder = w->config->data_dir};
+    const eni_data_options data = {
+        .name = w->config->data, .folder = w->config->data_dir, .transform = eni_config_transform(w->config)};
     en_data_shape shape;
     EN_TRY(eni_dataset_shape(&data, &shape));
     eni_job *job = &w->rank.job;
@@ -80,6 +81,7 @@ static en_status open_data(eni_worker *w)
                                 .limit_train = (uint64_t)w->config->limit_train_samples,
                                 .limit_test = (uint64_t)w->config->limit_test_samples,
                                 .seed = (uint64_t)w->config->seed,
+                                .transform = eni_config_transform(w->config),
                                 .want = eni_data_want_of(&w->rank.job.schema)};
     const bool is_alone = w->rank.world.nranks == 1 || w->config->local_size == 1;
     EN_TRY(is_alone ? eni_dataset_open(&options, &w->dataset) : eni_share_open(w, &options));
@@ -303,6 +305,7 @@ static void introduce_trainer(eni_worker *w)
                            .set = w->dataset->split[ENI_HOLDOUT].count > 0 ? "holdout" : "test",
                            .device = w->device.ops->name,
                            .threads = w->threads};
+    eni_pixels_describe(&w->dataset->pixels.asked, &t->about.pixels);
     snprintf(t->about.computes, sizeof t->about.computes, "%.8s%s%s", w->device.ops->name,
              types[c->precision], c->precision == ENI_PRECISION_FP32 && c->tf32 && is_gpu ? ", tf32" : "");
 }

@@ -353,6 +353,7 @@ static void only_these_are_an_arms_own(void **state)
             " net straggler bn-stats threads precision device transport workers batch-size epochs steps "
             "max-samples "
             "holdout "
+            "resize augment augment-test normalize "
             "limit-train-samples limit-test-samples eval-every server-timeout peer-timeout join-timeout ";
         if (strstr(condition, name) != NULL && (flags & ENI_KEY_ASIDE) != 0) fail_msg("%s", eni_keys[k].name);
     }
@@ -366,7 +367,8 @@ static const char *another_value(const eni_key *key)
         {"init", "/w.st"},        {"device", "cpu"},    {"net", "rate:1MB,delay:1ms"},
         {"straggler", "0:12"},    {"momentum", "0.25"}, {"lr-schedule", "cosine"},
         {"optimizer", "other"},   {"beta1", "0.25"},    {"beta2", "0.25"},
-        {"lr-milestones", "6,8"}, {"bn-stats", "mean"}};
+        {"lr-milestones", "6,8"}, {"bn-stats", "mean"}, {"augment", "crop:32:4,flip"},
+        {"normalize", "0.5:0.25"}};
     static char word[32];
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (strcmp(texts[i][0], key->name) == 0) return texts[i][1];

@@ -57,7 +57,7 @@ static void fashion_mnist(void **state)
     static float x[2 * 784];
     int32_t labels[2];
     uint32_t indices[2] = {59999, 0};
-    eni_dataset_gather(set, ENI_TRAIN, indices, 2, x, labels);
+    eni_dataset_gather(set, ENI_TRAIN, ENI_NO_EPOCH, indices, 2, x, labels);
     assert_int_equal(labels[1], 9); /* the first image is an ankle boot */
     assert_int_equal(labels[0], file_labels[59999]);
     for (int k = 0; k < 784; k++) {
@@ -249,7 +249,7 @@ static void made_up_images_depend_on_the_seed_only(void **state)
         float x[2 * 192], y[2 * 192];
         int32_t labels[2];
         uint32_t indices[2] = {7, 8};
-        eni_dataset_gather(set, ENI_TEST, indices, 2, x, labels);
+        eni_dataset_gather(set, ENI_TEST, ENI_NO_EPOCH, indices, 2, x, labels);
         eni_dataset_range(set, ENI_TEST, 7, 2, y, NULL);
         assert_memory_equal(x, y, sizeof x);
         assert_int_equal(labels[1], 8);

@@ -1,4 +1,4 @@
-/* test_loader.c - the loader thread: every sample once, in order, with claims, ends, aborts and deadlines. */
+/* test_loader.c - the loader's threads: every sample once, in order, with claims, ends, aborts and deadlines. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,8 +22,12 @@ static eni_dataset *set;
 static int open_set(void **state)
 {
     (void)state;
-    eni_data_options options = {
-        .name = "synthetic", .limit_train = N, .limit_test = 1, .want = {4, 4, 1, 10, 0}};
+    eni_data_options options = {.name = "synthetic",
+                                .limit_train = N,
+                                .limit_test = 1,
+                                .want = {4, 4, 1, 10, 0},
+                                .seed = SEED,
+                                .transform = {.pad = 1, .crop = 4, .has_flip = true}}; /* epochs differ */
     return eni_dataset_open(&options, &set);
 }
 
@@ -56,7 +60,7 @@ static void check_batch(const eni_batch *batch)
     int32_t labels[64];
     sampler = eni_sampler_new(N, SEED, ENI_ORDER_EACH_EPOCH);
     eni_sampler_indices(sampler, &batch->micro, indices);
-    eni_dataset_gather(set, ENI_TRAIN, indices, batch->micro.count, x, labels);
+    eni_dataset_gather(set, ENI_TRAIN, batch->micro.epoch, indices, batch->micro.count, x, labels);
     assert_memory_equal(x, batch->x, batch->micro.count * 16 * sizeof *x);
     assert_memory_equal(labels, batch->target, batch->micro.count * sizeof *labels);
     eni_sampler_free(sampler);
@@ -92,6 +96,7 @@ static void fixed_ranks_cover_every_epoch(void **state)
                                           .seed = SEED,
                                           .order = ENI_ORDER_EACH_EPOCH,
                                           .depth = depth,
+                                          .threads = 5 - depth, /* more than there are buffers, too */
                                           .first = rank,
                                           .stride = 3};
             assert_int_equal(eni_loader_start(&options, &loader), EN_OK);
@@ -146,6 +151,7 @@ static void *consume(void *user)
                                   .seed = SEED,
                                   .order = ENI_ORDER_EACH_EPOCH,
                                   .depth = 2,
+                                  .threads = 3,
                                   .claim = claim,
                                   .user = c->next};
     c->end = eni_loader_start(&options, &loader);
@@ -196,7 +202,7 @@ static void a_failed_claim_reaches_the_consumer(void **state)
     const eni_batch *batch;
     eni_loader *loader;
     eni_loader_options options = {
-        .dataset = set, .plan = &plan, .depth = 2, .claim = claim_two, .user = &next};
+        .dataset = set, .plan = &plan, .depth = 2, .threads = 4, .claim = claim_two, .user = &next};
     assert_int_equal(eni_loader_start(&options, &loader), EN_OK);
     assert_int_equal(eni_loader_next(loader, soon(), &batch), EN_OK);
     assert_int_equal(eni_loader_next(loader, soon(), &batch), EN_OK);

@@ -79,6 +79,35 @@ void write_set(const char *folder)
     write_idx(name, 1, 2, 2, 3);
 }
 
+static void write_batch(const char *name, int first, int n)
+{
+    enum { IMAGE = 3072 };
+    uint8_t *bytes = calloc((size_t)n, IMAGE + 1), *to = bytes;
+    assert_non_null(bytes);
+    for (int i = first; i < first + n; i++) {
+        *to++ = (uint8_t)(i % 10);
+        for (int k = 0; k < IMAGE; k++)
+            *to++ =
+                (uint8_t)(i % 10 * 23 + k / 1024 * 70 + k % 1024 / 32 * 3 + k % 32 * (i % 7) + i * k % 17);
+    }
+    write_bytes(name, bytes, (size_t)(to - bytes));
+    free(bytes);
+}
+
+void write_cifar(const char *folder, int train, int test)
+{
+    char name[80];
+    assert_int_equal(mkdir(at(folder), 0700), 0);
+    for (int f = 0, first = 0; f < 5; f++) {
+        const int n = train / 5 + (f < train % 5);
+        snprintf(name, sizeof name, "%s/data_batch_%d.bin", folder, f + 1);
+        write_batch(name, first, n);
+        first += n;
+    }
+    snprintf(name, sizeof name, "%s/test_batch.bin", folder);
+    write_batch(name, 3, test);
+}
+
 void write_safetensors(const char *name, const char *header, size_t bytes, float value)
 {
     const uint64_t length = strlen(header);

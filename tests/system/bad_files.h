@@ -22,6 +22,10 @@ void patch_file(const char *name, long offset, const void *bytes, size_t n);
 /* A folder with the four IDX files: 4 training and 2 test images of 28 x 28. */
 void write_set(const char *folder);
 
+/* A folder with the files of CIFAR-10, so many images in all five batches and in the test set. Their channels
+ * differ, and their labels can be learnt. */
+void write_cifar(const char *folder, int train, int test);
+
 /* One IDX file: magic 0 0 8 ndims, the sizes (count, 28, 28 or count), then `elements` bytes. */
 void write_idx(const char *name, int ndims, unsigned count, size_t elements, int value);
 

@@ -14,10 +14,11 @@
 #define TOY                                                                                                  \
     "--strategy=solo --device=ref --model=toy --threads=1 --steps=1 --quiet --limit-train-samples=8 "        \
     "--limit-test-samples=8"
-#define SOLO "--strategy=solo --model=toy --threads=1 --steps=1 --quiet"
-#define MLP  "--strategy=solo --device=ref --model=mlp --threads=1 --steps=1 --quiet"
-#define RING "--device=ref --model=toy --threads=1 --steps=1 --quiet"
-#define BAD  EN_BUILD_DIR "/test/plugins/bad"
+#define SOLO   "--strategy=solo --model=toy --threads=1 --steps=1 --quiet"
+#define MLP    "--strategy=solo --device=ref --model=mlp --threads=1 --steps=1 --quiet"
+#define COLOUR "--strategy=solo --device=ref --model=resnet18:width=2 --threads=1 --steps=1 --quiet"
+#define RING   "--device=ref --model=toy --threads=1 --steps=1 --quiet"
+#define BAD    EN_BUILD_DIR "/test/plugins/bad"
 
 enum { WITHIN = 5 }; /* seconds, on a busy machine; each takes well below one */
 
@@ -342,7 +343,49 @@ static void test_data(void **state)
     patch_file("huge" IMAGES, 4, "\x7f\xff\xff\xff", 4);
     unlink(at("noimages" IMAGES));
     write_set("good");
+    write_cifar("cifar", 20, 4);
+    write_cifar("ccut", 20, 4);
+    copy_file(at("cifar/data_batch_1.bin"), "ccut/data_batch_4.bin", 3073 * 4 - 9);
+    write_cifar("clabel", 20, 4);
+    patch_file("clabel/test_batch.bin", 3073 * 2, "\x0a", 1);
+    write_cifar("clacks", 20, 4);
+    unlink(at("clacks/data_batch_5.bin"));
+    write_text("cifar-10-binary.tar.gz", "");
+    write_text("training.pt", "");
+    assert_int_equal(mkdir(at("cifar-10-batches-py"), 0700), 0);
+    write_text("cifar-10-batches-py/data_batch_1", "");
     static const bad_case cases[] = {
+        {"worker", COLOUR " --data=~/ccut", {"ccut/data_batch_4.bin", "record 3", "3064 of 3073"}},
+        {"worker",
+         COLOUR " --data=cifar10 --data-dir=~/clabel",
+         {"clabel/test_batch.bin", "record 2", "label 10"}},
+        {"worker", COLOUR " --data=~/clacks", {"clacks holds no data_batch_5.bin"}},
+        {"worker",
+         COLOUR " --data=cifar10 --data-dir=~/absent",
+         {"absent holds no data_batch_1.bin", "--data-dir"}},
+        {"worker", COLOUR " --data=cifar100 --data-dir=~/cifar", {"files of cifar10", "--data=cifar10"}},
+        {"worker", COLOUR " --data=~/cifar-10-batches-py", {"cifar-10-batches-py", "tools/cifar_py2bin.py"}},
+        {"worker", COLOUR " --data=~/cifar-10-binary.tar.gz", {"is an archive", "tar -xf"}},
+        {"worker", COLOUR " --data=cifar10 --data-dir=~", {"cifar-10-batches-py", "tools/cifar_py2bin.py"}},
+        {"worker", COLOUR " --data=~/training.pt", {"training.pt is a pickled file", "tools/pt2idx.py"}},
+        {"worker",
+         COLOUR " --data=~/cifar --augment=crop:41:4",
+         {"crop:41:4", "32 x 32", "40 x 40", "crop:40:4"}},
+        {"worker", COLOUR " --data=~/cifar --resize=8 --augment=crop:32:4", {"8 x 8", "16 x 16"}},
+        {"worker", COLOUR " --data=~/cifar --normalize=0.5,0.5:1,1", {"2 channels", "have 3"}},
+        {"worker",
+         COLOUR " --data=~/cifar --normalize=0.5,0.5,0.5:1,0,1",
+         {"--normalize", "0.5,0.5,0.5:1,0,1", "above 0"}},
+        {"worker", COLOUR " --data=~/cifar --normalize=0.5,0.5:1", {"--normalize", "0.5,0.5:1"}},
+        {"worker", COLOUR " --data=~/cifar --augment=crop:0:4", {"--augment", "crop:0:4", "1 to 4096"}},
+        {"worker", COLOUR " --data=~/cifar --augment=flip,flip", {"--augment", "flip,flip"}},
+        {"worker", COLOUR " --data=~/cifar --augment=rotate:9", {"--augment", "rotate:9", "crop:32:4,flip"}},
+        {"worker", COLOUR " --data=~/cifar --resize=5000", {"--resize", "5000", "4096"}},
+        {"worker", COLOUR " --data=~/cifar --loader-threads=65", {"--loader-threads", "65", "64"}},
+        {"worker", TOY " --augment=flip", {"--augment", "for images"}},
+        {"entrain",
+         "eval --data=~/ccut --model=resnet18:width=2 --init=~/none",
+         {"data_batch_4.bin", "record 3"}},
         {"worker", MLP " --data=nowhere", {"\"nowhere\"", "fashion-mnist", "IDX"}},
         {"worker", MLP " --data=~/absent", {"absent", "train-labels-idx1-ubyte", "four files"}},
         {"worker", MLP " --data=~/noimages", {"noimages", "train-images-idx3-ubyte.gz", "four files"}},

@@ -31,12 +31,14 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
     r"\.\.\. +\(a port of": "has a placeholder",
     r"^git worktree|^cmake -S|^cd - |test_walk.py": "minutes: the test walk",
     r"img2idx.py PICTURES": "pictures of the reader's own: system_own_data",
+    r"--data=cifar10 |cifar_py2bin.py|make_cifar.py": "CIFAR's files, or pictures of the reader's own: tool_cifar, data_cifar",
     r"--seeds=1000": "system_storm has more seeds",
 }
 FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_addr --master_port --max_restarts --logdir
     --nodes --ntasks-per-node --fake --deps --list --gpus --ps-lite --torch --python --build --source --trace --page --write
     --only --repeat --algorithm --bytes --then-step --hosts --plot --minutes --optimizers --op
-    --contract --mxnet --at-once --what --cflags --libs --size --test --cells --nproc-per-node""".split())
+    --contract --mxnet --at-once --what --cflags --libs --size --test --cells --nproc-per-node
+    --photos --no-deps --num-workers""".split())
 OURS = ("make cc bench tests tools build entrain psd worker torchrun mpirun srun scp git cmake cd for python3 sudo "
         "examples").split()
 CUTS = {"run": "--data-dir={set}", "compare": "--data-dir={set}", "eval": "--data-dir={set}",

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/system/bad_files.h"
 #include "tests/system/run.h"
 
 #define STEPS    200
@@ -17,7 +18,9 @@
 
 static const char *optimizer = NESTEROV;
 static const char *device = "cpu";
-static const char *bn_stats; /* NULL: the convnet; else a small resnet18 with these statistics */
+static const char
+    *bn_stats; /* NULL: the convnet; else a small resnet18 with these statistics, on colours .. */
+static const char *pixels = "--augment=crop:32:4,flip"; /* .. that are cut out and mirrored */
 
 typedef struct arm {
     const char *name, *flags;
@@ -26,13 +29,13 @@ typedef struct arm {
 /* Everything but who computes and who sums. */
 static const char *job(int w)
 {
-    static char text[256];
+    static char text[512];
     int is_ref = strcmp(device, "ref") == 0;
     if (bn_stats != NULL) {
-        snprintf(text, sizeof text,
-                 "--device=%s --model=resnet18:width=2 --data=synthetic --limit-train-samples=37 "
-                 "--limit-test-samples=8 --steps=6 --batch-size=8 --bn-stats=%s %s",
-                 device, bn_stats, optimizer);
+        snprintf(
+            text, sizeof text,
+            "--device=%s --model=resnet18:width=2 --data=%s %s --steps=6 --batch-size=8 --bn-stats=%s %s",
+            device, at("colours"), pixels, bn_stats, optimizer);
         return text;
     }
     snprintf(text, sizeof text,
@@ -59,7 +62,7 @@ static const char *expect_same(int w, const char *order, const arm *arms, size_t
 static const arm in_rank_order[] = {
     {"ring direct", "--strategy=ring --allreduce=direct"},
     {"naive", "--strategy=ring --allreduce=naive"},
-    {"ps-sync", "--strategy=ps-sync --shards=3"},
+    {"ps-sync", "--strategy=ps-sync --shards=3 --loader-threads=3"},
     {"hybrid", "--strategy=hybrid:ps=fc1.*+conv1.* --shards=3 --bucket-cap-mb=0.3"}};
 enum { IN_RANK_ORDER = sizeof in_rank_order / sizeof *in_rank_order };
 
@@ -140,6 +143,7 @@ static void test_statistics(void **state)
     static const char *const modes[] = {"rank0", "mean", "recompute:20"};
     char seen[3][HASHES];
     (void)state;
+    write_cifar("colours", 37, 8);
     for (int m = 0; m < 3; m++) {
         for (int w = 2; w <= 3; w++) {
             bn_stats = modes[m]; /* the last arm has weights that are not there */
@@ -150,11 +154,17 @@ static void test_statistics(void **state)
             assert_memory_equal(seen[before], seen[m], 64);
             assert_string_not_equal(seen[before] + 65, seen[m] + 65);
         }
-        promise(
-            "same bytes, %s, W = 2, 3, resnet18, --bn-stats=%s: ring direct = naive = ps-sync (3 shards) = "
-            "solo, weights and buffers, ragged: sha256 %.8s.. and %.8s..",
-            device, modes[m], seen[m], seen[m] + 65);
+        promise("same bytes, %s, W = 2, 3, resnet18, --bn-stats=%s, crops and mirrors: ring direct = naive = "
+                "ps-sync "
+                "(3 shards, 3 loader threads) = solo, weights and buffers, ragged: sha256 %.8s.. and %.8s..",
+                device, modes[m], seen[m], seen[m] + 65);
     }
+    pixels = "--resize=20 --augment=crop:20:2"; /* and scaled, which is another job */
+    char *scaled = seen[0];
+    snprintf(scaled, HASHES, "%s", expect_same(2, "rank", in_rank_order, IN_RANK_ORDER - 1));
+    assert_memory_not_equal(scaled, seen[1], 64);
+    pixels = "";
+    assert_memory_not_equal(train_hash(120, "-n 1 --strategy=solo --accumulate=3 %s", job(3)), seen[1], 64);
     bn_stats = NULL;
 }
 

@@ -44,6 +44,9 @@ static void test_another_run_is_refused(void **state)
         {"-n 2 --strategy=ring " COMMON " --limit-train-samples=102", "samples 103", "has 102"},
         {"-n 2 --strategy=ring " COMMON " --model=toy", "--model=mlp", "toy"},
         {"-n 2 --strategy=ring " COMMON " --no-shuffle", "shuffle on", "has off"},
+        {"-n 2 --strategy=ring " COMMON " --augment=flip", "augment none", "has flip"},
+        {"-n 2 --strategy=ring " COMMON " --normalize=0.5:0.5", "normalize 0.1307:0.3081", "has 0.5:0.5"},
+        {"-n 2 --strategy=ring " COMMON " --resize=28", "resize 0", "has 28"},
         {"-n 2 --strategy=ring " COMMON " --batch-size=5", "inside a step", "batch sizes fit: 4, 2, 1"},
     };
     char out[160], path[256], text[900], fresh[160];

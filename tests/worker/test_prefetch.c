@@ -128,7 +128,7 @@ static void check(course *c, uint64_t first, uint64_t stride)
     uint64_t at = 0;
     for (uint64_t m = first; eni_plan_micro(&c->plan, m, &micro) == EN_OK; m += stride) {
         eni_sampler_indices(sampler, &micro, indices);
-        eni_dataset_gather(set, ENI_TRAIN, indices, micro.count, x + at * SAMPLE, labels + at);
+        eni_dataset_gather(set, ENI_TRAIN, ENI_NO_EPOCH, indices, micro.count, x + at * SAMPLE, labels + at);
         at += micro.count;
     }
     assert_int_equal(at, c->nsamples);

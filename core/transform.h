@@ -1,0 +1,25 @@
+/* transform.h - what is done to the pixels of a set, as the flags say it (--resize, --augment, --normalize). */
+#ifndef CORE_TRANSFORM_H
+#define CORE_TRANSFORM_H
+
+#include <stdbool.h>
+
+enum { ENI_CHANNELS = 3, ENI_SIDE_MAX = 4096 };
+
+/* In the order in which it is done. All zero: nothing, and the normalisation of the set. */
+typedef struct eni_transform {
+    int resize;    /* side of the square that images become; 0: as they are */
+    int pad, crop; /* black pixels on each side, then the side of the square that is cut out; crop 0: none */
+    bool has_flip; /* every second image is mirrored */
+    bool is_test_drawn; /* places and mirrors are drawn for test images too; else: the middle, as it is */
+    int nchannels;      /* of the normalisation; 0: the set's own */
+    float mean[ENI_CHANNELS], deviation[ENI_CHANNELS];
+} eni_transform;
+
+/* What is done, in words, by the names of the flags: "224", "crop:32:4,flip", "off", .. A checkpoint has them as facts. */
+#define ENI_NORMALIZE_GREY "0.1307:0.3081"
+typedef struct eni_pixel_facts {
+    char resize[12], augment[32], augment_test[4], normalize[128];
+} eni_pixel_facts;
+
+#endif

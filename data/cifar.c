@@ -1,0 +1,301 @@
+/* cifar.c - a set that lies in the binary files of CIFAR-10 or CIFAR-100 (Krizhevsky 2009), mapped, not copied: the
+ * ranks of a host share their pages.
+ *
+ *     CIFAR-10    data_batch_1.bin .. data_batch_5.bin, test_batch.bin     a record: label, image
+ *     CIFAR-100   train.bin, test.bin                                      a record: label of 20, label of 100, image
+ *     image       1,024 bytes red, 1,024 green, 1,024 blue, each 32 rows of 32
+ *
+ * Any number of records will do. set-name.txt beside them, if it is there, says what the set is called: files of
+ * this form are not always CIFAR (tools/make_cifar.py). Whoever writes to a file that is mapped changes the run. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "data/dataset_make.h"
+
+enum { SIDE = 32, CHANNELS = 3, IMAGE = SIDE * SIDE * CHANNELS, FILES = 6 };
+
+typedef struct cifar_form {
+    const char *name, *file[FILES]; /* the last is the test set's */
+    int nfiles, labels, classes;
+} cifar_form;
+
+static const cifar_form forms[] = {
+    [ENI_CIFAR_10] = {"CIFAR-10",
+                      {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+                       "data_batch_5.bin", "test_batch.bin"},
+                      6,
+                      1,
+                      10},
+    [ENI_CIFAR_100] = {"CIFAR-100", {"train.bin", "test.bin"}, 2, 2, 100},
+};
+
+struct eni_cifar {
+    const cifar_form *form;
+    eni_record_file file[FILES];
+};
+
+const char *eni_cifar_file(int kind, int i)
+{
+    return i >= 0 && i < forms[kind].nfiles ? forms[kind].file[i] : NULL;
+}
+
+static size_t record_bytes(const cifar_form *form)
+{
+    return (size_t)form->labels + IMAGE;
+}
+
+/* ---- one file ---- */
+
+static en_status refuse_size(const cifar_form *form, const char *path, uint64_t bytes)
+{
+    const uint64_t size = record_bytes(form), whole = bytes / size;
+    if (bytes == 0) return eni_fail(EN_EFORMAT, "cifar", "%s is empty; unpack it again", path);
+    return eni_fail(EN_EFORMAT, "cifar",
+                    "%s is cut off, or no file of %s: record %llu has %llu of %llu bytes; unpack it again",
+                    path, form->name, (ull)whole, (ull)(bytes % size), (ull)size);
+}
+
+static en_status check_labels(const cifar_form *form, const char *path, const eni_record_file *file)
+{
+    const size_t size = record_bytes(form);
+    for (uint64_t i = 0; i < file->count; i++) {
+        const uint8_t label = file->base[i * size + (size_t)form->labels - 1];
+        if (label >= form->classes)
+            return eni_fail(EN_EFORMAT, "cifar",
+                            "%s: record %llu has label %u, and the labels of %s are 0 to %d; unpack it again",
+                            path, (ull)i, label, form->name, form->classes - 1);
+    }
+    return EN_OK;
+}
+
+en_status eni_cifar_map(int kind, const char *path, bool is_whole, eni_record_file *file_out)
+{
+    const cifar_form *form = &forms[kind];
+    struct stat info;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &info) != 0) {
+        const int code = errno;
+        if (fd >= 0) close(fd);
+        return eni_fail(EN_EIO, "cifar", "cannot open %s: %s", path, strerror(code));
+    }
+    const uint64_t bytes = S_ISREG(info.st_mode) ? (uint64_t)info.st_size : 0;
+    if (bytes == 0 || bytes % record_bytes(form) != 0) {
+        close(fd);
+        return S_ISREG(info.st_mode) ? refuse_size(form, path, bytes)
+                                     : eni_fail(EN_EFORMAT, "cifar", "%s is not a regular file", path);
+    }
+    *file_out = (eni_record_file){.count = bytes / record_bytes(form), .bytes = bytes};
+    if (!is_whole) {
+        close(fd);
+        return EN_OK;
+    }
+    /* Mapped at once and whole: a step is not to meet a page for the first time. */
+    void *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+    const int code = errno;
+    close(fd);
+    if (base == MAP_FAILED) return eni_fail(EN_ENOMEM, "cifar", "cannot map %s: %s", path, strerror(code));
+    file_out->base = base;
+    const en_status st = check_labels(form, path, file_out);
+    if (st != EN_OK) eni_cifar_unmap(file_out);
+    return st;
+}
+
+void eni_cifar_unmap(eni_record_file *file)
+{
+    if (file->base != NULL) munmap((void *)file->base, file->bytes);
+    *file = (eni_record_file){0};
+}
+
+/* ---- the folder ---- */
+
+static bool holds(const char *folder, const char *name)
+{
+    char path[PATH_MAX];
+    return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path &&
+           access(path, F_OK) == 0;
+}
+
+/* -1: of neither form. */
+static int form_in(const char *folder)
+{
+    for (int kind = ENI_CIFAR_10; kind <= ENI_CIFAR_100; kind++)
+        for (int i = 0; i < forms[kind].nfiles; i++)
+            if (holds(folder, forms[kind].file[i])) return kind;
+    return -1;
+}
+
+static bool ends_in(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n > m && strcmp(text + n - m, end) == 0;
+}
+
+en_status eni_cifar_refuse_other(const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) != 0) return EN_OK;
+    if (S_ISREG(info.st_mode) && (ends_in(path, ".tar.gz") || ends_in(path, ".tgz") || ends_in(path, ".tar")))
+        return eni_fail(
+            EN_EFORMAT, "dataset",
+            "%s is an archive: unpack it (tar -xf %s -C FOLDER) and give the folder with the .bin files, as "
+            "FOLDER/cifar-10-batches-bin",
+            path, path);
+    if (S_ISREG(info.st_mode) && (ends_in(path, ".pt") || ends_in(path, ".pth")))
+        return eni_fail(
+            EN_EFORMAT, "dataset",
+            "%s is a pickled file of PyTorch, which runs code when it is read, so Entrain does not: write "
+            "the set's own files with tools/pt2idx.py (MNIST) or tools/cifar_py2bin.py (CIFAR)",
+            path);
+    if (S_ISREG(info.st_mode))
+        return eni_fail(EN_EFORMAT, "dataset", "%s is a file: give the folder that holds the set", path);
+    const bool is_within = holds(path, "cifar-10-batches-py") || holds(path, "cifar-100-python");
+    if (is_within || holds(path, "data_batch_1") || (holds(path, "train") && holds(path, "meta")))
+        return eni_fail(
+            EN_EFORMAT, "dataset",
+            "%s holds CIFAR as pickled files of Python, which run code when they are read, so Entrain does "
+            "not: write the binary ones with tools/cifar_py2bin.py %s%s FOLDER",
+            path, path,
+            !is_within                           ? ""
+            : holds(path, "cifar-10-batches-py") ? "/cifar-10-batches-py"
+                                                 : "/cifar-100-python");
+    static const char *const archives[] = {"cifar-10-binary.tar.gz", "cifar-100-binary.tar.gz",
+                                           "cifar-10-python.tar.gz", "cifar-100-python.tar.gz"};
+    for (size_t i = 0; i < sizeof archives / sizeof *archives; i++)
+        if (holds(path, archives[i]))
+            return eni_fail(EN_EFORMAT, "dataset", "%s holds %s still packed: tar -xzf %s/%s -C %s", path,
+                            archives[i], path, archives[i], path);
+    return EN_OK;
+}
+
+int eni_cifar_find(const char *folder, char found_out[PATH_MAX])
+{
+    static const char *const inner[] = {"", "/cifar-10-batches-bin", "/cifar-100-binary"};
+    for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) {
+        if ((size_t)snprintf(found_out, PATH_MAX, "%s%s", folder, inner[i]) >= PATH_MAX) continue;
+        const int kind = form_in(found_out);
+        if (kind >= 0) return kind;
+    }
+    snprintf(found_out, PATH_MAX, "%s", folder);
+    return -1;
+}
+
+static en_status map_file(const cifar_form *form, int kind, const char *folder, int i, bool is_whole,
+                          eni_record_file *file_out)
+{
+    char path[PATH_MAX];
+    if (!holds(folder, form->file[i]))
+        return eni_fail(EN_ENOENT, "cifar",
+                        "%s holds no %s: a set in the form of %s is %s%s and %s; unpack it again", folder,
+                        form->file[i], form->name, form->file[0],
+                        form->nfiles > 2 ? " to data_batch_5.bin" : "", form->file[form->nfiles - 1]);
+    snprintf(path, sizeof path, "%s/%s", folder, form->file[i]); /* fits: it is there */
+    return eni_cifar_map(kind, path, is_whole, file_out);
+}
+
+en_status eni_cifar_size(int kind, const char *folder, uint64_t *size_out)
+{
+    const cifar_form *form = &forms[kind];
+    *size_out = 0;
+    for (int i = 0; i + 1 < form->nfiles; i++) {
+        eni_record_file file;
+        EN_TRY(map_file(form, kind, folder, i, false, &file));
+        *size_out += file.count;
+    }
+    return EN_OK;
+}
+
+void eni_cifar_shape(int kind, en_data_shape *shape_out)
+{
+    *shape_out = (en_data_shape){SIDE, SIDE, CHANNELS, forms[kind].classes};
+}
+
+/* What set-name.txt says, if it is there: letters, digits, '-', '_' and '.'. */
+static en_status read_name(const char *folder, char name_out[64])
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
+    char path[PATH_MAX], text[64] = "";
+    snprintf(path, sizeof path, "%.*s/set-name.txt", PATH_MAX - 20, folder);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return EN_OK;
+    const size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[strcspn(text, "\r\n")] = '\0';
+    if (text[0] == '\0' || n == sizeof text - 1 || strspn(text, letters) != strlen(text))
+        return eni_fail(
+            EN_EFORMAT, "cifar",
+            "%s must be one line of 1 to 60 letters, digits, '-', '_' and '.', the name of the set: mend it "
+            "or take it away",
+            path);
+    memcpy(name_out, text, sizeof text);
+    return EN_OK;
+}
+
+en_status eni_cifar_read(int kind, const char *folder, eni_dataset *set)
+{
+    const cifar_form *form = &forms[kind];
+    EN_TRY(read_name(folder, set->name));
+    eni_cifar *r = set->records = eni_alloc(sizeof *r);
+    if (r == NULL) return EN_ENOMEM;
+    r->form = form;
+    for (int i = 0; i < form->nfiles; i++) {
+        EN_TRY(map_file(form, kind, folder, i, true, &r->file[i]));
+        set->split[i + 1 < form->nfiles ? ENI_TRAIN : ENI_TEST].count += r->file[i].count;
+    }
+    if (set->split[ENI_TRAIN].count > UINT32_MAX)
+        return eni_fail(EN_EFORMAT, "cifar", "%s: %llu images are more than this reader takes", folder,
+                        (ull)set->split[ENI_TRAIN].count);
+    set->height = set->width = SIDE;
+    set->channels = CHANNELS;
+    set->classes = form->classes;
+    return EN_OK;
+}
+
+void eni_cifar_close(eni_cifar *r)
+{
+    if (r == NULL) return;
+    for (int i = 0; i < FILES; i++)
+        eni_cifar_unmap(&r->file[i]);
+    eni_free(r);
+}
+
+const uint8_t *eni_cifar_at(const eni_cifar *r, bool is_test, uint64_t i, uint8_t *label_out)
+{
+    const size_t size = record_bytes(r->form), labels = (size_t)r->form->labels;
+    const eni_record_file *file = is_test ? &r->file[r->form->nfiles - 1] : r->file;
+    for (; i >= file->count; file++)
+        i -= file->count;
+    const uint8_t *record = file->base + i * size;
+    *label_out = record[labels - 1];
+    return record + labels;
+}
+
+void eni_cifar_hash(const eni_cifar *r, bool is_test, uint64_t first, uint64_t count, eni_digest *digest)
+{
+    const size_t size = record_bytes(r->form);
+    const eni_record_file *file = is_test ? &r->file[r->form->nfiles - 1] : r->file;
+    for (; count > 0; file++) {
+        const uint64_t n = first >= file->count          ? 0
+                           : count < file->count - first ? count
+                                                         : file->count - first;
+        if (n > 0) eni_digest_add(digest, file->base + first * size, n * size);
+        first -= first < file->count ? first : file->count;
+        count -= n;
+    }
+}
+
+uint64_t eni_cifar_bytes(const eni_cifar *r)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < FILES; i++)
+        bytes += r->file[i].bytes;
+    return bytes;
+}
