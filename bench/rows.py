@@ -224,6 +224,54 @@ def convnet_two(tools):
     return Experiment("convnet-2", programs, rows)
 
 
+RESNETS = {"resnet18:stem=cifar": ("ResNet-18 of 32 x 32, 3x3 stem", "resnet18-cifar", 3.33),
+           "resnet18": ("ResNet-18 of 32 x 32, 7x7 stem", "resnet18", 0.217)}  # name, PyTorch's, GFLOP an image
+
+
+def resnet_one(tools, threads):
+    """A step of batch 128; PyTorch at its best is the fastest of plain, channels_last and compiled."""
+    programs, rows = {"sgemm": sgemm(tools, 1)} if threads == 1 else {}, []
+    for model, (words, torch_model, gflop) in RESNETS.items():
+        steps = 3 if "cifar" in model else 12
+        programs[model] = [tools.bench("train"), "--json", f"--model={model}", "--strategy=solo", "--workers=1",
+                           f"--threads={threads}", "--batch=128", "--data=synthetic", "-n", steps]
+        figure = f"{words}, 1 worker, {threads} thread{'s' * (threads > 1)}"
+        ours = Pick(model, "samples_s")
+        for name in tools.torches:
+            peer = f"{name} {model}"
+            programs[peer] = tools.command(name, 1, [
+                f"--model={torch_model}", f"--threads={threads}", "--data=batch", "--batch=128", "--warmup=1",
+                f"--steps={steps}", "--style=plain,best,compiled" if tools.can_compile(name) else "--style=plain,best"])
+            at_best = 1.1 if threads > 1 else 1.15 if "cifar" in model else 1.3
+            rows += [Row(figure, ours, "images/s", f"{name}, as people write it", Pick(peer, "samples_s", {"style": "plain"}),
+                         at_least=1.3), Row(figure, ours, "images/s", f"{name}, at its best", Pick(peer, "samples_s"),
+                                            at_least=at_best)]
+            if threads == 1:
+                rows.append(Row(f"{words}: peak memory of a worker without the data set", Pick(model, "peak_mb", minus="data_mb"),
+                                "MB", name, Pick(peer, "peak_mb", {"style": "plain"}), at_most=0.6, is_time=True))
+        if threads == 1:
+            rows.append(Row(figure, Pick(model, "samples_s", scale=gflop), "GFLOP/s of a plain sum", "sgemm",
+                            Pick("sgemm", "gflop_s"), at_least=0.7 if "cifar" in model else None))
+    return Experiment(f"resnet-1x{threads}", programs, rows, deadline_s=400)
+
+
+def resnet_two(tools):
+    """Two workers of one thread, batch 128 each: 44.7 MB of weights a step."""
+    train = [tools.bench("train"), "--json", "--model=resnet18", "--batch=128", "--data=synthetic", "-n", 20]
+    programs = {"solos": train + ["--strategy=solo", "--workers=1", "--at-once=2"],
+                "ring": train + ["--strategy=ring", "--workers=2"],
+                "ps-sync": train + ["--strategy=ps-sync", "--workers=2"]}
+    figure, rows = RESNETS["resnet18"][0] + ", 2 workers, ", []
+    for strategy, ratio in (("ring", 0.97), ("ps-sync", 0.92)):
+        ours = Pick(strategy, "samples_s")
+        rows.append(Row(figure + strategy, ours, "images/s", "two solos side by side", Pick("solos", "samples_s"), at_least=ratio))
+        for name in tools.torches:
+            programs[name] = tools.command(name, 2, ["--model=resnet18", "--strategy=ddp", "--style=best", "--data=batch",
+                                                     "--batch=128", "--warmup=2", "--steps=12"])
+            rows.append(Row(figure + strategy, ours, "images/s", f"{name} DDP, channels_last", Pick(name, "samples_s"), at_least=1.3))
+    return Experiment("resnet-2", programs, rows, deadline_s=200)
+
+
 def overlap(tools):
     """On a wire of 200 MB/s: what of the communication that could be hidden a step hides behind its backward."""
     programs = {s: [tools.here("overlap.py"), f"--build={tools.build}", f"--strategy={s}", "--net=rate:200MB",
@@ -283,5 +331,5 @@ def experiments(tools):
                              (KB4, "arena", "gloo", None)]),
         allreduce_tcp(tools, 2), allreduce_tcp(tools, 4),
         fused_step(tools), pushpull(tools), pushpull_small(tools), async_against_sync(tools),
-        residual_ops(tools), convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), idle(tools),
+        residual_ops(tools), resnet_one(tools, 1), resnet_one(tools, 2), resnet_two(tools), convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), idle(tools),
     ]

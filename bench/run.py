@@ -67,6 +67,10 @@ class Tools:
             return command + [f"--ranks={processes}"] + words
         return command + [f"--workers={processes}"] + words
 
+    def can_compile(self, name):
+        """Whether a PyTorch has a torch.compile worth waiting for: 2 and later, with a C++ compiler beside it."""
+        return re.match(r"PyTorch ([2-9]|\d\d)", name) and shutil.which("c++")
+
     def between_hosts(self, hosts, command):
         """The command with its ranks in network namespaces; or why that cannot be."""
         if isinstance(command, str):
@@ -129,7 +133,7 @@ class Tools:
             said = subprocess.run([python, "-c", script], capture_output=True, text=True, timeout=60)
             if said.returncode == 0:
                 name = "PyTorch " + said.stdout.strip().split("+")[0]
-                command = [python, "bench/peers/torch_convnet.py"]
+                command = [python, "bench/peers/torch_train.py"]
         except (OSError, subprocess.TimeoutExpired):
             pass
         if name in self.commands:

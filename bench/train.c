@@ -28,8 +28,7 @@ enum {
     PATH_BYTES = 4096,
     MAX_ROWS = 256,
     MAX_REPEATS = 15,
-    MAX_AT_ONCE = 16,
-    CLOCK_STARTS = 20
+    MAX_AT_ONCE = 16
 };
 
 typedef struct options {
@@ -59,7 +58,7 @@ typedef struct row {
 
 static const char usage[] =
     "usage: bench_train [options]\n"
-    "      --model=LIST      names of `entrain models` [convnet]\n"
+    "      --model=LIST      names of `entrain models`, with at most one option each [convnet]\n"
     "      --strategy=LIST   names of `entrain strategies`; solo runs with one worker only "
     "[solo,ring,ps-sync]\n"
     "      --workers=LIST    worker processes [1,2]\n"
@@ -69,7 +68,7 @@ static const char usage[] =
     "      --transport=T     auto, shm, tcp [auto]\n"
     "      --device=D        ref, cpu, cuda: as of `entrain run` [auto: the table says what it was]\n"
     "      --flags=LIST      more flags of `entrain run`: --flags=--precision=bf16,--no-graph\n"
-    "  -n, --iters=N         steps of every worker, the 20 before the clock starts included [150]\n"
+    "  -n, --iters=N         steps of every worker [150]\n"
     "  -r, --repeat=N        runs of every row, 1 .. 15 [1]\n"
     "      --at-once=N       so many runs of a row side by side, 1 .. 16, their samples/s added [1]\n"
     "      --json            one object a line\n";
@@ -112,7 +111,7 @@ static int parse_option(int c, char *text, options *o)
     case 't': o->transport = text; return *text != 0;
     case 'D': o->device = text; return *text != 0;
     case 'f': return figures_words(text, &o->more);
-    case 'n': return parse_count(text, CLOCK_STARTS + 1, 100000000, &o->steps);
+    case 'n': return parse_count(text, 1, 100000000, &o->steps);
     case 'r': return parse_count(text, 1, MAX_REPEATS, &o->repeats);
     case 'a': return parse_count(text, 1, MAX_AT_ONCE, &o->at_once);
     default: o->is_json = 1; return 1;
@@ -304,7 +303,7 @@ static void report(const options *o, row *r)
                r->model, r->strategy, r->workers, r->threads, r->batch, o->at_once, median, least, most,
                o->repeats, o->steps, data, r->device, r->data_share, r->peak_mb, r->data_mb, r->startup_s);
     else
-        printf("%-10s %-12s %-14s %-6s %7" PRIu64 " %7" PRIu64 " %6" PRIu64 " %10.0f  %.0f-%.0f\n", r->model,
+        printf("%-20s %-12s %-14s %-6s %7" PRIu64 " %7" PRIu64 " %6" PRIu64 " %10.0f  %.0f-%.0f\n", r->model,
                r->strategy, data, r->device, r->workers, r->threads, r->batch, median, least, most);
     fflush(stdout);
 }
@@ -320,7 +319,7 @@ static int run_rows(const options *o)
     if (!o->is_json) {
         printf("# entrain run on %d cores, %d steps, %d run(s) a row, %d at once\n", eni_host_info_cores(),
                o->steps, o->repeats, o->at_once);
-        printf("#%-9s %-12s %-14s %-6s %7s %7s %6s %10s  %s\n", "model", "strategy", "data", "device",
+        printf("#%-19s %-12s %-14s %-6s %7s %7s %6s %10s  %s\n", "model", "strategy", "data", "device",
                "workers", "threads", "batch", "samples/s", "least-most");
     }
     for (int i = 0; i < o->repeats; i++)

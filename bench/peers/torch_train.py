@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""The peer: the MNIST convnet on Fashion-MNIST in PyTorch, alone or as DDP over Gloo, measured as bench_train measures.
+"""The peer: the MNIST convnet on Fashion-MNIST, or torchvision's ResNet-18, in PyTorch, alone or as DDP over Gloo,
+measured as bench_train measures.
 
-    torch_convnet.py --style=plain,best --steps=150                       one worker, one thread
-    torch_convnet.py --strategy=ddp --workers=2 --style=best --steps=150  DDP
-    torch_convnet.py --strategy=ddp --workers=2 --steps=1                 how long until the first step has ended?
-    torch_convnet.py --data=batch --steps=20                              peak memory without the data set
-    torch_convnet.py --ops=batchnorm:32x32x64 --batch=128 --steps=20      operations alone, as bench_layers --op has them
+    torch_train.py --style=plain,best --steps=150                       one worker, one thread
+    torch_train.py --strategy=ddp --workers=2 --style=best --steps=150  DDP
+    torch_train.py --strategy=ddp --workers=2 --steps=1                 how long until the first step has ended?
+    torch_train.py --data=batch --steps=20                              peak memory without the data set
+    torch_train.py --model=resnet18-cifar --data=batch --batch=128 --warmup=1 --steps=3 --style=plain,best,compiled
+    torch_train.py --ops=batchnorm:32x32x64 --batch=128 --steps=20      operations alone, as bench_layers --op has them
 
 plain: as the tutorials write it (NCHW, ReLU before pooling). best: channels_last, ReLU after pooling, the same function.
-The data set is decoded into a tensor before the clock starts, kinder than a user's own DataLoader; --data=batch has one
-batch of random numbers in its place. 20 steps are not timed. One JSON object a style: samples/s over all workers, seconds
-from the start of this program to the end of the first step, the peak memory of a worker.
+compiled: best, by torch.compile. resnet18 is for images of 32 x 32 in three colours; resnet18-cifar has a 3 x 3 stem and
+no first pooling. The data set is decoded into a tensor before the clock starts, kinder than a user's own DataLoader;
+--data=batch has one batch of random numbers in its place. --warmup steps are not timed. One JSON object a style:
+samples/s over all workers, seconds from the start of this program to the end of the first step, the peak memory of a
+worker so far.
 """
 import argparse
 import gzip
@@ -28,7 +32,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 DATA = "/usr/share/datasets/fashion-mnist"
-WARMUP = 20
 
 
 def seconds_since_start(pid):
@@ -46,9 +49,10 @@ def idx(name):
     return torch.frombuffer(bytearray(raw[4 + 4 * dims:]), dtype=torch.uint8).reshape(shape)
 
 
-def load(kind, batch):
+def load(kind, batch, model):
     if kind == "batch":
-        return torch.randn(batch, 1, 28, 28), torch.randint(10, (batch,))
+        shape = (1, 28, 28) if model == "convnet" else (3, 32, 32)
+        return torch.randn(batch, *shape), torch.randint(10, (batch,))
     x = (idx("train-images-idx3-ubyte.gz").float() / 255 - 0.1307) / 0.3081
     return x.unsqueeze(1), idx("train-labels-idx1-ubyte.gz").long()
 
@@ -73,13 +77,25 @@ class Net(nn.Module):
         return self.fc2(F.relu(self.fc1(x)))
 
 
+def network(model, style):
+    if model == "convnet":
+        return Net(style != "plain")
+    import torchvision
+    net = torchvision.models.resnet18(num_classes=10)
+    if model == "resnet18-cifar":
+        net.conv1, net.maxpool = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity()
+    return net
+
+
 def train(rank, a, style, x, y):
     """Seconds of the timed steps, and when the first step of all had ended."""
     torch.manual_seed(0)
-    net = Net(style == "best")
-    if style == "best":
+    net = network(a.model, style)
+    if style != "plain":
         x = x.contiguous(memory_format=torch.channels_last)
         net = net.to(memory_format=torch.channels_last)
+    if style == "compiled":
+        net = torch.compile(net)
     model = nn.parallel.DistributedDataParallel(net) if a.strategy == "ddp" else net
     opt = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
     order = torch.Generator()
@@ -89,7 +105,7 @@ def train(rank, a, style, x, y):
     if a.data == "batch":
         perm = torch.arange(a.batch)
     for step in range(a.steps):
-        if step == min(WARMUP, a.steps - 1):
+        if step == min(a.warmup, a.steps - 1):
             begin = time.perf_counter()
         if at + a.batch > len(perm):
             at = 0
@@ -109,14 +125,14 @@ def run(rank, a):
     if a.strategy == "ddp":
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(a.port))
         dist.init_process_group("gloo", rank=rank, world_size=a.workers)
-    x, y = load(a.data, a.batch)
+    x, y = load(a.data, a.batch, a.model)
     for style in a.style.split(","):
         took, first = train(rank, a, style, x, y)
-        steps = a.steps - min(WARMUP, a.steps - 1)
+        steps = a.steps - min(a.warmup, a.steps - 1)
         if rank == 0:
             print(json.dumps(dict(
-                bench="train", peer="torch " + torch.__version__, strategy=a.strategy, style=style, workers=a.workers,
-                threads=a.threads, batch=a.batch, samples_s=round(steps * a.batch * a.workers / took, 1),
+                bench="train", peer="torch " + torch.__version__, model=a.model, strategy=a.strategy, style=style,
+                workers=a.workers, threads=a.threads, batch=a.batch, samples_s=round(steps * a.batch * a.workers / took, 1),
                 first_step_s=round(first, 3),
                 peak_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1))), flush=True)
     if a.strategy == "ddp":
@@ -159,11 +175,13 @@ def free_port():
 if __name__ == "__main__":
     p = argparse.ArgumentParser()
     p.add_argument("--strategy", default="single", choices=["single", "ddp"])
-    p.add_argument("--style", default="plain", help="plain, best or both with a comma")
+    p.add_argument("--model", default="convnet", choices=["convnet", "resnet18", "resnet18-cifar"])
+    p.add_argument("--style", default="plain", help="plain, best, compiled, or several with commas")
     p.add_argument("--workers", type=int, default=1)
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--batch", type=int, default=64)
     p.add_argument("--steps", type=int, default=150)
+    p.add_argument("--warmup", type=int, default=20)
     p.add_argument("--data", default="fashion-mnist", choices=["fashion-mnist", "batch"])
     p.add_argument("--ops", default="", help="KIND:HxWxC,..: batchnorm (with relu), maxpool (3x3, stride 2), avgpool")
     a = p.parse_args()
