@@ -88,7 +88,8 @@ struct eni_cpu_kernel {
     en_status (*prepare)(en_plan *plan); /* NULL: nothing to prepare; fills plan->info's bytes and names */
 };
 
-extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_winograd, eni_cpu_linear, eni_cpu_pool, eni_cpu_batchnorm;
+extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_winograd, eni_cpu_whole, eni_cpu_linear, eni_cpu_pool,
+    eni_cpu_batchnorm;
 
 /* How many passes the plan's flags leave: forward, backward_weights, backward_data. */
 int eni_cpu_passes(const en_plan *plan);
@@ -104,8 +105,9 @@ en_status eni_cpu_columns_prepare(en_plan *plan);
 en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args);
 en_status eni_cpu_columns_backward_data(en_plan *plan, const en_args *args);
 
-/* winograd.c: whether eni_cpu_winograd, and not eni_cpu_conv, is to run a checked conv2d: 3 x 3, of stride 1, with
- * channels and pixels enough. */
+/* Whether a checked conv2d is not for eni_cpu_conv: eni_cpu_whole runs those with one window that covers the image
+ * (linear.c); eni_cpu_winograd 3 x 3 of stride 1, with channels and pixels enough. */
+int eni_cpu_whole_fit(const en_op *op);
 int eni_cpu_winograd_fit(const en_op *op);
 
 /* Runs a primitive on tensors at these addresses. Of a convolution: x or dx, w or dw in the picked order, y or dy,

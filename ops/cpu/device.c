@@ -114,7 +114,9 @@ static const eni_cpu_kernel images = {.forward = images_forward, .backward_data 
 static const eni_cpu_kernel *find_kernel(const en_op *op)
 {
     switch (op->kind) {
-    case EN_OP_CONV2D: return eni_cpu_winograd_fit(op) ? &eni_cpu_winograd : &eni_cpu_conv;
+    case EN_OP_CONV2D:
+        if (eni_cpu_whole_fit(op)) return &eni_cpu_whole;
+        return eni_cpu_winograd_fit(op) ? &eni_cpu_winograd : &eni_cpu_conv;
     case EN_OP_LINEAR: return &eni_cpu_linear;
     case EN_OP_BATCHNORM: return &eni_cpu_batchnorm;
     case EN_OP_RELU:

@@ -1,16 +1,26 @@
-/* linear.c - y = x w^T + b: three matrix products of oneDNN, on weights in PyTorch's order. */
+/* linear.c - y = x w^T + b: three matrix products of oneDNN, on weights in PyTorch's order.
+ *
+ * A convolution whose one window covers the whole image is such a layer, too: an image is a row of x, and of the
+ * weights those are taken that meet a pixel. The last blocks of a residual network are of this kind where images
+ * are small: 3 x 3 on 1 x 1, of which one weight in nine counts. */
 #include <string.h>
 
 #include "core/try.h"
 #include "ops/cpu/cpu.h"
 #include "ops/multiversion.h"
 
+/* Of one output. */
+static int64_t inputs(const en_op *op)
+{
+    return op->x.h * op->x.w * op->x.c;
+}
+
 /* A transposed factor is the same memory read the other way round. oneDNN's inner product would want weights in
  * an order of its own (a reorder costs more than it gains), or else takes a slower way that allocates in every
  * call. */
 static en_status linear_prepare(en_plan *plan)
 {
-    const int64_t n = plan->op.x.n, in = plan->op.x.c, out = plan->op.channels;
+    const int64_t n = plan->op.x.n, in = inputs(&plan->op), out = plan->op.channels;
     const int has_bias = (plan->op.flags & EN_OP_BIAS) != 0;
     const eni_product_shape shapes[ENI_PASSES] = {
         [ENI_FORWARD] = {.m = n, .n = out, .k = in, .is_b_transposed = 1, .has_bias = has_bias},
@@ -67,4 +77,95 @@ const eni_cpu_kernel eni_cpu_linear = {
     .backward_weights = linear_backward_weights,
     .backward_data = linear_backward_data,
     .prepare = linear_prepare,
+};
+
+/* ---- a convolution of one window: its weights (O, C, KH, KW) are taken to (O, H, W, C), and dw from there ---- */
+
+int eni_cpu_whole_fit(const en_op *op)
+{
+    const en_extent y = eni_ref_output(op);
+    return y.h == 1 && y.w == 1 && op->x.h + op->pad_h <= op->kernel_h && op->x.w + op->pad_w <= op->kernel_w;
+}
+
+static int64_t taken_floats(const en_op *op)
+{
+    return op->channels * inputs(op);
+}
+
+/* The weight of output o, channel 0 that meets pixel (h, w); the next channel's lies KH * KW behind it. */
+static int64_t tap_of(const en_op *op, int64_t o, int64_t h, int64_t w)
+{
+    return (o * op->x.c * op->kernel_h + h + op->pad_h) * op->kernel_w + w + op->pad_w;
+}
+
+static void take_outputs(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const en_op *op = &plan->op;
+    const int64_t taps = op->kernel_h * op->kernel_w;
+    float *taken = (float *)args->workspace + from * inputs(op);
+    for (int64_t o = from; o < to; o++)
+        for (int64_t p = 0; p < op->x.h * op->x.w; p++, taken += op->x.c) {
+            const float *w = (const float *)args->w + tap_of(op, o, p / op->x.w, p % op->x.w);
+            for (int64_t c = 0; c < op->x.c; c++)
+                taken[c] = w[c * taps];
+        }
+}
+
+static void give_outputs(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const en_op *op = &plan->op;
+    const int64_t taps = op->kernel_h * op->kernel_w, each = op->x.c * taps;
+    const float *taken = (const float *)args->workspace + from * inputs(op);
+    memset((float *)args->dw + from * each, 0, (size_t)((to - from) * each) * sizeof(float));
+    for (int64_t o = from; o < to; o++)
+        for (int64_t p = 0; p < op->x.h * op->x.w; p++, taken += op->x.c) {
+            float *dw = (float *)args->dw + tap_of(op, o, p / op->x.w, p % op->x.w);
+            for (int64_t c = 0; c < op->x.c; c++)
+                dw[c * taps] = taken[c];
+        }
+}
+
+/* The arguments of the linear layer: the taken weights lie in front of the workspace. */
+static en_args linear_args(const en_plan *plan, const en_args *args)
+{
+    en_args linear = *args;
+    linear.w = linear.dw = args->workspace;
+    linear.workspace = (float *)args->workspace + taken_floats(&plan->op);
+    return linear;
+}
+
+static en_status whole_prepare(en_plan *plan)
+{
+    EN_TRY(linear_prepare(plan));
+    plan->info.workspace_bytes += (uint64_t)taken_floats(&plan->op) * sizeof(float);
+    return EN_OK;
+}
+
+static en_status whole_forward(en_plan *plan, const en_args *args)
+{
+    const en_args linear = linear_args(plan, args);
+    eni_cpu_split(plan, args, plan->op.channels, 1, take_outputs);
+    return linear_forward(plan, &linear);
+}
+
+static en_status whole_backward_weights(en_plan *plan, const en_args *args)
+{
+    const en_args linear = linear_args(plan, args);
+    EN_TRY(linear_backward_weights(plan, &linear));
+    eni_cpu_split(plan, args, plan->op.channels, 1, give_outputs);
+    return EN_OK;
+}
+
+static en_status whole_backward_data(en_plan *plan, const en_args *args)
+{
+    const en_args linear = linear_args(plan, args);
+    eni_cpu_split(plan, args, plan->op.channels, 1, take_outputs);
+    return linear_backward_data(plan, &linear);
+}
+
+const eni_cpu_kernel eni_cpu_whole = {
+    .forward = whole_forward,
+    .backward_weights = whole_backward_weights,
+    .backward_data = whole_backward_data,
+    .prepare = whole_prepare,
 };

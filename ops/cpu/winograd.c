@@ -67,7 +67,7 @@ int eni_cpu_winograd_fit(const en_op *op)
     const en_extent y = eni_ref_output(op);
     return op->kernel_h == 3 && op->kernel_w == 3 && op->stride_h == 1 && op->stride_w == 1 &&
            op->pad_h == op->pad_w && op->pad_h <= 2 && op->x.c % LANES == 0 && op->channels % LANES == 0 &&
-           op->x.c >= MIN_CHANNELS && op->channels >= MIN_CHANNELS && y.h > 2 && y.w > 2 &&
+           op->x.c >= MIN_CHANNELS && op->channels >= MIN_CHANNELS && y.h >= 2 && y.w >= 2 &&
            y.n * parts(y.h, 2) * parts(y.w, 2) >= MIN_TILES;
 }
 

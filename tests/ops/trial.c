@@ -285,6 +285,10 @@ const en_op *trial_ops(int *count_out)
     ops[n++] = conv_op((en_extent){7, 8, 9, 48}, 40, 3, 1, 0, bias);
     ops[n++] = conv_op((en_extent){11, 5, 4, 16}, 16, 3, 1, 2, relu | EN_OP_NO_DX);
     ops[n++] = conv_op((en_extent){33, 4, 4, 128}, 256, 3, 1, 1, 0);
+    ops[n++] = conv_op((en_extent){70, 2, 2, 32}, 32, 3, 1, 1, 0);
+    ops[n++] = conv_op((en_extent){5, 2, 2, 16}, 24, 3, 2, 1,
+                       bias | relu); /* one window: a linear layer, on the cpu */
+    ops[n++] = conv_op((en_extent){4, 3, 3, 7}, 9, 3, 1, 0, bias | EN_OP_NO_DX);
     ops[n++] = conv_op((en_extent){3, 1, 1, 64}, 64, 3, 1, 1, 0); /* of 7x7 stems: the last images are 1x1 */
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t fused = (i & 1 ? relu : 0) | (i & 2 ? sum : 0);
