@@ -228,7 +228,7 @@ static void a_wrong_flag_is_refused(void **state)
                                       "pushpull --json -b 8K -e 4K 2>/dev/null",
                                       "pushpull --json extra 2>/dev/null",
                                       "train --json --batch=0 2>/dev/null",
-                                      "train --json -n 20 2>/dev/null",
+                                      "train --json -n 0 2>/dev/null",
                                       "train --json --strategy=, 2>/dev/null",
                                       "train --json --at-once=17 2>/dev/null",
                                       "limits --json --what=luck 2>/dev/null",
