@@ -199,6 +199,17 @@ def residual_ops(tools):
     return Experiment("residual-ops", programs, rows, deadline_s=120)
 
 
+def images(tools):
+    """What the loader does to an image, on one core; Pillow's time is that of the resize alone, ours has what follows."""
+    programs = {"ours": [tools.bench("images"), "--json"], "torchvision": tools.commands["torchvision"],
+                "Pillow": tools.commands["Pillow"]}
+    return Experiment("images", programs, [
+        Row("image of 32 x 32: crop, flip, normalise, one core", Pick("ours", "us", {"what": "augment"}), "us",
+            "torchvision's transforms", Pick("torchvision", "us", {"what": "augment"}), at_least=20, is_time=True),
+        Row("image of 32 x 32 to 224 x 224, normalised, one core", Pick("ours", "us", {"what": "resize"}), "us",
+            "Pillow's resize alone", Pick("Pillow", "us", {"what": "resize"}), at_least=1.5, is_time=True)])
+
+
 def convnet_two(tools):
     train = [tools.bench("train"), "--json", "-n", 300]
     programs = {"solos": train + ["--strategy=solo", "--workers=1", "--at-once=2"],
@@ -331,5 +342,6 @@ def experiments(tools):
                              (KB4, "arena", "gloo", None)]),
         allreduce_tcp(tools, 2), allreduce_tcp(tools, 4),
         fused_step(tools), pushpull(tools), pushpull_small(tools), async_against_sync(tools),
-        residual_ops(tools), resnet_one(tools, 1), resnet_one(tools, 2), resnet_two(tools), convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), idle(tools),
+        residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), resnet_two(tools),
+        convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), idle(tools),
     ]

@@ -45,7 +45,9 @@ class Tools:
         self.names = {scratch: "SCRATCH", args.ps_lite: "PSLITE"}
         self.names.update({python: "PYTHON" for python in args.torch + [args.mxnet]})
         self.commands = {"mpi": self.find_mpi(), "gloo": self.find_gloo(args.python),
-                         "pslite": self.find_pslite(args.ps_lite), "mxnet": self.find_mxnet(args.mxnet)}
+                         "pslite": self.find_pslite(args.ps_lite), "mxnet": self.find_mxnet(args.mxnet),
+                         "torchvision": self.find_images(args.python, "torchvision", "augment"),
+                         "Pillow": self.find_images(args.python, "PIL", "resize")}
         self.torches = []
         for i, python in enumerate([args.python] + args.torch):
             self.add_torch(python, i > 0)
@@ -125,6 +127,11 @@ class Tools:
         if not self.has(python, "mxnet"):
             return f"MXNet: {python} has no mxnet (bench/README.md says how to get it)"
         return [python, "bench/peers/pushpull_mxnet.py"]
+
+    def find_images(self, python, module, what):
+        if not self.has(python, module):
+            return f"{module}: {python} has none (--python=PATH picks another)"
+        return [python, "bench/peers/torch_images.py", f"--what={what}"]
 
     def add_torch(self, python, is_second):
         script = "import torch; print(torch.__version__)"

@@ -304,10 +304,10 @@ static void put_as_stored(const eni_pixels *p, const uint8_t *image, const eni_c
     }
 }
 
+/* Weights are never negative, and their sum is 1 within what rounding of some thousand adds: nothing to clamp. */
 static uint8_t to_byte(int32_t sum)
 {
-    const int32_t value = sum >> WEIGHT_BITS;
-    return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+    return (uint8_t)(sum >> WEIGHT_BITS);
 }
 
 /* Columns [first, first + n) of one row, scaled across. */
@@ -317,23 +317,33 @@ static void scale_across(const eni_scaling *s, const uint8_t *row, ptrdiff_t ste
     for (int i = 0; i < n; i++) {
         const int32_t *weight = s->weight + (ptrdiff_t)(first + i) * s->taps;
         const uint8_t *from = row + s->first[first + i] * step;
-        int32_t sum = ROUND;
-        for (int k = 0; k < s->count[first + i]; k++)
+        const int count = s->count[first + i];
+        int32_t sum = ROUND + from[0] * weight[0];
+        for (int k = 1; k < count; k++)
             sum += from[k * step] * weight[k];
         out[i] = to_byte(sum);
     }
 }
 
-/* One row of `n` from `taps` rows that lie n apart. */
-ENI_MULTIVERSION static void scale_down(const uint8_t *rows, const int32_t *weight, int taps, int n,
-                                        uint8_t *out)
+/* One row of `n` from `taps` rows that lie n apart; larger images have two. */
+ENI_MULTIVERSION static void scale_down(const uint8_t *restrict rows, const int32_t *weight, int taps, int n,
+                                        uint8_t *restrict out)
 {
-    for (int i = 0; i < n; i++) {
-        int32_t sum = ROUND;
-        for (int k = 0; k < taps; k++)
-            sum += rows[(ptrdiff_t)k * n + i] * weight[k];
-        out[i] = to_byte(sum);
+    int32_t sum[ENI_SIDE_MAX];
+    const uint8_t *next = rows + (taps > 1 ? n : 0);
+    const int32_t w = weight[0], w_next = taps > 1 ? weight[1] : 0;
+    if (taps <= 2) {
+        for (int i = 0; i < n; i++)
+            out[i] = to_byte(ROUND + rows[i] * w + next[i] * w_next);
+        return;
     }
+    for (int i = 0; i < n; i++)
+        sum[i] = ROUND + rows[i] * w + next[i] * w_next;
+    for (int k = 2; k < taps; k++)
+        for (int i = 0; i < n; i++)
+            sum[i] += rows[(ptrdiff_t)k * n + i] * weight[k];
+    for (int i = 0; i < n; i++)
+        out[i] = to_byte(sum[i]);
 }
 
 static void put_scaled(const eni_pixels *p, const uint8_t *image, const eni_crop *cut, stretch rows,

@@ -120,9 +120,11 @@ def main():
         compare(sys.argv[1], folder, images, 64, "crop:40:0", lambda image: image[12:52, 12:52])
         compare(sys.argv[1], folder, images, 20, "crop:24:4", lambda image: numpy.pad(image, ((2, 2), (2, 2), (0, 0))))
     # None higher than wide: of those Pillow 13 scales some down first and then across, older ones do not.
-    for shape in ((4, 28, 28), (2, 37, 53), (2, 7, 300), (1, 1, 1), (1, 900, 1000)):
+    for shape in ((4, 28, 28), (2, 37, 53), (2, 7, 300), (1, 1, 1), (2, 900, 1000)):
         with tempfile.TemporaryDirectory() as folder:
             images = draw.integers(0, 256, shape).astype(numpy.uint8)
+            if shape[1] == 900:
+                images[0] = 255  # weights that are rounded must not lead beyond
             write_idx(folder, images)
             for side in (1, 8, 28, 45, 224):
                 compare(sys.argv[1], folder, images, side)

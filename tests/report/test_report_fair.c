@@ -261,6 +261,16 @@ static void lists_of_cores(void **state)
         assert_int_equal(eni_fair_cores(bad[i], set), -1);
 }
 
+/* Beside the set by its own name, not by the flag's. */
+static void what_is_done_to_images_is_named(void **state)
+{
+    (void)state;
+    fixture_set(dir, "compare.json", "conditions",
+                json_pack("{s:s, s:s, s:s}", "data", "cifar10", "augment", "crop:32:4,flip", "resize", "40"));
+    const eni_fairness fairness = judge();
+    assert_string_equal(rule(&fairness, "same conditions")->text, "augment crop:32:4,flip, resize 40");
+}
+
 /* Old studies say nothing of their conditions, and are not judged by them. */
 static void arms_of_one_setting_share_its_conditions(void **state)
 {
@@ -343,6 +353,7 @@ int main(void)
                                        WITH_STUDY(a_failed_run_is_a_dropped_seed),
                                        WITH_STUDY(arms_in_blocks_warn),
                                        WITH_STUDY(a_busy_machine_is_named_with_its_runs),
+                                       WITH_STUDY(what_is_done_to_images_is_named),
                                        WITH_STUDY(arms_of_one_setting_share_its_conditions),
                                        WITH_STUDY(a_straggler_of_one_arm_is_no_setting),
                                        WITH_STUDY(the_baseline_is_one_process),
