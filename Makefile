@@ -9,7 +9,7 @@ TEST_PACKAGES  = libcmocka-dev libmsgpack-dev
 DEMO_PACKAGES  = dataset-fashion-mnist gnuplot-nox
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
-.PHONY: all tests cuda deps demo test isa soak asan tsan fuzz bench install format tidy clean help configure
+.PHONY: all tests cuda deps demo demo-resnet test isa soak asan tsan fuzz bench install format tidy clean help configure
 .DEFAULT_GOAL := all
 
 # $(call build,TARGETS)
@@ -39,6 +39,10 @@ deps: ## install what is missing (prints the line first)
 demo: deps ## the main job: check, then compare ring, ps-sync and ps-async on Fashion-MNIST (5 minutes)
 	@$(MAKE) --no-print-directory all
 	@tools/demo.sh $(BUILD)
+
+demo-resnet: deps ## ring, ps-sync, ps-async and ssp on colour images: patches of photographs from PyPI (15 minutes on two cores)
+	@$(MAKE) --no-print-directory all
+	@tools/demo.sh $(BUILD) resnet
 
 test: deps ## build and run the tests (15 minutes on two cores)
 	@$(MAKE) --no-print-directory tests
