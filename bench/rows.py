@@ -315,6 +315,16 @@ def idle(tools):
         Row("waiting psd", Pick("ps-sync", "core_percent", {"role": "psd"}), "% of a core", at_most=1)])
 
 
+def predict(tools):
+    """The test set over two processes beside one: they share nothing but memory bandwidth and a counter."""
+    models = {"convnet": "convnet", "resnet18": "resnet18 (7x7 stem)"}
+    programs = {f"{m} {n}": [tools.here("predict.py"), f"--build={tools.build}", f"--model={m}", "-n", n]
+                for m in models for n in (1, 2)}
+    return Experiment("predict", programs, [
+        Row(f"predict, 10,000 images, {words}, -n 2", Pick(f"{m} 2", "samples_s"), "images/s", "-n 1", Pick(f"{m} 1", "samples_s"),
+            at_least=1.9) for m, words in models.items()], deadline_s=120)
+
+
 def machine(tools):
     """What the machine is: no row of a target, but the first thing to look at."""
     programs = {"copy": [tools.bench("limits"), "--json", "--what=copy", f"--bytes={CONVNET},{RESNET},{MB64}"],
@@ -343,5 +353,5 @@ def experiments(tools):
         allreduce_tcp(tools, 2), allreduce_tcp(tools, 4),
         fused_step(tools), pushpull(tools), pushpull_small(tools), async_against_sync(tools),
         residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), resnet_two(tools),
-        convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), idle(tools),
+        convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), predict(tools), idle(tools),
     ]
