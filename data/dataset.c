@@ -267,14 +267,14 @@ static en_status check_labels(const eni_dataset *set)
 static en_status fit_want(const eni_data_want *want, eni_dataset *set)
 {
     const eni_pixels *p = &set->pixels;
+    /* more outputs than classes are as many that never are the label */
+    int fits_classes = want->classes == 0 || (set->classes > 0 && set->classes <= want->classes);
     int same = (want->height == 0 || want->height == p->height) &&
                (want->width == 0 || want->width == p->width) &&
-               (want->channels == 0 || want->channels == set->channels * set->repeat) &&
-               (want->classes == 0 || want->classes == set->classes) &&
+               (want->channels == 0 || want->channels == set->channels * set->repeat) && fits_classes &&
                (want->targets == 0 || want->targets == set->targets);
     /* a vector model takes an image of as many values, flattened */
-    int flat = want->height == 1 && want->width == 1 && want->targets == 0 &&
-               (want->classes == 0 || want->classes == set->classes) &&
+    int flat = want->height == 1 && want->width == 1 && want->targets == 0 && fits_classes &&
                (size_t)want->channels == set->sample_floats;
     if (same || flat) return EN_OK;
     return eni_fail(

@@ -30,6 +30,7 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
     r"^entrain stop RUN": "RUN is a placeholder: system_ps",
     r"\.\.\. +\(a port of": "has a placeholder",
     r"^git worktree|^cmake -S|^cd - |test_walk.py": "minutes: the test walk",
+    r"--config=\S*resnet18-cifar10": "CIFAR-10 itself: system_recipes runs them on made-up files",
     r"img2idx.py PICTURES": "pictures of the reader's own: system_own_data",
     r"--data=cifar10 |cifar_py2bin.py|make_cifar.py": "CIFAR's files, or pictures of the reader's own: tool_cifar, data_cifar",
     r"--seeds=1000": "system_storm has more seeds",
