@@ -21,6 +21,8 @@ The definition, so that nothing but the weights has to be stored:
 Files: NETWORK-weights-STEP.safetensors, NETWORK-grads-STEP.safetensors, goldens.json with the losses, ops.json
 with the operations, for tests/ops/test_gradients.c, and optimizers.json: weights of torch.optim after each of 50 steps
 on gradients that are a formula (`gradient`), for tests/ops/test_optimizer.c. --optimizers writes that one alone.
+projections.json has the ResNet-18 of full width: weights and images are a formula (`made_up`), and of each gradient
+and running statistic there are the norm and four projections. --projections writes that one alone.
 --check takes the starting weights and the operations' inputs from the folder: another torch may draw other ones.
 """
 import argparse
@@ -28,6 +30,7 @@ import gzip
 import json
 import pathlib
 import sys
+import unittest.mock
 
 import numpy
 import safetensors.torch
@@ -303,6 +306,96 @@ def schedules():
     return rates
 
 
+SIDES, FULL_BATCH, NPROJECTIONS = {"imagenet": 32, "cifar": 8}, 8, 4  # pixels
+
+
+class Full(Resnet18):
+    width = 64
+
+
+class FullCifar(Full):
+    is_cifar = True
+
+
+def made_up(seed, name, count):
+    """Numbers in [-1, 1) of which float32 holds every bit: FNV-1a of the name, then the end of MurmurHash3."""
+    key, u32 = 0x811C9DC5, numpy.uint32
+    for byte in f"{name}:{seed}".encode():
+        key = (key ^ byte) * 0x01000193 & 0xFFFFFFFF
+    x = numpy.arange(count, dtype=u32) * u32(0x9E3779B1) + u32(key)
+    x = (x ^ x >> u32(16)) * u32(0x85EBCA6B)
+    x = (x ^ x >> u32(13)) * u32(0xC2B2AE35)
+    return ((x ^ x >> u32(16)) >> u32(8)).astype(numpy.float32) / numpy.float32(1 << 23) - numpy.float32(1)
+
+
+def made_up_tensor(seed, name, shape):
+    """As initial values are spread; what is added or multiplied per channel is near 1, so that most values are far
+    from where a relu decides."""
+    fan = {4: lambda: 6 / (shape[0] * shape[2] * shape[3]), 2: lambda: 1 / shape[1], 1: lambda: 1 / 16}[len(shape)]()
+    middle = 1 if len(shape) == 1 and not name.endswith(".running_mean") else 0
+    values = made_up(seed, name, int(numpy.prod(shape))) * numpy.float32(numpy.sqrt(fan)) + numpy.float32(middle)
+    return torch.from_numpy(values.reshape(shape))
+
+
+def full_step(stem, seed, dtype):
+    """Loss, gradients and statistics of one step; and what it decided by: a relu's inputs, a pooling's lead."""
+    model, side, decided = (FullCifar if stem == "cifar" else Full)(), SIDES[stem], []
+    model.load_state_dict({name: made_up_tensor(seed, name, tuple(t.shape)) if t.dim() else t
+                           for name, t in model.state_dict().items()})
+    x = torch.from_numpy(made_up(seed, "x", FULL_BATCH * side * side * 3) * numpy.float32(2))
+    relu = F.relu
+
+    def seen(y):
+        decided.append(y.detach())
+        return relu(y)
+
+    def pooled(module, inputs):
+        windows = F.unfold(inputs[0].detach(), 3, padding=1, stride=2).reshape(FULL_BATCH, model.width, 9, -1)
+        first, second = windows.topk(2, 2).values.unbind(2)
+        decided.append(torch.where(first > 0, first - second, 1))
+
+    if stem != "cifar":
+        model.maxpool.register_forward_pre_hook(pooled)
+    with unittest.mock.patch.object(F, "relu", seen):
+        loss = model.to(dtype).loss(x.reshape(-1, side, side, 3).permute(0, 3, 1, 2).to(dtype),
+                                    torch.arange(FULL_BATCH) % 10)
+    loss.backward()
+    tensors = {name: p.grad for name, p in model.named_parameters()}
+    tensors |= {name: b for name, b in model.named_buffers() if b.dim()}
+    return loss.item(), tensors, decided
+
+
+def steady_seed(stem):
+    """The first at which float32 decides nothing otherwise, nor would with three times the rounding: one value on the
+    other side of a relu moves a gradient by 1e-3."""
+    seed = 1
+    while True:
+        pairs = zip(full_step(stem, seed, torch.float64)[2], full_step(stem, seed, torch.float32)[2], strict=True)
+        if all(a.abs().min() > 3 * (a - b).abs().max() for a, b in pairs):
+            return seed
+        seed += 1
+
+
+def projections(seeds):
+    facts = {}
+    for stem, seed in seeds.items():
+        loss, tensors, _ = full_step(stem, seed, torch.float64)
+        facts[stem] = {"seed": seed, "batch": FULL_BATCH, "side": SIDES[stem], "loss": loss, "tensors": {}}
+        for name, tensor in tensors.items():
+            flat = tensor.detach().flatten().numpy()
+            along = [flat @ made_up(seed, f"{name}/{k}", flat.size).astype(float) for k in range(NPROJECTIONS)]
+            facts[stem]["tensors"][name] = [float(f"{x:.10g}") for x in (numpy.linalg.norm(flat), *along)]
+    return facts
+
+
+def write_projections(folder):
+    parts = []
+    for stem, facts in projections({stem: steady_seed(stem) for stem in SIDES}).items():
+        tensors = ",\n".join(f" {json.dumps(name)}: {values}" for name, values in facts.pop("tensors").items())
+        parts.append(f'"{stem}": {json.dumps(facts)[:-1]}, "tensors": {{\n{tensors}}}}}')
+    (folder / "projections.json").write_text("{" + ",\n".join(parts) + "}\n")
+
+
 def write_optimizers(folder):
     folder.mkdir(parents=True, exist_ok=True)
     facts = optimizers()
@@ -393,6 +486,11 @@ def check(folder, files, facts, ops):
         gaps[f"{new['optimizer']}, lr {new['lr']}"] = gap(new["weights"], old["weights"])
     for name, rates in json.loads((folder / "optimizers.json").read_text())["schedules"].items():
         gaps[f"schedule {name}"] = gap(schedules()[name], rates)
+    full = json.loads((folder / "projections.json").read_text())
+    for stem, new in projections({stem: old["seed"] for stem, old in full.items()}).items():
+        gaps[f"resnet18 of full width, {stem}: loss"] = gap([new["loss"]], [full[stem]["loss"]])
+        for name, values in full[stem]["tensors"].items():
+            gaps[f"resnet18 of full width, {stem}: {name}"] = gap(new["tensors"][name], values)
     drifted = {what: size for what, size in gaps.items() if not size <= TOLERANCE}
     for what, size in drifted.items():
         print(f"drift: {what}: {size:.2g}, at most {TOLERANCE:g} is allowed")
@@ -407,13 +505,16 @@ def main():
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=pathlib.Path, help="folder to write")
     what.add_argument("--optimizers", type=pathlib.Path, help="folder to write optimizers.json to")
+    what.add_argument("--projections", type=pathlib.Path, help="folder to write projections.json to")
     what.add_argument("--check", type=pathlib.Path, help="folder to compare with")
     parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("/usr/share/datasets/fashion-mnist"),
                         help="folder of the IDX files (default %(default)s)")
     options = parser.parse_args()
     if options.optimizers or options.out:
         write_optimizers(options.optimizers or options.out)
-    if options.optimizers:
+    if options.projections or options.out:
+        write_projections(options.projections or options.out)
+    if options.optimizers or options.projections:
         return 0
     data = load_data(options.data)
     if options.out:

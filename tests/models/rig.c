@@ -99,6 +99,15 @@ static void send(rig *r, void *dst, const void *src, uint64_t bytes)
 
 /* ---- the rig ----------------------------------------------------------------------------------------- */
 
+void rig_send_state(rig *r, const float *state)
+{
+    const uint64_t bytes = r->schema.nstate * sizeof(float);
+    if (r->device.ops->gpu != NULL)
+        send(r, r->state, state, bytes);
+    else
+        memcpy(r->state, state, bytes);
+}
+
 static void open_state(rig *r)
 {
     const uint64_t bytes = r->schema.nstate * sizeof(float);
@@ -106,10 +115,7 @@ static void open_state(rig *r)
     assert_non_null(first);
     en_schema_init_state(&r->schema, first);
     reserve((void **)&r->state, NULL, bytes, r);
-    if (r->device.ops->gpu != NULL)
-        send(r, r->state, first, bytes);
-    else
-        memcpy(r->state, first, bytes);
+    rig_send_state(r, first);
     eni_free(first);
 }
 

@@ -51,8 +51,9 @@ void rig_close(rig *r);
 /* The network has no schema, its refusal says so, and nothing is left behind. */
 void assert_refused(const en_network *network, const char *says);
 
-/* The state, to host memory. */
+/* The state, to host memory and from it. */
 void rig_fetch_state(rig *r, float *state_out);
+void rig_send_state(rig *r, const float *state);
 
 /* A batch of n normal-looking samples and targets that depends on `seed` alone; batch_free frees. */
 en_batch batch_new(const en_schema *schema, int64_t n, uint64_t seed);

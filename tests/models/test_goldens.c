@@ -187,13 +187,22 @@ static void tensors_are_near(const en_model_tensor *tensors, uint32_t n, const f
     }
 }
 
+static bool is_ref(void)
+{
+    return strcmp(rig_device(), "ref") == 0 || strcmp(rig_device(), "far") == 0;
+}
+
+static double resnet_allowed(void)
+{
+    return is_ref() || strcmp(rig_device(), "cuda") == 0 ? 2 : 10;
+}
+
 static void resnet_is_pytorchs(const char *stem, int64_t n)
 {
     static float x[RES_BATCH * RES_PIXELS];
     static int32_t labels[RES_BATCH];
-    const bool is_ref = strcmp(rig_device(), "ref") == 0 || strcmp(rig_device(), "far") == 0;
-    const double allowed = is_ref || strcmp(rig_device(), "cuda") == 0 ? 2 : 10;
-    const int nsteps = is_ref ? 12 : 3;
+    const double allowed = resnet_allowed();
+    const int nsteps = is_ref() ? 12 : 3;
     const eni_data_options options = {.name = "fashion-mnist", .want = {28, 28, 3, 10, 0}};
     const en_data_shape shape = {28, 28, 3, 10};
     eni_dataset *colours;
@@ -251,6 +260,138 @@ static void resnet18_with_the_stem_for_small_images(void **state)
     resnet_is_pytorchs("cifar", 16);
 }
 
+/* ---- the whole resnet18 ------------------------------------------------------------------------------ */
+
+/* 64 channels and more: of each gradient and statistic of one step the norm and a few projections, to 2e-5 of the
+ * norm, on cpu 1e-4. Weights and images are made up, as tools/make_goldens.py does by the same lines. */
+enum { SHOWN = 5 /* the norm first */, WHOLE_BATCH = 8, WHOLE_PIXELS = 3 * 32 * 32 };
+#define WHOLE "resnet18 of full width"
+
+static uint32_t key_of(const char *name, int seed)
+{
+    char text[128];
+    uint32_t key = 0x811C9DC5;
+    snprintf(text, sizeof text, "%s:%d", name, seed);
+    for (const char *c = text; *c != 0; c++)
+        key = (key ^ (uint8_t)*c) * 0x01000193u;
+    return key;
+}
+
+static float made_up(uint32_t key, uint64_t i)
+{
+    uint32_t x = (uint32_t)i * 0x9E3779B1u + key;
+    x = (x ^ x >> 16) * 0x85EBCA6Bu;
+    x = (x ^ x >> 13) * 0xC2B2AE35u;
+    return (float)((x ^ x >> 16) >> 8) / (1 << 23) - 1;
+}
+
+static void make_up(const en_model_tensor *t, int seed, float *flat)
+{
+    const double fan = t->ndim == 4   ? 6.0 / (double)(t->shape[0] * t->shape[2] * t->shape[3])
+                       : t->ndim == 2 ? 1.0 / (double)t->shape[1]
+                                      : 1.0 / 16;
+    const float middle = t->ndim == 1 && strstr(t->name, ".running_mean") == NULL ? 1 : 0,
+                spread = (float)sqrt(fan);
+    const uint32_t key = key_of(t->name, seed);
+    for (uint64_t i = 0; i < t->count; i++) {
+        const float value = made_up(key, i) * spread;
+        flat[t->offset + i] = value + middle;
+    }
+}
+
+static void shown_of(const en_model_tensor *t, int seed, const float *flat, double shown[SHOWN])
+{
+    char name[EN_MAX_TENSOR_NAME + 8];
+    shown[0] = 0;
+    for (uint64_t i = 0; i < t->count; i++)
+        shown[0] += (double)flat[t->offset + i] * (double)flat[t->offset + i];
+    shown[0] = sqrt(shown[0]);
+    for (int k = 1; k < SHOWN; k++) {
+        snprintf(name, sizeof name, "%s/%d", t->name, k - 1);
+        const uint32_t key = key_of(name, seed);
+        shown[k] = 0;
+        for (uint64_t i = 0; i < t->count; i++)
+            shown[k] += (double)flat[t->offset + i] * (double)made_up(key, i);
+    }
+}
+
+/* Measured by the norm. */
+static void is_shown(const json_t *tensors, const en_model_tensor *t, int seed, const float *flat)
+{
+    const json_t *wanted = json_object_get(tensors, t->name);
+    double shown[SHOWN], gap = 0;
+    if (json_array_size(wanted) != SHOWN) fail_msg("projections.json has no %s", t->name);
+    shown_of(t, seed, flat, shown);
+    for (size_t k = 0; k < SHOWN; k++) {
+        const double difference = fabs(shown[k] - json_number_value(json_array_get(wanted, k)));
+        if (!(difference <= gap)) gap = difference;
+    }
+    gap /= json_number_value(json_array_get(wanted, 0));
+    compare_within(resnet_allowed(), gap, WHOLE, 0, t->name);
+    sum.tensors++;
+}
+
+/* Its weights and statistics, and a step on its images; state_out: the statistics after it. */
+static double whole_step(rig *r, const json_t *facts, int seed, float *state_out)
+{
+    static float x[WHOLE_BATCH * WHOLE_PIXELS];
+    int32_t labels[WHOLE_BATCH];
+    const uint32_t key = key_of("x", seed);
+    const int64_t n = json_integer_value(json_object_get(facts, "batch")),
+                  pixels = n * en_extent_count(r->schema.input);
+    assert_in_range(n, 1, WHOLE_BATCH);
+    assert_in_range(pixels, 1, WHOLE_BATCH * WHOLE_PIXELS);
+    for (uint32_t t = 0; t < r->schema.ntensors; t++)
+        make_up(&r->schema.tensors[t], seed, r->param);
+    en_schema_init_state(&r->schema, state_out);
+    for (uint32_t b = 0; b < r->schema.nbuffers; b++)
+        if (r->schema.buffers[b].is_int64 == 0) make_up(&r->schema.buffers[b], seed, state_out);
+    rig_send_state(r, state_out);
+    for (int64_t i = 0; i < pixels; i++)
+        x[i] = 2 * made_up(key, (uint64_t)i);
+    for (int32_t i = 0; i < n; i++)
+        labels[i] = i % 10;
+    const double loss = rig_step(r, &(en_batch){.n = n, .x = x, .target = labels});
+    rig_fetch_state(r, state_out);
+    return loss;
+}
+
+static void whole_resnet_is_pytorchs(const json_t *facts, const char *stem)
+{
+    const int seed = (int)json_integer_value(json_object_get(facts, "seed"));
+    const int64_t side = json_integer_value(json_object_get(facts, "side"));
+    const en_data_shape shape = {side, side, 3, 10};
+    const json_t *tensors = json_object_get(facts, "tensors");
+    char spec[32];
+    size_t shown = 0;
+    rig r;
+    snprintf(spec, sizeof spec, "stem=%s", stem);
+    rig_open_for(&r, &eni_resnet18, spec, &shape, rig_device());
+    float *state = eni_alloc_array(r.schema.nstate, sizeof *state);
+    compare_loss(whole_step(&r, facts, seed, state), json_number_value(json_object_get(facts, "loss")), WHOLE,
+                 0);
+    for (uint32_t t = 0; t < r.schema.ntensors; t++, shown++)
+        is_shown(tensors, &r.schema.tensors[t], seed, r.grad);
+    for (uint32_t b = 0; b < r.schema.nbuffers; b++) {
+        if (r.schema.buffers[b].is_int64 != 0) continue;
+        is_shown(tensors, &r.schema.buffers[b], seed, state);
+        shown++;
+    }
+    assert_int_equal(shown, json_object_size(tensors));
+    eni_free(state);
+    rig_close(&r);
+}
+
+static void the_whole_resnet18(void **state)
+{
+    static const char *const stems[] = {"imagenet", "cifar"};
+    json_t *facts = json_load_file(GOLDENS "/projections.json", 0, NULL);
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        whole_resnet_is_pytorchs(json_object_get(facts, stems[i]), stems[i]);
+    json_decref(facts);
+}
+
 /* ---- main -------------------------------------------------------------------------------------------- */
 
 static int open_goldens(void **state)
@@ -282,6 +423,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(losses_of_the_convnet),    cmocka_unit_test(losses_of_the_mlp),
         cmocka_unit_test(gradients_of_the_convnet), cmocka_unit_test(gradients_of_the_mlp),
         cmocka_unit_test(resnet18_with_its_stem),   cmocka_unit_test(resnet18_with_the_stem_for_small_images),
+        cmocka_unit_test(the_whole_resnet18),
     };
     const int failed = cmocka_run_group_tests(tests, open_goldens, report);
     eni_dataset_close(fashion);
