@@ -2,7 +2,8 @@
  *
  *     weights_tool save FILE [MODEL]     writes MODEL's initial weights of seed 1, prints their sha256
  *     weights_tool load FILE [MODEL]     reads MODEL's weights, prints their sha256
- *     weights_tool loss FILE MODEL       and its mean loss over two images that count up, in eval mode
+ *     weights_tool outputs FILE MODEL    and in eval mode, for two images that count up, a line each with what the
+ *                                        loss would be with each class as the label: -log_softmax of the outputs
  *
  * MODEL: convnet, or with options, for images of 32 x 32 in three colours and 10 classes. Where it has running
  * statistics their sha256 follows; `save` counts the batches of each up, and moves its variances. */
@@ -28,11 +29,9 @@ static void move_state(const en_schema *schema, float *state)
     }
 }
 
-static en_status print_loss(const en_schema *schema, const float *flat, const float *state)
+static en_status print_outputs(const en_schema *schema, const float *flat, const float *state)
 {
     static float x[PIXELS];
-    static const int32_t target[IMAGES] = {3, 7};
-    const en_batch batch = {.n = IMAGES, .x = x, .target = target};
     eni_device device;
     en_model *model = NULL;
     en_score score;
@@ -40,8 +39,12 @@ static en_status print_loss(const en_schema *schema, const float *flat, const fl
         x[i] = (float)(i % 251) / 125 - 1;
     EN_TRY(eni_device_open("ref", NULL, 1, &device));
     en_status st = en_model_new(schema, device.ops, device.ctx, NULL, &model);
-    if (st == EN_OK) st = en_model_evaluate(model, flat, state, &batch, &score);
-    if (st == EN_OK) printf("%.9g\n", score.loss / IMAGES);
+    for (int i = 0; i < IMAGES; i++)
+        for (int32_t label = 0; label < schema->outputs && st == EN_OK; label++) {
+            const en_batch batch = {.n = 1, .x = x + (ptrdiff_t)i * PIXELS / IMAGES, .target = &label};
+            st = en_model_evaluate(model, flat, state, &batch, &score);
+            printf("%.9g%c", score.loss, label + 1 < schema->outputs ? ' ' : '\n');
+        }
     en_model_free(model);
     eni_device_close(&device);
     return st;
@@ -64,7 +67,7 @@ static en_status run(const char *verb, const char *path, const en_schema *schema
         eni_buffers_digest(schema, state, hex);
         puts(hex);
     }
-    return strcmp(verb, "loss") == 0 ? print_loss(schema, flat, state) : EN_OK;
+    return strcmp(verb, "outputs") == 0 ? print_outputs(schema, flat, state) : EN_OK;
 }
 
 int main(int argc, char **argv)
