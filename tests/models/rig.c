@@ -142,20 +142,12 @@ static void open_schema(rig *r, const char *device, int threads, uint32_t dtype,
     assert_int_equal(en_model_new(&r->schema, r->device.ops, r->device.ctx, &options, &r->model), EN_OK);
 }
 
-static void open_rig(rig *r, const en_network *network, const char *device, int threads, uint32_t dtype,
-                     float loss_scale)
-{
-    *r = (rig){0};
-    assert_int_equal(en_schema_init(network, &r->schema), EN_OK);
-    open_schema(r, device, threads, dtype, loss_scale);
-}
-
 void rig_open_for(rig *r, const en_network *network, const char *options, const en_data_shape *data,
-                  const char *device)
+                  const char *device, int threads)
 {
     *r = (rig){0};
     assert_int_equal(en_schema_init_for(network, options, data, &r->schema), EN_OK);
-    open_schema(r, device, 1, EN_F32, 1);
+    open_schema(r, device, threads, EN_F32, 1);
 }
 
 void rig_fetch_state(rig *r, float *state_out)
@@ -170,17 +162,14 @@ void rig_fetch_state(rig *r, float *state_out)
 
 void rig_open(rig *r, const en_network *network, const char *device)
 {
-    open_rig(r, network, device, 1, EN_F32, 1);
-}
-
-void rig_open_threads(rig *r, const en_network *network, const char *device, int threads)
-{
-    open_rig(r, network, device, threads, EN_F32, 1);
+    rig_open_for(r, network, NULL, NULL, device, 1);
 }
 
 void rig_open_as(rig *r, const en_network *network, const char *device, uint32_t dtype, float loss_scale)
 {
-    open_rig(r, network, device, 1, dtype, loss_scale);
+    *r = (rig){0};
+    assert_int_equal(en_schema_init(network, &r->schema), EN_OK);
+    open_schema(r, device, 1, dtype, loss_scale);
 }
 
 void rig_close(rig *r)

@@ -39,13 +39,11 @@ double rig_tolerance(void);
 
 /* Opens `device` with one thread, initial weights of seed 1; fails the test if it cannot. */
 void rig_open(rig *r, const en_network *network, const char *device);
-/* Or with so many, on a device of the host. */
-void rig_open_threads(rig *r, const en_network *network, const char *device, int threads);
 /* With activations of a type, and a scale of the loss that is not taken for 1. */
 void rig_open_as(rig *r, const en_network *network, const char *device, uint32_t dtype, float loss_scale);
-/* With options of the network, for such data. */
+/* With options of the network, for such data (NULL: its own), with so many threads on a device of the host. */
 void rig_open_for(rig *r, const en_network *network, const char *options, const en_data_shape *data,
-                  const char *device);
+                  const char *device, int threads);
 void rig_close(rig *r);
 
 /* The network has no schema, its refusal says so, and nothing is left behind. */

@@ -210,7 +210,7 @@ static void resnet_is_pytorchs(const char *stem, int64_t n)
     rig r;
     assert_int_equal(eni_dataset_open(&options, &colours), EN_OK);
     snprintf(spec, sizeof spec, "width=8,stem=%s", stem);
-    rig_open_for(&r, &eni_resnet18, spec, &shape, rig_device());
+    rig_open_for(&r, &eni_resnet18, spec, &shape, rig_device(), 1);
     float *start = eni_alloc_array(r.schema.nstate, sizeof *start),
           *want = eni_alloc_array(r.schema.count + r.schema.nstate, sizeof *want),
           *velocity = eni_alloc_array(r.schema.count, sizeof *velocity);
@@ -366,7 +366,7 @@ static void whole_resnet_is_pytorchs(const json_t *facts, const char *stem)
     size_t shown = 0;
     rig r;
     snprintf(spec, sizeof spec, "stem=%s", stem);
-    rig_open_for(&r, &eni_resnet18, spec, &shape, rig_device());
+    rig_open_for(&r, &eni_resnet18, spec, &shape, rig_device(), 1);
     float *state = eni_alloc_array(r.schema.nstate, sizeof *state);
     compare_loss(whole_step(&r, facts, seed, state), json_number_value(json_object_get(facts, "loss")), WHOLE,
                  0);
