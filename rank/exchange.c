@@ -286,8 +286,14 @@ static en_status begin_state(eni_rank *self)
     const eni_job *job = &self->job;
     const eni_checkpoint *c = &self->saving.past;
     const uint64_t first = (uint64_t)self->world.rank * (uint64_t)job->accumulate;
+    const bool is_own = c->states != NULL && c->nstates == job->plan.world;
+    if (c->states != NULL && !is_own && self->world.rank == 0)
+        eni_warn("exchange",
+                 "the checkpoint has running statistics of %llu rank%s, and here %s %llu: all go on with the "
+                 "mean of those, as --bn-stats=mean has judged them",
+                 (unsigned long long)c->nstates, c->nstates == 1 ? "" : "s",
+                 job->plan.world == 1 ? "is" : "are", (unsigned long long)job->plan.world);
     for (int64_t i = 0; i < job->accumulate; i++) {
-        const bool is_own = c->states != NULL && c->nstates == job->plan.world;
         const float *state = is_own ? c->states + (first + (uint64_t)i) * job->schema.nstate : job->state;
         EN_TRY(self->trainer.ops->set_state(self->trainer.self, i, state));
     }
@@ -338,20 +344,21 @@ static en_status check_leaders(eni_rank *self)
                     self->job.strategy->name);
 }
 
-/* No rank has trained with a mean of weights, so nobody has its statistics. */
+/* No rank has trained with a mean of weights, or of their past, so nobody has its statistics. */
 static en_status warn_of_statistics(const eni_rank *self)
 {
     uint32_t slot;
     int which;
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
+    const bool is_mean = which == EN_EVAL_MEAN && self->world.nranks > 1, is_vector = which == EN_EVAL_VEC;
     if (self->job.state == NULL || self->job.is_mean || self->job.is_recomputed || self->world.rank != 0 ||
-        self->world.nranks == 1 || (which != EN_EVAL_MEAN && which != EN_EVAL_VEC))
+        (!is_mean && !is_vector))
         return EN_OK;
-    eni_warn("exchange",
-             "%s is judged by weights that no rank has trained with, and by the running statistics of rank "
-             "0: give "
-             "--bn-stats=recompute:N",
-             self->job.strategy->name);
+    eni_warn(
+        "exchange",
+        "%s judges %s, with which no rank has trained, by the running statistics of rank 0's own weights: "
+        "--bn-stats=recompute:N makes those that fit",
+        self->job.strategy->name, is_mean ? "the mean of all ranks' weights" : "a vector of its own");
     return EN_OK;
 }
 

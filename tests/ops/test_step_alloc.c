@@ -162,8 +162,8 @@ static void networks_keep_nothing_on_cpu(void **state)
                      some.own, some.freed, some.foreign);
     }
     print_message(
-        "PROMISE convnet, mlp and resnet18 of both stems: none of ours in a step, ref and cpu with %d "
-        "thread(s)\n",
+        "PROMISE convnet, mlp and resnet18 with either stem: none of ours in a step, on ref, and on "
+        "cpu with --threads=%d\n",
         threads);
 }
 

@@ -1,5 +1,5 @@
-/* local.c - strategies that step alone and exchange now and then, so a push covers many micro-batches:
- * easgd (Zhang'15, elastic averaging SGD, alg. 1) and downpour (Dean'12, sec. 4.1, with n_push > 1). The
+/* local.c - ema, a ring whose model is a running mean of its weights (Polyak and Juditsky 1992); and strategies
+ * that step alone and exchange now and then, so a push covers many micro-batches: easgd (Zhang'15, elastic averaging SGD, alg. 1) and downpour (Dean'12, sec. 4.1, with n_push > 1). The
  * store of the latter drops every drop-th push of a client. */
 #include "entrain/strategy.h"
 
@@ -99,15 +99,64 @@ static en_status downpour_push(en_store *store, void *state, const en_partition 
     return status == EN_OK ? store->step(store, part) : status;
 }
 
+/* ---- ema: the weights are a ring's ------------------------------------------------------------------- */
+
+typedef struct ema {
+    en_vec mean[BUCKETS_MAX];
+} ema;
+
+static en_status ema_plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
+{
+    (void)hi, (void)lo;
+    ema *self = state;
+    if (bucket->id >= BUCKETS_MAX) return EN_EUNSUPPORTED;
+    self->mean[bucket->id] = host->vec(host, "mean", bucket);
+    return self->mean[bucket->id] != 0 ? EN_OK : EN_ENOMEM;
+}
+
+static en_status ema_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
+{
+    (void)state;
+    req[0] = host->mean_step(host, bucket);
+    return EN_OK;
+}
+
+static en_status ema_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
+{
+    const ema *self = state;
+    const en_status status = host->wait(host, req[0]);
+    if (status != EN_OK) return status;
+    return host->lin(host, self->mean[bucket->id], 0.5, bucket->param, 0.5);
+}
+
+static int ema_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
+{
+    const ema *self = state;
+    (void)host;
+    *vec_out = self->mean[bucket->id];
+    return EN_EVAL_VEC;
+}
+
 /* ---- tables
  * ------------------------------------------------------------------------------------------------ */
 
+static const en_strategy ema_table = {.abi = EN_STRATEGY_ABI,
+                                      .size = sizeof(en_strategy),
+                                      .name = "ema",
+                                      .help = "for the tests",
+                                      .flags = EN_SYNCHRONOUS,
+                                      .state = sizeof(ema),
+                                      .plan = ema_plan,
+                                      .submit = ema_submit,
+                                      .finish = ema_finish,
+                                      .eval = ema_eval};
 static const en_strategy downpour_table = {.abi = EN_STRATEGY_ABI,
                                            .size = sizeof(en_strategy),
                                            .name = "downpour",
                                            .help = "for the tests",
                                            .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
                                            .state = sizeof(downpour),
+                                           .next = &ema_table,
                                            .options = options,
                                            .plan = downpour_plan,
                                            .submit = downpour_submit,

@@ -1,5 +1,5 @@
 /* test_plugin.c - the example strategy, built as its README says, with one cc line and nothing of ours
- * linked, runs like the built-in ones. */
+ * linked, runs like the built-in ones; and what is said of strategies that judge weights of nobody. */
 #include <stdio.h>
 #include <string.h>
 
@@ -44,8 +44,48 @@ static void test_localsgd(void **state)
     json_decref(ring);
 }
 
+/* Weights with which no rank has trained, and running statistics of rank 0's own: it is said, once. */
+static void test_statistics_of_others(void **state)
+{
+    static const char of_mean[] = "localsgd judges the mean of all ranks' weights",
+                      of_vector[] = "ema judges a vector of its own";
+#define EMA EN_BUILD_DIR "/test/plugins/local.so@ema"
+    char localsgd[140];
+    const struct {
+        const char *strategy, *flags;
+        const char *says; /* NULL: nothing */
+    } runs[] = {{localsgd, "-n 2 --bn-stats=rank0", of_mean},
+                {localsgd, "-n 2 --bn-stats=recompute:16", NULL},
+                {localsgd, "-n 2 --bn-stats=mean", NULL},
+                {localsgd, "-n 1", NULL},
+                {EMA, "-n 2", of_vector},
+                {EMA, "-n 1", of_vector},
+                {EMA, "-n 2 --bn-stats=recompute:16", NULL},
+                {"ring", "-n 2", NULL}};
+    (void)state;
+    snprintf(localsgd, sizeof localsgd, "%s/localsgd.so", system_folder());
+    build(localsgd);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        process p;
+        process_start(&p, EN_BUILD_DIR "/entrain", NULL,
+                      "run --quiet --threads=1 --device=ref --model=resnet18:width=2 " MADE_UP
+                      " --steps=2 --batch-size=4 --strategy=%s %s",
+                      runs[i].strategy, runs[i].flags);
+        const int code = process_wait(&p, 60);
+        const int said = process_says(&p, "with which no rank has trained", "--bn-stats=recompute:N");
+        if (code != 0 || said != (runs[i].says != NULL) ||
+            (said == 1 && process_says(&p, runs[i].says, "rank 0") != 1))
+            fail_msg("%s %s: exit %d, and %d lines of statistics that fit other weights\n%s",
+                     runs[i].strategy, runs[i].flags, code, said, process_err(&p));
+    }
+    promise(
+        "weights with which no rank has trained, a mean or a vector, beside rank 0's running statistics: a "
+        "warning with --bn-stats=recompute:N");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_localsgd)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_localsgd),
+                                       cmocka_unit_test(test_statistics_of_others)};
     return system_main(tests);
 }

@@ -207,6 +207,41 @@ static void test_half_the_batch_on_two_ranks(void **state)
     json_decref(r);
 }
 
+/* Statistics of two ranks, and one that goes on, or the same two: from the end of the run, so it is what they
+ * begin with that is judged. */
+static void test_statistics_of_another_number_of_ranks(void **state)
+{
+#define OF_MEAN                                                                                              \
+    OF_ANY_MODEL "--bn-stats=mean --model=resnet18:width=2 --epochs=1 --checkpoint-every=1epoch " NESTEROV
+    static const char *const flags[] = {"-n 2 --strategy=ring " OF_MEAN,
+                                        "-n 1 --strategy=ring " OF_MEAN " --batch-size=8"};
+    char out[160], path[256], second[160], text[700], wanted[HASHES], found[HASHES];
+    process p;
+    (void)state;
+    folder_for(out, "two");
+    begin_run(&p, out, flags[0]);
+    int code = process_wait(&p, 60);
+    if (code != 0) fail_msg("%s: exit %d\n%s", flags[0], code, process_err(&p));
+    json_t *r = result_of(out);
+    hashes_of(r, wanted);
+    json_decref(r);
+    path_of_newest(out, path);
+    for (int ranks = 2; ranks >= 1; ranks--) {
+        folder_for(second, "fewer");
+        snprintf(text, sizeof text, "%s --resume=%s", flags[2 - ranks], path);
+        begin_run(&p, second, text);
+        code = process_wait(&p, 60);
+        const int said = process_says(&p, "running statistics of 2 ranks", "here is 1");
+        if (code != 0 || said != (ranks == 1))
+            fail_msg("%s: exit %d, %d warnings\n%s", text, code, said, process_err(&p));
+        r = result_of(second);
+        hashes_of(r, found);
+        json_decref(r);
+        assert_string_equal(wanted, found);
+    }
+    promise("--bn-stats=mean resumed with fewer ranks: a warning, and all begin with the mean");
+}
+
 /* Two micro-batches of one process, two ranks, a server: the same run in four ways, so any may go on. */
 static void test_another_strategy_goes_on(void **state)
 {
@@ -323,6 +358,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(test_adamw),
                                        cmocka_unit_test(test_statistics),
                                        cmocka_unit_test(test_localsgd),
+                                       cmocka_unit_test(test_statistics_of_another_number_of_ranks),
                                        cmocka_unit_test(test_sharded_optimizer),
                                        cmocka_unit_test(test_half_the_batch_on_two_ranks),
                                        cmocka_unit_test(test_another_strategy_goes_on),
