@@ -4,15 +4,18 @@
     tools/make_accuracy_goldens.py --entrain build/entrain --out tests/goldens/accuracy.json
     tools/make_accuracy_goldens.py --entrain build/entrain --check tests/goldens/accuracy.json
 
-The first writes it anew (some minutes), the second trains again and exits with 1 on drift. Needs torch, numpy
-and safetensors, and Fashion-MNIST's IDX files (Debian: dataset-fashion-mnist).
+The first writes it anew (some minutes), with --only=NETWORK the jobs of that one; the second trains again and exits with 1 on
+drift. Needs torch, numpy and safetensors, and Fashion-MNIST's IDX files (Debian: dataset-fashion-mnist).
 
-Two jobs, each one epoch of the convnet over Fashion-MNIST, then the accuracy on all 10,000 test images:
+Two jobs are one epoch of the convnet over Fashion-MNIST, then the accuracy on all 10,000 test images:
   sync     one process, the global batch of two workers: 128 samples, lr 0.02, momentum 0.5. What ring and
            ps-sync do with W = 2.
   delayed  one process, the micro-batches of two workers one after the other (64 samples), lr 0.01, momentum
            0.5, every gradient computed on the weights of W-1 = 1 updates ago: ps-async with two even workers,
            without its chance.
+A third, for `make soak`:
+  resnet18 one process, resnet18:width=8, two epochs of the first 20,000 images in batches of 64, the rate from 0.05
+           along a cosine to 0, momentum 0.9; evaluated with the running statistics.
 After one epoch the accuracy differs by two points from one initialisation to the next, so both sides start
 from the same weights (entrain --lr=0 --save) and take the samples in the same order (data/plan.c, written
 once more below). Their hashes are in the file, and the test asserts that it ran from the same.
@@ -21,6 +24,7 @@ import argparse
 import collections
 import hashlib
 import json
+import math
 import pathlib
 import statistics
 import subprocess
@@ -28,15 +32,16 @@ import sys
 import tempfile
 
 import numpy
-import safetensors.torch
+import safetensors
 import torch
-import torch.nn.functional as F
 
-from make_goldens import Convnet, MEAN, STD, read_idx
+from make_goldens import Convnet, MEAN, Resnet18, STD, read_idx
 
 SEEDS, WORKERS = tuple(range(1, 10)), 2
 JOBS = {"sync": {"batch": 128, "lr": 0.02, "momentum": 0.5, "delay": 0},
         "delayed": {"batch": 64, "lr": 0.01, "momentum": 0.5, "delay": 1}}
+RESNET = {"model": "resnet18:width=8", "seeds": [1, 2, 3, 4, 5], "samples": 20000, "epochs": 2, "batch": 64,
+          "lr": 0.05, "momentum": 0.9}
 TOLERANCE = 0.005  # of --check, on the medians
 U32, U64 = 2**32 - 1, 2**64 - 1
 RNG_ORDER = 2  # core/rng.h
@@ -68,27 +73,32 @@ def below(seed, epoch, index, bound):
         lane += 1
 
 
-def sample_order(seed, count):
+def sample_order(seed, count, epoch=0):
     order = numpy.arange(count, dtype="<u4")
     for i in range(count - 1, 0, -1):
-        j = below(seed, 0, i, i + 1)
+        j = below(seed, epoch, i, i + 1)
         order[i], order[j] = order[j], order[i]
     return order
 
 
-def initial_weights(entrain, seed):
-    """A rate of zero leaves the weights as they were drawn."""
+def initial_weights(entrain, seed, model, names):
+    """A rate of zero leaves the weights as they were drawn; running statistics are left out. In the file's order, which
+    is the one that is hashed."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/init.safetensors"
         subprocess.run([entrain, "run", "-n", "1", "--strategy=solo", "--lr=0", "--steps=1", f"--seed={seed}",
-                        "--limit-train-samples=64", "--limit-test-samples=1", "--quiet", f"--save={path}"],
-                       check=True)
-        return safetensors.torch.load_file(path)
+                        f"--model={model}", "--limit-train-samples=64", "--limit-test-samples=1", "--quiet",
+                        f"--save={path}"], check=True)
+        with safetensors.safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.offset_keys() if name in names}
 
 
 def weights_sha256(state):
-    names = [name for name, _ in Convnet().named_parameters()]
-    return hashlib.sha256(b"".join(state[name].numpy().tobytes() for name in names)).hexdigest()
+    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in state.values())).hexdigest()
+
+
+def names_of(network):
+    return [name for name, _ in network().named_parameters()]
 
 
 def load_split(folder, prefix):
@@ -99,12 +109,11 @@ def load_split(folder, prefix):
 
 def accuracy(model, x, target):
     right = 0
+    model.eval()
     with torch.no_grad():
         for begin in range(0, len(x), 1000):
-            h = F.max_pool2d(F.relu(model.conv1(x[begin:begin + 1000])), 2)
-            h = F.max_pool2d(F.relu(model.conv2(h)), 2)
-            logits = model.fc2(F.relu(model.fc1(h.flatten(1))))
-            right += int((logits.argmax(1) == target[begin:begin + 1000]).sum())
+            outputs = model.outputs(x[begin:begin + 1000])
+            right += int((outputs.argmax(1) == target[begin:begin + 1000]).sum())
     return right / len(x)
 
 
@@ -134,9 +143,41 @@ def cut(order, batch):
     return [step[r::WORKERS] for step in order.split(batch * WORKERS) for r in range(WORKERS)]
 
 
-def compute(entrain, folder):
+def train_resnet(start, order, train_set):
+    """`order`: positions of all epochs, each (samples)."""
+    model, total, done = Resnet18(), RESNET["samples"] * RESNET["epochs"], 0
+    model.load_state_dict(model.state_dict() | start)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RESNET["lr"], momentum=RESNET["momentum"])
+    for epoch in order:
+        for picked in torch.from_numpy(epoch.astype(numpy.int64)).split(RESNET["batch"]):
+            optimizer.param_groups[0]["lr"] = RESNET["lr"] * 0.5 * (1 + math.cos(math.pi * done / total))
+            optimizer.zero_grad()
+            model.loss(train_set[0][picked], train_set[1][picked]).backward()
+            optimizer.step()
+            done += len(picked)
+    return model
+
+
+def compute_resnet(entrain, train_set, test_set):
+    result = dict(RESNET, torch=torch.__version__, init_sha256=[], order_sha256=[], accuracy=[])
+    for seed in RESNET["seeds"]:
+        start = initial_weights(entrain, seed, RESNET["model"], names_of(Resnet18))
+        order = [sample_order(seed, RESNET["samples"], epoch) for epoch in range(RESNET["epochs"])]
+        result["init_sha256"].append(weights_sha256(start))
+        result["order_sha256"].append(hashlib.sha256(b"".join(epoch.tobytes() for epoch in order)).hexdigest())
+        result["accuracy"].append(accuracy(train_resnet(start, order, train_set), *test_set))
+        print(f"resnet18 seed {seed}: {result['accuracy'][-1]:.4f}", file=sys.stderr, flush=True)
+    return result
+
+
+def compute(entrain, folder, only):
     train_set, test_set = load_split(folder, "train"), load_split(folder, "t10k")
-    starts = {seed: initial_weights(entrain, seed) for seed in SEEDS}
+    resnet = {"resnet18": compute_resnet(entrain, train_set, test_set)} if only != "convnet" else {}
+    return resnet | (compute_convnet(entrain, train_set, test_set) if only != "resnet18" else {})
+
+
+def compute_convnet(entrain, train_set, test_set):
+    starts = {seed: initial_weights(entrain, seed, "convnet", names_of(Convnet)) for seed in SEEDS}
     orders = {seed: sample_order(seed, len(train_set[0])) for seed in SEEDS}
     jobs = {}
     for name, job in JOBS.items():
@@ -155,9 +196,12 @@ def compute(entrain, folder):
 
 def check(path, new):
     old, worst = json.loads(path.read_text()), 0
-    for name in JOBS:
-        gap = abs(old[name]["median"] - new[name]["median"])
-        print(f"{name}: median {old[name]['median']:.4f} in the file, {new[name]['median']:.4f} now")
+    for name in (*JOBS, "resnet18"):
+        if name not in new:
+            continue
+        then, now = (statistics.median(facts[name]["accuracy"]) for facts in (old, new))
+        gap = abs(then - now)
+        print(f"{name}: median {then:.4f} in the file, {now:.4f} now")
         worst = max(worst, gap)
     return 0 if worst <= TOLERANCE else 1
 
@@ -166,14 +210,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--check", type=pathlib.Path)
+    parser.add_argument("--only", choices=("convnet", "resnet18"), help="that network's jobs; the others stay")
     parser.add_argument("--entrain", required=True, help="the program, for its initial weights")
     parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("/usr/share/datasets/fashion-mnist"))
     arguments = parser.parse_args()
     if (arguments.out is None) == (arguments.check is None):
         parser.error("give --out FILE or --check FILE")
-    result = compute(arguments.entrain, arguments.data)
+    result = compute(arguments.entrain, arguments.data, arguments.only)
     if arguments.check:
         return check(arguments.check, result)
+    if arguments.only:
+        result = json.loads(arguments.out.read_text()) | result
     arguments.out.write_text(json.dumps(result, indent=2) + "\n")
     return 0
 

@@ -77,10 +77,12 @@ class Resnet18(torch.nn.Module):
             if isinstance(module, torch.nn.Conv2d):
                 torch.nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def loss(self, x, target):
+    def outputs(self, x):
         x = self.maxpool(F.relu(self.bn1(self.conv1(x.expand(-1, 3, -1, -1)))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return F.cross_entropy(self.fc(x.mean((2, 3))), target)
+        return self.fc(self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3)))
+
+    def loss(self, x, target):
+        return F.cross_entropy(self.outputs(x), target)
 
 
 class Resnet18Cifar(Resnet18):
@@ -97,11 +99,13 @@ class Convnet(torch.nn.Module):
         self.fc1 = torch.nn.Linear(800, 500)
         self.fc2 = torch.nn.Linear(500, 10)
 
-    def loss(self, x, target):
+    def outputs(self, x):
         x = F.max_pool2d(F.relu(self.conv1(x)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        x = F.relu(self.fc1(x.flatten(1)))
-        return F.nll_loss(F.log_softmax(self.fc2(x), dim=1), target)
+        return self.fc2(F.relu(self.fc1(x.flatten(1))))
+
+    def loss(self, x, target):
+        return F.nll_loss(F.log_softmax(self.outputs(x), dim=1), target)
 
 
 class Mlp(torch.nn.Module):

@@ -1,6 +1,8 @@
 /* test_accuracy.c - one epoch of Fashion-MNIST with two workers learns what PyTorch learns with the same
  * global batch, and asynchronously what a sequential loop with a delay of one learns.
  *
+ *     test_accuracy [resnet18]     or: two epochs of 20,000 images with resnet18:width=8, seed by seed
+ *
  * tests/goldens/accuracy.json says what PyTorch reached from the same initial weights in the same order of
  * samples (tools/make_accuracy_goldens.py). */
 #include <math.h>
@@ -29,9 +31,9 @@ static double median(const double *values, int n)
     return sorted[n / 2];
 }
 
-static const char *golden_text(const char *key, int i)
+static const char *text_in(const json_t *facts, const char *key, size_t i)
 {
-    return json_string_value(json_array_get(json_object_get(golden, key), (size_t)i));
+    return json_string_value(json_array_get(json_object_get(facts, key), i));
 }
 
 /* The run of a seed in test accuracy; hash_out: its weights. */
@@ -40,8 +42,8 @@ static double run(const char *strategy, double lr, int i, char hash_out[72])
     json_int_t seed = json_integer_value(json_array_get(json_object_get(golden, "seeds"), (size_t)i));
     json_t *r = train(RUN_WITHIN, "-n 2 --strategy=%s --lr=%g --seed=%d " JOB, strategy, lr, (int)seed);
     /* The comparison is of like with like. */
-    assert_string_equal(text_at(r, "init_sha256"), golden_text("init_sha256", i));
-    assert_string_equal(text_at(r, "order_sha256"), golden_text("order_sha256", i));
+    assert_string_equal(text_at(r, "init_sha256"), text_in(golden, "init_sha256", (size_t)i));
+    assert_string_equal(text_at(r, "order_sha256"), text_in(golden, "order_sha256", (size_t)i));
     assert_true(number_at(r, "samples_applied") == 60000);
     double accuracy = number_at(r, "test_accuracy");
     strcpy(hash_out, text_at(r, "params_sha256"));
@@ -106,15 +108,47 @@ static void test_asynchronous(void **state)
     expect_near("ps-async, against a sequential loop with delay 1", async, n, "delayed");
 }
 
-int main(void)
+/* Pairs: the same initial weights, order and pixels, so what differs is rounding and its chance. */
+static void test_resnet18(void **state)
+{
+    const json_t *theirs = json_object_get(golden, "resnet18");
+    const size_t n = json_array_size(json_object_get(theirs, "seeds"));
+    double sum = 0;
+    (void)state;
+    assert_int_equal(n, 5);
+    for (size_t i = 0; i < n; i++) {
+        const int seed = (int)json_integer_value(json_array_get(json_object_get(theirs, "seeds"), i));
+        json_t *r = train(RUN_WITHIN,
+                          "-n 1 --strategy=solo --device=cpu --model=%s --limit-train-samples=%d --epochs=%d "
+                          "--batch-size=%d --lr=%g --momentum=%g --lr-schedule=cosine --seed=%d",
+                          text_at(theirs, "model"), (int)number_at(theirs, "samples"),
+                          (int)number_at(theirs, "epochs"), (int)number_at(theirs, "batch"),
+                          number_at(theirs, "lr"), number_at(theirs, "momentum"), seed);
+        assert_string_equal(text_at(r, "init_sha256"), text_in(theirs, "init_sha256", i));
+        assert_string_equal(text_at(r, "order_sha256"), text_in(theirs, "order_sha256", i));
+        const double ours = number_at(r, "test_accuracy"),
+                     other = json_number_value(json_array_get(json_object_get(theirs, "accuracy"), i));
+        promise("accuracy of resnet18:width=8, seed %d: %.2f %%, PyTorch %.2f %%, %+.2f points", seed,
+                100 * ours, 100 * other, 100 * (ours - other));
+        sum += ours - other;
+        json_decref(r);
+    }
+    promise("accuracy of resnet18:width=8, mean of %d paired differences to PyTorch: %+.2f points (1)",
+            (int)n, 100 * sum / (double)n);
+    assert_true(fabs(sum / (double)n) <= 0.01);
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_synchronous),
                                        cmocka_unit_test(test_asynchronous)};
+    const struct CMUnitTest of_resnet[] = {cmocka_unit_test(test_resnet18)};
     if (!has_device("cpu")) system_skip("device cpu is not built here (oneDNN is missing)");
     golden = json_load_file(EN_SOURCE_DIR "/tests/goldens/accuracy.json", 0, NULL);
     if (golden == NULL) {
         fprintf(stderr, "tests/goldens/accuracy.json cannot be read\n");
         return 1;
     }
+    if (argc > 1 && strcmp(argv[1], "resnet18") == 0) return system_main(of_resnet);
     return system_main(tests);
 }
