@@ -100,7 +100,17 @@ with tempfile.TemporaryDirectory() as folder:
     tool("make_cifar.py", "pictures", "other", "--name=CIFAR-10", expect=1, says="not the name of CIFAR")
     tool("make_cifar.py", "made", "other", expect=1, says="0 subfolders")
 
-    # Which photograph? Where the wheels are: no patch of the test set shares a pixel with the others, by their tiles.
+    # Which photograph? No pixel is in both sets: here each has a colour of its own.
+    sys.path.insert(0, tools)
+    sys.dont_write_bytecode = True
+    import make_cifar
+    y, x = numpy.mgrid[0:300, 0:451]
+    picture = Image.fromarray(numpy.stack([x % 256, y % 256, x // 256 + 2 * (y // 256)], 2).astype(numpy.uint8))
+    seen = [{tuple(p) for patch in make_cifar.patches(picture, 300, is_test, make_cifar.random.Random(1))
+             for p in numpy.asarray(patch).reshape(-1, 3).tolist()} for is_test in (False, True)]
+    assert len(seen[0]) > 10000 and len(seen[1]) > 2000 and not seen[0] & seen[1], "train and test share pixels"
+
+    # Where the wheels are:
     p = subprocess.run([sys.executable, os.path.join(tools, "make_cifar.py"), "--photos", "photos", "--train=100",
                         "--test=20"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if p.returncode == 0:
