@@ -187,7 +187,9 @@ enum { SET = 23, SET_BATCH = 5 };
 typedef struct samples {
     const en_schema *schema;
     en_batch all;
-    int asked, ends_at; /* alive: how often it was asked, when it says no */
+    int asked, ends_at;        /* alive: how often it was asked, when it says no */
+    uint64_t next, hits, told; /* what `take` has seen */
+    double loss;
 } samples;
 
 static void fill(void *user, uint64_t first, uint64_t n, float *x_out, void *target_out)
@@ -203,6 +205,32 @@ static en_status alive(void *user)
 {
     samples *s = user;
     return s->asked++ == s->ends_at ? EN_EPEER : EN_OK;
+}
+
+static uint64_t next_but_one(void *user)
+{
+    samples *s = user;
+    return (s->next += 2) - 2;
+}
+
+/* What the network says of a sample and what its loss has counted agree. */
+static void take(void *user, uint64_t first, uint64_t n, const float pair[2], const float *outputs)
+{
+    samples *s = user;
+    const en_batch part = batch_part(s->schema, &s->all, (int64_t)first, (int64_t)n);
+    const int64_t classes = s->schema->outputs;
+    uint64_t hits = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const float *row = outputs + i * (uint64_t)classes;
+        int64_t best = 0;
+        for (int64_t k = 1; k < classes; k++)
+            if (row[k] > row[best]) best = k;
+        hits += best == ((const int32_t *)part.target)[i];
+    }
+    assert_true(hits == (uint64_t)pair[1]);
+    s->hits += hits;
+    s->loss += (double)pair[0] * (double)n / SET;
+    s->told += n;
 }
 
 static eni_set set_of(samples *s, const en_schema *schema)
@@ -267,6 +295,16 @@ static void a_whole_set_is_evaluated(void **state)
     memset(&score, 0, sizeof score);
     assert_int_equal(eni_model_evaluate_set(r.model, r.param, NULL, &set, &score), EN_OK);
     assert_score(&score, &want);
+    eni_set shared = set; /* every second batch, then the others: together all of them */
+    shared.next = next_but_one;
+    shared.take = take;
+    s.ends_at = -1;
+    for (uint64_t half = 0; half < 2; half++) {
+        s.next = half;
+        assert_int_equal(eni_model_evaluate_set(r.model, r.param, NULL, &shared, &score), EN_OK);
+    }
+    assert_true(s.told == SET && s.hits == want.correct);
+    assert_true(fabs(s.loss - want.loss) < rig_tolerance() * want.loss);
     batch_free(&s.all);
     rig_close(&r);
 }
