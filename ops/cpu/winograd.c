@@ -71,7 +71,7 @@ int eni_cpu_winograd_fit(const en_op *op)
            y.n * parts(y.h, 2) * parts(y.w, 2) >= MIN_TILES;
 }
 
-/* ---- the workspace: a row of zeros and one that nobody reads, U, and of each thread V and M --------------- */
+/* ---- the workspace: a row of zeros, U, and of each thread V, M and a row that nobody reads ---------------- */
 
 static int64_t stride(int64_t channels)
 {
@@ -94,12 +94,18 @@ static int64_t chunk_floats(const grid *g, int64_t channels)
     return PLACES * g->at_once * g->wide * stride(channels);
 }
 
+/* Of a thread. */
+static int64_t own_floats(const en_plan *plan, const grid *g)
+{
+    return chunk_floats(g, g->from.c) + chunk_floats(g, g->to.c) + edge_floats(plan);
+}
+
 static uint64_t workspace_bytes(const en_plan *plan, int which)
 {
     const grid g = grid_of(plan, which);
-    const int64_t each = chunk_floats(&g, g.from.c) + chunk_floats(&g, g.to.c);
     const int64_t threads = which == ENI_BACKWARD_WEIGHTS ? 1 : plan->ctx->threads;
-    return (uint64_t)(2 * edge_floats(plan) + weights_floats(plan) + threads * each) * sizeof(float);
+    return (uint64_t)(edge_floats(plan) + weights_floats(plan) + threads * own_floats(plan, &g)) *
+           sizeof(float);
 }
 
 static float *zeros_of(const en_args *args)
@@ -107,27 +113,22 @@ static float *zeros_of(const en_args *args)
     return args->workspace;
 }
 
-static float *unread_of(const en_plan *plan, const en_args *args)
-{
-    return zeros_of(args) + edge_floats(plan);
-}
-
 static float *weights_of(const en_plan *plan, const en_args *args)
 {
-    return unread_of(plan, args) + edge_floats(plan);
+    return zeros_of(args) + edge_floats(plan);
 }
 
 /* V of a thread; what it makes of it, or takes beside it, lies behind. */
 static float *chunk_of(const en_plan *plan, const grid *g, const en_args *args, int thread)
 {
-    const int64_t each = chunk_floats(g, g->from.c) + chunk_floats(g, g->to.c);
-    return weights_of(plan, args) + weights_floats(plan) + thread * each;
+    return weights_of(plan, args) + weights_floats(plan) + thread * own_floats(plan, g);
 }
 
 /* ---- tiles: (4, 4) pixels to 16 places and back, each of `channels` floats -------------------------------- */
 
 /* B' x B */
-ENI_MULTIVERSION static void spread_source(float *v, int64_t place, const float *const *at, int64_t channels)
+ENI_MULTIVERSION static void transform_input(float *v, int64_t place, const float *const *at,
+                                             int64_t channels)
 {
     for (int64_t c = 0; c < channels; c += LANES) {
         lanes t[4][4];
@@ -150,7 +151,7 @@ ENI_MULTIVERSION static void spread_source(float *v, int64_t place, const float 
 }
 
 /* A dy A' */
-ENI_MULTIVERSION static void spread_target(float *v, int64_t place, const float *const *at, int64_t channels)
+ENI_MULTIVERSION static void transform_dy(float *v, int64_t place, const float *const *at, int64_t channels)
 {
     for (int64_t c = 0; c < channels; c += LANES) {
         lanes t[4][2];
@@ -172,8 +173,8 @@ ENI_MULTIVERSION static void spread_target(float *v, int64_t place, const float 
 }
 
 /* A' M A, and the bias */
-ENI_MULTIVERSION static void gather_target(float *const *at, const float *m, int64_t place, const float *bias,
-                                           int64_t channels)
+ENI_MULTIVERSION static void transform_output(float *const *at, const float *m, int64_t place,
+                                              const float *bias, int64_t channels)
 {
     for (int64_t c = 0; c < channels; c += LANES) {
         lanes t[2][4];
@@ -205,43 +206,43 @@ static void point(float **at, int side, float *map, en_extent e, int64_t top, in
 
 /* Rows of tiles [from, to) of V = B' x B, for a chunk that starts at row `first`; `place` floats from one place
  * to the next. */
-static void spread_source_rows(const grid *g, const float *x, float *zeros, float *v, int64_t place,
-                               int64_t first, int64_t from, int64_t to)
+static void transform_input_rows(const grid *g, const float *x, float *zeros, float *v, int64_t place,
+                                 int64_t first, int64_t from, int64_t to)
 {
     float *at[PLACES];
     for (int64_t row = first + from; row < first + to; row++) {
         float *map = (float *)(uintptr_t)x + row / g->high * g->from.h * g->from.w * g->from.c;
         for (int64_t k = 0; k < g->wide; k++) {
             point(at, 4, map, g->from, 2 * (row % g->high) - g->pad, 2 * k - g->pad, zeros);
-            spread_source(v + ((row - first) * g->wide + k) * stride(g->from.c), place,
-                          (const float *const *)at, g->from.c);
+            transform_input(v + ((row - first) * g->wide + k) * stride(g->from.c), place,
+                            (const float *const *)at, g->from.c);
         }
     }
 }
 
-static void spread_target_rows(const grid *g, const float *dy, float *zeros, float *v, int64_t place,
-                               int64_t first, int64_t from, int64_t to)
+static void transform_dy_rows(const grid *g, const float *dy, float *zeros, float *v, int64_t place,
+                              int64_t first, int64_t from, int64_t to)
 {
     float *at[4];
     for (int64_t row = first + from; row < first + to; row++) {
         float *map = (float *)(uintptr_t)dy + row / g->high * g->to.h * g->to.w * g->to.c;
         for (int64_t k = 0; k < g->wide; k++) {
             point(at, 2, map, g->to, 2 * (row % g->high), 2 * k, zeros);
-            spread_target(v + ((row - first) * g->wide + k) * stride(g->to.c), place,
-                          (const float *const *)at, g->to.c);
+            transform_dy(v + ((row - first) * g->wide + k) * stride(g->to.c), place, (const float *const *)at,
+                         g->to.c);
         }
     }
 }
 
-static void gather_target_rows(const grid *g, float *y, float *unread, const float *m, int64_t place,
-                               const float *bias, int64_t first, int64_t rows)
+static void transform_output_rows(const grid *g, float *y, float *unread, const float *m, int64_t place,
+                                  const float *bias, int64_t first, int64_t rows)
 {
     float *at[4];
     for (int64_t row = first; row < first + rows; row++) {
         float *map = y + row / g->high * g->to.h * g->to.w * g->to.c;
         for (int64_t k = 0; k < g->wide; k++) {
             point(at, 2, map, g->to, 2 * (row % g->high), 2 * k, unread);
-            gather_target(at, m + ((row - first) * g->wide + k) * stride(g->to.c), place, bias, g->to.c);
+            transform_output(at, m + ((row - first) * g->wide + k) * stride(g->to.c), place, bias, g->to.c);
         }
     }
 }
@@ -250,8 +251,9 @@ static void gather_target_rows(const grid *g, float *y, float *unread, const flo
 
 /* U = G w G', 16 x (rows, columns), of columns [from, to): `row` and `column` floats from one to the next in w;
  * `turned`: by half a turn. */
-ENI_MULTIVERSION static void spread_weights(float *u, const float *w, int64_t rows, int64_t columns,
-                                            int64_t row, int64_t column, int turned, int64_t from, int64_t to)
+ENI_MULTIVERSION static void transform_weights(float *u, const float *w, int64_t rows, int64_t columns,
+                                               int64_t row, int64_t column, int turned, int64_t from,
+                                               int64_t to)
 {
     const int64_t place = rows * stride(columns);
     for (int64_t k = from; k < to; k += LANES)
@@ -283,8 +285,8 @@ ENI_MULTIVERSION static void spread_weights(float *u, const float *w, int64_t ro
 }
 
 /* dw = G' U G, of outputs [from, to). */
-ENI_MULTIVERSION static void gather_weights(float *dw, const float *u, int64_t outputs, int64_t channels,
-                                            int64_t from, int64_t to)
+ENI_MULTIVERSION static void transform_dw(float *dw, const float *u, int64_t outputs, int64_t channels,
+                                          int64_t from, int64_t to)
 {
     const int64_t place = outputs * stride(channels);
     for (int64_t o = from; o < to; o++)
@@ -314,21 +316,21 @@ ENI_MULTIVERSION static void gather_weights(float *dw, const float *u, int64_t o
         }
 }
 
-static void spread_forward(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+static void take_weights(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const int64_t c = plan->op.x.c, o = plan->op.channels;
-    spread_weights(weights_of(plan, args), args->w, c, o, 9, 9 * c, 0, from, to);
+    transform_weights(weights_of(plan, args), args->w, c, o, 9, 9 * c, 0, from, to);
 }
 
-static void spread_backward(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+static void take_turned_weights(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const int64_t c = plan->op.x.c, o = plan->op.channels;
-    spread_weights(weights_of(plan, args), args->w, o, c, 9 * c, 9, 1, from, to);
+    transform_weights(weights_of(plan, args), args->w, o, c, 9 * c, 9, 1, from, to);
 }
 
-static void gather_dw(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+static void give_dw(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
-    gather_weights(args->dw, weights_of(plan, args), plan->op.channels, plan->op.x.c, from, to);
+    transform_dw(args->dw, weights_of(plan, args), plan->op.channels, plan->op.x.c, from, to);
 }
 
 /* ---- forward and backward data: chunks, each thread its own ------------------------------------------------ */
@@ -339,12 +341,13 @@ static void convolve(const en_plan *plan, const en_args *args, const grid *g, co
     const int64_t rows = first + g->at_once < g->rows ? g->at_once : g->rows - first, tiles = rows * g->wide;
     const int64_t c = g->from.c, o = g->to.c;
     float *v = chunk_of(plan, g, args, omp_get_thread_num()), *m = v + chunk_floats(g, c);
-    spread_source_rows(g, x, zeros_of(args), v, tiles * stride(c), first, 0, rows);
+    float *unread = m + chunk_floats(g, o);
+    transform_input_rows(g, x, zeros_of(args), v, tiles * stride(c), first, 0, rows);
     for (int p = 0; p < PLACES; p++) /* it fails where a number is below 0 alone */
         (void)dnnl_sgemm('N', 'N', tiles, o, c, 1, v + p * tiles * stride(c), stride(c),
                          weights_of(plan, args) + p * c * stride(o), stride(o), 0, m + p * tiles * stride(o),
                          stride(o));
-    gather_target_rows(g, y, unread_of(plan, args), m, tiles * stride(o), bias, first, rows);
+    transform_output_rows(g, y, unread, m, tiles * stride(o), bias, first, rows);
 }
 
 static void forward_chunks(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
@@ -379,7 +382,7 @@ static en_status winograd_forward(en_plan *plan, const en_args *args)
 {
     const grid g = grid_of(plan, ENI_FORWARD);
     begin(plan, args);
-    eni_cpu_split(plan, args, plan->op.channels, LANES, spread_forward);
+    eni_cpu_split(plan, args, plan->op.channels, LANES, take_weights);
     eni_cpu_split(plan, args, parts(g.rows, g.at_once), 1, forward_chunks);
     end(plan);
     eni_cpu_relu_in_place(plan, args);
@@ -390,7 +393,7 @@ static en_status winograd_backward_data(en_plan *plan, const en_args *args)
 {
     const grid g = grid_of(plan, ENI_BACKWARD_DATA);
     begin(plan, args);
-    eni_cpu_split(plan, args, plan->op.x.c, LANES, spread_backward);
+    eni_cpu_split(plan, args, plan->op.x.c, LANES, take_turned_weights);
     eni_cpu_split(plan, args, parts(g.rows, g.at_once), 1, backward_chunks);
     end(plan);
     return EN_OK;
@@ -406,13 +409,14 @@ typedef struct chunk {
     float *v, *w; /* of x, of dy */
 } chunk;
 
-static void spread_chunk(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+static void transform_chunk(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const chunk *k = (const chunk *)(const void *)args;
     const int64_t tiles = k->rows * k->g.wide;
     (void)plan;
-    spread_source_rows(&k->g, args->x, zeros_of(args), k->v, tiles * stride(k->g.from.c), k->first, from, to);
-    spread_target_rows(&k->g, args->dy, zeros_of(args), k->w, tiles * stride(k->g.to.c), k->first, from, to);
+    transform_input_rows(&k->g, args->x, zeros_of(args), k->v, tiles * stride(k->g.from.c), k->first, from,
+                         to);
+    transform_dy_rows(&k->g, args->dy, zeros_of(args), k->w, tiles * stride(k->g.to.c), k->first, from, to);
 }
 
 static void add_chunk(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
@@ -446,11 +450,11 @@ static en_status winograd_backward_weights(en_plan *plan, const en_args *args)
     k.w = k.v + chunk_floats(&k.g, k.g.from.c);
     for (k.first = 0; k.first < k.g.rows; k.first += k.g.at_once) {
         k.rows = k.first + k.g.at_once < k.g.rows ? k.g.at_once : k.g.rows - k.first;
-        eni_cpu_split(plan, &k.args, k.rows, 1, spread_chunk);
+        eni_cpu_split(plan, &k.args, k.rows, 1, transform_chunk);
         eni_cpu_split(plan, &k.args, PLACES, 1, add_chunk);
         if (plan->op.flags & EN_OP_BIAS) add_bias(&k, k.first == 0);
     }
-    eni_cpu_split(plan, args, plan->op.channels, 1, gather_dw);
+    eni_cpu_split(plan, args, plan->op.channels, 1, give_dw);
     end(plan);
     return EN_OK;
 }
