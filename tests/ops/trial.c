@@ -284,8 +284,8 @@ const en_op *trial_ops(int *count_out)
     ops[n++] = conv_op((en_extent){9, 9, 7, 32}, 16, 3, 1, 1, bias | relu);
     ops[n++] = conv_op((en_extent){7, 8, 9, 48}, 40, 3, 1, 0, bias);
     ops[n++] = conv_op((en_extent){11, 5, 4, 16}, 16, 3, 1, 2, relu | EN_OP_NO_DX);
-    ops[n++] = conv_op((en_extent){33, 4, 4, 128}, 256, 3, 1, 1, 0);
-    ops[n++] = conv_op((en_extent){70, 2, 2, 32}, 32, 3, 1, 1, 0);
+    ops[n++] = conv_op((en_extent){17, 4, 4, 32}, 64, 3, 1, 1, 0);
+    ops[n++] = conv_op((en_extent){65, 2, 2, 16}, 24, 3, 1, 1, 0);
     ops[n++] = conv_op((en_extent){5, 2, 2, 16}, 24, 3, 2, 1,
                        bias | relu); /* one window: a linear layer, on the cpu */
     ops[n++] = conv_op((en_extent){4, 3, 3, 7}, 9, 3, 1, 0, bias | EN_OP_NO_DX);
