@@ -79,7 +79,7 @@ void eni_compute_close(eni_compute *compute)
 
 typedef struct answer {
     double probability;
-    int64_t class;
+    int32_t class, label;
 } answer;
 
 /* What the processes share; behind it (nbatches) means of losses and hits, then (count) answers. */
@@ -125,15 +125,16 @@ static uint64_t next_batch(void *user)
 
 /* The largest output, of equals the first; its share of the sum of all exponentials, which is the same of logits and
  * of log-probabilities. */
-static answer answer_of(const float *outputs, int64_t n)
+static void find_answer(const float *outputs, int32_t n, answer *answer_out)
 {
-    int64_t best = 0;
+    int32_t best = 0;
     double sum = 0;
-    for (int64_t k = 1; k < n; k++)
+    for (int32_t k = 1; k < n; k++)
         if (outputs[k] > outputs[best]) best = k;
-    for (int64_t k = 0; k < n; k++)
+    for (int32_t k = 0; k < n; k++)
         sum += exp((double)outputs[k] - (double)outputs[best]);
-    return (answer){1 / sum, best};
+    answer_out->class = best;
+    answer_out->probability = 1 / sum;
 }
 
 static void take_batch(void *user, uint64_t first, uint64_t n, const float pair[2], const float *outputs)
@@ -141,14 +142,16 @@ static void take_batch(void *user, uint64_t first, uint64_t n, const float pair[
     const evaluation *e = user;
     memcpy(pairs_of(e->board) + 2 * (first / e->set.batch), pair, 2 * sizeof *pair);
     for (uint64_t i = 0; i < n && wants_answers(e); i++)
-        answers_of(e, e->board)[first + i] =
-            answer_of(outputs + i * (uint64_t)e->schema.outputs, e->schema.outputs);
+        find_answer(outputs + i * (uint64_t)e->schema.outputs, (int32_t)e->schema.outputs,
+                    &answers_of(e, e->board)[first + i]);
 }
 
 static void fill(void *user, uint64_t first, uint64_t n, float *x_out, void *target_out)
 {
     const evaluation *e = user;
     eni_dataset_fill_test(e->dataset, first, n, x_out, target_out);
+    for (uint64_t i = 0; i < n && wants_answers(e); i++)
+        answers_of(e, e->board)[first + i].label = ((const int32_t *)target_out)[i];
 }
 
 static int evaluate_some(const eni_process *self)
@@ -230,9 +233,8 @@ static en_status open_all(evaluation *e)
 static void print_answers(const evaluation *e, const board *b)
 {
     const answer *answers = answers_of(e, b);
-    const uint8_t *labels = e->dataset->split[ENI_TEST].target;
     for (uint64_t i = 0; i < e->set.count; i++)
-        printf("%" PRIu64 " %d %" PRId64 " %.6f\n", i, labels[i], answers[i].class, answers[i].probability);
+        printf("%" PRIu64 " %d %d %.6f\n", i, answers[i].label, answers[i].class, answers[i].probability);
 }
 
 /* The result of eval, and beside that of predict. */

@@ -84,7 +84,7 @@ def make_set(folder):
 
 def train(name, here):
     out = here / name
-    command = [BUILD / "entrain", "run", f"--config={RECIPES / name}.yaml", f"--out={out}", "--steps=20", "--quiet",
+    command = [BUILD / "entrain", "run", f"--config={RECIPES / name}.yaml", f"--out={out}", "--steps=20", "--quiet", f"--save={out / 'weights'}",
                "--limit-test-samples=64"] + CUTS[name]
     p = subprocess.run([str(word) for word in command], cwd=here, capture_output=True, text=True, timeout=600)
     assert p.returncode == 0, f"{name}: {p.stdout}{p.stderr}"
@@ -93,7 +93,19 @@ def train(name, here):
     assert result["steps"] == 20 and result["data"] == "random-bytes", result["data"]
     if "test_every" in SOURCES[name]:
         assert points[0]["samples"] == 0 and len(points) == 2, points # before the first epoch, and the end
+    predict(here, name, out)
     return result["train_seconds"]
+
+
+def predict(here, name, out):
+    """The recipe is a configuration of predict, too; labels are those of the file."""
+    command = [BUILD / "entrain", "predict", f"--config={RECIPES / name}.yaml", f"--init={out / 'weights'}", "-n", "2",
+               "--eval-batch-size=16", "--limit-test-samples=64"] + [cut for cut in CUTS[name] if "model" in cut]
+    p = subprocess.run([str(word) for word in command], cwd=here, capture_output=True, text=True, timeout=600)
+    assert p.returncode == 0, f"{name}: predict: {p.returncode}: {p.stderr}"
+    labels = (here / "cifar-10-batches-bin/test_batch.bin").read_bytes()[::3073][:64]
+    found = [[int(word) for word in line.split()[:2]] for line in p.stdout.splitlines()]
+    assert found == [[i, label] for i, label in enumerate(labels)], f"{name}: {p.stdout}"
 
 
 with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/tmp")) as scratch:
