@@ -310,7 +310,8 @@ static uint8_t to_byte(int32_t sum)
     return (uint8_t)(sum >> WEIGHT_BITS);
 }
 
-/* Columns [first, first + n) of one row, scaled across. */
+/* Columns [first, first + n) of one row, scaled across. In a larger image a pixel is made of two, or of one at its
+ * edges, with a weight of 0 for the other. */
 static void scale_across(const eni_scaling *s, const uint8_t *row, ptrdiff_t step, int first, int n,
                          uint8_t *out)
 {
@@ -319,8 +320,11 @@ static void scale_across(const eni_scaling *s, const uint8_t *row, ptrdiff_t ste
         const uint8_t *from = row + s->first[first + i] * step;
         const int count = s->count[first + i];
         int32_t sum = ROUND + from[0] * weight[0];
-        for (int k = 1; k < count; k++)
-            sum += from[k * step] * weight[k];
+        if (s->taps == 3)
+            sum += from[(count - 1) * step] * weight[1];
+        else
+            for (int k = 1; k < count; k++)
+                sum += from[k * step] * weight[k];
         out[i] = to_byte(sum);
     }
 }
