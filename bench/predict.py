@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What `entrain predict` takes for the test set of Fashion-MNIST, 10,000 images, from the start of its processes to the end of
-the last: a program of N processes with a thread each.
+the last: a program of N processes with a thread each. With --at-once=2 two such programs side by side, samples per second added.
 
     predict.py --build=build --model=resnet18 -n 2
 
@@ -16,13 +16,15 @@ parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--build", default="build")
 parser.add_argument("--model", default="convnet")
 parser.add_argument("-n", type=int, default=1)
+parser.add_argument("--at-once", type=int, default=1)
 args = parser.parse_args()
 
 with tempfile.TemporaryDirectory() as folder:
     saved, model = f"{folder}/weights.safetensors", f"--model={args.model}"
     subprocess.run([f"{args.build}/entrain", "run", "--strategy=solo", model, "--steps=1", "--limit-test-samples=1",
                     f"--save={saved}", "--quiet"], check=True, stdout=subprocess.DEVNULL)
-    said = subprocess.run([f"{args.build}/entrain", "predict", f"--init={saved}", model, "-n", str(args.n)], check=True,
-                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True).stderr
-seconds, per_second = re.search(r"Time elapsed: ([\d.]+) s, (\d+) samples/s", said).groups()
-print(json.dumps({"model": args.model, "processes": args.n, "seconds": float(seconds), "samples_s": int(per_second)}))
+    programs = [subprocess.Popen([f"{args.build}/entrain", "predict", f"--init={saved}", model, "-n", str(args.n)],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for _ in range(args.at_once)]
+    said = [program.communicate()[1] for program in programs]
+per_second = sum(int(re.search(r"Time elapsed: [\d.]+ s, (\d+) samples/s", text)[1]) for text in said)
+print(json.dumps({"model": args.model, "processes": args.n, "samples_s": per_second}))
