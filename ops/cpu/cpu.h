@@ -75,7 +75,7 @@ struct en_plan {
     en_ctx *ctx; /* borrowed; outlives us */
     const eni_cpu_kernel *kernel;
     eni_dnnl_conv pass[ENI_PASSES];         /* of a conv2d; others leave them zeroed */
-    eni_dnnl_primitive product[ENI_PASSES]; /* of a linear, and of a conv2d whose backward is in columns.c */
+    eni_dnnl_primitive product[ENI_PASSES]; /* of a linear or a conv2d of one window; of one in columns.c */
     int64_t images;                         /* and how many images it takes at a time; 0: it does not */
     en_plan_info info;
 };
@@ -88,7 +88,7 @@ struct eni_cpu_kernel {
     en_status (*prepare)(en_plan *plan); /* NULL: nothing to prepare; fills plan->info's bytes and names */
 };
 
-extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_winograd, eni_cpu_whole, eni_cpu_linear, eni_cpu_pool,
+extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_winograd, eni_cpu_one_window, eni_cpu_linear, eni_cpu_pool,
     eni_cpu_batchnorm;
 
 /* How many passes the plan's flags leave: forward, backward_weights, backward_data. */
@@ -105,9 +105,9 @@ en_status eni_cpu_columns_prepare(en_plan *plan);
 en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args);
 en_status eni_cpu_columns_backward_data(en_plan *plan, const en_args *args);
 
-/* Whether a checked conv2d is not for eni_cpu_conv: eni_cpu_whole runs those with one window that covers the image
- * (linear.c); eni_cpu_winograd 3 x 3 of stride 1, with channels and pixels enough. */
-int eni_cpu_whole_fit(const en_op *op);
+/* Which conv2d are not for eni_cpu_conv: eni_cpu_one_window (linear.c) runs those with one window, which covers the
+ * image; eni_cpu_winograd 3 x 3 of stride 1, with channels and pixels enough. */
+int eni_cpu_one_window_fit(const en_op *op);
 int eni_cpu_winograd_fit(const en_op *op);
 
 /* Runs a primitive on tensors at these addresses. Of a convolution: x or dx, w or dw in the picked order, y or dy,

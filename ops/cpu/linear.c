@@ -5,6 +5,7 @@
  * are small: 3 x 3 on 1 x 1, of which one weight in nine counts. */
 #include <string.h>
 
+#include "core/memory.h"
 #include "core/try.h"
 #include "ops/cpu/cpu.h"
 #include "ops/multiversion.h"
@@ -81,15 +82,16 @@ const eni_cpu_kernel eni_cpu_linear = {
 
 /* ---- a convolution of one window: its weights (O, C, KH, KW) are taken to (O, H, W, C), and dw from there ---- */
 
-int eni_cpu_whole_fit(const en_op *op)
+int eni_cpu_one_window_fit(const en_op *op)
 {
     const en_extent y = eni_ref_output(op);
     return y.h == 1 && y.w == 1 && op->x.h + op->pad_h <= op->kernel_h && op->x.w + op->pad_w <= op->kernel_w;
 }
 
+/* Whole lines. */
 static int64_t taken_floats(const en_op *op)
 {
-    return op->channels * inputs(op);
+    return (int64_t)eni_round_up((uint64_t)(op->channels * inputs(op)), ENI_LINE / sizeof(float));
 }
 
 /* The weight of output o, channel 0 that meets pixel (h, w); the next channel's lies KH * KW behind it. */
@@ -98,7 +100,7 @@ static int64_t tap_of(const en_op *op, int64_t o, int64_t h, int64_t w)
     return (o * op->x.c * op->kernel_h + h + op->pad_h) * op->kernel_w + w + op->pad_w;
 }
 
-static void take_outputs(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+static void weights_in(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const en_op *op = &plan->op;
     const int64_t taps = op->kernel_h * op->kernel_w;
@@ -111,7 +113,7 @@ static void take_outputs(const en_plan *plan, const en_args *args, int64_t from,
         }
 }
 
-static void give_outputs(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+static void dw_out(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const en_op *op = &plan->op;
     const int64_t taps = op->kernel_h * op->kernel_w, each = op->x.c * taps;
@@ -134,38 +136,38 @@ static en_args linear_args(const en_plan *plan, const en_args *args)
     return linear;
 }
 
-static en_status whole_prepare(en_plan *plan)
+static en_status one_window_prepare(en_plan *plan)
 {
     EN_TRY(linear_prepare(plan));
     plan->info.workspace_bytes += (uint64_t)taken_floats(&plan->op) * sizeof(float);
     return EN_OK;
 }
 
-static en_status whole_forward(en_plan *plan, const en_args *args)
+static en_status one_window_forward(en_plan *plan, const en_args *args)
 {
     const en_args linear = linear_args(plan, args);
-    eni_cpu_split(plan, args, plan->op.channels, 1, take_outputs);
+    eni_cpu_split(plan, args, plan->op.channels, 1, weights_in);
     return linear_forward(plan, &linear);
 }
 
-static en_status whole_backward_weights(en_plan *plan, const en_args *args)
+static en_status one_window_backward_weights(en_plan *plan, const en_args *args)
 {
     const en_args linear = linear_args(plan, args);
     EN_TRY(linear_backward_weights(plan, &linear));
-    eni_cpu_split(plan, args, plan->op.channels, 1, give_outputs);
+    eni_cpu_split(plan, args, plan->op.channels, 1, dw_out);
     return EN_OK;
 }
 
-static en_status whole_backward_data(en_plan *plan, const en_args *args)
+static en_status one_window_backward_data(en_plan *plan, const en_args *args)
 {
     const en_args linear = linear_args(plan, args);
-    eni_cpu_split(plan, args, plan->op.channels, 1, take_outputs);
+    eni_cpu_split(plan, args, plan->op.channels, 1, weights_in);
     return linear_backward_data(plan, &linear);
 }
 
-const eni_cpu_kernel eni_cpu_whole = {
-    .forward = whole_forward,
-    .backward_weights = whole_backward_weights,
-    .backward_data = whole_backward_data,
-    .prepare = whole_prepare,
+const eni_cpu_kernel eni_cpu_one_window = {
+    .forward = one_window_forward,
+    .backward_weights = one_window_backward_weights,
+    .backward_data = one_window_backward_data,
+    .prepare = one_window_prepare,
 };

@@ -13,7 +13,9 @@
  *
  * The tiles of a few rows at a time, so that V and M stay in the cache; the weights' sum goes over these chunks
  * in order, and their size does not depend on the number of threads: so the bits do not. Sums and halves only:
- * the error is that of the plain sum (the same paper, table 4), which cannot be said of larger tiles. */
+ * the error is that of the plain sum (the same paper, table 4), which cannot be said of larger tiles. Numbers near
+ * the largest float overflow earlier, and an infinite weight meets the zeros beyond the edges. */
+#include <stdatomic.h>
 #include <string.h>
 
 #include <omp.h>
@@ -30,6 +32,7 @@ enum {
     CHUNK_BYTES = 1 << 20, /* of V and M together, per thread */
     MIN_TILES = 64,        /* of a chunk: U is read once a chunk */
     MIN_CHANNELS = 16,
+    MIN_WEIGHTS = 16 * 24, /* fewer channels in and out: the transforms cost what the products save */
 };
 
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -47,6 +50,12 @@ static int64_t parts(int64_t count, int64_t each)
     return (count + each - 1) / each;
 }
 
+/* Floats from a row of a matrix to the next. */
+static int64_t stride(int64_t channels)
+{
+    return channels + GAP;
+}
+
 static grid grid_of(const en_plan *plan, int which)
 {
     const int is_data = which == ENI_BACKWARD_DATA;
@@ -56,27 +65,28 @@ static grid grid_of(const en_plan *plan, int which)
     g.high = parts(g.to.h, 2);
     g.wide = parts(g.to.w, 2);
     g.rows = g.to.n * g.high;
-    const int64_t tile_bytes = PLACES * (g.from.c + g.to.c) * (int64_t)sizeof(float);
+    const int64_t tile_bytes = PLACES * (stride(g.from.c) + stride(g.to.c)) * (int64_t)sizeof(float);
     const int64_t fit = CHUNK_BYTES / tile_bytes, most = parts(fit > MIN_TILES ? fit : MIN_TILES, g.wide);
     g.at_once = parts(g.rows, parts(g.rows, most));
     return g;
 }
 
+/* A tile that is mostly beyond the edge saves nothing. Off x86 oneDNN's sgemm may be plain loops. */
 int eni_cpu_winograd_fit(const en_op *op)
 {
+#ifdef __x86_64__
     const en_extent y = eni_ref_output(op);
     return op->kernel_h == 3 && op->kernel_w == 3 && op->stride_h == 1 && op->stride_w == 1 &&
            op->pad_h == op->pad_w && op->pad_h <= 2 && op->x.c % LANES == 0 && op->channels % LANES == 0 &&
-           op->x.c >= MIN_CHANNELS && op->channels >= MIN_CHANNELS && y.h >= 2 && y.w >= 2 &&
-           y.n * parts(y.h, 2) * parts(y.w, 2) >= MIN_TILES;
+           op->x.c >= MIN_CHANNELS && op->channels >= MIN_CHANNELS && op->x.c * op->channels >= MIN_WEIGHTS &&
+           y.h * y.w >= 3 * parts(y.h, 2) * parts(y.w, 2) && y.n * y.h * y.w >= 4 * MIN_TILES;
+#else
+    (void)op;
+    return 0;
+#endif
 }
 
 /* ---- the workspace: a row of zeros, U, and of each thread V, M and a row that nobody reads ---------------- */
-
-static int64_t stride(int64_t channels)
-{
-    return channels + GAP;
-}
 
 static int64_t edge_floats(const en_plan *plan)
 {
@@ -119,7 +129,7 @@ static float *weights_of(const en_plan *plan, const en_args *args)
 }
 
 /* V of a thread; what it makes of it, or takes beside it, lies behind. */
-static float *chunk_of(const en_plan *plan, const grid *g, const en_args *args, int thread)
+static float *chunk_of(const en_plan *plan, const grid *g, const en_args *args, int64_t thread)
 {
     return weights_of(plan, args) + weights_floats(plan) + thread * own_floats(plan, g);
 }
@@ -316,126 +326,155 @@ ENI_MULTIVERSION static void transform_dw(float *dw, const float *u, int64_t out
         }
 }
 
-static void take_weights(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+static void weights_in(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const int64_t c = plan->op.x.c, o = plan->op.channels;
     transform_weights(weights_of(plan, args), args->w, c, o, 9, 9 * c, 0, from, to);
 }
 
-static void take_turned_weights(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+static void turned_weights_in(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const int64_t c = plan->op.x.c, o = plan->op.channels;
     transform_weights(weights_of(plan, args), args->w, o, c, 9 * c, 9, 1, from, to);
 }
 
-static void give_dw(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+static void dw_out(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     transform_dw(args->dw, weights_of(plan, args), plan->op.channels, plan->op.x.c, from, to);
 }
 
-/* ---- forward and backward data: chunks, each thread its own ------------------------------------------------ */
+/* ---- a pass ------------------------------------------------------------------------------------------------ */
 
-static void convolve(const en_plan *plan, const en_args *args, const grid *g, const float *x, float *y,
-                     const float *bias, int64_t first)
+/* What the parts of a pass need to know: behind the arguments, which eni_cpu_split hands on. */
+typedef struct pass {
+    en_args args; /* first */
+    grid g;
+    const float *x, *bias; /* forward and backward data: what is read, what is added, what is written */
+    float *y;
+    int64_t first, rows; /* backward weights: a chunk, V of x and W of dy */
+    float *v, *w;
+    atomic_int *status; /* dnnl_success, or that of a product that failed */
+} pass;
+
+static const pass *pass_of(const en_args *args)
 {
-    const int64_t rows = first + g->at_once < g->rows ? g->at_once : g->rows - first, tiles = rows * g->wide;
-    const int64_t c = g->from.c, o = g->to.c;
-    float *v = chunk_of(plan, g, args, omp_get_thread_num()), *m = v + chunk_floats(g, c);
-    float *unread = m + chunk_floats(g, o);
-    transform_input_rows(g, x, zeros_of(args), v, tiles * stride(c), first, 0, rows);
-    for (int p = 0; p < PLACES; p++) /* it fails where a number is below 0 alone */
-        (void)dnnl_sgemm('N', 'N', tiles, o, c, 1, v + p * tiles * stride(c), stride(c),
-                         weights_of(plan, args) + p * c * stride(o), stride(o), 0, m + p * tiles * stride(o),
-                         stride(o));
-    transform_output_rows(g, y, unread, m, tiles * stride(o), bias, first, rows);
+    return (const pass *)(const void *)args;
 }
 
-static void forward_chunks(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+/* Before a pass: what is read beyond the edges; and each product on the thread that asks for it, so that its bits do
+ * not depend on the number of threads. What the caller had set. */
+static int begin(const en_plan *plan, const en_args *args)
 {
-    const grid g = grid_of(plan, ENI_FORWARD);
-    const float *bias = plan->op.flags & EN_OP_BIAS ? args->b : zeros_of(args);
-    for (int64_t i = from; i < to; i++)
-        convolve(plan, args, &g, args->x, args->y, bias, i * g.at_once);
-}
-
-static void backward_chunks(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
-{
-    const grid g = grid_of(plan, ENI_BACKWARD_DATA);
-    for (int64_t i = from; i < to; i++)
-        convolve(plan, args, &g, args->dy, args->dx, zeros_of(args), i * g.at_once);
-}
-
-/* Before the passes: what is read beyond the edges; and each product on the thread that asks for it, so that its
- * bits do not depend on the number of threads. */
-static void begin(const en_plan *plan, const en_args *args)
-{
+    const int threads = omp_get_max_threads();
     memset(zeros_of(args), 0, (size_t)edge_floats(plan) * sizeof(float));
     omp_set_num_threads(1);
+    return threads;
 }
 
-static void end(const en_plan *plan)
+static en_status end(int threads, atomic_int *status)
 {
-    omp_set_num_threads(plan->ctx->threads);
+    omp_set_num_threads(threads);
+    return eni_dnnl_check((dnnl_status_t)atomic_load(status), "dnnl_sgemm");
+}
+
+/* c (m, n) = a b, or with `adds` += a' b where a is (k, m); rows with their gap. It takes some memory, and may get
+ * none. */
+static void multiply(const pass *p, int adds, int64_t m, int64_t n, int64_t k, const float *a, const float *b,
+                     float *c, int is_turned)
+{
+    const dnnl_status_t status =
+        dnnl_sgemm(is_turned ? 'T' : 'N', 'N', m, n, k, 1, a, stride(is_turned ? m : k), b, stride(n),
+                   adds ? 1 : 0, c, stride(n));
+    if (status != dnnl_success) atomic_store(p->status, (int)status);
+}
+
+/* ---- forward and backward data: each thread has chunks of its own ------------------------------------------ */
+
+static void convolve(const en_plan *plan, const pass *p, int64_t chunk, float *v)
+{
+    const grid *g = &p->g;
+    const int64_t first = chunk * g->at_once, c = g->from.c, o = g->to.c;
+    const int64_t rows = first + g->at_once < g->rows ? g->at_once : g->rows - first, tiles = rows * g->wide;
+    float *m = v + chunk_floats(g, c), *unread = m + chunk_floats(g, o);
+    const float *u = weights_of(plan, &p->args);
+    transform_input_rows(g, p->x, zeros_of(&p->args), v, tiles * stride(c), first, 0, rows);
+    for (int i = 0; i < PLACES; i++)
+        multiply(p, 0, tiles, o, c, v + i * tiles * stride(c), u + i * c * stride(o),
+                 m + i * tiles * stride(o), 0);
+    transform_output_rows(g, p->y, unread, m, tiles * stride(o), p->bias, first, rows);
+}
+
+/* The chunks of threads [from, to). */
+static void convolve_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const pass *p = pass_of(args);
+    const int64_t chunks = parts(p->g.rows, p->g.at_once), threads = plan->ctx->threads;
+    for (int64_t thread = from; thread < to; thread++)
+        for (int64_t i = chunks * thread / threads; i < chunks * (thread + 1) / threads; i++)
+            convolve(plan, p, i, chunk_of(plan, &p->g, args, thread));
 }
 
 static en_status winograd_forward(en_plan *plan, const en_args *args)
 {
-    const grid g = grid_of(plan, ENI_FORWARD);
-    begin(plan, args);
-    eni_cpu_split(plan, args, plan->op.channels, LANES, take_weights);
-    eni_cpu_split(plan, args, parts(g.rows, g.at_once), 1, forward_chunks);
-    end(plan);
+    atomic_int status = dnnl_success;
+    const pass p = {.args = *args,
+                    .g = grid_of(plan, ENI_FORWARD),
+                    .x = args->x,
+                    .bias = plan->op.flags & EN_OP_BIAS ? args->b : zeros_of(args),
+                    .y = args->y,
+                    .status = &status};
+    const int threads = begin(plan, args);
+    eni_cpu_split(plan, args, plan->op.channels, LANES, weights_in);
+    eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, convolve_part);
+    EN_TRY(end(threads, &status));
     eni_cpu_relu_in_place(plan, args);
     return EN_OK;
 }
 
 static en_status winograd_backward_data(en_plan *plan, const en_args *args)
 {
-    const grid g = grid_of(plan, ENI_BACKWARD_DATA);
-    begin(plan, args);
-    eni_cpu_split(plan, args, plan->op.x.c, LANES, take_turned_weights);
-    eni_cpu_split(plan, args, parts(g.rows, g.at_once), 1, backward_chunks);
-    end(plan);
-    return EN_OK;
+    atomic_int status = dnnl_success;
+    const pass p = {.args = *args,
+                    .g = grid_of(plan, ENI_BACKWARD_DATA),
+                    .x = args->dy,
+                    .bias = zeros_of(args),
+                    .y = args->dx,
+                    .status = &status};
+    const int threads = begin(plan, args);
+    eni_cpu_split(plan, args, plan->op.x.c, LANES, turned_weights_in);
+    eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, convolve_part);
+    return end(threads, &status);
 }
 
 /* ---- backward weights: a chunk after the other; rows of tiles, then places, over the threads --------------- */
 
-/* What the parts of a chunk need to know: behind the arguments, which eni_cpu_split hands on. */
-typedef struct chunk {
-    en_args args; /* first */
-    grid g;
-    int64_t first, rows;
-    float *v, *w; /* of x, of dy */
-} chunk;
-
-static void transform_chunk(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+static void transform_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
-    const chunk *k = (const chunk *)(const void *)args;
-    const int64_t tiles = k->rows * k->g.wide;
+    const pass *p = pass_of(args);
+    const int64_t tiles = p->rows * p->g.wide;
     (void)plan;
-    transform_input_rows(&k->g, args->x, zeros_of(args), k->v, tiles * stride(k->g.from.c), k->first, from,
+    transform_input_rows(&p->g, args->x, zeros_of(args), p->v, tiles * stride(p->g.from.c), p->first, from,
                          to);
-    transform_dy_rows(&k->g, args->dy, zeros_of(args), k->w, tiles * stride(k->g.to.c), k->first, from, to);
+    transform_dy_rows(&p->g, args->dy, zeros_of(args), p->w, tiles * stride(p->g.to.c), p->first, from, to);
 }
 
-static void add_chunk(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+static void multiply_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
-    const chunk *k = (const chunk *)(const void *)args;
-    const int64_t tiles = k->rows * k->g.wide, c = k->g.from.c, o = k->g.to.c;
-    for (int64_t p = from; p < to; p++)
-        (void)dnnl_sgemm('T', 'N', o, c, tiles, 1, k->w + p * tiles * stride(o), stride(o),
-                         k->v + p * tiles * stride(c), stride(c), k->first == 0 ? 0 : 1,
-                         weights_of(plan, args) + p * o * stride(c), stride(c));
+    const pass *p = pass_of(args);
+    const int64_t tiles = p->rows * p->g.wide, c = p->g.from.c, o = p->g.to.c;
+    float *u = weights_of(plan, args);
+    for (int64_t i = from; i < to; i++)
+        multiply(p, p->first > 0, o, c, tiles, p->w + i * tiles * stride(o), p->v + i * tiles * stride(c),
+                 u + i * o * stride(c), 1);
 }
 
-/* The place in the middle of a tile of W has the sum of its pixels. */
-static void add_bias(const chunk *k, int is_first)
+/* Place (1, 1) of a tile of W has the sum of its pixels. */
+static void add_bias(const pass *p)
 {
-    const int64_t tiles = k->rows * k->g.wide, o = k->g.to.c;
-    const float *sums = k->w + 5 * tiles * stride(o);
-    float *db = k->args.db;
-    if (is_first) memset(db, 0, (size_t)o * sizeof *db);
+    const int64_t tiles = p->rows * p->g.wide, o = p->g.to.c;
+    const float *sums = p->w + 5 * tiles * stride(o);
+    float *db = p->args.db;
+    if (p->first == 0) memset(db, 0, (size_t)o * sizeof *db);
     for (int64_t t = 0; t < tiles; t++)
         for (int64_t i = 0; i < o; i++)
             db[i] += sums[t * stride(o) + i];
@@ -443,22 +482,23 @@ static void add_bias(const chunk *k, int is_first)
 
 static en_status winograd_backward_weights(en_plan *plan, const en_args *args)
 {
+    atomic_int status = dnnl_success;
+    pass p = {.args = *args, .g = grid_of(plan, ENI_BACKWARD_WEIGHTS), .status = &status};
     eni_cpu_relu_mask(plan, args);
-    begin(plan, args);
-    chunk k = {.args = *args, .g = grid_of(plan, ENI_BACKWARD_WEIGHTS)};
-    k.v = chunk_of(plan, &k.g, args, 0);
-    k.w = k.v + chunk_floats(&k.g, k.g.from.c);
-    for (k.first = 0; k.first < k.g.rows; k.first += k.g.at_once) {
-        k.rows = k.first + k.g.at_once < k.g.rows ? k.g.at_once : k.g.rows - k.first;
-        eni_cpu_split(plan, &k.args, k.rows, 1, transform_chunk);
-        eni_cpu_split(plan, &k.args, PLACES, 1, add_chunk);
-        if (plan->op.flags & EN_OP_BIAS) add_bias(&k, k.first == 0);
+    const int threads = begin(plan, args);
+    p.v = chunk_of(plan, &p.g, args, 0);
+    p.w = p.v + chunk_floats(&p.g, p.g.from.c);
+    for (p.first = 0; p.first < p.g.rows; p.first += p.g.at_once) {
+        p.rows = p.first + p.g.at_once < p.g.rows ? p.g.at_once : p.g.rows - p.first;
+        eni_cpu_split(plan, &p.args, p.rows, 1, transform_part);
+        eni_cpu_split(plan, &p.args, PLACES, 1, multiply_part);
+        if (plan->op.flags & EN_OP_BIAS) add_bias(&p);
     }
-    eni_cpu_split(plan, args, plan->op.channels, 1, give_dw);
-    end(plan);
-    return EN_OK;
+    eni_cpu_split(plan, args, plan->op.channels, 1, dw_out);
+    return end(threads, &status);
 }
 
+/* "gemm:jit" is what device.c knows products by that take memory in each call. */
 static en_status winograd_prepare(en_plan *plan)
 {
     for (int which = 0; which < eni_cpu_passes(plan); which++)

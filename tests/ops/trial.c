@@ -12,7 +12,7 @@
 #include "core/memory.h"
 #include "core/rng.h"
 
-enum { GUARD = 64, PATTERN = 0xa5 };
+enum { GUARD = 64, PATTERN = 0xff }; /* as floats: no numbers */
 
 static float *new_floats(int64_t count, int skew)
 {
@@ -282,12 +282,15 @@ const en_op *trial_ops(int *count_out)
     ops[n++] = conv_op((en_extent){2, 32, 32, 3}, 8, 7, 2, 3, 0);
     ops[n++] = conv_op((en_extent){6, 16, 16, 16}, 24, 3, 1, 1, 0); /* by Winograd, on the cpu */
     ops[n++] = conv_op((en_extent){9, 9, 7, 32}, 16, 3, 1, 1, bias | relu);
+    ops[n++] =
+        conv_op((en_extent){9, 9, 9, 32}, 40, 3, 1, 1, bias | relu); /* two chunks, of 23 and 22 rows */
     ops[n++] = conv_op((en_extent){7, 8, 9, 48}, 40, 3, 1, 0, bias);
-    ops[n++] = conv_op((en_extent){11, 5, 4, 16}, 16, 3, 1, 2, relu | EN_OP_NO_DX);
+    ops[n++] = conv_op((en_extent){11, 5, 4, 24}, 16, 3, 1, 2, relu | EN_OP_NO_DX);
     ops[n++] = conv_op((en_extent){17, 4, 4, 32}, 64, 3, 1, 1, 0);
     ops[n++] = conv_op((en_extent){65, 2, 2, 16}, 24, 3, 1, 1, 0);
     ops[n++] = conv_op((en_extent){5, 2, 2, 16}, 24, 3, 2, 1,
                        bias | relu); /* one window: a linear layer, on the cpu */
+    ops[n++] = conv_op((en_extent){5, 1, 1, 16}, 24, 1, 2, 0, bias);
     ops[n++] = conv_op((en_extent){4, 3, 3, 7}, 9, 3, 1, 0, bias | EN_OP_NO_DX);
     ops[n++] = conv_op((en_extent){3, 1, 1, 64}, 64, 3, 1, 1, 0); /* of 7x7 stems: the last images are 1x1 */
     for (uint32_t i = 0; i < 4; i++) {
