@@ -4,8 +4,9 @@
     tools/make_accuracy_goldens.py --entrain build/entrain --out tests/goldens/accuracy.json
     tools/make_accuracy_goldens.py --entrain build/entrain --check tests/goldens/accuracy.json
 
-The first writes it anew (some minutes), with --only=NETWORK the jobs of that one; the second trains again and exits with 1 on
-drift. Needs torch, numpy and safetensors, and Fashion-MNIST's IDX files (Debian: dataset-fashion-mnist).
+The first writes it anew (some minutes), with --only=JOB that one; the second trains again and exits with 1 on drift.
+Needs torch, numpy and safetensors, and Fashion-MNIST's IDX files (Debian: dataset-fashion-mnist); --only=photographs needs
+--photographs=FOLDER of `make_cifar.py --photos FOLDER` instead.
 
 Two jobs are one epoch of the convnet over Fashion-MNIST, then the accuracy on all 10,000 test images:
   sync     one process, the global batch of two workers: 128 samples, lr 0.02, momentum 0.5. What ring and
@@ -13,9 +14,10 @@ Two jobs are one epoch of the convnet over Fashion-MNIST, then the accuracy on a
   delayed  one process, the micro-batches of two workers one after the other (64 samples), lr 0.01, momentum
            0.5, every gradient computed on the weights of W-1 = 1 updates ago: ps-async with two even workers,
            without its chance.
-A third, for `make soak`:
+Two more, for `make soak`:
   resnet18 one process, resnet18:width=8, two epochs of the first 20,000 images in batches of 64, the rate from 0.05
            along a cosine to 0, momentum 0.9; evaluated with the running statistics.
+  photographs  the same with resnet18:width=8,stem=cifar on patches of ten photographs: of which is it?
 After one epoch the accuracy differs by two points from one initialisation to the next, so both sides start
 from the same weights (entrain --lr=0 --save) and take the samples in the same order (data/plan.c, written
 once more below). Their hashes are in the file, and the test asserts that it ran from the same.
@@ -35,13 +37,15 @@ import numpy
 import safetensors
 import torch
 
-from make_goldens import Convnet, MEAN, Resnet18, STD, read_idx
+from make_goldens import Convnet, MEAN, Resnet18, Resnet18Cifar, STD, read_idx
 
 SEEDS, WORKERS = tuple(range(1, 10)), 2
 JOBS = {"sync": {"batch": 128, "lr": 0.02, "momentum": 0.5, "delay": 0},
         "delayed": {"batch": 64, "lr": 0.01, "momentum": 0.5, "delay": 1}}
 RESNET = {"model": "resnet18:width=8", "seeds": [1, 2, 3, 4, 5], "samples": 20000, "epochs": 2, "batch": 64,
           "lr": 0.05, "momentum": 0.9}
+PHOTOGRAPHS = RESNET | {"model": "resnet18:width=8,stem=cifar", "seeds": [1, 2, 3], "samples": 15000}
+CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 TOLERANCE = 0.005  # of --check, on the medians
 U32, U64 = 2**32 - 1, 2**64 - 1
 RNG_ORDER = 2  # core/rng.h
@@ -81,14 +85,14 @@ def sample_order(seed, count, epoch=0):
     return order
 
 
-def initial_weights(entrain, seed, model, names):
+def initial_weights(entrain, seed, model, names, data="fashion-mnist"):
     """A rate of zero leaves the weights as they were drawn; running statistics are left out. In the file's order, which
     is the one that is hashed."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/init.safetensors"
         subprocess.run([entrain, "run", "-n", "1", "--strategy=solo", "--lr=0", "--steps=1", f"--seed={seed}",
-                        f"--model={model}", "--limit-train-samples=64", "--limit-test-samples=1", "--quiet",
-                        f"--save={path}"], check=True)
+                        f"--model={model}", f"--data={data}", "--limit-train-samples=64", "--limit-test-samples=1",
+                        "--quiet", f"--save={path}"], check=True)
         with safetensors.safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.offset_keys() if name in names}
 
@@ -105,6 +109,14 @@ def load_split(folder, prefix):
     pixels = torch.from_numpy(read_idx(folder / f"{prefix}-images-idx3-ubyte.gz", 16).copy())
     labels = torch.from_numpy(read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 8).copy())
     return (pixels.reshape(-1, 1, 28, 28).float() / 255 - MEAN) / STD, labels.long()
+
+
+def load_cifar(folder, names):
+    """Records of a label and three planes of 32 x 32."""
+    records = numpy.concatenate([numpy.fromfile(folder / name, numpy.uint8) for name in names]).reshape(-1, 3073)
+    pixels = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32).copy()).float() / 255
+    mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (CIFAR_MEAN, CIFAR_STD))
+    return (pixels - mean) / std, torch.from_numpy(records[:, 0].copy()).long()
 
 
 def accuracy(model, x, target):
@@ -143,14 +155,14 @@ def cut(order, batch):
     return [step[r::WORKERS] for step in order.split(batch * WORKERS) for r in range(WORKERS)]
 
 
-def train_resnet(start, order, train_set):
+def train_resnet(job, model, start, order, train_set):
     """`order`: positions of all epochs, each (samples)."""
-    model, total, done = Resnet18(), RESNET["samples"] * RESNET["epochs"], 0
+    total, done = job["samples"] * job["epochs"], 0
     model.load_state_dict(model.state_dict() | start)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RESNET["lr"], momentum=RESNET["momentum"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=job["lr"], momentum=job["momentum"])
     for epoch in order:
-        for picked in torch.from_numpy(epoch.astype(numpy.int64)).split(RESNET["batch"]):
-            optimizer.param_groups[0]["lr"] = RESNET["lr"] * 0.5 * (1 + math.cos(math.pi * done / total))
+        for picked in torch.from_numpy(epoch.astype(numpy.int64)).split(job["batch"]):
+            optimizer.param_groups[0]["lr"] = job["lr"] * 0.5 * (1 + math.cos(math.pi * done / total))
             optimizer.zero_grad()
             model.loss(train_set[0][picked], train_set[1][picked]).backward()
             optimizer.step()
@@ -158,21 +170,33 @@ def train_resnet(start, order, train_set):
     return model
 
 
-def compute_resnet(entrain, train_set, test_set):
-    result = dict(RESNET, torch=torch.__version__, init_sha256=[], order_sha256=[], accuracy=[])
-    for seed in RESNET["seeds"]:
-        start = initial_weights(entrain, seed, RESNET["model"], names_of(Resnet18))
-        order = [sample_order(seed, RESNET["samples"], epoch) for epoch in range(RESNET["epochs"])]
+def compute_resnet(entrain, job, network, data, train_set, test_set):
+    result = dict(job, torch=torch.__version__, init_sha256=[], order_sha256=[], accuracy=[])
+    for seed in job["seeds"]:
+        start = initial_weights(entrain, seed, job["model"], names_of(network), data)
+        order = [sample_order(seed, job["samples"], epoch) for epoch in range(job["epochs"])]
         result["init_sha256"].append(weights_sha256(start))
         result["order_sha256"].append(hashlib.sha256(b"".join(epoch.tobytes() for epoch in order)).hexdigest())
-        result["accuracy"].append(accuracy(train_resnet(start, order, train_set), *test_set))
-        print(f"resnet18 seed {seed}: {result['accuracy'][-1]:.4f}", file=sys.stderr, flush=True)
+        result["accuracy"].append(accuracy(train_resnet(job, network(), start, order, train_set), *test_set))
+        print(f"{job['model']} seed {seed}: {result['accuracy'][-1]:.4f}", file=sys.stderr, flush=True)
     return result
+
+
+def compute_photographs(entrain, folder):
+    train_set = load_cifar(folder, [f"data_batch_{i}.bin" for i in range(1, 6)])
+    with tempfile.TemporaryDirectory() as out:  # what the program calls these pixels
+        subprocess.run([entrain, "run", "-n", "1", "--strategy=solo", "--steps=1", f"--data={folder}",
+                        "--model=resnet18:width=8", f"--limit-train-samples={PHOTOGRAPHS['samples']}", "--quiet", f"--out={out}/run"], check=True)
+        pixels = json.loads(pathlib.Path(f"{out}/run/result.json").read_text())["data_sha256"]
+    return {"photographs": {"data_sha256": pixels, **compute_resnet(
+        entrain, PHOTOGRAPHS, Resnet18Cifar, folder, train_set, load_cifar(folder, ["test_batch.bin"]))}}
 
 
 def compute(entrain, folder, only):
     train_set, test_set = load_split(folder, "train"), load_split(folder, "t10k")
-    resnet = {"resnet18": compute_resnet(entrain, train_set, test_set)} if only != "convnet" else {}
+    resnet = {}
+    if only != "convnet":
+        resnet = {"resnet18": compute_resnet(entrain, RESNET, Resnet18, "fashion-mnist", train_set, test_set)}
     return resnet | (compute_convnet(entrain, train_set, test_set) if only != "resnet18" else {})
 
 
@@ -196,7 +220,7 @@ def compute_convnet(entrain, train_set, test_set):
 
 def check(path, new):
     old, worst = json.loads(path.read_text()), 0
-    for name in (*JOBS, "resnet18"):
+    for name in (*JOBS, "resnet18", "photographs"):
         if name not in new:
             continue
         then, now = (statistics.median(facts[name]["accuracy"]) for facts in (old, new))
@@ -210,16 +234,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--check", type=pathlib.Path)
-    parser.add_argument("--only", choices=("convnet", "resnet18"), help="that network's jobs; the others stay")
+    parser.add_argument("--only", choices=("convnet", "resnet18", "photographs"), help="the others stay")
+    parser.add_argument("--photographs", type=pathlib.Path, help="the folder of make_cifar.py --photos")
     parser.add_argument("--entrain", required=True, help="the program, for its initial weights")
     parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("/usr/share/datasets/fashion-mnist"))
     arguments = parser.parse_args()
     if (arguments.out is None) == (arguments.check is None):
         parser.error("give --out FILE or --check FILE")
-    result = compute(arguments.entrain, arguments.data, arguments.only)
+    if arguments.only == "photographs":
+        result = compute_photographs(arguments.entrain, arguments.photographs)
+    else:
+        result = compute(arguments.entrain, arguments.data, arguments.only)
     if arguments.check:
         return check(arguments.check, result)
-    if arguments.only:
+    if arguments.only or "photographs" not in result:
         result = json.loads(arguments.out.read_text()) | result
     arguments.out.write_text(json.dumps(result, indent=2) + "\n")
     return 0
