@@ -111,7 +111,10 @@ static void await_all(waiting *w)
             if (w->pid[r] > 0 && waitpid(w->pid[r], &status, WNOHANG) == w->pid[r]) note_end(w, r, status);
         }
         if (w->left == 0 || w->left < before) continue;
-        if (is_interrupted(w, 1) && w->st == EN_OK) end_all(w, EN_EINTR);
+        if (w->st != EN_OK) /* a signal that was seen is still there, and would end the wait at once */
+            poll(NULL, 0, 1);
+        else if (is_interrupted(w, 1))
+            end_all(w, EN_EINTR);
         if (w->st != EN_OK || eni_now_ns() <= w->asked->deadline_ns) continue;
         eni_error(w->asked->who, "%d processes did not end in time; they are ended", w->asked->n);
         end_all(w, EN_ETIMEOUT);
@@ -172,7 +175,9 @@ en_status eni_processes_run(const eni_processes *processes, void **shared_out)
     int ends[2];
     const size_t bytes = HEAD_BYTES + processes->shared_bytes;
     char *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED) return EN_ENOMEM;
+    if (base == MAP_FAILED)
+        return eni_fail(EN_ENOMEM, processes->who, "cannot share %zu bytes among processes: %s", bytes,
+                        strerror(errno));
     waiting w = {.asked = processes, .shared = base + HEAD_BYTES};
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
         munmap(base, bytes);

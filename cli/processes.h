@@ -2,7 +2,7 @@
  * once (microbenchmark.h), or to share the samples of a set (eval.c).
  *
  * They are forked, so all that the caller has read is theirs without a copy; they die with the caller. The caller
- * has no threads. */
+ * has no thread that may hold a lock which they take. */
 #ifndef CLI_PROCESSES_H
 #define CLI_PROCESSES_H
 

@@ -12,6 +12,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -176,14 +177,15 @@ en_status eni_cifar_refuse_other(const char *path)
     return EN_OK;
 }
 
-int eni_cifar_find(const char *folder, char found_out[PATH_MAX])
+int eni_cifar_find(const char *folder, int wanted, char found_out[PATH_MAX])
 {
     static const char *const inner[] = {"", "/cifar-10-batches-bin", "/cifar-100-binary"};
-    for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) {
-        if ((size_t)snprintf(found_out, PATH_MAX, "%s%s", folder, inner[i]) >= PATH_MAX) continue;
-        const int kind = form_in(found_out);
-        if (kind >= 0) return kind;
-    }
+    for (int only = wanted; only >= -1; only = only == -1 ? -2 : -1) /* the wanted one, else any */
+        for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) {
+            if ((size_t)snprintf(found_out, PATH_MAX, "%s%s", folder, inner[i]) >= PATH_MAX) continue;
+            const int kind = form_in(found_out);
+            if (kind >= 0 && (only == -1 || kind == only)) return kind;
+        }
     snprintf(found_out, PATH_MAX, "%s", folder);
     return -1;
 }
@@ -218,17 +220,24 @@ void eni_cifar_shape(int kind, en_data_shape *shape_out)
     *shape_out = (en_data_shape){SIDE, SIDE, CHANNELS, forms[kind].classes};
 }
 
-/* What set-name.txt says, if it is there: letters, digits, '-', '_' and '.'. */
+/* What set-name.txt says, if it is there: letters, digits, '-', '_' and '.'. CIFAR's name is for CIFAR. */
 static en_status read_name(const char *folder, char name_out[64])
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
     char path[PATH_MAX], text[64] = "";
     snprintf(path, sizeof path, "%.*s/set-name.txt", PATH_MAX - 20, folder);
-    FILE *file = fopen(path, "re");
-    if (file == NULL) return EN_OK;
-    const size_t n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && errno == ENOENT) return EN_OK;
+    const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    const int code = errno;
+    if (fd >= 0) close(fd);
+    if (n < 0) return eni_fail(EN_EIO, "cifar", "cannot read %s: %s", path, strerror(code));
     text[strcspn(text, "\r\n")] = '\0';
+    if (strncasecmp(text, "cifar", 5) == 0)
+        return eni_fail(EN_EFORMAT, "cifar",
+                        "%s calls the set %s, and CIFAR's own files need no name: write "
+                        "another, or take it away",
+                        path, text);
     if (text[0] == '\0' || n == sizeof text - 1 || strspn(text, letters) != strlen(text))
         return eni_fail(
             EN_EFORMAT, "cifar",

@@ -117,7 +117,8 @@ static en_status find_set(const eni_data_options *options, set_source *source_ou
     const char *folder = named == NULL                                      ? options->name
                          : named->folder != NULL && options->folder != NULL ? options->folder
                                                                             : named->folder;
-    const int found = eni_cifar_find(folder, s->folder);
+    const int wanted = named != NULL && named->from == FROM_CIFAR ? named->kind : -1;
+    const int found = eni_cifar_find(folder, wanted, s->folder);
     if (named == NULL && found >= 0) s->from = FROM_CIFAR;
     if (s->from == FROM_IDX) snprintf(s->folder, sizeof s->folder, "%s", folder);
     s->kind = named == NULL ? found : named->kind;
@@ -646,7 +647,10 @@ void eni_dataset_identity(const eni_data_options *options, const char *scope, ch
                                  (unsigned)geteuid(), options->name, (ull)options->seed,
                                  (ull)options->holdout, (ull)options->limit_train, (ull)options->limit_test,
                                  want->height, want->width, want->channels, want->classes, want->targets);
-    const int kind = folder != NULL ? eni_cifar_find(folder, inner) : -1;
+    const int kind =
+        folder == NULL
+            ? -1
+            : eni_cifar_find(folder, named != NULL && named->from == FROM_CIFAR ? named->kind : -1, inner);
     for (int i = 0; kind >= 0 && eni_cifar_file(kind, i) != NULL; i++)
         at += (size_t)describe_file(inner, eni_cifar_file(kind, i), text + at, sizeof text - at);
     for (size_t i = 0; kind < 0 && folder != NULL && i < 2 * sizeof files / sizeof *files; i++) {

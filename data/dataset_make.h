@@ -33,8 +33,8 @@ uint64_t eni_dataset_made_size(const eni_data_options *options); /* training sam
 enum { ENI_CIFAR_10, ENI_CIFAR_100 };
 
 /* Which form the files of a folder have, or of cifar-10-batches-bin and cifar-100-binary in it, where an archive
- * puts them: that folder comes out. -1: neither. */
-int eni_cifar_find(const char *folder, char found_out[PATH_MAX]);
+ * puts them: that folder comes out. Of several the `wanted` one (-1: none is). -1: neither is there. */
+int eni_cifar_find(const char *folder, int wanted, char found_out[PATH_MAX]);
 /* What cannot be read but is known, with the remedy: archives, pickles, files in place of folders. EN_OK: it is
  * none of these. */
 en_status eni_cifar_refuse_other(const char *path);

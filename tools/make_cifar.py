@@ -114,7 +114,7 @@ def main():
         stop(f"--test={a.test:g}: give a share between 0 and 1")
     own = "photographs" if a.photos else os.path.basename(os.path.abspath(a.pictures))
     name = a.name or re.sub(r"[^A-Za-z0-9_.-]", "-", own)[:60]
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name) or re.match(r"(?i)cifar[-_.]?100?\b", name):
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name) or re.match("(?i)cifar", name):
         stop(f"--name={name}: give up to 60 letters, digits, '-', '_' and '.', and not the name of CIFAR")
     draw = random.Random(a.seed)
     train, test, classes = from_photos(a, draw) if a.photos else from_folder(a, draw)

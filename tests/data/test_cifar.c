@@ -203,7 +203,10 @@ static void cifar_100(void **state)
     assert_int_equal(label, 14 % 10);
     assert_true(x[3 * 33 + 1] == (float)pixel(14, 1, 1, 1) / 255.0f);
     eni_dataset_close(set);
-    snprintf(folder, sizeof folder, "%s", outer);
+    snprintf(folder, sizeof folder, "%s", outer); /* which holds CIFAR-10's files, too */
+    set = open_as("cifar100", (eni_transform){.nchannels = 1, .deviation = {1}}, 0);
+    assert_int_equal(set->classes, 100);
+    eni_dataset_close(set);
 }
 
 /* ---- what is drawn ---- */
@@ -331,9 +334,14 @@ static void damaged_files(void **state)
     refused(&options, EN_EFORMAT, "is not a regular file");
     rmdir(path);
     write_records("data_batch_2.bin", 20, 13, 1);
-    write_file("set-name.txt", "CIFAR 10!\n", 10);
+    write_file("set-name.txt", "my set!\n", 8);
     refused(&options, EN_EFORMAT, "set-name.txt must be one line");
+    write_file("set-name.txt", "CIFAR-10\n", 9);
+    refused(&options, EN_EFORMAT, "set-name.txt calls the set CIFAR-10");
     snprintf(path, sizeof path, "%s/set-name.txt", folder);
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0); /* nobody waits for a writer */
+    refused(&options, EN_EFORMAT, "set-name.txt must be one line");
     unlink(path);
     refused(&(eni_data_options){.name = "cifar100", .folder = folder}, EN_EFORMAT,
             "holds the files of cifar10, not of cifar100");
