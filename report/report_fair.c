@@ -196,20 +196,23 @@ static void rule_task(const eni_study *study, eni_fairness *fairness)
         if (first == NULL || study->arms[first->arm].is_alone) first = run;
         bool is_same = same_text(first->model, run->model) && same_text(first->data, run->data) &&
                        same_text(first->device, run->device) && same_text(first->version, run->version) &&
+                       same_text(first->bn_stats, run->bn_stats) &&
                        (study->arms[run->arm].is_alone || !(fabs(first->workers - run->workers) > 0)) &&
                        !(fabs(first->global_batch_size - run->global_batch_size) > 0);
         if (is_same) continue;
-        found(fairness, ENI_FAIL, "%s and %s differ in model, data, device, version, workers or batch",
-              first->dir, run->dir);
+        found(fairness, ENI_FAIL,
+              "%s and %s differ in model, data, device, version, bn-stats, workers or batch", first->dir,
+              run->dir);
         return;
     }
     if (first == NULL)
         found(fairness, ENI_FAIL, "no run ended well");
     else
-        found(fairness, ENI_PASS, "%s on %s, %s, %g worker%s, global batch %g",
+        found(fairness, ENI_PASS, "%s on %s, %s, %g worker%s, global batch %g%s%s",
               first->model ? first->model : "model?", first->data ? first->data : "data?",
               first->device ? first->device : "device?", first->workers, first->workers > 1 ? "s" : "",
-              first->global_batch_size);
+              first->global_batch_size, first->bn_stats ? ", running statistics by bn-stats " : "",
+              first->bn_stats ? first->bn_stats : "");
 }
 
 /* Of a key of the condition, by compare.json; "none" where it has no value. */

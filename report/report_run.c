@@ -294,8 +294,9 @@ static en_status load_texts(eni_json *reader, eni_run *run)
 {
     const struct {
         const char *key, **at;
-    } texts[] = {PLACE(model),   PLACE(data),        PLACE(device),       PLACE(transport),
-                 PLACE(version), PLACE(init_sha256), PLACE(order_sha256), PLACE(params_sha256)};
+    } texts[] = {PLACE(model),        PLACE(data),          PLACE(device),
+                 PLACE(transport),    PLACE(version),       PLACE(init_sha256),
+                 PLACE(order_sha256), PLACE(params_sha256), PLACE(bn_stats)};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         *texts[i].at = eni_json_text(reader, run->result, texts[i].key);
 

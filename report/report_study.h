@@ -78,6 +78,7 @@ typedef struct eni_run {
 
     json_t *result; /* owned; the texts below are borrowed from it */
     const char *model, *data, *device, *transport, *algorithm, *version;
+    const char *bn_stats; /* whose running statistics were judged; NULL: a network without any */
     const char *init_sha256, *order_sha256, *params_sha256;
     const char *emulated; /* owned by `notes`: "straggler 1:3, net …"; NULL: real */
     char *notes;

@@ -180,6 +180,15 @@ static void another_model_fails(void **state)
     rule_is("same task", ENI_FAIL, "runs/even-1-s3");
 }
 
+static void running_statistics_are_named(void **state)
+{
+    (void)state;
+    fixture_set(dir, "runs/even-0-s1/result.json", "bn_stats", json_string("rank0"));
+    rule_is("same task", ENI_PASS, "running statistics by bn-stats rank0");
+    fixture_set(dir, "runs/even-1-s3/result.json", "bn_stats", json_string("mean"));
+    rule_is("same task", ENI_FAIL, "bn-stats");
+}
+
 /* ring's one run in the slow setting; ps-async's stays at 3.0. */
 static void set_slowness(double measured)
 {
@@ -348,6 +357,7 @@ int main(void)
                                        WITH_STUDY(less_work_fails),
                                        WITH_STUDY(what_was_not_applied_was_computed),
                                        WITH_STUDY(another_model_fails),
+                                       WITH_STUDY(running_statistics_are_named),
                                        WITH_STUDY(slow_ranks_are_as_slow_in_every_arm),
                                        WITH_STUDY(each_slow_rank_is_judged),
                                        WITH_STUDY(a_failed_run_is_a_dropped_seed),
