@@ -103,6 +103,20 @@ static en_status refuse_unknown(const eni_data_options *options)
         options->name, names);
 }
 
+/* Where its files are looked for; NULL: it has none. */
+static const char *folder_of(const struct named *named, const eni_data_options *options)
+{
+    if (named == NULL) return options->name;
+    return named->folder != NULL && options->folder != NULL ? options->folder : named->folder;
+}
+
+/* As eni_cifar_find, of the form that is named. */
+static int find_records(const struct named *named, const char *folder, char found_out[PATH_MAX])
+{
+    const int wanted = named != NULL && named->from == FROM_CIFAR ? named->kind : -1;
+    return eni_cifar_find(folder, wanted, found_out);
+}
+
 static en_status find_set(const eni_data_options *options, set_source *source_out)
 {
     const struct named *named = find_named(options->name);
@@ -114,11 +128,8 @@ static en_status find_set(const eni_data_options *options, set_source *source_ou
                   ".bin files of CIFAR"};
     if (named != NULL) s->name = named->name, s->remedy = named->remedy, s->from = named->from;
     if (s->from == FROM_SEED) return EN_OK;
-    const char *folder = named == NULL                                      ? options->name
-                         : named->folder != NULL && options->folder != NULL ? options->folder
-                                                                            : named->folder;
-    const int wanted = named != NULL && named->from == FROM_CIFAR ? named->kind : -1;
-    const int found = eni_cifar_find(folder, wanted, s->folder);
+    const char *folder = folder_of(named, options);
+    const int found = find_records(named, folder, s->folder);
     if (named == NULL && found >= 0) s->from = FROM_CIFAR;
     if (s->from == FROM_IDX) snprintf(s->folder, sizeof s->folder, "%s", folder);
     s->kind = named == NULL ? found : named->kind;
@@ -272,7 +283,7 @@ static en_status fit_want(const eni_data_want *want, eni_dataset *set)
     int fits_classes = want->classes == 0 || (set->classes > 0 && set->classes <= want->classes);
     int same = (want->height == 0 || want->height == p->height) &&
                (want->width == 0 || want->width == p->width) &&
-               (want->channels == 0 || want->channels == set->channels * set->repeat) && fits_classes &&
+               (want->channels == 0 || want->channels == set->channels * p->repeat) && fits_classes &&
                (want->targets == 0 || want->targets == set->targets);
     /* a vector model takes an image of as many values, flattened */
     int flat = want->height == 1 && want->width == 1 && want->targets == 0 && fits_classes &&
@@ -312,12 +323,11 @@ static en_status plan_pixels(const eni_data_options *options, eni_dataset *set)
         memcpy(t.deviation, own->deviation, sizeof t.deviation);
     }
     set->seed = options->seed;
-    set->repeat = 1;
-    if (want->channels == 3 && set->channels == 1 && set->classes > 0 && want->height != 1)
-        set->repeat = 3; /* grey for a model of colours */
-    EN_TRY(eni_pixels_init(&t, &stored, set->repeat, &set->pixels));
+    const bool is_grey = want->channels == 3 && set->channels == 1 && set->classes > 0 && want->height != 1;
+    const int repeat = is_grey ? 3 : 1; /* grey for a model of colours */
+    EN_TRY(eni_pixels_init(&t, &stored, repeat, &set->pixels));
     set->sample_floats =
-        (size_t)set->pixels.height * (size_t)set->pixels.width * (size_t)set->channels * (size_t)set->repeat;
+        (size_t)set->pixels.height * (size_t)set->pixels.width * (size_t)set->channels * (size_t)repeat;
     return fit_want(want, set);
 }
 
@@ -639,18 +649,13 @@ void eni_dataset_identity(const eni_data_options *options, const char *scope, ch
                                         "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
     const eni_data_want *want = &options->want;
     const struct named *named = find_named(options->name);
-    const char *folder = named == NULL             ? options->name
-                         : options->folder != NULL ? options->folder
-                                                   : named->folder;
+    const char *folder = folder_of(named, options);
     char text[4096], name[64], inner[PATH_MAX];
     size_t at = (size_t)snprintf(text, 2048, "%.512s %u\n%.256s %llu %llu %llu %llu %d %d %d %d %d\n", scope,
                                  (unsigned)geteuid(), options->name, (ull)options->seed,
                                  (ull)options->holdout, (ull)options->limit_train, (ull)options->limit_test,
                                  want->height, want->width, want->channels, want->classes, want->targets);
-    const int kind =
-        folder == NULL
-            ? -1
-            : eni_cifar_find(folder, named != NULL && named->from == FROM_CIFAR ? named->kind : -1, inner);
+    const int kind = folder == NULL ? -1 : find_records(named, folder, inner);
     for (int i = 0; kind >= 0 && eni_cifar_file(kind, i) != NULL; i++)
         at += (size_t)describe_file(inner, eni_cifar_file(kind, i), text + at, sizeof text - at);
     for (size_t i = 0; kind < 0 && folder != NULL && i < 2 * sizeof files / sizeof *files; i++) {

@@ -58,9 +58,8 @@ typedef struct eni_dataset {
     eni_pixels pixels;           /* what is made of them */
     eni_split split[ENI_SPLITS]; /* ENI_HOLDOUT lies in the memory of ENI_TRAIN */
     eni_cifar *records;          /* or NULL: the splits have their samples */
-    int repeat;           /* 3 where a model of three channels takes a set of one: each value thrice; or 1 */
-    size_t sample_floats; /* of one sample as it is gathered */
-    void *map;            /* of a lent set, or NULL: all samples are in there, or that they are records */
+    size_t sample_floats;        /* of one sample as it is gathered */
+    void *map; /* of a lent set, or NULL: all samples are in there, or that they are records */
     size_t map_bytes;
     char sha256[ENI_DIGEST_HEX]; /* of a lent set, or "" .. */
     uint64_t summed[ENI_SPLITS]; /* .. if it is limited to these counts */

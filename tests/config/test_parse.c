@@ -13,22 +13,9 @@
 #include "config/keys.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "tests/heard.h"
 
 enum { WORDS = 16 };
-
-typedef struct heard {
-    int lines;
-    char text[1024];
-} heard;
-
-static void hear(void *user, int level, const char *subsystem, const char *text)
-{
-    heard *h = user;
-    (void)level;
-    (void)subsystem;
-    h->lines++;
-    snprintf(h->text, sizeof h->text, "%s", text);
-}
 
 /* Parses blank-separated words. */
 static en_status parse(eni_program program, const char *words, eni_config *config, heard *h)

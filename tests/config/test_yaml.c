@@ -15,20 +15,7 @@
 #include "config/keys.h"
 #include "core/log.h"
 #include "core/memory.h"
-
-typedef struct heard {
-    int lines;
-    char text[1024];
-} heard;
-
-static void hear(void *user, int level, const char *subsystem, const char *text)
-{
-    heard *h = user;
-    (void)level;
-    (void)subsystem;
-    h->lines++;
-    snprintf(h->text, sizeof h->text, "%s", text);
-}
+#include "tests/heard.h"
 
 static const struct {
     const char *yaml, *place, *problem;

@@ -14,22 +14,9 @@
 
 #include "core/log.h"
 #include "data/dataset_make.h"
+#include "tests/heard.h"
 
 enum { SIDE = 32, VALUES = SIDE * SIDE * 3, RECORDS = 70, TESTS = 9 };
-
-typedef struct heard {
-    int lines;
-    char text[1024];
-} heard;
-
-static void hear(void *user, int level, const char *subsystem, const char *text)
-{
-    heard *h = user;
-    (void)level;
-    (void)subsystem;
-    h->lines++;
-    snprintf(h->text, sizeof h->text, "%s", text);
-}
 
 /* That of test_pixels.py. */
 static uint8_t pixel(int i, int c, int y, int x)

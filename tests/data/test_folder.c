@@ -14,22 +14,9 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "data/dataset_make.h"
+#include "tests/heard.h"
 
 #define FASHION "/usr/share/datasets/fashion-mnist/"
-
-typedef struct heard {
-    int lines;
-    char text[1024];
-} heard;
-
-static void hear(void *user, int level, const char *subsystem, const char *text)
-{
-    heard *h = user;
-    (void)level;
-    (void)subsystem;
-    h->lines++;
-    snprintf(h->text, sizeof h->text, "%s", text);
-}
 
 #define IMAGES "\0\0\x08\3\0\0\0\2\0\0\0\1\0\0\0\3" /* 2 x 1 x 3 */
 #define LABELS "\0\0\x08\1\0\0\0\4"                 /* 4 */
