@@ -20,6 +20,7 @@
 enum {
     GRACE_MS = 1000,    /* from a failure to the end of those who have not noticed */
     STOP_MS = 750,      /* the same, from a signal to us */
+    RESULT_MS = 1500,   /* and so much longer for rank 0, which writes a result before it ends: a disk may be slow */
     TOGETHER_MS = 300,  /* a death is found twice, here and by the survivors: both parts make the line */
     LAST_MS = 2000,     /* a psd that is alone ends by itself within this time, or is ended */
     LOOK_AGAIN_MS = 50, /* while ending: is somebody stopped, who cannot hear that it should end? */
@@ -361,14 +362,15 @@ static void heed_failure(eni_launcher *l)
 static void end_the_rest(eni_launcher *l)
 {
     if (!l->is_ending) return;
-    if (eni_now_ns() >= l->kill_ns) {
-        eni_launcher_terminate_all(l);
-        l->kill_ns = INT64_MAX;
-    }
+    const int64_t late_ns = eni_now_ns() - l->kill_ns;
+    const bool may_end_stopped = l->has_named || l->name_ns == INT64_MAX || l->is_interrupted;
+    if (late_ns >= 0) read_reports(l);
+    if (late_ns >= 0) l->relay.is_muted = true;
     for (int i = 0; i < l->nchildren; i++) {
         eni_child *c = &l->child[i];
-        if (!c->is_running || c->is_terminated || !is_stopped(c)) continue;
-        if (l->has_named || l->name_ns == INT64_MAX || l->is_interrupted) terminate(c);
+        if (!c->is_running || c->is_terminated) continue;
+        const int64_t more_ms = l->is_interrupted && c->rank == 0 ? RESULT_MS : 0;
+        if (late_ns >= more_ms * ENI_MILLI || (may_end_stopped && is_stopped(c))) terminate(c);
     }
 }
 
@@ -392,6 +394,7 @@ static void wait_for_events(const eni_launcher *l)
     struct pollfd fds[MAX_EVENTS];
     nfds_t n = 0;
     int64_t next = l->name_ns < l->kill_ns ? l->name_ns : l->kill_ns;
+    if (next <= eni_now_ns()) next = INT64_MAX; /* it is being done */
     if (l->launch->signal_fd >= 0 && !l->is_interrupted)
         fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
     if (l->reports.fd >= 0) fds[n++] = (struct pollfd){.fd = l->reports.fd, .events = POLLIN};
