@@ -327,6 +327,15 @@ def predict(tools):
         for label, other, least in (("-n 1", "1", 1.9), ("two with -n 1 side by side (limit)", "twice", 0.95))], deadline_s=120)
 
 
+def recipe(tools):
+    """What the loader does to an image (images) is hidden behind the step before."""
+    programs = {"ours": [tools.here("recipe.py"), f"--build={tools.build}", "--recipe=resnet18-cifar10-32"]}
+    return Experiment("recipe", programs, [
+        Row("resnet18-cifar10-32.yaml, 2 workers: wait for data", Pick("ours", "percent"), "% of a step", at_most=1,
+            target="< 1 %"),
+        Row("resnet18-cifar10-32.yaml, 2 workers: a step", Pick("ours", "step_ms"), "ms")], deadline_s=120)
+
+
 def machine(tools):
     """What the machine is: no row of a target, but the first thing to look at."""
     programs = {"copy": [tools.bench("limits"), "--json", "--what=copy", f"--bytes={CONVNET},{RESNET},{MB64}"],
@@ -355,5 +364,5 @@ def experiments(tools):
         allreduce_tcp(tools, 2), allreduce_tcp(tools, 4),
         fused_step(tools), pushpull(tools), pushpull_small(tools), async_against_sync(tools),
         residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), resnet_two(tools),
-        convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), predict(tools), idle(tools),
+        convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), predict(tools), recipe(tools), idle(tools),
     ]

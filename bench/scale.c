@@ -75,7 +75,8 @@ static int allreduces(scale *s, const char *what, int algorithm, int transport)
         const int p = (int)s->o.ranks.value[i];
         eni_cost_curve curve;
         if (p < 2) continue;
-        if (eni_measure_allreduce(p, algorithm, transport, &s->o.bytes, 1, 150 * ENI_MILLI, &curve) != EN_OK)
+        if (eni_measure_allreduce(-1, p, algorithm, transport, &s->o.bytes, 1, 150 * ENI_MILLI, &curve) !=
+            EN_OK)
             return 1;
         const double turns = max(1, (double)p / s->cores), bytes = (double)s->o.bytes;
         const eni_cost_numbers hop = {s->tcp.alpha * turns, s->tcp.beta * turns, 0};
@@ -274,7 +275,7 @@ int main(int argc, char **argv)
         fputs(usage, stderr);
         return 2;
     }
-    if (eni_measure_numbers(s.cores, &s.flag, &s.move, &s.tcp) != EN_OK) return 1;
+    if (eni_measure_numbers(-1, s.cores, &s.flag, &s.move, &s.tcp) != EN_OK) return 1;
     if (allreduces(&s, "all-reduce direct", ENI_COLL_DIRECT, ENI_OVER_SHM) ||
         allreduces(&s, "all-reduce ring", ENI_COLL_RING, ENI_OVER_TCP) || push_pulls(&s, 0) ||
         push_pulls(&s, 1)) {

@@ -87,13 +87,13 @@ static en_status measure_part(const eni_command_context *context, advised *a, in
     eni_cost_machine *m = &a->machine;
     double unused;
     switch (part) {
-    case 3: return eni_measure_copy(1, 32 << 20, &a->move_one, &unused);
-    case 4: return eni_measure_numbers(m->cores, &m->flag, &m->move, &m->tcp);
+    case 3: return eni_measure_copy(context->signal_fd, 1, 32 << 20, &a->move_one, &unused);
+    case 4: return eni_measure_numbers(context->signal_fd, m->cores, &m->flag, &m->move, &m->tcp);
     case 5: return measure_store(context, "auto", all, &m->store_shm);
     case 6: return measure_store(context, "tcp", all, &m->store_tcp);
     default:
-        return eni_measure_compute(processes[part], context->config, context->plugin_dir, threads, ENI_SECOND,
-                                   &models[part]);
+        return eni_measure_compute(context->signal_fd, processes[part], context->config, context->plugin_dir,
+                                   threads, ENI_SECOND, &models[part]);
     }
 }
 

@@ -26,11 +26,15 @@ static en_status choose_gpu(const char *spec, const char *plugin_dir, int local_
                             int *index_out)
 {
     const en_device *table;
-    int32_t count = 0;
+    const eni_gpu_want want = {.spec = spec, .n = 1};
+    int32_t count = 0, index[ENI_DEVICES_MAX];
+    int n;
     if (!eni_device_is_gpu(spec)) return EN_OK;
     EN_TRY(eni_device_load("cuda", plugin_dir, &table));
     EN_TRY(table->gpu->count(eni_device_host(), &count));
-    return eni_gpu_pick(spec, count, local_rank, nlocal, index_out);
+    EN_TRY(eni_gpu_pick(&want, count, local_rank, nlocal, index, &n));
+    *index_out = index[0];
+    return EN_OK;
 }
 
 static en_status options_of(const eni_config *c, const eni_device *device, en_model_options *options_out)
@@ -124,7 +128,7 @@ static uint64_t next_batch(void *user)
 }
 
 /* The largest output, of equals the first; its share of the sum of all exponentials, which is the same of logits and
- * of log-probabilities. */
+ * of log-probabilities: not finite where an output is no number or the largest is infinite. */
 static void find_answer(const float *outputs, int32_t n, answer *answer_out)
 {
     int32_t best = 0;
@@ -229,12 +233,21 @@ static en_status open_all(evaluation *e)
     return EN_OK;
 }
 
-/* "INDEX LABEL CLASS PROBABILITY" */
-static void print_answers(const evaluation *e, const board *b)
+/* "INDEX LABEL CLASS PROBABILITY". Outputs that are no numbers have no largest one: nothing is printed then. */
+static en_status print_answers(const evaluation *e, const board *b)
 {
     const answer *answers = answers_of(e, b);
     for (uint64_t i = 0; i < e->set.count; i++)
+        if (!isfinite(answers[i].probability))
+            return eni_fail(
+                EN_ENONFINITE, "predict",
+                "--init=%s: what the network gives of sample %" PRIu64
+                " is not finite: training has diverged, or --model or --normalize is not what the "
+                "weights were trained with",
+                e->config->init, i);
+    for (uint64_t i = 0; i < e->set.count; i++)
         printf("%" PRIu64 " %d %d %.6f\n", i, answers[i].label, answers[i].class, answers[i].probability);
+    return EN_OK;
 }
 
 /* The result of eval, and beside that of predict. */
@@ -271,13 +284,14 @@ static en_status evaluate(const evaluation *e, int signal_fd)
     EN_TRY(eni_processes_run(&processes, &shared));
     const double seconds = (double)(eni_now_ns() - begin) * 1e-9;
     const board *b = shared;
-    if (wants_answers(e)) print_answers(e, b);
-    if (!wants_answers(e) || !e->config->quiet) print_score(e, b, wants_answers(e) ? stderr : stdout);
-    if (!e->config->quiet)
+    const en_status st = wants_answers(e) ? print_answers(e, b) : EN_OK;
+    if (st == EN_OK && (!wants_answers(e) || !e->config->quiet))
+        print_score(e, b, wants_answers(e) ? stderr : stdout);
+    if (st == EN_OK && !e->config->quiet)
         fprintf(stderr, "Time elapsed: %.2f s, %.0f samples/s, %d process%s on %s\n", seconds,
                 (double)e->set.count / seconds, e->n, e->n == 1 ? "" : "es", b->device);
     eni_processes_release(shared, bytes);
-    return EN_OK;
+    return st;
 }
 
 en_status eni_command_eval(const eni_command_context *context)

@@ -21,7 +21,7 @@
 #include "runtime/spec/buckets.h"
 
 /* `main` in n processes that have some seconds for it. */
-static en_status measure_in(int n, size_t shared_bytes, void **shared_out,
+static en_status measure_in(int signal_fd, int n, size_t shared_bytes, void **shared_out,
                             int (*main)(const eni_process *self), void *user, int seconds)
 {
     const eni_processes processes = {.who = "microbenchmark",
@@ -30,7 +30,7 @@ static en_status measure_in(int n, size_t shared_bytes, void **shared_out,
                                      .main = main,
                                      .user = user,
                                      .deadline_ns = eni_now_ns() + seconds * ENI_SECOND,
-                                     .signal_fd = -1};
+                                     .signal_fd = signal_fd};
     return eni_processes_run(&processes, shared_out);
 }
 
@@ -113,8 +113,8 @@ static void slowest(const group *g, const eni_cost_curve *curves, eni_cost_curve
                 curve->point[i].seconds = curves[r].point[i].seconds;
 }
 
-en_status eni_measure_allreduce(int n, int algorithm, int transport, const uint64_t *bytes, int nsizes,
-                                int64_t budget_ns, eni_cost_curve *curve_out)
+en_status eni_measure_allreduce(int signal_fd, int n, int algorithm, int transport, const uint64_t *bytes,
+                                int nsizes, int64_t budget_ns, eni_cost_curve *curve_out)
 {
     void *shared;
     group *g = eni_alloc(sizeof *g);
@@ -128,7 +128,7 @@ en_status eni_measure_allreduce(int n, int algorithm, int transport, const uint6
     memset(g->pairs, -1, sizeof g->pairs);
     en_status st = open_group(g);
     const size_t room = (size_t)n * sizeof(eni_cost_curve);
-    if (st == EN_OK) st = measure_in(n, room, &shared, group_main, g, 60);
+    if (st == EN_OK) st = measure_in(signal_fd, n, room, &shared, group_main, g, 60);
     if (st == EN_OK) {
         slowest(g, shared, curve_out);
         eni_processes_release(shared, room);
@@ -138,17 +138,19 @@ en_status eni_measure_allreduce(int n, int algorithm, int transport, const uint6
 }
 
 /* Between two ranks direct takes 2 flags + 4 S moves / 2, and a ring 2 hops + S bytes (cost_model.h). */
-en_status eni_measure_numbers(int cores, double *flag_out, double *move_out, eni_cost_numbers *tcp_out)
+en_status eni_measure_numbers(int signal_fd, int cores, double *flag_out, double *move_out,
+                              eni_cost_numbers *tcp_out)
 {
     static const uint64_t bytes[] = {4096, 65536, 1 << 20, 4 << 20};
     const int n = sizeof bytes / sizeof *bytes;
     eni_cost_curve direct, ring;
     double alpha, beta;
-    EN_TRY(eni_measure_allreduce(2, ENI_COLL_DIRECT, ENI_OVER_SHM, bytes, n, 25 * ENI_MILLI, &direct));
+    EN_TRY(eni_measure_allreduce(signal_fd, 2, ENI_COLL_DIRECT, ENI_OVER_SHM, bytes, n, 25 * ENI_MILLI,
+                                 &direct));
     eni_cost_line(&direct, &alpha, &beta);
     *flag_out = alpha / 2;
     *move_out = beta * (cores < 2 ? cores : 2) / 4;
-    EN_TRY(eni_measure_allreduce(2, ENI_COLL_RING, ENI_OVER_TCP, bytes, n, 25 * ENI_MILLI, &ring));
+    EN_TRY(eni_measure_allreduce(signal_fd, 2, ENI_COLL_RING, ENI_OVER_TCP, bytes, n, 25 * ENI_MILLI, &ring));
     eni_cost_line(&ring, &alpha, &beta);
     *tcp_out = (eni_cost_numbers){alpha / 2, beta, 0};
     return EN_OK;
@@ -175,10 +177,10 @@ static int copy_main(const eni_process *self)
     return 0;
 }
 
-en_status eni_measure_copy(int n, uint64_t bytes, double *move_out, double *sum_out)
+en_status eni_measure_copy(int signal_fd, int n, uint64_t bytes, double *move_out, double *sum_out)
 {
     void *shared;
-    EN_TRY(measure_in(n, sizeof(copies), &shared, copy_main, &bytes, 20));
+    EN_TRY(measure_in(signal_fd, n, sizeof(copies), &shared, copy_main, &bytes, 20));
     const copies *figures = shared;
     *move_out = *sum_out = 0;
     for (int r = 0; r < n; r++) {
@@ -432,13 +434,13 @@ static int compute_main(const eni_process *self)
     return st != EN_OK || measure(b, self) != EN_OK;
 }
 
-en_status eni_measure_compute(int n, const eni_config *config, const char *plugin_dir, int threads,
-                              int64_t budget_ns, eni_measure_model *model_out)
+en_status eni_measure_compute(int signal_fd, int n, const eni_config *config, const char *plugin_dir,
+                              int threads, int64_t budget_ns, eni_measure_model *model_out)
 {
     order o = {config, plugin_dir, threads, budget_ns};
     void *shared;
     const size_t bytes = sizeof(compute_figures);
-    EN_TRY(measure_in(n, bytes, &shared, compute_main, &o, 60));
+    EN_TRY(measure_in(signal_fd, n, bytes, &shared, compute_main, &o, 60));
     const eni_measure_model *each = ((const compute_figures *)shared)->each;
     *model_out = each[0];
     model_out->compute = model_out->update = 0;

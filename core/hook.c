@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,47 @@ _Thread_local eni_hook_note *eni_hook_own;
 
 /* What the signals did before the guard, for a handler on a thread that has no note. */
 static struct sigaction before[NSIGNALS];
+
+/* The process's guard, and what is mapped: the same handler has nobody else to ask. */
+enum { FILES = 16, TAKEN = 1 };
+typedef struct mapped_file {
+    _Atomic(uintptr_t) base; /* 0: nothing; TAKEN: what follows is being written */
+    size_t bytes;
+    char path[PLACE_MAX]; /* its end */
+} mapped_file;
+static mapped_file mapped_files[FILES];
+static _Atomic(eni_hook_guard *) guard_now;
+
+/* ---- mapped files ---- */
+
+void eni_hook_mapped(const void *base, size_t bytes, const char *path)
+{
+    const size_t length = strlen(path), most = sizeof mapped_files[0].path - 1;
+    for (mapped_file *f = mapped_files; f < mapped_files + FILES; f++) {
+        uintptr_t nothing = 0;
+        if (!atomic_compare_exchange_strong(&f->base, &nothing, TAKEN)) continue;
+        f->bytes = bytes;
+        snprintf(f->path, sizeof f->path, "%s", length > most ? path + length - most : path);
+        atomic_store(&f->base, (uintptr_t)base);
+        return;
+    }
+}
+
+void eni_hook_unmapped(const void *base)
+{
+    for (mapped_file *f = mapped_files; f < mapped_files + FILES; f++)
+        if (atomic_load(&f->base) == (uintptr_t)base) atomic_store(&f->base, 0);
+}
+
+/* NULL: the address lies in none. */
+static const char *file_at(const void *address)
+{
+    for (const mapped_file *f = mapped_files; f < mapped_files + FILES; f++) {
+        const uintptr_t base = atomic_load(&f->base), at = (uintptr_t)address;
+        if (base > TAKEN && at >= base && at - base < f->bytes) return f->path;
+    }
+    return NULL;
+}
 
 /* ---- places ---- */
 
@@ -126,7 +168,11 @@ static void on_crash(int number, siginfo_t *info, void *context)
 {
     char place[PLACE_MAX], what[100];
     const int cause = errno;
-    if (info->si_code != SI_USER && own_place(place, sizeof place)) { /* not what `kill` sends */
+    eni_hook_guard *guard = atomic_load(&guard_now);
+    const char *file = number == SIGBUS && info->si_code == BUS_ADRERR ? file_at(info->si_addr) : NULL;
+    if (file != NULL && guard != NULL && guard->pid == getpid())
+        tell(guard, file, "was cut, or cannot be read, while it was mapped (SIGBUS)");
+    else if (info->si_code != SI_USER && own_place(place, sizeof place)) { /* not what `kill` sends */
         const char *name = sigabbrev_np(number), *words = sigdescr_np(number);
         snprintf(what, sizeof what, "crashed: %s (SIG%s)%s", words, name,
                  number == SIGSEGV && is_overflow(info, context) ? ", its stack overflowed" : "");
@@ -300,6 +346,7 @@ eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
         eni_free(guard);
         return NULL;
     }
+    atomic_store(&guard_now, guard);
     tzset(); /* the log's first line would allocate for it */
     struct sigaction action = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     sigemptyset(&action.sa_mask);
@@ -313,6 +360,7 @@ void eni_hook_guard_end(eni_hook_guard *guard)
     if (guard == NULL) return;
     for (int i = 0; i < NSIGNALS; i++)
         sigaction(signals[i], &before[i], NULL);
+    atomic_store(&guard_now, NULL);
     eni_hook_thread_end(guard);
     pthread_mutex_lock(&guard->lock);
     atomic_store(&guard->is_over, 1); /* at_exit frees it */

@@ -33,6 +33,12 @@ typedef struct eni_hook_place {
 /* "submit of ssp (rank 1, step 3, bucket 2)". */
 void eni_hook_place_text(const eni_hook_place *place, char *text_out, size_t bytes);
 
+/* A file is mapped, and not any more. Who cuts it meanwhile ends whoever reads there by SIGBUS, and the guard then says
+ * "FOLDER/train.bin was cut, or cannot be read, while it was mapped (SIGBUS)", in a hook or not. Any thread, no waiting; the
+ * path is copied. Of more than 16 files the others are not named. */
+void eni_hook_mapped(const void *base, size_t bytes, const char *path);
+void eni_hook_unmapped(const void *base);
+
 typedef struct eni_hook_guard eni_hook_guard;
 
 typedef struct eni_hook_guard_config {

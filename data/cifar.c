@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -105,6 +106,7 @@ en_status eni_cifar_map(int kind, const char *path, bool is_whole, eni_record_fi
     close(fd);
     if (base == MAP_FAILED) return eni_fail(EN_ENOMEM, "cifar", "cannot map %s: %s", path, strerror(code));
     file_out->base = base;
+    eni_hook_mapped(base, bytes, path);
     const en_status st = check_labels(form, path, file_out);
     if (st != EN_OK) eni_cifar_unmap(file_out);
     return st;
@@ -112,7 +114,10 @@ en_status eni_cifar_map(int kind, const char *path, bool is_whole, eni_record_fi
 
 void eni_cifar_unmap(eni_record_file *file)
 {
-    if (file->base != NULL) munmap((void *)file->base, file->bytes);
+    if (file->base != NULL) {
+        eni_hook_unmapped(file->base);
+        munmap((void *)file->base, file->bytes);
+    }
     *file = (eni_record_file){0};
 }
 
@@ -225,7 +230,7 @@ static en_status read_name(const char *folder, char name_out[64])
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
     char path[PATH_MAX], text[64] = "";
-    snprintf(path, sizeof path, "%.*s/set-name.txt", PATH_MAX - 20, folder);
+    snprintf(path, sizeof path, "%.*s/" ENI_CIFAR_NAME, PATH_MAX - 20, folder);
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 && errno == ENOENT) return EN_OK;
     const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);

@@ -110,13 +110,6 @@ static const char *folder_of(const struct named *named, const eni_data_options *
     return named->folder != NULL && options->folder != NULL ? options->folder : named->folder;
 }
 
-/* As eni_cifar_find, of the form that is named. */
-static int find_records(const struct named *named, const char *folder, char found_out[PATH_MAX])
-{
-    const int wanted = named != NULL && named->from == FROM_CIFAR ? named->kind : -1;
-    return eni_cifar_find(folder, wanted, found_out);
-}
-
 static en_status find_set(const eni_data_options *options, set_source *source_out)
 {
     const struct named *named = find_named(options->name);
@@ -129,7 +122,8 @@ static en_status find_set(const eni_data_options *options, set_source *source_ou
     if (named != NULL) s->name = named->name, s->remedy = named->remedy, s->from = named->from;
     if (s->from == FROM_SEED) return EN_OK;
     const char *folder = folder_of(named, options);
-    const int found = find_records(named, folder, s->folder);
+    const int found =
+        eni_cifar_find(folder, named != NULL && s->from == FROM_CIFAR ? named->kind : -1, s->folder);
     if (named == NULL && found >= 0) s->from = FROM_CIFAR;
     if (s->from == FROM_IDX) snprintf(s->folder, sizeof s->folder, "%s", folder);
     s->kind = named == NULL ? found : named->kind;
@@ -643,24 +637,32 @@ static int describe_file(const char *folder, const char *name, char *text_out, s
                     (long long)s.st_ctim.tv_sec, s.st_ctim.tv_nsec);
 }
 
-void eni_dataset_identity(const eni_data_options *options, const char *scope, char hex_out[ENI_DIGEST_HEX])
+/* Of all the files that it may be read from, the i-th; NULL behind the last. */
+static const char *file_of(const set_source *source, int i)
 {
-    static const char *const files[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
-                                        "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
+    static const char *const idx[] = {"train-images-idx3-ubyte", "train-images-idx3-ubyte.gz",
+                                      "train-labels-idx1-ubyte", "train-labels-idx1-ubyte.gz",
+                                      "t10k-images-idx3-ubyte",  "t10k-images-idx3-ubyte.gz",
+                                      "t10k-labels-idx1-ubyte",  "t10k-labels-idx1-ubyte.gz"};
+    if (source->from == FROM_SEED) return NULL;
+    if (source->from == FROM_IDX) return i < (int)(sizeof idx / sizeof *idx) ? idx[i] : NULL;
+    return i == 0 ? ENI_CIFAR_NAME : eni_cifar_file(source->kind, i - 1);
+}
+
+en_status eni_dataset_identity(const eni_data_options *options, const char *scope,
+                               char hex_out[ENI_DIGEST_HEX])
+{
     const eni_data_want *want = &options->want;
-    const struct named *named = find_named(options->name);
-    const char *folder = folder_of(named, options);
-    char text[4096], name[64], inner[PATH_MAX];
-    size_t at = (size_t)snprintf(text, 2048, "%.512s %u\n%.256s %llu %llu %llu %llu %d %d %d %d %d\n", scope,
-                                 (unsigned)geteuid(), options->name, (ull)options->seed,
+    set_source source;
+    char text[4096];
+    EN_TRY(find_set(options, &source));
+    size_t at = (size_t)snprintf(text, 2048, "%.512s %u\n%.256s %llu %llu %llu %llu %d %d %d %d %d %d\n",
+                                 scope, (unsigned)geteuid(), options->name, (ull)options->seed,
                                  (ull)options->holdout, (ull)options->limit_train, (ull)options->limit_test,
-                                 want->height, want->width, want->channels, want->classes, want->targets);
-    const int kind = folder == NULL ? -1 : find_records(named, folder, inner);
-    for (int i = 0; kind >= 0 && eni_cifar_file(kind, i) != NULL; i++)
-        at += (size_t)describe_file(inner, eni_cifar_file(kind, i), text + at, sizeof text - at);
-    for (size_t i = 0; kind < 0 && folder != NULL && i < 2 * sizeof files / sizeof *files; i++) {
-        snprintf(name, sizeof name, "%s%s", files[i / 2], i % 2 ? "" : ".gz");
-        at += (size_t)describe_file(folder, name, text + at, sizeof text - at);
-    }
+                                 want->height, want->width, want->channels, want->classes, want->targets,
+                                 source.from == FROM_SEED ? eni_dataset_made_side(options) : 0);
+    for (int i = 0; file_of(&source, i) != NULL; i++)
+        at += (size_t)describe_file(source.folder, file_of(&source, i), text + at, sizeof text - at);
     eni_digest_of(text, at, hex_out);
+    return EN_OK;
 }

@@ -74,8 +74,10 @@ en_status eni_dataset_open(const eni_data_options *options, eni_dataset **datase
 void eni_dataset_close(eni_dataset *dataset); /* NULL is fine */
 
 /* What the options stand for on this host at this moment, for this user and within `scope`, as a hash:
- * processes that have the same, in programs of one version, may share a set. */
-void eni_dataset_identity(const eni_data_options *options, const char *scope, char hex_out[ENI_DIGEST_HEX]);
+ * processes that have the same, in programs of one version, may share a set. Finds it as eni_dataset_open does, with
+ * its errors. */
+en_status eni_dataset_identity(const eni_data_options *options, const char *scope,
+                               char hex_out[ENI_DIGEST_HEX]);
 
 /* Moves the samples and their hash into a memfd that nobody can change any more: other processes, and this
  * one, open the set from it. Closes the set in any case. EN_EUNSUPPORTED, logged, where the kernel or its

@@ -32,6 +32,9 @@ uint64_t eni_dataset_made_size(const eni_data_options *options); /* training sam
 
 enum { ENI_CIFAR_10, ENI_CIFAR_100 };
 
+/* Beside them, or not: what the set is called. */
+#define ENI_CIFAR_NAME "set-name.txt"
+
 /* Which form the files of a folder have, or of cifar-10-batches-bin and cifar-100-binary in it, where an archive
  * puts them: that folder comes out. Of several the `wanted` one (-1: none is). -1: neither is there. */
 int eni_cifar_find(const char *folder, int wanted, char found_out[PATH_MAX]);

@@ -351,8 +351,6 @@ void eni_tensorboard_step(eni_tensorboard *board, const eni_step *s)
 {
     if (board == NULL) return;
     proto summary = {.n = 0};
-    put_scalar(&summary, "train/loss", (double)s->loss);
-    if (s->nsamples > 0) put_scalar(&summary, "train/accuracy", (double)s->correct / (double)s->nsamples);
     put_scalar(&summary, "train/lr", (double)s->lr);
     if (s->staleness > 0) put_scalar(&summary, "train/staleness", s->staleness);
     if (s->t > board->t && s->samples > board->samples)
@@ -365,6 +363,15 @@ void eni_tensorboard_step(eni_tensorboard *board, const eni_step *s)
     if (now - board->flushed_ns < flush_ns) return;
     board->flushed_ns = now;
     fflush(board->file);
+}
+
+void eni_tensorboard_score(eni_tensorboard *board, uint64_t samples, double t, double loss, double accuracy)
+{
+    if (board == NULL) return;
+    proto summary = {.n = 0};
+    put_scalar(&summary, "train/loss", loss);
+    if (!isnan(accuracy)) put_scalar(&summary, "train/accuracy", accuracy);
+    write_summary(board, t, samples, &summary);
 }
 
 void eni_tensorboard_point(eni_tensorboard *board, const char *set, const eni_point *point)

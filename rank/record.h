@@ -114,10 +114,13 @@ typedef struct eni_tensorboard eni_tensorboard;
  * EN_EIO, logged. */
 en_status eni_tensorboard_open(const char *folder, uint64_t resumed, eni_tensorboard **board_out);
 
-/* train/loss, train/accuracy, train/lr, train/staleness (where there is some) and train/samples_per_s since
- * the last call. Buffered; what is older than 2 s is written out, so that a running job can be watched. NULL
+/* train/lr, train/staleness (where there is some) and train/samples_per_s since the last call. Buffered; what is older than 2 s is written out, so that a running job can be watched. NULL
  * shows nothing. */
 void eni_tensorboard_step(eni_tensorboard *board, const eni_step *step);
+
+/* train/loss and train/accuracy (NaN: none): the means over all ranks of the step that ended with so many samples, known
+ * at `t` seconds on the training clock. */
+void eni_tensorboard_score(eni_tensorboard *board, uint64_t samples, double t, double loss, double accuracy);
 
 /* SET/loss and SET/accuracy: "test", or "holdout". */
 void eni_tensorboard_point(eni_tensorboard *board, const char *set, const eni_point *point);

@@ -129,8 +129,9 @@ uint64_t eni_records_shown_every(const eni_rank *self)
 {
     const eni_record_options *asked = &self->records.asked;
     const bool has_bar = self->asked.launcher_fd >= 0 || (!asked->is_quiet && isatty(STDERR_FILENO));
-    if (asked->log_every > 0) return has_bar || !asked->is_quiet ? asked->log_every : 0;
-    return has_bar ? BAR_EVERY : 0;
+    const bool has_board = asked->tensorboard != NULL;
+    if (asked->log_every > 0) return has_bar || has_board || !asked->is_quiet ? asked->log_every : 0;
+    return has_board ? 1 : has_bar ? BAR_EVERY : 0;
 }
 
 en_status eni_records_open(eni_rank *self)

@@ -54,7 +54,8 @@ eni_moved eni_count_moved(const eni_rank *self)
 {
     eni_moved moved = {0};
     add_coll(self->exchange.all.coll, &moved);
-    add_coll(self->exchange.local.coll, &moved);
+    add_coll(self->exchange.group.coll, &moved);
+    add_coll(self->exchange.leaders.coll, &moved);
     if (self->exchange.client != NULL) {
         eni_client_counters c;
         eni_client_count(self->exchange.client, &c);
@@ -86,7 +87,6 @@ void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns)
     run->data_ns += end_ns - begin_ns;
     run->epoch = micro->epoch;
     run->plan_step = micro->step;
-    run->covered += micro->count;
     run->samples_before = eni_plan_samples_before(&self->job.plan, micro->step);
     if (self->job.is_claiming) run->samples_before += micro->rank * micro->count;
     eni_trace_span(self->records.trace, ENI_TRACE_COMPUTE, "data", begin_ns, end_ns, (int64_t)run->step, -1,
@@ -96,7 +96,7 @@ void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns)
 /* How many samples a step has on this host (fixed assignment). */
 static en_status local_samples(const eni_rank *self, uint64_t step, uint64_t *samples_out)
 {
-    const eni_rank_group *g = &self->exchange.local;
+    const eni_rank_group *g = &self->exchange.group;
     eni_micro micro;
     *samples_out = 0;
     for (int i = 0; i < g->info.nranks; i++) {
@@ -114,11 +114,12 @@ static en_status note_samples(const eni_step_run *run, const uint64_t *samples, 
 {
     const eni_rank *self = run->rank;
     const bool has_steps = self->trainer.steps != NULL, is_one = self->world.nranks == 1;
+    const bool is_host = eni_rank_has_leaders(self) && self->exchange.group.coll != NULL;
     uint64_t local = 0, world;
     if (has_steps && is_one) eni_host_note_micros(self->exchange.host, samples, n);
-    if (self->exchange.local.coll == NULL && (!has_steps || is_one)) return EN_OK;
+    if (!is_host && (!has_steps || is_one)) return EN_OK;
     world = self->trainer.may_drop ? 0 : eni_plan_step_samples(&self->job.plan, run->step);
-    if (self->exchange.local.coll != NULL) EN_TRY(local_samples(self, run->step, &local));
+    if (is_host) EN_TRY(local_samples(self, run->step, &local));
     eni_host_note_samples(self->exchange.host, local, world);
     return EN_OK;
 }
@@ -221,8 +222,7 @@ static void note_step(eni_step_run *run)
                                                  .set = run->set,
                                                  .loss = run->loss,
                                                  .correct = run->correct,
-                                                 .plan_step = run->plan_step,
-                                                 .covered = run->covered};
+                                                 .plan_step = run->plan_step};
     t->sum.steps++;
     t->sum.samples += run->nsamples;
     add(&t->moved, moved.payload_sent, moved.payload_received, moved.wire, moved.shm);
@@ -239,10 +239,12 @@ static void note_step(eni_step_run *run)
 
 static void show(eni_rank *self, const eni_score *score)
 {
-    const double n = (double)score->samples;
-    if (score->samples == 0) return; /* nobody's counted */
-    eni_bar_score(&self->records.bar, eni_plan_samples_before(&self->job.plan, score->step) + score->total,
-                  score->loss / n, self->trainer.about.has_accuracy ? (double)score->hits / n : NAN);
+    const double n = (double)score->covered, loss = score->loss / n,
+                 accuracy = self->trainer.about.has_accuracy ? (double)score->hits / n : NAN;
+    const uint64_t samples = eni_plan_samples_before(&self->job.plan, score->step) + score->total;
+    eni_bar_score(&self->records.bar, samples, loss, accuracy);
+    eni_tensorboard_score(self->records.tensorboard, samples, clock_seconds(self, eni_now_ns()), loss,
+                          accuracy);
 }
 
 void eni_step_show(eni_rank *self)
@@ -258,11 +260,10 @@ static void tell_score(eni_rank *self, const eni_deferred_step *d)
     const uint64_t every = self->records.shown_every;
     const eni_score score = {.step = d->plan_step,
                              .total = eni_plan_step_samples(&self->job.plan, d->plan_step),
-                             .covered = d->covered,
-                             .samples = d->step.nsamples,
+                             .covered = d->step.nsamples,
                              .hits = d->correct,
                              .loss = d->loss};
-    if (every == 0 || d->plan_step % every != 0 || d->covered == 0) return;
+    if (every == 0 || d->plan_step % every != 0 || d->step.nsamples == 0) return;
     if (self->world.nranks == 1)
         show(self, &score);
     else

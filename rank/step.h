@@ -25,9 +25,7 @@ typedef struct eni_moved {
 typedef struct eni_step_run {
     eni_rank *rank;
     uint64_t step, epoch, nsamples, samples_before;
-    uint64_t plan_step,
-        covered;        /* whose samples, and how many; where batches are claimed not every rank takes
-                                    part in every step of the plan */
+    uint64_t plan_step; /* whose samples; with claims a rank does not take part in every step of the plan */
     uint32_t submitted; /* buckets that are the strategy's */
     int64_t begin_ns;
     int64_t mark_ns; /* end of the last piece of compute */

@@ -8,6 +8,7 @@ A pickle can run code when it is read. Here nothing is found by name but what su
 that is no numpy array but its shape, type and bytes: everything else is refused. Needs Python only.
 """
 import os, pickle, sys
+from set_files import run, stop, written
 
 FILES = {10: [(f"data_batch_{i}", f"data_batch_{i}.bin") for i in range(1, 6)] + [("test_batch", "test_batch.bin")],
          100: [("train", "train.bin"), ("test", "test.bin")]}
@@ -72,20 +73,20 @@ def read(path, classes):
 
 def main():
     if len(sys.argv) != 3:
-        sys.exit(__doc__)
+        stop(__doc__)
     source, folder = sys.argv[1:]
     found = [n for n, files in FILES.items() if all(os.path.exists(os.path.join(source, f)) for f, _ in files)]
     if not found:
-        sys.exit(f"cifar_py2bin: {source} holds neither data_batch_1 to data_batch_5 and test_batch nor train and test; "
-                 "unpack the archive (tar -xzf) and give the folder in it")
+        stop(f"{source} holds neither data_batch_1 to data_batch_5 and test_batch nor train and test; unpack the archive "
+             "(tar -xzf) and give the folder in it")
     os.makedirs(folder, exist_ok=True)
     for name, binary in FILES[found[0]]:
         path = os.path.join(source, name)
         try:
             labels, coarse, images = read(path, found[0])
         except (pickle.UnpicklingError, EOFError, OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as e:
-            sys.exit(f"cifar_py2bin: {path}: {e or 'cut off'}; fetch it again")
-        with open(os.path.join(folder, binary), "wb") as f:
+            stop(f"{path}: {e or 'cut off'}; fetch it again")
+        with written(folder, binary) as f:
             for i, label in enumerate(labels):
                 head = bytes([label]) if coarse is None else bytes([coarse[i], label])
                 f.write(head + images[3072 * i:3072 * (i + 1)])
@@ -93,4 +94,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

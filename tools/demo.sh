@@ -13,14 +13,18 @@ if [ "$2" = resnet ]; then
     out=${OUT:-demo-resnet}
     photos=$build/photos
     if [ -z "$PYTHON" ] && [ ! -d "$photos" ]; then
-        PYTHON=$build/photos-python/bin/python3
-        line="python3 -m venv $build/photos-python && $PYTHON -m pip install -q --no-deps pillow scikit-image scikit-learn"
-        [ -x "$PYTHON" ] || echo "$line"
-        [ -x "$PYTHON" ] || eval "$line" || {
-            rm -rf "$build/photos-python"
-            echo "demo.sh: the line above failed (apt-get install python3-venv? no network?); or give PYTHON=PROGRAM" >&2
-            exit 1
-        }
+        venv=$build/photos-python
+        PYTHON=$venv/bin/python3
+        line="python3 -m venv $venv && $PYTHON -m pip install -q --no-deps pillow scikit-image scikit-learn"
+        if [ ! -e "$venv/whole" ]; then # or Ctrl-C ended pip
+            rm -rf "$venv"
+            echo "$line"
+            eval "$line" || {
+                echo "demo.sh: the line above failed (apt-get install python3-venv? no network?); or give PYTHON=PROGRAM" >&2
+                exit 1
+            }
+            touch "$venv/whole"
+        fi
     fi
     if [ ! -d "$photos" ]; then
         rm -rf "$photos.new"

@@ -13,24 +13,13 @@ which pictures and patches; the same seed gives the same files.
 FOLDER/set-name.txt has the name that runs and reports show (--name): a set of this form is not CIFAR, and is not called
 so. FOLDER/batches.meta.txt has the classes. Needs Pillow.
 """
-import argparse, importlib.util, os, random, re, sys
-from PIL import Image, UnidentifiedImageError
+import argparse, importlib.util, os, random, re
+from set_files import read_picture, run, split_pictures, stop, write_lines, written
 
 SIDE, TILE = 32, 96
 PHOTOS = {"skimage": ("data", ["astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "ihc.png",
                                "motorcycle_left.png", "retina.jpg", "rocket.jpg"]),
           "sklearn": ("datasets/images", ["china.jpg", "flower.jpg"])}
-
-
-def stop(text):
-    sys.exit("make_cifar: " + text)
-
-
-def open_picture(path):
-    try:
-        return Image.open(path).convert("RGB")
-    except (UnidentifiedImageError, OSError) as e:
-        stop(f"{path}: {e}; take it out, or save it again")
 
 
 def photographs():
@@ -63,7 +52,7 @@ def patches(picture, count, is_test, draw):
 def from_photos(a, draw):
     train, test, classes = [], [], []
     for label, path in enumerate(photographs()):
-        picture = open_picture(path)
+        picture = read_picture(path, "RGB")
         classes.append(re.sub(r"_.*|\..*", "", os.path.basename(path)))
         for images, count, is_test in ((train, a.train, False), (test, int(a.test), True)):
             images += [(p, label) for p in patches(picture, count // 10, is_test, draw)]
@@ -71,25 +60,12 @@ def from_photos(a, draw):
 
 
 def from_folder(a, draw):
-    classes = sorted(e.name for e in os.scandir(a.pictures) if e.is_dir() and not e.name.startswith("."))
-    if not 2 <= len(classes) <= 100:
-        stop(f"{a.pictures} has {len(classes)} subfolders; give a folder with one for each class, 2 to 100")
-    train, test = [], []
-    for label, name in enumerate(classes):
-        files = sorted(os.scandir(os.path.join(a.pictures, name)), key=lambda e: e.name)
-        paths = [e.path for e in files if e.is_file() and not e.name.startswith(".")]
-        if len(paths) < 2:
-            stop(f"class {name} has {len(paths)} pictures; give 2 at least, one to train and one to test")
-        draw.shuffle(paths)
-        n = max(1, round(a.test * len(paths)))
-        images = [(open_picture(p).resize((SIDE, SIDE), Image.BILINEAR), label) for p in paths]
-        test += images[:n]
-        train += images[n:]
-    return train, test, classes
+    train, test, classes = split_pictures(a.pictures, 100, a.test, draw)
+    return *([(read_picture(path, "RGB", SIDE), label) for path, label in half] for half in (train, test)), classes
 
 
 def write(folder, name, images, is_100):
-    with open(os.path.join(folder, name), "wb") as f:
+    with written(folder, name) as f:
         for image, label in images:
             planes = b"".join(channel.tobytes() for channel in image.split())
             f.write((b"\0" if is_100 else b"") + bytes([label]) + planes)
@@ -131,12 +107,10 @@ def main():
         for i in range(5):
             write(a.folder, f"data_batch_{i + 1}.bin", train[i * len(train) // 5:(i + 1) * len(train) // 5], False)
         write(a.folder, "test_batch.bin", test, False)
-    with open(os.path.join(a.folder, "fine_label_names.txt" if is_100 else "batches.meta.txt"), "w") as f:
-        f.writelines(c + "\n" for c in classes)
-    with open(os.path.join(a.folder, "set-name.txt"), "w") as f:
-        f.write(name + "\n")
+    write_lines(a.folder, "fine_label_names.txt" if is_100 else "batches.meta.txt", classes)
+    write_lines(a.folder, "set-name.txt", [name])
     print(f"{name}: {len(classes)} classes, {len(train)} images to train, {len(test)} to test: entrain run --data={a.folder}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -118,7 +118,7 @@ en_status eni_share_open(eni_worker *w, const eni_data_options *options)
     /* Of this run, as far as the command names it: others may be stopped, or late. */
     snprintf(scope, sizeof scope, "%s %.200s %.200s", w->rank.version, c->server != NULL ? c->server : "",
              c->rendezvous != NULL ? c->rendezvous : "");
-    eni_dataset_identity(options, scope, identity);
+    EN_TRY(eni_dataset_identity(options, scope, identity));
     snprintf(name, sizeof name, "entrain-data-%.32s", identity);
     for (int i = 0; i < TRIES; i++) {
         int listen_fd;

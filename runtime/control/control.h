@@ -37,9 +37,8 @@ typedef struct eni_score {
     uint64_t step;
     uint64_t total;   /* samples of the step over all ranks */
     uint64_t covered; /* .. of which these are told of; of all ranks: total */
-    uint64_t samples; /* .. and so many count (a step in fp16 may overflow) */
     uint64_t hits;
-    double loss; /* summed over the samples that count */
+    double loss; /* summed over them */
 } eni_score;
 
 /* The value of `key`, or NULL. */

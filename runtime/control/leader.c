@@ -114,7 +114,7 @@ static bool serve_rank(eni_leader *leader, eni_leader_member *member, const eni_
     case ENI_CTL_CLAIM: on_claim(leader, member, m); return true;
     case ENI_CTL_GATHER: check_fault(leader, member, eni_leader_gather(leader, member, m)); return true;
     case ENI_CTL_DONE: on_done(leader, member, m); return true;
-    case ENI_CTL_SCORE: check_fault(leader, member, eni_leader_score(leader, m)); return true;
+    case ENI_CTL_SCORE: eni_leader_score(leader, member, m); return true;
     case ENI_CTL_PAUSED:
         member->has_paused = true;
         member->paused_step = m->step;

@@ -94,6 +94,7 @@ typedef struct eni_leader_status {
     eni_run_rank *rank;     /* (nmembers) */
     int64_t next_ns;
     eni_score scores[256]; /* steps whose sums are not whole yet; total 0: a free place */
+    bool has_bad_score;    /* one was told of that cannot be: said once */
 } eni_leader_status;
 
 /* Moments on the monotonic clock, in ns. */
@@ -235,8 +236,7 @@ void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX]);
 void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_leader_member *member,
                         const eni_message *message);
 void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns);
-/* NULL, or how it broke the protocol. */
-const char *eni_leader_score(eni_leader *leader, const eni_message *message);
+void eni_leader_score(eni_leader *leader, const eni_leader_member *member, const eni_message *message);
 void eni_leader_status_open(eni_leader *leader); /* without it the run goes on */
 void eni_leader_status_tick(eni_leader *leader, int64_t now_ns);
 

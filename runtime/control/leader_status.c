@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "runtime/control/leader_state.h"
 #include "runtime/net/process.h"
@@ -232,24 +233,30 @@ static eni_score *place_of(eni_leader *leader, uint64_t step)
     return oldest;
 }
 
-const char *eni_leader_score(eni_leader *leader, const eni_message *m)
+/* Only shown, so a part that cannot be costs the sum of its step and no run. */
+void eni_leader_score(eni_leader *leader, const eni_leader_member *member, const eni_message *m)
 {
     const eni_score *part = &m->score;
-    if (part->total == 0 || part->covered > part->total || part->samples > part->covered ||
-        part->hits > part->samples)
-        return "it told of a step with more samples than it has";
+    if (part->total == 0 || part->covered > part->total || part->hits > part->covered) {
+        if (!leader->status.has_bad_score)
+            eni_warn("leader",
+                     "rank %d told of a step with more samples than it has: loss and accuracy of such steps "
+                     "are not "
+                     "shown",
+                     eni_leader_member_number(leader, member));
+        leader->status.has_bad_score = true;
+        return;
+    }
     eni_score *sum = place_of(leader, part->step);
-    if (sum == NULL) return NULL;
+    if (sum == NULL) return;
     sum->total = part->total;
     sum->covered += part->covered;
-    sum->samples += part->samples;
     sum->hits += part->hits;
     sum->loss += part->loss;
-    if (sum->covered < sum->total) return NULL;
+    if (sum->covered < sum->total) return;
     const eni_message whole = {.type = ENI_CTL_SCORED, .score = *sum};
     *sum = (eni_score){0};
     eni_leader_member_put(&leader->members[0], &whole);
-    return NULL;
 }
 
 /* ---- the file for `entrain ps` ---- */

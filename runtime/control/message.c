@@ -138,7 +138,6 @@ static const eni_field score[] = {
     U64(score.step, "the step is out of range"),
     U64(score.total, "the number of samples is out of range"),
     U64(score.covered, "the number of samples is out of range"),
-    U64(score.samples, "the number of samples is out of range"),
     U64(score.hits, "the number of hits is out of range"),
     U64(score.loss, "the loss is out of range"), /* its bits */
 };

@@ -1,7 +1,6 @@
 /* test_live.c - a line per arm: redrawn in place on a terminal, printed once per finished run elsewhere. */
 #include "cli/live.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <pty.h>
 #include <setjmp.h>
@@ -16,23 +15,20 @@
 
 #include <cmocka.h>
 
+#include "tests/said.h"
+
 static char said[1 << 15];
 
 /* Runs `body` with stderr on `fd`, then reads what came out of `from`. */
 static void hear(int fd, int from, void (*body)(void))
 {
     int saved = dup(STDERR_FILENO);
-    size_t used = 0;
-    ssize_t n;
     dup2(fd, STDERR_FILENO);
     body();
     fflush(stderr);
     dup2(saved, STDERR_FILENO);
     close(saved);
-    assert_int_equal(fcntl(from, F_SETFL, O_NONBLOCK), 0);
-    while (used + 1 < sizeof said && (n = read(from, said + used, sizeof said - 1 - used)) > 0)
-        used += (size_t)n;
-    said[used] = 0;
+    said_all(fd, from, said, sizeof said);
     close(fd);
     close(from);
 }
@@ -120,9 +116,7 @@ static void test_redrawn_on_a_terminal(void **state)
     int master, slave;
     const struct winsize size = {.ws_row = 24, .ws_col = 72};
     if (openpty(&master, &slave, NULL, NULL, &size) != 0) skip(); /* no /dev/pts here */
-    int keep = dup(slave);                                        /* a closed terminal forgets its text */
     hear(slave, master, compare_aloud);
-    close(keep);
     assert_non_null(strstr(said, "\033[2A")); /* up by as many lines as there are arms */
     assert_non_null(strstr(said, "test 90.0 %"));
     assert_in_range(widest(said), 60, 71);
@@ -151,9 +145,7 @@ static void test_figures_without_room_are_left_out(void **state)
     int master, slave;
     const struct winsize size = {.ws_row = 24, .ws_col = 72};
     if (openpty(&master, &slave, NULL, NULL, &size) != 0) skip();
-    int keep = dup(slave);
     hear(slave, master, compare_long_names);
-    close(keep);
     assert_in_range(widest(said), 60, 71);
     assert_non_null(strstr(said, "  54321 samples/s"));
     assert_non_null(strstr(said, "1/1  test 77.5 %"));

@@ -91,13 +91,13 @@ static void test_measures(void **state)
     (void)state;
     for (int w = 0; w < 2; w++) {
         eni_cost_curve curve;
-        assert_int_equal(eni_measure_allreduce(3, ways[w][0], ways[w][1], bytes, 2, ENI_MILLI, &curve),
+        assert_int_equal(eni_measure_allreduce(-1, 3, ways[w][0], ways[w][1], bytes, 2, ENI_MILLI, &curve),
                          EN_OK);
         assert_int_equal(curve.n, 2);
         assert_true(curve.point[0].seconds > 0 && curve.point[1].seconds > 0);
     }
     double move, sum;
-    assert_int_equal(eni_measure_copy(2, 1 << 16, &move, &sum), EN_OK);
+    assert_int_equal(eni_measure_copy(-1, 2, 1 << 16, &move, &sum), EN_OK);
     assert_true(move > 0 && sum > 0);
 }
 

@@ -381,6 +381,30 @@ static void samples_are_summed(void **state)
     crew_fini(&c);
 }
 
+/* What is only shown ends no run: it is left out, and said once. */
+static void a_score_that_cannot_be_is_ignored(void **state)
+{
+    (void)state;
+    crew c;
+    const eni_score bad = {.step = 3, .total = 8, .covered = 9},
+                    good = {.step = 4, .total = 8, .covered = 4, .hits = 2, .loss = 1.5};
+    eni_score sum = {0};
+    crew_init(&c, 2);
+    assert_true(crew_start(&c));
+    crew_join(&c, 0, 2);
+    for (int i = 0; i < 3; i++)
+        eni_member_tell_score(c.hand[1].member, &bad);
+    for (int r = 0; r < 2; r++)
+        eni_member_tell_score(c.hand[r].member, &good);
+    const int64_t deadline = crew_soon();
+    while (!eni_member_next_score(c.hand[0].member, &sum) && eni_now_ns() < deadline)
+        poll(NULL, 0, 5);
+    assert_true(sum.step == 4 && sum.covered == 8 && sum.hits == 4 && sum.loss == 3);
+    assert_int_equal(crew_count("rank 1 told of a step with more samples than it has"), 1);
+    assert_true(crew_bye(&c));
+    crew_fini(&c);
+}
+
 static void an_interrupt_ends_waiting_not_the_run(void **state)
 {
     (void)state;
@@ -474,6 +498,7 @@ int main(void)
                                        cmocka_unit_test(gathers_out_of_order_end_the_run),
                                        cmocka_unit_test(a_gather_that_cannot_end_ends_the_run),
                                        cmocka_unit_test(samples_are_summed),
+                                       cmocka_unit_test(a_score_that_cannot_be_is_ignored),
                                        cmocka_unit_test(an_interrupt_ends_waiting_not_the_run),
                                        cmocka_unit_test(garbage_is_turned_away),
                                        cmocka_unit_test(too_few_files_are_refused)};

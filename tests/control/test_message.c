@@ -48,7 +48,7 @@ static eni_message example(uint32_t type)
                      .tag = "hash",
                      .phase = "forward",
                      .reason = "because",
-                     .score = {41, 256, 128, 127, 99, 1.25},
+                     .score = {41, 256, 128, 99, 1.25},
                      .death = {.rank = 1,
                                .pid = 4711,
                                .step = 41,

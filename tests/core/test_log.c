@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "tests/said.h"
+
 struct heard {
     int count, level;
     char subsystem[32], text[4096];
@@ -112,12 +114,9 @@ static void test_a_line_takes_the_place_of_a_bar(void **state)
     eni_error("member", "rank 1 died");
     dup2(saved, STDERR_FILENO);
     close(saved);
-    close(slave); /* nobody writes any more: up to the end, in as many parts as it comes */
-    size_t n = 0;
-    for (ssize_t more; (more = read(master, said + n, sizeof said - 1 - n)) > 0;)
-        n += (size_t)more;
+    said_all(slave, master, said, sizeof said);
+    close(slave);
     close(master);
-    said[n] = 0;
     assert_memory_equal(said, "\r\033[K", 4);
     assert_non_null(strstr(said, "rank 1 died\r\n"));
 }

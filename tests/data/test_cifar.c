@@ -137,7 +137,7 @@ static void hashes_and_lending(void **state)
 {
     (void)state;
     static float x[2][VALUES];
-    char hash[4][ENI_DIGEST_HEX];
+    char hash[4][ENI_DIGEST_HEX], path[200];
     int fd;
     eni_data_options options = {.name = folder, .holdout = 3, .transform = {.has_flip = true}};
     eni_dataset *set, *lent;
@@ -156,10 +156,15 @@ static void hashes_and_lending(void **state)
     assert_int_equal(eni_dataset_sha256(lent, hash[1]), EN_OK);
     assert_string_equal(hash[0], hash[1]);
     eni_dataset_close(lent);
-    eni_dataset_identity(&options, "run", hash[2]);
+    assert_int_equal(eni_dataset_identity(&options, "run", hash[2]), EN_OK);
     write_records("data_batch_3.bin", 34, 17, 1); /* another file with another first image */
-    eni_dataset_identity(&options, "run", hash[3]);
+    assert_int_equal(eni_dataset_identity(&options, "run", hash[3]), EN_OK);
     assert_string_not_equal(hash[2], hash[3]);
+    snprintf(path, sizeof path, "%s/set-name.txt", folder);
+    write_file("set-name.txt", "mine\n", 5); /* and another name */
+    assert_int_equal(eni_dataset_identity(&options, "run", hash[2]), EN_OK);
+    assert_string_not_equal(hash[2], hash[3]);
+    unlink(path);
     options.lent_fd = NULL;
     assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
     assert_int_equal(eni_dataset_sha256(set, hash[1]), EN_OK);

@@ -316,29 +316,35 @@ static void what_was_not_lent_is_refused(void **state)
 static void who_reads_something_else_does_not_share(void **state)
 {
     (void)state;
-    char folder[] = "/tmp/entrain-dataset-XXXXXX", path[64], hash[6][ENI_DIGEST_HEX];
+    char folder[] = "/tmp/entrain-dataset-XXXXXX", path[64], hash[8][ENI_DIGEST_HEX];
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/train-images-idx3-ubyte", folder);
     eni_data_options options = {.name = folder};
-    eni_dataset_identity(&options, "run", hash[0]);
-    eni_dataset_identity(&options, "run", hash[1]);
+    assert_int_equal(eni_dataset_identity(&options, "run", hash[0]), EN_OK);
+    assert_int_equal(eni_dataset_identity(&options, "run", hash[1]), EN_OK);
     assert_string_equal(hash[0], hash[1]);
     FILE *file = fopen(path, "we");
     fputs("1", file);
     fclose(file);
-    eni_dataset_identity(&options, "run", hash[1]);
+    assert_int_equal(eni_dataset_identity(&options, "run", hash[1]), EN_OK);
     file = fopen(path, "ae");
     fputs("2", file);
     fclose(file);
-    eni_dataset_identity(&options, "run", hash[2]);
-    eni_dataset_identity(&options, "another run", hash[3]);
+    assert_int_equal(eni_dataset_identity(&options, "run", hash[2]), EN_OK);
+    assert_int_equal(eni_dataset_identity(&options, "another run", hash[3]), EN_OK);
     options.limit_test = 3;
-    eni_dataset_identity(&options, "run", hash[4]);
+    assert_int_equal(eni_dataset_identity(&options, "run", hash[4]), EN_OK);
     options.seed = 3;
-    eni_dataset_identity(&options, "run", hash[5]);
-    for (int a = 0; a < 6; a++)
+    assert_int_equal(eni_dataset_identity(&options, "run", hash[5]), EN_OK);
+    options.name = "synthetic"; /* is made with the sides that a transform asks for */
+    assert_int_equal(eni_dataset_identity(&options, "run", hash[6]), EN_OK);
+    options.transform.resize = 8;
+    assert_int_equal(eni_dataset_identity(&options, "run", hash[7]), EN_OK);
+    for (int a = 0; a < 8; a++)
         for (int b = 0; b < a; b++)
             assert_string_not_equal(hash[a], hash[b]);
+    options.name = "/tmp/entrain-nowhere";
+    assert_int_equal(eni_dataset_identity(&options, "run", hash[0]), EN_ENOENT);
     unlink(path);
     rmdir(folder);
 }

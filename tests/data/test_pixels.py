@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Images as Pillow scales them, byte for byte; and the draws of augmentation by a Philox of its own.
 
-    test_pixels.py PIXELS_TOOL GOLDENS/pixels.json       compares; exit 77 without numpy
-    test_pixels.py --write GOLDENS/pixels.json           writes the golden anew
+    test_pixels.py PIXELS_TOOL                       compares with Pillow; exit 77 without Pillow and numpy
+    test_pixels.py --golden GOLDENS/pixels.json      whether the golden is what is made here; needs Python only
+    test_pixels.py --write GOLDENS/pixels.json       writes it anew
 
 The golden, for tests/data/test_cifar.c: 64 samples of files made by the formula `pixel`, whose channels differ, with
 --augment=crop:32:4,flip and --seed=7: epoch, sample, top, left, mirrored, and some (channel, y, x, value).
@@ -10,10 +11,12 @@ The golden, for tests/data/test_cifar.c: 64 samples of files made by the formula
 import json, os, struct, subprocess, sys, tempfile
 
 try:
-    import numpy
+    import numpy, PIL
+    from PIL import Image
 except ImportError:
-    print("skipped: numpy is not installed")
-    sys.exit(77)
+    if not sys.argv[1].startswith("--"):
+        print("skipped: Pillow and numpy are not installed")
+        sys.exit(77)
 
 SEED, AUGMENT, MASK = 7, 8, 2**64 - 1
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -25,15 +28,14 @@ def philox(seed, purpose, rank, step, index, lane):
     k = ((k ^ k >> 30) * 0xBF58476D1CE4E5B9) & MASK
     k = ((k ^ k >> 27) * 0x94D049BB133111EB) & MASK
     k = k ^ k >> 31 ^ lane << 32 ^ rank
-    key = numpy.array([k & 0xFFFFFFFF, k >> 32], numpy.uint64)
-    c = numpy.array([index & 0xFFFFFFFF, index >> 32, step & 0xFFFFFFFF, step >> 32], numpy.uint64)
-    low = numpy.uint64(0xFFFFFFFF)
+    low = 0xFFFFFFFF
+    key = [k & low, k >> 32]
+    c = [index & low, index >> 32, step & low, step >> 32]
     for _ in range(10):
-        products = c[[0, 2]] * numpy.array([0xD2511F53, 0xCD9E8D57], numpy.uint64)
-        high = products >> numpy.uint64(32)
-        c = numpy.array([high[1] ^ c[1] ^ key[0], products[1] & low, high[0] ^ c[3] ^ key[1], products[0] & low])
-        key = (key + numpy.array([0x9E3779B9, 0xBB67AE85], numpy.uint64)) & low
-    return int(c[1]) << 32 | int(c[0])
+        a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [b >> 32 ^ c[1] ^ key[0], b & low, a >> 32 ^ c[3] ^ key[1], a & low]
+        key = [key[0] + 0x9E3779B9 & low, key[1] + 0xBB67AE85 & low]
+    return c[1] << 32 | c[0]
 
 
 def below(epoch, index, bound):
@@ -48,9 +50,13 @@ def pixel(i, c, y, x):
     return (i * 37 + c * 85 + y * 7 + x * 3 + i * c * y % 11) % 256
 
 
+def float32(x):
+    return struct.unpack("f", struct.pack("f", x))[0]
+
+
 def normalised(byte, c):
-    unit = numpy.float32(byte) / numpy.float32(255)
-    return float((unit - numpy.float32(MEAN[c])) / numpy.float32(DEVIATION[c]))
+    """Each quotient and difference of floats is the double's, rounded."""
+    return float32(float32(float32(byte / 255) - float32(MEAN[c])) / float32(DEVIATION[c]))
 
 
 def golden():
@@ -58,15 +64,13 @@ def golden():
     for k in range(64):
         epoch, i = k % 5, k
         top, left, flip = below(epoch, 4 * i, 9), below(epoch, 4 * i + 1, 9), below(epoch, 4 * i + 2, 2)
-        image = numpy.zeros((3, 40, 40), int)  # black around it
-        for c in range(3):
-            for y in range(32):
-                image[c, 4 + y, 4:36] = [pixel(i, c, y, x) for x in range(32)]
-        image = image[:, top:top + 32, left:left + 32]
-        if flip:
-            image = image[:, :, ::-1]
+
+        def cut(c, y, x):
+            y, x = top + y - 4, left + (31 - x if flip else x) - 4
+            return pixel(i, c, y, x) if 0 <= y < 32 and 0 <= x < 32 else 0  # black around it
+
         points = [(n % 3, (n * 11 + k) % 32, (n * 7 + 3 * k) % 32) for n in range(6)] + [(0, 0, 0), (2, 31, 31)]
-        samples.append([epoch, i, top, left, flip, [[c, y, x, normalised(image[c, y, x], c)] for c, y, x in points]])
+        samples.append([epoch, i, top, left, flip, [[c, y, x, normalised(cut(c, y, x), c)] for c, y, x in points]])
     return {"seed": SEED, "samples": samples}
 
 
@@ -86,7 +90,6 @@ def write_idx(folder, images):
 
 
 def compare(tool, folder, images, side, augment="none", cut=lambda image: image):
-    from PIL import Image
     got = subprocess.run([tool, folder, str(side), augment], check=True, stdout=subprocess.PIPE).stdout
     scaled = [numpy.asarray(Image.fromarray(image).resize((side, side), Image.BILINEAR)) for image in images]
     expected = numpy.stack([cut(image).astype(numpy.float32) / numpy.float32(255) for image in scaled])
@@ -101,14 +104,9 @@ def main():
         with open(sys.argv[2], "w") as f:
             json.dump(golden(), f, separators=(",", ":"))
         return
-    with open(sys.argv[2]) as f:
-        if json.load(f) != golden():
-            sys.exit(f"{sys.argv[2]} is not what this script makes")
-    try:
-        import PIL
-    except ImportError:
-        print("skipped in part: Pillow is not installed")
-        sys.exit(77)
+    if sys.argv[1] == "--golden":
+        with open(sys.argv[2]) as f:
+            sys.exit(None if json.load(f) == golden() else f"{sys.argv[2]} is not what this script makes")
     draw, sizes = numpy.random.default_rng(1), 0
     with tempfile.TemporaryDirectory() as folder:
         smooth = numpy.add.outer(numpy.arange(32) * 5, numpy.arange(32) * 3)[None, :, :, None] + numpy.array([0, 40, 90])
@@ -129,7 +127,7 @@ def main():
             for side in (1, 8, 28, 45, 224):
                 compare(sys.argv[1], folder, images, side)
                 sizes += 1
-    print(f"64 samples by another Philox; {sizes} scalings are Pillow {PIL.__version__}'s, byte for byte")
+    print(f"{sizes} scalings are Pillow {PIL.__version__}'s, byte for byte")
 
 
 main()

@@ -16,6 +16,8 @@
 
 #include <cmocka.h>
 
+#include "tests/said.h"
+
 /* stderr goes to `fd` until wire_back. */
 static int wire_to(int fd)
 {
@@ -32,20 +34,9 @@ static void wire_back(int saved)
     close(saved);
 }
 
-/* What lies in a non-blocking descriptor, as text. */
-static size_t drain(int fd, char *text, size_t bytes)
-{
-    size_t used = 0;
-    ssize_t n;
-    while (used + 1 < bytes && (n = read(fd, text + used, bytes - 1 - used)) > 0)
-        used += (size_t)n;
-    text[used] = 0;
-    return used;
-}
-
 static void pipe_open(int fds[2])
 {
-    assert_int_equal(pipe2(fds, O_NONBLOCK | O_CLOEXEC), 0);
+    assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
 }
 
 static void pipe_close(int fds[2])
@@ -77,7 +68,7 @@ static void test_plain_lines(void **state)
     int saved = wire_to(err[1]);
     train(-1, 0, 4);
     wire_back(saved);
-    drain(err[0], text, sizeof text);
+    said_all(err[1], err[0], text, sizeof text);
     pipe_close(err);
     assert_string_equal(text, "Train Epoch: 1 [64/320 (20%)]  Loss: 1.500000\n"
                               "Train Epoch: 1 [320/320 (100%)]  Loss: 1.500000\n"
@@ -88,7 +79,7 @@ static void test_plain_lines(void **state)
     train(-1, 0, 10);
     wire_back(saved);
     accuracy = NAN;
-    drain(err[0], text, sizeof text);
+    said_all(err[1], err[0], text, sizeof text);
     pipe_close(err);
     assert_string_equal(text, "Train Epoch: 1 [64/320 (20%)]  Loss: 1.500000  Accuracy: 62.50%\n");
 }
@@ -103,8 +94,8 @@ static void test_launcher_lines(void **state)
     int saved = wire_to(err[1]);
     train(lines[1], 1, 1);
     wire_back(saved);
-    size_t spoken = drain(err[0], said, sizeof said);
-    drain(lines[0], text, sizeof text);
+    size_t spoken = said_all(err[1], err[0], said, sizeof said);
+    said_all(lines[1], lines[0], text, sizeof text);
     pipe_close(lines);
     pipe_close(err);
     assert_int_equal(spoken, 0); /* quiet: nothing for people */
@@ -130,7 +121,7 @@ static void test_quiet_says_nothing(void **state)
     train(-1, 1, 1); /* quiet */
     train(-1, 0, 0); /* no lines wanted */
     wire_back(saved);
-    size_t spoken = drain(err[0], text, sizeof text);
+    size_t spoken = said_all(err[1], err[0], text, sizeof text);
     pipe_close(err);
     assert_int_equal(spoken, 0);
 }
@@ -149,11 +140,10 @@ static void test_bar_on_a_terminal(void **state)
     int master, slave;
     const struct winsize narrow = {.ws_row = 24, .ws_col = 64};
     if (openpty(&master, &slave, NULL, NULL, &narrow) != 0) skip(); /* no /dev/pts here */
-    assert_int_equal(fcntl(master, F_SETFL, O_NONBLOCK), 0);
     int saved = wire_to(slave);
     train(-1, 0, 1);
     wire_back(saved);
-    size_t spoken = drain(master, text, sizeof text);
+    size_t spoken = said_all(slave, master, text, sizeof text);
     close(slave);
     close(master);
     assert_true(spoken > 0);

@@ -1,6 +1,5 @@
 /* test_table.c - columns line up by letters, not bytes; terminals get no control characters; numbers group.
  */
-#include <poll.h>
 #include <pty.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +15,7 @@
 
 #include "core/memory.h"
 #include "report/table.h"
+#include "tests/said.h"
 
 static char *print(const char *const *cells, size_t n)
 {
@@ -42,12 +42,6 @@ static void columns_line_up(void **state)
     free(text);
 }
 
-static size_t read_some(int fd, char *to, size_t room)
-{
-    const ssize_t n = read(fd, to, room);
-    return n > 0 ? (size_t)n : 0;
-}
-
 /* In a terminal of `columns`. */
 static void in_a_terminal(unsigned short columns, const char *expected)
 {
@@ -62,15 +56,9 @@ static void in_a_terminal(unsigned short columns, const char *expected)
         eni_table_put(&table, "%s", ((const char *const[]){"ring", "1", "22", "fast"})[i]);
     assert_int_equal(eni_table_print(&table, out), EN_OK);
     fflush(out);
-    size_t n = 0; /* a terminal hands over what it has, which may be a line at a time */
-    struct pollfd p = {.fd = master, .events = POLLIN};
-    while (n < strlen(expected) && poll(&p, 1, 10000) > 0)
-        n += read_some(master, said + n, sizeof said - 1 - n);
-    fclose(out); /* and then the rest, if there is any, up to the end */
-    for (size_t more = 1; more > 0; n += more)
-        more = read_some(master, said + n, sizeof said - 1 - n);
-    said[n] = 0;
+    said_all(slave, master, said, sizeof said);
     assert_string_equal(said, expected);
+    fclose(out);
     close(master);
 }
 

@@ -42,7 +42,7 @@ def main():
         assert right >= 8, said
         refused = subprocess.run([sys.executable, tool, top / "pictures" / "cat", top / "c"], timeout=60,
                                  capture_output=True, text=True)
-        assert refused.returncode == 1 and "has 0 subfolders; give a folder with one for each class" in refused.stderr
+        assert refused.returncode == 2 and "has 0 subfolders; give a folder with one for each class" in refused.stderr
         print(f"PROMISE a folder of pictures: the same files twice, and {right} of 12 recognised after training")
 
 

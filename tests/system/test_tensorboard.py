@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The real TensorBoard reads what --tensorboard wrote, and it is what metrics-0.jsonl and eval.jsonl say.
+"""The real TensorBoard reads what --tensorboard wrote, and it is what metrics-RANK.jsonl and eval.jsonl say: loss and
+accuracy of a step are the means over all ranks.
 
     test_tensorboard.py ENTRAIN
 
@@ -18,7 +19,8 @@ except ImportError as missing:
     print(f"SKIP: {missing.name} is not installed for {sys.executable} (-DEN_PYTHON=VENV/bin/python picks another)")
     sys.exit(77)
 
-JOB = ["-n", "2", "--model=toy", "--data=synthetic", "--steps=60", "--batch=4", "--eval-every=160", "--log-every=1",
+BATCH = 8  # of both ranks
+JOB = ["-n", "2", "--model=mlp", "--data=synthetic", "--steps=60", "--batch=4", "--eval-every=160", "--log-every=1",
        "--threads=1", "--quiet"]
 
 
@@ -36,6 +38,24 @@ def check(label, scalars, expected):
     return len(ours)
 
 
+def means(folder):
+    """What all ranks' samples of a step have given, by the samples that the run then had (full steps of BATCH)."""
+    steps = {}
+    for path in folder.glob("metrics-*.jsonl"):
+        for line in lines(path):
+            end = math.ceil(line["samples"] / BATCH) * BATCH
+            n, loss, hits = steps.get(end, (0, 0, 0))
+            k = line["nsamples"]
+            steps[end] = (n + k, loss + k * line["loss"], hits + k * (line["accuracy"] or 0))
+    assert all(n == BATCH for n, _, _ in steps.values()), steps
+    return [{"samples": end, "loss": loss / n, "accuracy": hits / n} for end, (n, loss, hits) in sorted(steps.items())]
+
+
+def check_means(label, scalars, expected):
+    """In whatever order the steps became whole."""
+    return check(label, sorted(scalars, key=lambda s: s.step), expected)
+
+
 def main(entrain):
     with tempfile.TemporaryDirectory() as top:
         folder = pathlib.Path(top)
@@ -47,7 +67,8 @@ def main(entrain):
         events = 0
         for run in runs:
             steps, points = lines(folder / run / "metrics-0.jsonl"), lines(folder / run / "eval.jsonl")
-            events += check("loss", board.Scalars(run, "train/loss"), steps)
+            events += check_means("loss", board.Scalars(run, "train/loss"), means(folder / run))
+            events += check_means("accuracy", board.Scalars(run, "train/accuracy"), means(folder / run))
             events += check("lr", board.Scalars(run, "train/lr"), steps)
             events += check("holdout_loss", board.Scalars(run, "holdout/loss"), points)
             clock = [s.wall_time for s in board.Scalars(run, "train/loss")]

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/system/bad_files.h"
 #include "tests/system/run.h"
 
 /* Endless for the purposes of this test, with quick steps; rank 0 tells of the first. */
@@ -136,6 +137,28 @@ static void kill_under_run(const char *strategy, const char *word, const char *n
         fail_msg("nobody should be blamed but %s:\n%s", name, process_err(&run));
     assert_int_equal(files_left("entrain"), 0); /* tokens travel by descriptor */
     promise("entrain run, %s, %skilled: exit 1 after %.2f s, no process, no file left", strategy, name, took);
+}
+
+/* Ranks read the files of a set where they lie: the sentence has the file, whichever thread has met its end. */
+static void test_data_is_cut(void **state)
+{
+    process run;
+    char path[160];
+    (void)state;
+    write_cifar("cut", 200, 10);
+    process_start(&run, "entrain", NULL,
+                  "run -n 2 --strategy=ring --data=%s/cut --model=resnet18:width=2 --resize=8 --device=ref "
+                  "--threads=1 --batch-size=4 --log-every=100000 --steps=10000000",
+                  system_folder());
+    wait_for_steps(&run);
+    snprintf(path, sizeof path, "%s/cut/data_batch_2.bin", system_folder());
+    assert_int_equal(truncate(path, 0), 0);
+    assert_int_equal(process_wait(&run, GUARD), 1);
+    process_nobody_left(GUARD);
+    if (process_says(&run, "died",
+                     "/cut/data_batch_2.bin was cut, or cannot be read, while it was mapped (SIGBUS)") != 1)
+        fail_msg("the file should be named:\n%s", process_err(&run));
+    promise("a data file that is cut under a run ends it, and is named");
 }
 
 static void test_killed_under_run(void **state)
@@ -312,13 +335,11 @@ static void test_diverged(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed_by_hand),
-                                       cmocka_unit_test(test_killed_under_run),
-                                       cmocka_unit_test(test_interrupted),
-                                       cmocka_unit_test(test_launcher_killed),
-                                       cmocka_unit_test(test_launcher_killed_with_state),
-                                       cmocka_unit_test(test_wait_explained),
-                                       cmocka_unit_test(test_diverged),
-                                       cmocka_unit_test(test_hung_up)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_killed_by_hand),  cmocka_unit_test(test_killed_under_run),
+        cmocka_unit_test(test_data_is_cut),     cmocka_unit_test(test_interrupted),
+        cmocka_unit_test(test_launcher_killed), cmocka_unit_test(test_launcher_killed_with_state),
+        cmocka_unit_test(test_wait_explained),  cmocka_unit_test(test_diverged),
+        cmocka_unit_test(test_hung_up)};
     return system_main(tests);
 }

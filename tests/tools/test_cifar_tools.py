@@ -67,10 +67,10 @@ with tempfile.TemporaryDirectory() as folder:
                        (batch(4, 10, **{"labels": [1, 2, 3, 10]}), "labels from 0 to 9"),
                        (batch(4, 10, **{"data": numpy.zeros((4, 3072))}), "no array of 4 x 3072")):
         dump("py/data_batch_2", what)
-        tool("cifar_py2bin.py", "py", "bad", expect=1, says=says)
+        tool("cifar_py2bin.py", "py", "bad", expect=2, says=says)
     with open("py/data_batch_2", "wb") as f:
         f.write(pickle.dumps(batches["data_batch_2"], 2)[:5000])
-    tool("cifar_py2bin.py", "py", "bad", expect=1, says="py/data_batch_2:")
+    tool("cifar_py2bin.py", "py", "bad", expect=2, says="py/data_batch_2:")
     assert not os.path.exists("ran")
     os.makedirs("py100")
     dump("py100/train", batch(12, 100))
@@ -79,7 +79,7 @@ with tempfile.TemporaryDirectory() as folder:
     run(f"{build}/entrain", "data", "py100", expect=2, says="tools/cifar_py2bin.py py100 FOLDER")
     tool("cifar_py2bin.py", "py100", "bin100", says="--data=cifar100")
     run(f"{build}/entrain", "data", "bin100", says="12 training and 2 test samples of 32 x 32 x 3, 100 classes")
-    tool("cifar_py2bin.py", folder, "bad", expect=1, says="tar -xzf")
+    tool("cifar_py2bin.py", folder, "bad", expect=2, says="tar -xzf")
 
     # From pictures.
     for c in range(3):
@@ -97,8 +97,22 @@ with tempfile.TemporaryDirectory() as folder:
     for name in os.listdir("made"):
         with open("made/" + name, "rb") as a, open("again/" + name, "rb") as b:
             assert a.read() == b.read(), name
-    tool("make_cifar.py", "pictures", "other", "--name=CIFAR-10", expect=1, says="not the name of CIFAR")
-    tool("make_cifar.py", "made", "other", expect=1, says="0 subfolders")
+    tool("make_cifar.py", "pictures", "other", "--name=CIFAR-10", expect=2, says="not the name of CIFAR")
+    tool("make_cifar.py", "made", "other", expect=2, says="0 subfolders")
+
+    # One sentence where something is wrong, and no half a file: the one before stays.
+    for name in ("make_cifar.py", "img2idx.py", "cifar_py2bin.py"):
+        said = tool(name, "nowhere", "other", expect=2, says="nowhere")
+        assert said.count("\n") == 1 and said.startswith(name[:-3] + ": "), said
+        source = "py100" if name == "cifar_py2bin.py" else "pictures"
+        said = tool(name, source, "pictures/class0/0.png", expect=2, says="pictures/class0/0.png: File exists")
+        assert said.count("\n") == 1, said
+    before = os.listdir("again")
+    with open("pictures/class1/3.png", "wb") as f:
+        f.write(b"no picture")
+    for name, into in (("make_cifar.py", "again"), ("img2idx.py", "idx")):
+        tool(name, "pictures", into, expect=2, says="class1/3.png: ")
+    assert os.listdir("again") == before and not any(n.endswith(".new") for n in os.listdir("idx")), os.listdir("idx")
 
     # Which photograph? No pixel is in both sets: here each has a colour of its own.
     sys.path.insert(0, tools)

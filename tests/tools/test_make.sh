@@ -1,7 +1,8 @@
 #!/bin/sh
-# test_make.sh product|moved: what the Makefile promises before a compiler runs.
+# test_make.sh product|moved|demo: what the Makefile promises before a compiler runs.
 #   product   make compiles the programs, plugins and libentrain; tests and benches are for `make tests` alone
 #   moved     in a tree that was moved with its build folder every target stops with one sentence, before it builds or installs
+#   demo      the Python of make demo-resnet that Ctrl-C left half made is made again, and one that is whole is not
 top=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
 command -v make >/dev/null || { echo "SKIP: there is no make"; exit 77; }
 work=$(mktemp -d) || exit 2
@@ -15,6 +16,28 @@ configure() { # SOURCES: a build folder in there, of makefiles
 compiled() { # TARGET: what its objects are, by the folder of their source; nothing is run
     make -C "$work/tree/build" -n -k "$1" 2>/dev/null | sed -n 's/.* -o .* -c .*\/tree\/\([a-z]*\)\/.*/\1/p' | sort -u | tr '\n' ' '
 }
+
+if [ "$1" = demo ]; then # with programs that only note what they are asked; pip is ended as often as $work/ends says
+    mkdir -p "$work/path" "$work/build"
+    cat >"$work/path/python3" <<END
+#!/bin/sh
+echo "\$*" >>"$work/asked"
+case \$* in
+*venv*) mkdir -p "\$3/bin" && cp "$work/path/python3" "\$3/bin/python3" ;;
+*pip*) [ ! -e "$work/ends" ] || { rm "$work/ends"; kill -INT 0; sleep 60; } ;;
+*make_cifar*) [ ! -e "$work/fails" ] || { rm "$work/fails"; exit 2; }; mkdir "\$3" ;;
+esac
+END
+    printf '#!/bin/sh\n' >"$work/build/entrain"
+    chmod +x "$work/path/python3" "$work/build/entrain"
+    demo() { PATH=$work/path:$PATH PYTHON= setsid --wait "$top/tools/demo.sh" "$work/build" resnet >"$work/log" 2>&1; }
+    touch "$work/ends" "$work/fails"
+    demo && bad "Ctrl-C in pip did not end it"
+    demo && bad "it went on without photographs"
+    demo || bad "it trips over what was left: $(cat "$work/log")"
+    [ "$(grep -c venv "$work/asked")" = 2 ] && [ "$(grep -c pip "$work/asked")" = 2 ] || bad "it asked: $(cat "$work/asked")"
+    exit 0
+fi
 
 mkdir "$work/tree" && cp -r "$top/CMakeLists.txt" "$top/Makefile" "$work/tree" || exit 2
 for folder in bench cli cmake config core data examples include models ops rank report runtime server strategies tests tools worker; do
@@ -38,5 +61,5 @@ moved)
         esac
     done
     [ ! -e "$work/prefix" ] || bad "something was installed" ;;
-*) bad "usage: test_make.sh product|moved" ;;
+*) bad "usage: test_make.sh product|moved|demo" ;;
 esac
