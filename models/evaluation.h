@@ -74,6 +74,9 @@ en_status eni_model_forward_only(en_model *model, const float *param, const floa
  * model of float32. */
 en_status eni_model_outputs(en_model *model, float *outputs);
 
+/* Device memory of all sizes that it keeps, in bytes. */
+uint64_t eni_model_bytes(const en_model *model);
+
 /* Its schema, and where it runs; both borrowed. */
 const en_schema *eni_model_device(const en_model *model, eni_device *device_out);
 

@@ -10,57 +10,76 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "models/evaluation.h"
+#include "models/node.h"
 #include "models/prepared.h"
+#include "models/split.h"
 
 /* ---- the model ----------------------------------------------------------------------------------------- */
+
+/* A batch from its forward to its backward. */
+typedef struct life {
+    const eni_prepared *size;   /* of the last forward or evaluate, or NULL */
+    const eni_step_node *nodes; /* (schema->nnodes) of that size, and of this life where it has several */
+    en_batch batch;
+} life;
 
 struct en_model {
     const en_schema *schema; /* borrowed, as the two below; outlive us */
     const en_device *device;
     en_ctx *ctx;
-    uint32_t dtype;
-    const float *loss_scale; /* device address, or NULL */
+    en_model_options options; /* whole: no default is left open */
+    eni_part part;
     float *pair; /* for en_model_result: whole pages; registered where the device has its own memory */
     eni_prepared sizes[EN_MODEL_SIZES]; /* n is 0 where none is */
     uint64_t uses;
-    const eni_prepared *last; /* of the last forward or evaluate, or NULL */
-    en_batch batch;           /* of the last forward */
+    life *lives; /* (options.lives) */
+    uint32_t turn;
 };
 
 /* A reader never touches what lies beyond the size that the writer stated. */
-static en_status options_read(const en_model_options *given, en_model_options *options_out)
+static en_status options_read(const en_schema *schema, const en_model_options *given,
+                              en_model_options *options_out)
 {
-    *options_out = (en_model_options){.size = sizeof *options_out, .dtype = EN_F32};
-    if (given == NULL) return EN_OK;
-    const uint32_t size = given->size < sizeof *options_out ? given->size : (uint32_t)sizeof *options_out;
-    memcpy(options_out, given, size);
-    if (options_out->dtype == 0) options_out->dtype = EN_F32;
-    if (options_out->dtype == EN_F32 || options_out->dtype == EN_BF16 || options_out->dtype == EN_F16)
-        return EN_OK;
-    return eni_fail(EN_EINVAL, "model",
-                    "activations of type %u; a model computes in float32, bfloat16 or float16",
-                    options_out->dtype);
+    en_model_options o = {0};
+    if (given != NULL) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
+    if (o.dtype == 0) o.dtype = EN_F32;
+    if (o.lives == 0) o.lives = 1;
+    if (o.first == 0 && o.end == 0) o.end = schema->nnodes;
+    if (o.dtype != EN_F32 && o.dtype != EN_BF16 && o.dtype != EN_F16)
+        return eni_fail(EN_EINVAL, "model",
+                        "activations of type %u; a model computes in float32, bfloat16 or float16", o.dtype);
+    *options_out = o;
+    return EN_OK;
+}
+
+static en_status take_memory(en_model *model)
+{
+    const en_gpu *gpu = model->device->gpu;
+    model->pair = eni_alloc_pages(2 * sizeof *model->pair);
+    model->lives = eni_alloc_array(model->options.lives, sizeof *model->lives);
+    if (model->pair == NULL || model->lives == NULL) return EN_ENOMEM;
+    return gpu != NULL ? gpu->register_memory(model->ctx, model->pair, 2 * sizeof *model->pair) : EN_OK;
 }
 
 en_status en_model_new(const en_schema *schema, const en_device *device, en_ctx *ctx,
                        const en_model_options *options, en_model **model_out)
 {
-    en_status st;
     en_model_options o;
-    EN_TRY(options_read(options, &o));
+    eni_part part;
+    EN_TRY(options_read(schema, options, &o));
+    EN_TRY(eni_split_part(schema, o.first, o.end, &part));
+    if (o.input != (uint32_t)part.input)
+        return eni_fail(EN_EINVAL, "model", "%s: node %u as what enters nodes %u to %u; node %d does",
+                        schema->network->name, o.input, o.first, o.end, part.input);
     en_model *model = eni_alloc(sizeof *model);
     if (model == NULL) return EN_ENOMEM;
-    *model = (en_model){
-        .schema = schema, .device = device, .ctx = ctx, .dtype = o.dtype, .loss_scale = o.loss_scale};
-    model->pair = eni_alloc_pages(2 * sizeof *model->pair);
-    st = model->pair != NULL ? EN_OK : EN_ENOMEM;
-    if (st == EN_OK && device->gpu != NULL)
-        st = device->gpu->register_memory(ctx, model->pair, 2 * sizeof *model->pair);
-    if (st != EN_OK) goto free_model;
-    *model_out = model;
-    return EN_OK;
-
-free_model:
+    *model = (en_model){.schema = schema, .device = device, .ctx = ctx, .options = o, .part = part};
+    const en_status st = take_memory(model);
+    if (st == EN_OK) {
+        *model_out = model;
+        return EN_OK;
+    }
+    eni_free(model->lives);
     eni_free(model->pair);
     eni_free(model);
     return st;
@@ -72,8 +91,23 @@ void en_model_free(en_model *model)
     for (int i = 0; i < EN_MODEL_SIZES; i++)
         eni_prepared_fini(&model->sizes[i], model->device, model->ctx);
     if (model->device->gpu != NULL) model->device->gpu->unregister_memory(model->ctx, model->pair);
+    eni_free(model->lives);
     eni_free(model->pair);
     eni_free(model);
+}
+
+static life *current(const en_model *model)
+{
+    return &model->lives[model->turn];
+}
+
+en_status en_model_turn(en_model *model, uint32_t turn)
+{
+    if (turn >= model->options.lives)
+        return eni_fail(EN_EINVAL, "model", "%s: life %u of a model that has %u",
+                        model->schema->network->name, turn, model->options.lives);
+    model->turn = turn;
+    return EN_OK;
 }
 
 /* ---- batch sizes ------------------------------------------------------------------------------------- */
@@ -110,9 +144,10 @@ static en_status size_of(en_model *model, int64_t n, int mode, eni_prepared **si
             return eni_fail(EN_EINVAL, "model",
                             "%s: a batch of %lld samples: all %d sizes that a model has are to be kept",
                             model->schema->network->name, (long long)n, EN_MODEL_SIZES);
-        if (model->last == size) model->last = NULL;
+        for (uint32_t i = 0; i < model->options.lives; i++)
+            if (model->lives[i].size == size) model->lives[i].size = NULL;
         eni_prepared_fini(size, model->device, model->ctx);
-        EN_TRY(eni_prepare(model->schema, model->device, model->ctx, model->dtype, n, mode, size));
+        EN_TRY(eni_prepare(model->schema, model->device, model->ctx, &model->options, n, mode, size));
     }
     size->used = ++model->uses;
     *size_out = size;
@@ -129,22 +164,31 @@ en_status en_model_prepare(en_model *model, int64_t n, int mode)
 
 /* ---- forward ----------------------------------------------------------------------------------------- */
 
+/* Where a tensor begins in the part's own range of a flat vector. */
+static uint64_t tensor_at(const en_model *model, uint32_t tensor)
+{
+    return model->schema->tensors[tensor].offset - model->part.lo;
+}
+
 /* The weights of a node, and its statistics: NULL where it has none. */
 static void give_tensors(const en_model *model, const en_node *node, const float *param, float *state,
                          en_args *args)
 {
-    const en_schema *schema = model->schema;
-    if (node->ntensors > 0) args->w = param + schema->tensors[node->first].offset;
-    if (node->ntensors > 1) args->b = param + schema->tensors[node->first + 1].offset;
-    if (node->nbuffers > 0 && state != NULL) args->stats = state + schema->buffers[node->first_buffer].offset;
+    if (node->ntensors > 0) args->w = param + tensor_at(model, node->first);
+    if (node->ntensors > 1) args->b = param + tensor_at(model, node->first + 1);
+    if (node->nbuffers > 0 && state != NULL)
+        args->stats = state + (model->schema->buffers[node->first_buffer].offset - model->part.state_lo);
 }
 
 static en_status forward(en_model *model, const float *param, float *state, const en_batch *batch,
                          eni_prepared *size)
 {
-    model->last = NULL; /* nothing to go back from, should a node fail */
-    for (uint32_t i = 0; i < size->nnodes; i++) {
-        const eni_step_node *step = &size->nodes[i];
+    life *now = current(model);
+    const eni_step_node *nodes = size->nodes;
+    if (size->nlives > 1) nodes += (size_t)model->turn * size->nnodes;
+    now->size = NULL; /* nothing to go back from, should a node fail */
+    for (uint32_t i = model->part.first; i < model->part.end; i++) {
+        const eni_step_node *step = &nodes[i];
         const en_node *node = &model->schema->nodes[i];
         if (step->plan == NULL) continue;
         en_args args = {.size = sizeof args,
@@ -157,8 +201,7 @@ static en_status forward(en_model *model, const float *param, float *state, cons
         give_tensors(model, node, param, state, &args);
         EN_TRY(model->device->forward(step->plan, &args));
     }
-    model->last = size;
-    model->batch = *batch;
+    *now = (life){.size = size, .nodes = nodes, .batch = *batch};
     return EN_OK;
 }
 
@@ -174,7 +217,7 @@ en_status eni_model_forward_only(en_model *model, const float *param, const floa
 {
     eni_prepared *size;
     EN_TRY(size_of(model, batch->n, EN_MODEL_EVALUATE, &size));
-    if (model->schema->nstate > 0 && state == NULL)
+    if (model->part.state_hi > model->part.state_lo && state == NULL)
         return eni_fail(EN_EBUG, "model", "%s: an evaluation without its running statistics",
                         model->schema->network->name);
     return forward(model, param, (float *)(uintptr_t)state, batch, size); /* which reads it only */
@@ -196,21 +239,22 @@ static en_status join(const en_model *model, const eni_contribution *c)
  * on_ready's caller needs either any more. */
 static en_status node_backward(const en_model *model, uint32_t at, const float *param, float *grad)
 {
-    const eni_step_node *step = &model->last->nodes[at];
+    const life *now = current(model);
+    const eni_step_node *step = &now->nodes[at];
     const en_node *node = &model->schema->nodes[at];
     en_args args = {.size = sizeof args,
-                    .x = step->x != NULL ? step->x : model->batch.x,
+                    .x = step->x != NULL ? step->x : now->batch.x,
                     .y = step->y,
                     .dy = step->dy,
                     .dx = step->dx,
-                    .target = model->batch.target,
+                    .target = now->batch.target,
                     .saved = step->saved,
                     .workspace = step->scratch[1],
-                    .loss_scale = model->loss_scale};
+                    .loss_scale = model->options.loss_scale};
     give_tensors(model, node, param, NULL, &args);
     if (node->ntensors > 0) {
-        args.dw = grad + model->schema->tensors[node->first].offset;
-        if (node->ntensors > 1) args.db = grad + model->schema->tensors[node->first + 1].offset;
+        args.dw = grad + tensor_at(model, node->first);
+        if (node->ntensors > 1) args.db = grad + tensor_at(model, node->first + 1);
         EN_TRY(model->device->backward_weights(step->plan, &args));
     }
     if (step->dx != NULL) EN_TRY(model->device->backward_data(step->plan, &args));
@@ -221,13 +265,14 @@ static en_status node_backward(const en_model *model, uint32_t at, const float *
 en_status en_model_backward(en_model *model, const float *param, float *grad, en_on_grad_ready on_ready,
                             void *user)
 {
-    const eni_prepared *size = model->last;
-    if (size == NULL || size->mode != EN_MODEL_TRAIN)
+    const life *now = current(model);
+    const eni_part *part = &model->part;
+    if (now->size == NULL || now->size->mode != EN_MODEL_TRAIN)
         return eni_fail(EN_EBUG, "model", "%s: backward without a forward before it",
                         model->schema->network->name);
-    for (uint32_t i = size->nnodes - 1; i > 0; i--) {
+    for (uint32_t i = part->end - 1; i > 0 && i >= part->first; i--) {
         const en_node *node = &model->schema->nodes[i];
-        if (!size->nodes[i].has_backward) continue;
+        if (!now->nodes[i].has_backward) continue;
         EN_TRY(node_backward(model, i, param, grad));
         if (node->ntensors > 0 && on_ready != NULL) EN_TRY(on_ready(user, node->first, node->ntensors));
     }
@@ -236,13 +281,40 @@ en_status en_model_backward(en_model *model, const float *param, float *grad, en
 
 /* ---- results ----------------------------------------------------------------------------------------- */
 
+static en_status after_forward(const en_model *model)
+{
+    if (current(model)->size != NULL) return EN_OK;
+    return eni_fail(EN_EBUG, "model", "%s: a result without a forward before it",
+                    model->schema->network->name);
+}
+
 /* The loss of the last forward. */
 static en_status last_node(const en_model *model, const eni_step_node **node_out)
 {
-    if (model->last == NULL)
-        return eni_fail(EN_EBUG, "model", "%s: a result without a forward before it",
-                        model->schema->network->name);
-    *node_out = &model->last->nodes[model->last->nnodes - 1];
+    const uint32_t nnodes = model->schema->nnodes;
+    EN_TRY(after_forward(model));
+    if (model->part.end < nnodes)
+        return eni_fail(EN_EBUG, "model", "%s: a result of nodes %u to %u, which end in front of the loss",
+                        model->schema->network->name, model->part.first, model->part.end);
+    *node_out = &current(model)->nodes[nnodes - 1];
+    return EN_OK;
+}
+
+en_status en_model_ends_of(en_model *model, en_model_ends *ends_out)
+{
+    const eni_part *part = &model->part;
+    EN_TRY(after_forward(model));
+    const life *now = current(model);
+    en_model_ends ends = {0};
+    if (part->end < model->schema->nnodes) {
+        const eni_step_node *last = &now->nodes[eni_node_root(model->schema, (int32_t)part->end - 1)];
+        ends.y = last->y;
+        ends.y_bytes = now->size->y_bytes;
+        ends.dy = last->dy;
+    }
+    if (part->input > 0) ends.dx = now->nodes[part->input].dy;
+    if (ends.dx != NULL) ends.dx_bytes = now->size->dx_bytes;
+    *ends_out = ends;
     return EN_OK;
 }
 
@@ -257,9 +329,9 @@ en_status eni_model_outputs(en_model *model, float *outputs)
 {
     const eni_step_node *loss;
     EN_TRY(last_node(model, &loss));
-    const uint64_t bytes = (uint64_t)(model->batch.n * model->schema->outputs) * sizeof *outputs;
-    return model->device->copy(model->ctx, outputs, loss->x != NULL ? loss->x : model->batch.x, bytes,
-                               EN_COPY_OUT);
+    const en_batch *batch = &current(model)->batch;
+    const uint64_t bytes = (uint64_t)(batch->n * model->schema->outputs) * sizeof *outputs;
+    return model->device->copy(model->ctx, outputs, loss->x != NULL ? loss->x : batch->x, bytes, EN_COPY_OUT);
 }
 
 en_status en_model_result(en_model *model, en_score *score_out)
@@ -283,4 +355,12 @@ const en_schema *eni_model_device(const en_model *model, eni_device *device_out)
 {
     *device_out = (eni_device){.ops = model->device, .ctx = model->ctx};
     return model->schema;
+}
+
+uint64_t eni_model_bytes(const en_model *model)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < EN_MODEL_SIZES; i++)
+        bytes += model->sizes[i].bytes * model->sizes[i].nlives;
+    return bytes;
 }

@@ -38,6 +38,13 @@ bool eni_op_is_view(const en_op *op)
     return op->kind == EN_OP_FLATTEN && (op->x.c == 1 || (op->x.h == 1 && op->x.w == 1));
 }
 
+int32_t eni_node_root(const en_schema *schema, int32_t at)
+{
+    while (at > 0 && eni_op_is_view(&schema->nodes[at].op))
+        at = schema->nodes[at].x;
+    return at;
+}
+
 int64_t eni_op_multiply_adds(const en_op *op)
 {
     en_extent y;
@@ -74,10 +81,10 @@ const char *eni_node_text(const en_schema *schema, int32_t at, char text_out[ENI
     return text_out;
 }
 
-en_status eni_schema_check_batch(const en_schema *schema, int64_t n)
+en_status eni_nodes_check_batch(const en_schema *schema, uint32_t first, uint32_t end, int64_t n)
 {
     char what[ENI_NODE_TEXT];
-    for (uint32_t i = 1; i < schema->nnodes; i++) {
+    for (uint32_t i = first; i < end; i++) {
         const en_op *op = &schema->nodes[i].op;
         if (op->kind != EN_OP_BATCHNORM || n * op->x.h * op->x.w != 1) continue;
         return eni_fail(
@@ -87,4 +94,9 @@ en_status eni_schema_check_batch(const en_schema *schema, int64_t n)
             schema->network->name, eni_node_text(schema, (int32_t)i, what), (long long)n);
     }
     return EN_OK;
+}
+
+en_status eni_schema_check_batch(const en_schema *schema, int64_t n)
+{
+    return eni_nodes_check_batch(schema, 0, schema->nnodes, n);
 }

@@ -21,11 +21,17 @@ uint32_t eni_op_y_dtype(const en_op *op);
  * names the node, the batch and the remedy. */
 en_status eni_schema_check_batch(const en_schema *schema, int64_t n);
 
+/* The same of nodes [first, end). */
+en_status eni_nodes_check_batch(const en_schema *schema, uint32_t first, uint32_t end, int64_t n);
+
 /* One that ends a network. */
 bool eni_op_is_loss(uint32_t kind);
 
 /* It moves no byte: flattening what has one channel or one pixel. */
 bool eni_op_is_view(const en_op *op);
+
+/* The node whose output that of node `at` is: itself but for views. */
+int32_t eni_node_root(const en_schema *schema, int32_t at);
 
 /* Multiply-adds of its forward pass; 0 for what multiplies no weights. */
 int64_t eni_op_multiply_adds(const en_op *op);

@@ -10,10 +10,11 @@
 #include "models/memory_plan.h"
 #include "models/node.h"
 
-/* A value by its number among the lifetimes; NONE: there is none, or it is not ours (the batch). */
+/* A value by its number among the lifetimes; NONE: there is none, or it is not ours (what enters). */
 enum { NONE = -1 };
 
-/* While a size is planned: which values a node has. Times: node i runs forward at i, backward at 2 nnodes - i. */
+/* While a size is planned: which values a node has. Times: node i runs forward at i, backward at 2 nnodes - i;
+ * at nnodes a part's neighbours come for its output, and bring the gradient of it. */
 typedef struct plan_node {
     en_op op;     /* of this size */
     int32_t root; /* the node whose output this one's is: itself but for views */
@@ -29,7 +30,8 @@ typedef struct planning {
     const en_schema *schema;
     const en_device *device;
     en_ctx *ctx;
-    uint32_t dtype;
+    const en_model_options *options;
+    int32_t input, output; /* roots of what enters, and of the last node */
     eni_prepared *p;
     plan_node *nodes; /* (nnodes) */
     eni_lifetime *values;
@@ -41,6 +43,12 @@ enum { VALUES = 8 }; /* of a node at most: output, saved, scratch twice, gradien
 static bool is_train(const planning *g)
 {
     return g->p->mode == EN_MODEL_TRAIN;
+}
+
+/* Whose output another part goes on with. */
+static bool is_cut(const planning *g)
+{
+    return g->options->end < g->schema->nnodes;
 }
 
 static int32_t backward_time(const planning *g, int32_t at)
@@ -75,7 +83,7 @@ static en_extent sized(en_extent e, int64_t n, bool is_loss)
 /* Of a root: the type of its output. */
 static uint32_t y_dtype(const planning *g, int32_t root)
 {
-    return root == 0 ? g->dtype : eni_op_y_dtype(&g->nodes[root].op);
+    return root == 0 ? g->options->dtype : eni_op_y_dtype(&g->nodes[root].op);
 }
 
 static uint64_t y_bytes(const planning *g, int32_t root)
@@ -112,13 +120,15 @@ static en_status plan_op(planning *g, int32_t at, en_op *op, en_plan **plan_out)
 static en_status plan_batch(planning *g)
 {
     plan_node *batch = &g->nodes[0];
-    if (g->dtype == EN_F32) return EN_OK;
-    batch->op = eni_cast_op(sized(g->schema->nodes[0].y, g->p->n, false), g->dtype);
+    const uint32_t dtype = g->options->dtype;
+    if (dtype == EN_F32 || g->input > 0) return EN_OK;
+    batch->op = eni_cast_op(sized(g->schema->nodes[0].y, g->p->n, false), dtype);
     EN_TRY(plan_op(g, 0, &batch->op, &g->p->nodes[0].plan));
-    batch->y = value_new(g, extent_bytes(batch->op.x, g->dtype), 0, 0);
+    batch->y = value_new(g, extent_bytes(batch->op.x, dtype), 0, 0);
     return EN_OK;
 }
 
+/* Of an earlier part's nodes it is only found out what their output is. */
 static en_status plan_node_op(planning *g, int32_t at)
 {
     const en_node *from = &g->schema->nodes[at];
@@ -127,11 +137,9 @@ static en_status plan_node_op(planning *g, int32_t at)
     node->op = eni_node_op(from, g->p->n, y_dtype(g, x->root));
     node->wants_gradient =
         from->ntensors > 0 || x->wants_gradient || (from->x2 > 0 && g->nodes[from->x2].wants_gradient);
+    node->root = eni_node_root(g->schema, at);
     EN_TRY(check_op(g, &node->op));
-    if (eni_op_is_view(&node->op)) {
-        node->root = x->root;
-        return EN_OK;
-    }
+    if (node->root != at || at < (int32_t)g->options->first) return EN_OK;
     const bool is_masked_here = node->op.kind == EN_OP_ADD && node->wants_gradient; /* for both inputs */
     if (!x->wants_gradient && !is_masked_here) node->op.flags |= EN_OP_NO_DX;
     EN_TRY(plan_op(g, at, &node->op, &g->p->nodes[at].plan));
@@ -143,8 +151,7 @@ static en_status plan_node_op(planning *g, int32_t at)
 
 static void outputs_live(planning *g)
 {
-    const int32_t end = 2 * (int32_t)g->p->nnodes;
-    for (int32_t i = 1; i <= (int32_t)g->p->nnodes - 1; i++) {
+    for (int32_t i = 1; i < (int32_t)g->options->end; i++) {
         const en_node *from = &g->schema->nodes[i];
         const plan_node *node = &g->nodes[i];
         if (g->p->nodes[i].plan == NULL) continue;
@@ -155,7 +162,8 @@ static void outputs_live(planning *g)
         if (from->x2 >= 0) value_lives(g, g->nodes[g->nodes[from->x2].root].y, i);
         if (reads & EN_OP_READS_Y) value_lives(g, node->y, backward_time(g, i));
     }
-    value_lives(g, g->nodes[g->p->nnodes - 1].y, end); /* loss and hits are fetched at any time */
+    /* Loss and hits are fetched at any time. */
+    value_lives(g, g->nodes[g->output].y, (int32_t)g->p->nnodes * (is_cut(g) ? 1 : 2));
 }
 
 /* ---- backward: where gradients come from and go ------------------------------------------------------ */
@@ -214,7 +222,10 @@ static en_status plan_backward(planning *g, int32_t at)
 
 static en_status gradients_live(planning *g)
 {
-    for (int32_t i = (int32_t)g->p->nnodes - 1; i > 0 && is_train(g); i--)
+    const int32_t nnodes = (int32_t)g->p->nnodes;
+    if (!is_train(g)) return EN_OK;
+    if (is_cut(g)) g->nodes[g->output].gradient = value_new(g, y_bytes(g, g->output), nnodes, nnodes);
+    for (int32_t i = (int32_t)g->options->end - 1; i > 0; i--)
         if (g->p->nodes[i].plan != NULL && g->nodes[i].wants_gradient) EN_TRY(plan_backward(g, i));
     return EN_OK;
 }
@@ -226,9 +237,10 @@ static void *address(const planning *g, int32_t value)
     return value == NONE ? NULL : (unsigned char *)g->p->memory + g->values[value].offset;
 }
 
+/* Of the first life; the others lie behind it. */
 static void give_addresses(const planning *g)
 {
-    for (uint32_t i = 0; i < g->p->nnodes; i++) {
+    for (uint32_t i = 0; i < g->options->end; i++) {
         const en_node *from = &g->schema->nodes[i];
         const plan_node *node = &g->nodes[i];
         eni_step_node *step = &g->p->nodes[i];
@@ -246,6 +258,37 @@ static void give_addresses(const planning *g)
             step->joins[k].to = address(g, node->to[k]);
         }
     }
+    if (g->input > 0) g->p->nodes[g->input].dy = address(g, g->nodes[g->input].gradient);
+}
+
+static void move_by(uint64_t bytes, void **address)
+{
+    if (*address != NULL) *address = (unsigned char *)*address + bytes;
+}
+
+/* The other lives: the first one's nodes, so much further on. */
+static void repeat_lives(const planning *g)
+{
+    const eni_prepared *p = g->p;
+    for (uint32_t life = 1; life < p->nlives; life++)
+        for (uint32_t i = 0; i < p->nnodes; i++) {
+            eni_step_node *step = &p->nodes[(size_t)life * p->nnodes + i];
+            *step = p->nodes[i];
+            void **const addresses[] = {&step->x,
+                                        &step->x2,
+                                        &step->y,
+                                        &step->saved,
+                                        &step->scratch[0],
+                                        &step->scratch[1],
+                                        &step->dy,
+                                        &step->dx,
+                                        &step->joins[0].from,
+                                        &step->joins[0].to,
+                                        &step->joins[1].from,
+                                        &step->joins[1].to};
+            for (size_t k = 0; k < sizeof addresses / sizeof *addresses; k++)
+                move_by(life * p->bytes, addresses[k]);
+        }
 }
 
 /* The most bytes that live at one time. */
@@ -264,9 +307,19 @@ static uint64_t most_live(const planning *g)
 
 /* ---- the whole --------------------------------------------------------------------------------------- */
 
+static en_status take_memory(planning *g)
+{
+    uint64_t bytes;
+    if (__builtin_mul_overflow(g->p->bytes, (uint64_t)g->p->nlives, &bytes))
+        return eni_fail(EN_ENOMEM, "model", "%s: %u lives of %llu bytes are more than there can be",
+                        g->schema->network->name, g->p->nlives, (unsigned long long)g->p->bytes);
+    return g->device->alloc(g->ctx, bytes, &g->p->memory);
+}
+
 static en_status plan_all(planning *g)
 {
-    if (is_train(g)) EN_TRY(eni_schema_check_batch(g->schema, g->p->n));
+    const uint32_t first = g->options->first, end = g->options->end;
+    if (is_train(g)) EN_TRY(eni_nodes_check_batch(g->schema, first, end, g->p->n));
     for (uint32_t i = 0; i < g->p->nnodes; i++)
         g->nodes[i] = (plan_node){.root = (int32_t)i,
                                   .y = NONE,
@@ -277,23 +330,35 @@ static en_status plan_all(planning *g)
                                   .from = {NONE, NONE},
                                   .to = {NONE, NONE}};
     EN_TRY(plan_batch(g));
-    for (uint32_t i = 1; i < g->p->nnodes; i++)
+    for (uint32_t i = 1; i < end; i++)
         EN_TRY(plan_node_op(g, (int32_t)i));
     outputs_live(g);
     EN_TRY(gradients_live(g));
     EN_TRY(eni_memory_plan(g->values, g->nvalues, g->device->align, &g->p->bytes));
     g->p->bytes_live = most_live(g);
-    EN_TRY(g->device->alloc(g->ctx, g->p->bytes, &g->p->memory));
+    if (is_cut(g)) g->p->y_bytes = y_bytes(g, g->output);
+    if (g->input > 0) g->p->dx_bytes = y_bytes(g, g->input);
+    EN_TRY(take_memory(g));
     give_addresses(g);
+    repeat_lives(g);
     return EN_OK;
 }
 
-en_status eni_prepare(const en_schema *schema, const en_device *device, en_ctx *ctx, uint32_t dtype,
-                      int64_t n, int mode, eni_prepared *prepared_out)
+en_status eni_prepare(const en_schema *schema, const en_device *device, en_ctx *ctx,
+                      const en_model_options *options, int64_t n, int mode, eni_prepared *prepared_out)
 {
-    eni_prepared p = {.n = n, .mode = mode, .nnodes = schema->nnodes};
-    planning g = {.schema = schema, .device = device, .ctx = ctx, .dtype = dtype, .p = &p};
-    p.nodes = eni_alloc_array(p.nnodes, sizeof *p.nodes);
+    eni_prepared p = {.n = n,
+                      .mode = mode,
+                      .nnodes = schema->nnodes,
+                      .nlives = mode == EN_MODEL_TRAIN ? options->lives : 1};
+    planning g = {.schema = schema,
+                  .device = device,
+                  .ctx = ctx,
+                  .options = options,
+                  .input = (int32_t)options->input,
+                  .output = eni_node_root(schema, (int32_t)options->end - 1),
+                  .p = &p};
+    p.nodes = eni_alloc_array((size_t)p.nlives * p.nnodes, sizeof *p.nodes);
     p.adds = eni_alloc_array(2 * (size_t)p.nnodes, sizeof *p.adds);
     g.nodes = eni_alloc_array(p.nnodes, sizeof *g.nodes);
     g.values = eni_alloc_array(VALUES * (size_t)p.nnodes, sizeof *g.values);

@@ -33,6 +33,19 @@
  * the model: en_model_result and en_model_backward go by the last call, so the fetch belongs into the
  * capture.
  *
+ * Parts. A network can be cut where one tensor crosses (docs/models.md), and a model be one part of it: a stage
+ * of a pipeline, on a device of its own. Calls are the same; what differs:
+ *
+ *     vectors   param, state and grad begin with the part's own first tensor (on_ready's numbers stay those of
+ *               the schema): a device needs memory for its part only
+ *     batch     .x is the tensor that enters, in the type that its node's output has; .target is read by the
+ *               part that ends with the loss, and so only that one has a result
+ *     ends      en_model_ends_of: what leaves, and the gradients that come and go
+ *
+ * With several lives, forward may run of one batch after the other before the first one's backward.
+ *
+ *     turn(0) forward  ends_of: y out | turn(1) forward  y out | turn(0) dy in  backward  dx out | turn(1) ..
+ *
  * A model belongs to one thread at a time, the one of its context. */
 #ifndef ENTRAIN_MODEL_H
 #define ENTRAIN_MODEL_H
@@ -128,9 +141,12 @@ typedef struct en_model en_model;
 /* n samples; device addresses that stay valid until backward (or evaluate) has returned and, on a GPU, is
  * done there. The model reads them where they are; they are 32 bits wide whatever the model's type is. */
 typedef struct en_batch {
-    int64_t n;          /* >= 1; a rank without a batch does not call the model */
-    const float *x;     /* (n, H, W, C), normalised, on en_device.align bytes */
-    const void *target; /* int32 (n) in [0, outputs), for MSE float (n, outputs) */
+    int64_t n;      /* >= 1; a rank without a batch does not call the model */
+    const float *x; /* (n, H, W, C), normalised, on en_device.align bytes; of a part that something else
+                           enters: that, whatever its type is */
+    const void
+        *target; /* int32 (n) in [0, outputs), for MSE float (n, outputs); a part that does not end with
+                           the loss never reads it */
 } en_batch;
 
 typedef struct en_score {
@@ -148,10 +164,14 @@ typedef struct en_model_options {
                                 read by every backward: the gradients of activations are so many times as
                                 large, those of the weights as large as ever, or not finite where a factor in
                                 between was not. The loss itself is never scaled */
+    uint32_t first, end;     /* a part of the network: nodes [first, end); 0, 0: all of it */
+    uint32_t input;          /* the node whose output enters the part; 0: the batch */
+    uint32_t lives; /* batches of one size whose forward may be kept for backward at one time, each in memory
+                            of its own; 0: 1 */
 } en_model_options;
 
 /* Plans nothing yet. Borrows schema, device and context: they outlive the model. options: NULL is float32, no
- * scale. EN_EINVAL (a type that is none), EN_ENOMEM. */
+ * scale, the whole network, one life. EN_EINVAL (a type that is none, nodes that are no part), EN_ENOMEM. */
 en_status en_model_new(const en_schema *schema, const en_device *device, en_ctx *ctx,
                        const en_model_options *options, en_model **model_out);
 void en_model_free(en_model *model); /* NULL is fine; before the context is closed */
@@ -162,9 +182,14 @@ enum { EN_MODEL_TRAIN = 0, EN_MODEL_EVALUATE = 1, EN_MODEL_KEEP = 2 /* or'ed: se
  * before step 0 for each size that the run will use (batch size, last ragged batch, evaluation batch and its
  * ragged one): those steps then allocate nothing. Another size is prepared when it is first met. The last
  * EN_MODEL_SIZES sizes are kept; one that was prepared with EN_MODEL_KEEP is never given up for another, and
- * EN_EINVAL says that there is no place left. Never between forward and backward. */
-enum { EN_MODEL_SIZES = 8 };
+ * EN_EINVAL says that there is no place left. Never between forward and backward. Sizes for evaluation have one
+ * life, which all share. */
+enum { EN_MODEL_SIZES = 16 };
 en_status en_model_prepare(en_model *model, int64_t n, int mode);
+
+/* Of a model with several lives: which one the following calls mean, forward and what follows it until the
+ * backward of the same batch. 0 at first. EN_EINVAL: there is no such life. */
+en_status en_model_turn(en_model *model, uint32_t life);
 
 /* Enqueues (on host devices: does) the forward pass and the loss. `param` is read, (schema->count); `state`,
  * (schema->nstate), is moved, or NULL: nothing is remembered of this batch. */
@@ -184,9 +209,28 @@ typedef en_status (*en_on_grad_ready)(void *user, uint32_t first, uint32_t n);
 en_status en_model_backward(en_model *model, const float *param, float *grad, en_on_grad_ready on_ready,
                             void *user);
 
+/* The ends of a part, device addresses, of the current life's last forward; they stay that life's until its next
+ * one, and hold: */
+typedef struct en_model_ends {
+    const void
+        *y; /* the output of the last node, as forward (or evaluation) leaves it, until backward begins;
+                      NULL: it is the loss */
+    uint64_t y_bytes;
+    void *dy; /* the gradient of y, y_bytes, which is to be there when backward begins, and may be written
+                       by it; NULL: the last node is the loss, or this was evaluation */
+    const void
+        *dx; /* the gradient of what entered, as backward leaves it, until the life's next forward; NULL:
+                       the batch entered, or this was evaluation */
+    uint64_t dx_bytes;
+} en_model_ends;
+
+/* EN_EBUG: there was no forward. */
+en_status en_model_ends_of(en_model *model, en_model_ends *ends_out);
+
 /* Enqueues the copy of two numbers of the last forward to the host: mean loss, correct predictions. `pair` is
  * registered, and written once the device gets there: set an event behind this call and read them when it is
- * reached. On host devices any memory, written on return. Any time before the next forward or evaluate. */
+ * reached. On host devices any memory, written on return. Any time before the next forward or evaluate.
+ * EN_EBUG: there was none, or it did not end with the loss. */
 en_status en_model_fetch(en_model *model, float pair[2]);
 
 /* The same two numbers; blocks until the device has done all that was enqueued. */
