@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
+#include "core/rank_groups.h"
 #include "core/try.h"
 #include "runtime/net/shaper.h"
 #include "runtime/sim/faults/faults.h"
@@ -98,7 +99,9 @@ static en_status try_strategy(const eni_command_context *context, const en_strat
     const double ranks = (double)c->workers * (double)c->accumulate;
     int64_t rank, left = c->events;
     double factor[ENI_MEAN_MAX], slow;
+    int32_t groups[ENI_MEAN_MAX];
     eni_sim_result result;
+    if (c->groups != NULL) EN_TRY(eni_rank_groups_read(c->groups, (int32_t)c->workers, groups));
     for (int r = 0; r < c->workers; r++)
         factor[r] = 1;
     for (int i = 0; i < c->straggler.count; i++)
@@ -111,6 +114,7 @@ static en_status try_strategy(const eni_command_context *context, const en_strat
         .nranks = (int32_t)c->workers,
         .nshards = (int32_t)c->shards,
         .local_size = (int32_t)c->local_size,
+        .groups = c->groups != NULL ? groups : NULL,
         .seed = (uint64_t)c->seed,
         .micro_batches = (uint64_t)fmin((double)c->steps * ranks, 1e18), /* nobody waits for so many */
         .accumulate = (uint64_t)c->accumulate,
@@ -170,6 +174,7 @@ en_status eni_command_sim(const eni_command_context *context)
     float *weights = NULL;
     en_status st = EN_OK;
     EN_TRY(eni_plugin_find(context->plugin_dir, c->strategy, &strategy));
+    EN_TRY(eni_plugin_groups(strategy, c->groups));
     EN_TRY(eni_options_new(strategy, eni_spec_options(c->strategy), &options));
     if (c->storm) {
         st = try_faults(context, strategy, options);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -48,6 +49,37 @@ void eni_trace_record(eni_trace *trace, int thread, const char *name, int64_t be
     if (i < trace->max_spans) trace->spans[i] = (span){name, begin_ns, end_ns, step, bytes, thread, bucket};
 }
 
+const char *eni_trace_row(int thread, char text_out[ENI_TRACE_ROW_TEXT])
+{
+    static const char *const names[] = {
+        [ENI_TRACE_COMPUTE] = "compute", [ENI_TRACE_COMM] = "comm", [ENI_TRACE_LOADER] = "loader"};
+    if (thread >= 0 && thread <= ENI_TRACE_LOADER)
+        snprintf(text_out, ENI_TRACE_ROW_TEXT, "%s", names[thread]);
+    else if (thread >= ENI_TRACE_STAGE0)
+        snprintf(text_out, ENI_TRACE_ROW_TEXT, "stage %d", thread - ENI_TRACE_STAGE0);
+    else if (thread >= ENI_TRACE_SHARD0)
+        snprintf(text_out, ENI_TRACE_ROW_TEXT, "shard %d", thread - ENI_TRACE_SHARD0);
+    else
+        snprintf(text_out, ENI_TRACE_ROW_TEXT, "thread %d", thread);
+    return text_out;
+}
+
+/* Of those that recorded. */
+static void write_row_names(FILE *file, const eni_trace *trace, uint64_t nspans)
+{
+    bool is_there[ENI_TRACE_ROWS] = {false};
+    char name[ENI_TRACE_ROW_TEXT];
+    for (uint64_t i = 0; i < nspans; i++)
+        if (trace->spans[i].thread >= 0 && trace->spans[i].thread < ENI_TRACE_ROWS)
+            is_there[trace->spans[i].thread] = true;
+    for (int thread = 0; thread < ENI_TRACE_ROWS; thread++)
+        if (is_there[thread])
+            fprintf(
+                file,
+                ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
+                trace->pid, thread, eni_trace_row(thread, name));
+}
+
 static void write_span(FILE *file, const eni_trace *trace, const span *s)
 {
     fprintf(file,
@@ -70,6 +102,7 @@ en_status eni_trace_write(const eni_trace *trace, const char *path)
         file,
         "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"%s\"}}",
         trace->pid, trace->role);
+    write_row_names(file, trace, kept);
     for (uint64_t i = 0; i < kept; i++)
         write_span(file, trace, &trace->spans[i]);
     fprintf(file, "\n],\"dropped\":%" PRIu64 "}\n", used - kept);

@@ -13,8 +13,19 @@
 
 typedef struct eni_trace eni_trace;
 
-/* Threads within a process, as lanes of the picture. */
-enum { ENI_TRACE_COMPUTE = 0, ENI_TRACE_COMM = 1, ENI_TRACE_LOADER = 2, ENI_TRACE_SHARD0 = 10 };
+/* Threads within a process, as rows of the picture. psd has up to 256 shards, a rank up to 64 stages. */
+enum {
+    ENI_TRACE_COMPUTE = 0,
+    ENI_TRACE_COMM = 1,
+    ENI_TRACE_LOADER = 2,
+    ENI_TRACE_SHARD0 = 10,
+    ENI_TRACE_STAGE0 = 300,
+    ENI_TRACE_ROWS = 400
+};
+
+/* What a row is called: "compute", "comm", "loader", "shard 3", "stage 0"; "thread 7" where it has no name. */
+enum { ENI_TRACE_ROW_TEXT = 24 };
+const char *eni_trace_row(int thread, char text_out[ENI_TRACE_ROW_TEXT]);
 
 /* A recorder for `max_spans` spans of the process `role` ("rank 0", "psd"), shown as process number `pid`.
  * NULL when out of memory. */
@@ -30,7 +41,7 @@ static inline void eni_trace_span(eni_trace *trace, int thread, const char *name
     if (trace != NULL) eni_trace_record(trace, thread, name, begin_ns, end_ns, step, bucket, bytes);
 }
 
-/* Writes {"traceEvents": [...]} to path. Call when no thread records any more. */
+/* Writes {"traceEvents": [...]} to path: the process's name, those of its rows, its spans. Call when no thread records any more. */
 en_status eni_trace_write(const eni_trace *trace, const char *path);
 
 void eni_trace_free(eni_trace *trace);

@@ -156,6 +156,7 @@ char *eni_checkpoint_facts(const eni_checkpoint *c)
     json_t *o = json_object();
     json_object_set_new(o, "format", json_integer(ENI_CHECKPOINT_FORMAT));
     write_fields(o, c, checkpoint_fields, CHECKPOINT_FIELDS);
+    if (c->groups[0] != 0) json_object_set_new(o, "groups", json_string(c->groups));
     write_lists(c, o);
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
@@ -352,6 +353,7 @@ static en_status take_all(const json_t *o, const en_schema *schema, eni_checkpoi
         return wrong(why_out, EN_EVERSION, "it has format %llu, and this build reads %d",
                      (unsigned long long)format, ENI_CHECKPOINT_FORMAT);
     EN_TRY(read_fields(o, c, checkpoint_fields, CHECKPOINT_FIELDS, why_out));
+    if (json_object_get(o, "groups") != NULL) EN_TRY(text(o, "groups", c->groups, sizeof c->groups, why_out));
     EN_TRY(take_same(o, c, why_out));
     EN_TRY(check_model(c, schema, why_out));
     EN_TRY(take_history(o, c, why_out));

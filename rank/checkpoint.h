@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "core/digest.h"
+#include "core/rank_groups.h"
 #include "entrain/model.h"
 #include "entrain/status.h"
 #include "models/safetensors.h"
@@ -83,6 +84,7 @@ typedef struct eni_checkpoint {
     char version[24], strategy[64], options[256], device[16]; /* device: "cuda, fp16" */
     uint64_t world, accumulate, batch, shards;
     char order_sha256[ENI_DIGEST_HEX], init_sha256[ENI_DIGEST_HEX];
+    char groups[ENI_RANK_GROUPS_TEXT]; /* of the ranks, where the strategy uses them; "" */
 
     /* what result.json of the resumed run adds to its own */
     uint64_t updates, dropped; /* dropped: samples that a store threw away */

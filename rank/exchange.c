@@ -11,7 +11,7 @@
 #include "rank/save.h"
 #include "runtime/client/client.h"
 
-/* ---- groups: all ranks, or those of this host by themselves ---- */
+/* ---- groups: all ranks, or some by themselves ---- */
 
 static void trace_coll(void *user, const char *name, int64_t begin_ns, int64_t end_ns, uint32_t bucket,
                        uint64_t bytes)
@@ -21,17 +21,22 @@ static void trace_coll(void *user, const char *name, int64_t begin_ns, int64_t e
                    (int64_t)self->records.stats.sum.steps, (int)bucket, bytes);
 }
 
-/* Opens what the members reach each other by, and the group. */
+/* Opens what the members reach each other by, and the group. What all ranks have mapped is not mapped again. */
 static en_status open_group(eni_rank *self, eni_rank_group *g, const eni_coll_facts *facts, uint32_t area,
                             int64_t deadline)
 {
     const size_t n = (size_t)g->info.nranks;
     const int abort_fd = eni_member_fd(self->member);
+    const eni_rank_group *all = &self->exchange.all;
     EN_TRY(eni_coll_choose(facts, &g->choice));
     g->arenas = eni_alloc_array(n, sizeof *g->arenas);
     if (g->arenas == NULL) return EN_ENOMEM;
     g->arenas[g->info.rank] = self->exchange.arena;
-    if (g->choice.transport == ENI_OVER_SHM) {
+    g->is_borrowing = all->coll != NULL && all->choice.transport == ENI_OVER_SHM;
+    if (g->is_borrowing) {
+        for (size_t i = 0; i < n; i++)
+            g->arenas[i] = all->arenas[g->peers[i].rank];
+    } else if (g->choice.transport == ENI_OVER_SHM) {
         EN_TRY(eni_mesh_arenas(&self->mesh, &g->info, &self->token, self->exchange.arena, deadline, abort_fd,
                                g->arenas));
     } else {
@@ -63,7 +68,7 @@ static void close_group(eni_rank_group *g)
     eni_coll_close(g->coll);
     for (int r = 0; g->sockets != NULL && r < g->info.nranks; r++)
         if (g->sockets[r] >= 0) close(g->sockets[r]);
-    for (int r = 0; g->arenas != NULL && r < g->info.nranks; r++)
+    for (int r = 0; g->arenas != NULL && !g->is_borrowing && r < g->info.nranks; r++)
         if (r != g->info.rank) eni_arena_close(g->arenas[r]);
     eni_free(g->sockets);
     eni_free(g->arenas);
@@ -102,32 +107,75 @@ static en_status open_all(eni_rank *self, int64_t deadline)
     return EN_OK;
 }
 
-/* For strategies whose hosts meet at the servers only (EN_LEADERS_ARE_CLIENTS): nobody connects to a rank of
- * another host then, there is no group of all. --net emulates what is between hosts: here it is not in the
- * way. */
-static en_status open_local(eni_rank *self, int64_t deadline)
+/* Whose ranks are some of all: those of this rank's group, or the first of each group. */
+static bool takes_part(const eni_rank *self, const eni_rank_group *g, int rank)
 {
-    eni_rank_group *g = &self->exchange.local;
+    const int first = self->groups[rank];
+    return g == &self->exchange.leaders ? first == rank : first == self->groups[self->info->rank];
+}
+
+/* The world as if they were all: what mesh.h needs of it. On how many hosts. */
+static en_status gather_peers(eni_rank *self, eni_rank_group *g, int *nhosts_out)
+{
     const eni_world_info *all = self->info;
-    if (self->world.nlocal < 2) return EN_OK;
-    const eni_coll_facts facts = {.asked = ENI_COLL_AUTO,
-                                  .nranks = self->world.nlocal,
-                                  .nhosts = 1,
-                                  .no_shm = self->exchange.asked.no_shm};
-    g->peers = eni_alloc_array((size_t)self->world.nlocal, sizeof *g->peers);
+    g->peers = eni_alloc_array((size_t)all->nranks, sizeof *g->peers);
     if (g->peers == NULL) return EN_ENOMEM;
-    g->info = *all; /* the world as if this host's ranks were all: what mesh.h needs of it */
-    g->info.nranks = 0;
+    g->info = *all;
+    g->info.nranks = *nhosts_out = 0;
     for (int r = 0; r < all->nranks; r++) {
-        if (strcmp(all->peers[r].host_id, all->peers[all->rank].host_id) != 0) continue;
+        if (!takes_part(self, g, r)) continue;
+        int q = 0;
+        while (q < g->info.nranks && strcmp(g->peers[q].host_id, all->peers[r].host_id) != 0)
+            q++;
+        *nhosts_out += q == g->info.nranks;
         if (r == all->rank) g->info.rank = g->info.nranks;
         g->peers[g->info.nranks++] = all->peers[r];
     }
     g->info.peers = g->peers;
-    EN_TRY(open_group(self, g, &facts, ENI_AREA_LOCAL, deadline));
-    eni_debug("exchange", "inside this host %s: %s", eni_coll_algorithm_name(g->choice.algorithm),
-              g->choice.why);
     return EN_OK;
+}
+
+/* --net emulates what is between hosts, or between groups of ranks: inside one it is not in the way. Where hosts
+ * meet at the servers only, --allreduce is not theirs to ask. */
+static en_status open_part(eni_rank *self, eni_rank_group *g, uint32_t area, int64_t deadline)
+{
+    int nhosts;
+    EN_TRY(gather_peers(self, g, &nhosts));
+    const bool is_inside = g == &self->exchange.group;
+    const eni_coll_facts facts = {.asked = eni_rank_has_leaders(self) ? ENI_COLL_AUTO
+                                                                      : self->exchange.asked.allreduce,
+                                  .nranks = g->info.nranks,
+                                  .nhosts = nhosts,
+                                  .is_shaped = self->exchange.shaper != NULL && (!is_inside || nhosts > 1),
+                                  .no_shm = self->exchange.asked.no_shm};
+    EN_TRY(open_group(self, g, &facts, area, deadline));
+    const bool is_news = is_inside && self->world.rank == 0 && eni_rank_uses_groups(self);
+    eni_log(is_news ? ENI_LOG_INFO : ENI_LOG_DEBUG, "exchange", "%s of %d, %s: %s",
+            is_inside ? "in this group" : "among the first ranks of groups", g->info.nranks,
+            eni_coll_algorithm_name(g->choice.algorithm), g->choice.why);
+    return EN_OK;
+}
+
+/* For strategies whose hosts meet at the servers only (EN_LEADERS_ARE_CLIENTS): nobody connects to a rank of
+ * another host then, there is no group of all. */
+static en_status open_local(eni_rank *self, int64_t deadline)
+{
+    if (self->world.nlocal < 2) return EN_OK;
+    return open_part(self, &self->exchange.group, ENI_AREA_GROUP, deadline);
+}
+
+/* Beside that of all ranks. Each listens at one address for all its groups: a group begins when all have opened the
+ * one before, so that nobody takes a rank for that of another. */
+static en_status open_groups(eni_rank *self, int64_t deadline)
+{
+    const en_world *w = &self->world;
+    const eni_coll_op barrier = {.op = ENI_COLL_BARRIER};
+    eni_coll *all = self->exchange.all.coll;
+    if (w->ngroups == 1 || w->ngroups == w->nranks) return EN_OK; /* each is all ranks, or one */
+    EN_TRY(eni_coll_run(all, &barrier));
+    if (w->ngroup > 1) EN_TRY(open_part(self, &self->exchange.group, ENI_AREA_GROUP, deadline));
+    EN_TRY(eni_coll_run(all, &barrier));
+    return w->group_rank > 0 ? EN_OK : open_part(self, &self->exchange.leaders, ENI_AREA_LEADERS, deadline);
 }
 
 static en_status open_shaper(eni_rank *self)
@@ -222,7 +270,7 @@ static en_status broadcast_init(eni_rank *self)
             EN_TRY(eni_rank_call_store(self, ENI_MSG_INIT, 0, ENI_SLOT_PARAM, ENI_SLOT_NONE));
         EN_TRY(eni_rank_call_store(self, ENI_MSG_SNAPSHOT, 0, ENI_SLOT_NONE, ENI_SLOT_PARAM));
     }
-    return eni_rank_collect(self, self->exchange.local.coll, &op);
+    return eni_rank_has_leaders(self) ? eni_rank_collect(self, self->exchange.group.coll, &op) : EN_OK;
 }
 
 /* Nobody writes weights here from now on: the store's own may be read in their place. */
@@ -376,18 +424,20 @@ static void touch(const eni_rank *self)
         if (s != ENI_SLOT_INBOX || self->exchange.client != NULL) eni_arena_touch(self->exchange.arena, s);
     if (self->world.rank == 0) eni_arena_touch(self->exchange.arena, ENI_SLOT_EVAL);
     touch_peers(&self->exchange.all);
-    touch_peers(&self->exchange.local);
+    if (!self->exchange.group.is_borrowing) touch_peers(&self->exchange.group);
 }
 
 en_status eni_rank_connect(eni_rank *self)
 {
     int64_t deadline = eni_now_ns() + self->asked.join_timeout_ns;
+    EN_TRY(eni_resume_groups(self));
     EN_TRY(open_shaper(self));
     if (self->world.nranks > 1) EN_TRY(check_depth(self));
     if (eni_rank_has_leaders(self))
         EN_TRY(open_local(self, deadline));
     else if (self->world.nranks > 1)
         EN_TRY(open_all(self, deadline));
+    if (eni_rank_uses_groups(self)) EN_TRY(open_groups(self, deadline));
     if (eni_rank_has_store(self) && !(eni_rank_has_leaders(self) && self->world.local_rank > 0))
         EN_TRY(open_client(self, deadline));
     if (self->world.rank == 0) EN_TRY(eni_resume_weights(self));
@@ -411,8 +461,11 @@ en_status eni_rank_start(eni_rank *self)
                               .arena = self->exchange.arena,
                               .coll = self->exchange.all.coll,
                               .coll_algorithm = self->exchange.all.choice.algorithm,
-                              .local = self->exchange.local.coll,
-                              .local_algorithm = self->exchange.local.choice.algorithm,
+                              .group = self->exchange.group.coll,
+                              .group_algorithm = self->exchange.group.choice.algorithm,
+                              .leaders = self->exchange.leaders.coll,
+                              .leaders_algorithm = self->exchange.leaders.choice.algorithm,
+                              .has_own_groups = self->has_own_groups,
                               .client = self->exchange.client,
                               .has_store = eni_rank_has_store(self),
                               .optimizer = self->job.optimizer,
@@ -444,7 +497,8 @@ void eni_exchange_close(eni_rank *self)
     eni_client_close(self->exchange.client);
     eni_net_close(self->exchange.net);
     eni_free(self->exchange.endpoints);
-    close_group(&self->exchange.local);
+    close_group(&self->exchange.leaders);
+    close_group(&self->exchange.group);
     close_group(&self->exchange.all);
     eni_shaper_free(self->exchange.shaper);
 }

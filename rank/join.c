@@ -14,6 +14,8 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
+#include "core/rank_groups.h"
 #include "core/try.h"
 #include "rank/rank.h"
 #include "runtime/control/file_rendezvous.h"
@@ -273,6 +275,21 @@ static en_status add_contents(const eni_rank *self, eni_run_spec *spec)
     return eni_run_spec_add(spec, "device-type", self->trainer.about.device);
 }
 
+/* By what they mean: --groups=2 is 0-1;2-3 of four ranks. Hosts are known only when all are there. */
+static en_status add_groups(const eni_rank *self, eni_run_spec *spec)
+{
+    const char *asked = self->exchange.asked.groups;
+    char text[ENI_RANK_GROUPS_TEXT];
+    if (!eni_rank_uses_groups(self)) return EN_OK;
+    if (asked == NULL) return eni_run_spec_add(spec, "rank-groups", "hosts");
+    int32_t *groups = eni_alloc_array((size_t)self->world.nranks, sizeof *groups);
+    en_status st = groups == NULL ? EN_ENOMEM : eni_rank_groups_read(asked, self->world.nranks, groups);
+    if (st == EN_OK) eni_rank_groups_text(groups, self->world.nranks, text, sizeof text);
+    if (st == EN_OK) st = eni_run_spec_add(spec, "rank-groups", text);
+    eni_free(groups);
+    return st;
+}
+
 /* After the build and the flags, which are in it (rank_options.h). */
 static en_status agree(const eni_rank *self, eni_run_spec *spec)
 {
@@ -290,6 +307,7 @@ static en_status agree(const eni_rank *self, eni_run_spec *spec)
                                            .net_delay_ns = asked->net_delay_ns,
                                            .buckets = self->job.buckets};
     EN_TRY(add_contents(self, spec));
+    EN_TRY(add_groups(self, spec));
     return eni_run_spec_add_run(spec, &attributes);
 }
 
@@ -334,21 +352,27 @@ static en_status check_reach(const eni_rank *self)
 
 /* ---- the world as the strategy sees it ---- */
 
-static void describe_world(eni_rank *self)
+static en_status describe_world(eni_rank *self)
 {
     const eni_world_info *info = self->info;
-    en_world world = {.size = sizeof world, .epoch = info->epoch, .rank = info->rank, .nranks = info->nranks};
-    for (int r = 0; r < info->nranks; r++) {
-        int is_first = 1;
-        for (int q = 0; q < r && is_first; q++)
-            is_first = strcmp(info->peers[q].host_id, info->peers[r].host_id) != 0;
-        world.nhosts += is_first;
-        if (strcmp(info->peers[r].host_id, info->peers[info->rank].host_id) == 0) {
-            if (r < info->rank) world.local_rank++;
-            world.nlocal++;
-        }
+    const char *asked = self->exchange.asked.groups;
+    const size_t bytes = (size_t)info->nranks * sizeof(int32_t);
+    int32_t *hosts = eni_alloc(bytes);
+    self->groups = eni_alloc(bytes);
+    en_status st = hosts == NULL || self->groups == NULL ? EN_ENOMEM : EN_OK;
+    for (int r = 0; st == EN_OK && r < info->nranks; r++)
+        while (strcmp(info->peers[hosts[r]].host_id, info->peers[r].host_id) != 0)
+            hosts[r]++;
+    if (st == EN_OK && asked != NULL) st = eni_rank_groups_read(asked, info->nranks, self->groups);
+    if (st == EN_OK && asked == NULL) memcpy(self->groups, hosts, bytes);
+    if (st == EN_OK) {
+        self->world = (en_world){
+            .size = sizeof self->world, .epoch = info->epoch, .rank = info->rank, .nranks = info->nranks};
+        self->has_own_groups = memcmp(self->groups, hosts, bytes) != 0;
+        eni_rank_groups_place(hosts, self->groups, &self->world);
     }
-    self->world = world;
+    eni_free(hosts);
+    return st;
 }
 
 en_status eni_rank_join(eni_rank *self)
@@ -388,7 +412,7 @@ en_status eni_rank_join(eni_rank *self)
     const char *every = eni_key_value_find(first->member_data, first->nmember_data, "shown-every");
     self->records.shown_every = every == NULL ? 0 : strtoull(every, NULL, 10);
     EN_TRY(check_reach(self));
-    describe_world(self);
+    EN_TRY(describe_world(self));
     snprintf(who, sizeof who, "%s:%d", self->host, self->world.rank);
     eni_log_set_who(who);
     eni_debug("join", "[%" PRId64 "] world size %d, rank %d, leader %s:%u, this rank at %s",
@@ -456,6 +480,8 @@ void eni_rank_leave(eni_rank *self)
     eni_member_close(self->member);
     self->member = NULL;
     eni_mesh_close(&self->mesh);
+    eni_free(self->groups);
+    self->groups = NULL;
     eni_leader_stop(self->leader);
     self->leader = NULL;
     if (self->token_path[0] != 0) eni_token_remove(self->token_path);

@@ -66,11 +66,12 @@ typedef struct eni_job {
     char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
 } eni_job;
 
-/* Ranks that exchange without a server: all of them, or those of this host by themselves. */
+/* Ranks that exchange without a server: all of them, or some by themselves. */
 typedef struct eni_rank_group {
     eni_world_info info; /* nranks, rank and peers of it; nranks 0: there is no such group */
-    eni_peer *peers;     /* of those of this host: copies, of which nothing is owned */
+    eni_peer *peers;     /* of some of the ranks: copies, of which nothing is owned */
     eni_arena **arenas;  /* (nranks), or NULL */
+    bool is_borrowing;   /* arenas are mapped by the group of all ranks */
     int *sockets;        /* (nranks), or NULL; owned by coll once it is open */
     eni_coll_choice choice;
     eni_coll *coll; /* NULL: nobody else is there, or the strategy does not need them */
@@ -81,7 +82,9 @@ typedef struct eni_exchange {
     eni_exchange_options asked;
     eni_shaper *shaper;
     eni_arena *arena;
-    eni_rank_group all, local;
+    eni_rank_group all, group,
+        leaders; /* group: of this rank, by default this host's; leaders: the first ranks of
+                                           groups */
     eni_net *net;
     eni_endpoints *endpoints; /* of the servers, as of now */
     eni_client *client;
@@ -95,7 +98,7 @@ typedef struct eni_deferred_step {
     int set;       /* where they will be (trainer.score) */
     double loss;   /* sum over the samples */
     uint64_t correct;
-    uint64_t plan_step, covered; /* whose samples they are, and how many (data/plan.h) */
+    uint64_t plan_step; /* whose samples they are (data/plan.h) */
 } eni_deferred_step;
 
 /* Sums of this rank over the whole run, for result.json. */
@@ -159,6 +162,8 @@ struct eni_rank {
     eni_member *member;
     const eni_world_info *info;
     en_world world;
+    int32_t *groups;     /* (world.nranks) core/rank_groups.h; NULL: not joined yet */
+    bool has_own_groups; /* they are not the ranks of each host */
 
     eni_job job;
     eni_exchange exchange;
@@ -180,6 +185,12 @@ static inline int eni_rank_has_store(const eni_rank *self)
 static inline int eni_rank_has_leaders(const eni_rank *self)
 {
     return (self->job.strategy->flags & EN_LEADERS_ARE_CLIENTS) != 0;
+}
+
+/* EN_GROUP and EN_LEADERS are there. */
+static inline int eni_rank_uses_groups(const eni_rank *self)
+{
+    return (self->job.strategy->flags & EN_USES_GROUPS) != 0;
 }
 
 /* Nobody to exchange with. */

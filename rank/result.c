@@ -374,6 +374,11 @@ static void add_identity(const eni_rank *self, json_t *result)
     eni_json_set_text(result, "strategy", self->job.strategy->name);
     eni_json_set_text(result, "strategy_options", eni_options_canonical(self->job.options));
     eni_json_set_int(result, "workers", (uint64_t)self->world.nranks);
+    if (eni_rank_uses_groups(self)) {
+        char groups[ENI_RANK_GROUPS_TEXT];
+        eni_rank_groups_text(self->groups, self->world.nranks, groups, sizeof groups);
+        eni_json_set_text(result, "groups", groups);
+    }
     eni_json_set_text(result, "model", self->trainer.about.model);
     eni_json_set_text(result, "data", self->trainer.about.data);
     eni_json_set_text(result, "data_sha256", self->job.data_sha256);
@@ -505,6 +510,19 @@ static void print_reached(const eni_rank *self, const eni_curve_end *curve)
                self->records.asked.target, curve->last.accuracy * 100);
 }
 
+/* Of a rank with several devices: what part of the time they wait for each other. */
+static void print_bubble(const json_t *result)
+{
+    const json_t *pipeline = json_object_get(result, "pipeline");
+    const json_t *predicted = json_object_get(pipeline, "bubble_predicted");
+    if (json_integer_value(json_object_get(pipeline, "stages")) < 2) return;
+    printf("bubble: measured %.1f %%", 100 * json_number_value(json_object_get(pipeline, "bubble")));
+    if (predicted != NULL)
+        printf(", predicted %.1f %%, ideal %.1f %%", 100 * json_number_value(predicted),
+               100 * json_number_value(json_object_get(pipeline, "bubble_ideal")));
+    printf("\n");
+}
+
 static void print_last_lines(const eni_rank *self, const judgement *last, const json_t *result)
 {
     const eni_about *about = &self->trainer.about;
@@ -527,6 +545,7 @@ static void print_last_lines(const eni_rank *self, const judgement *last, const 
            self->job.strategy->name, json_integer_value(json_object_get(result, "updates")),
            json_real_value(json_object_get(result, "samples_per_s")),
            (double)self->records.stats.train_ns * 1e-9);
+    print_bubble(result);
 }
 
 static void add_statistics(const eni_rank *self, json_t *result)

@@ -98,8 +98,8 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
     add(f, &n, "augment", "%s", self->trainer.about.pixels.augment);
     add(f, &n, "augment-test", "%s", self->trainer.about.pixels.augment_test);
     add(f, &n, "normalize", "%s", self->trainer.about.pixels.normalize);
-    static const char *const orders[] = {"off", "on", "once"}; /* by eni_order */
-    add(f, &n, "shuffle", "%s", orders[self->job.order]);
+    add(f, &n, "shuffle", "%s", self->job.order == ENI_ORDER_FILE ? "off" : "on");
+    add(f, &n, "reshuffle", "%s", self->job.order == ENI_ORDER_ONCE ? "off" : "on");
     add(f, &n, "epoch-samples", "%" PRIu64, self->job.plan.epoch_samples); /* --drop-last */
     if (self->job.state != NULL) add(f, &n, "bn-stats", "%s", self->job.bn_stats);
     add(f, &n, "optimizer", "%s", self->job.optimizer->name);
@@ -136,9 +136,14 @@ static const char *value_of(const eni_fact *facts, uint32_t n, const char *key)
     /* Written before there were any. */
     static const char *const before[][2] = {{"holdout", "0"},        {"decay", "all"},
                                             {"resize", "0"},         {"augment", "none"},
-                                            {"augment-test", "off"}, {"normalize", ENI_NORMALIZE_GREY}};
-    for (uint32_t i = 0; i < n; i++)
-        if (strcmp(facts[i].key, key) == 0) return facts[i].value;
+                                            {"augment-test", "off"}, {"normalize", ENI_NORMALIZE_GREY},
+                                            {"reshuffle", "on"}};
+    for (uint32_t i = 0; i < n; i++) {
+        const bool is_once =
+            strcmp(facts[i].value, "once") == 0; /* "shuffle", before there was "reshuffle" */
+        if (is_once && strcmp(key, "reshuffle") == 0) return "off";
+        if (strcmp(facts[i].key, key) == 0) return is_once ? "on" : facts[i].value;
+    }
     for (size_t i = 0; i < sizeof before / sizeof *before; i++)
         if (strcmp(before[i][0], key) == 0) return before[i][1];
     return NULL;
@@ -201,6 +206,19 @@ static en_status check_strategy(const eni_rank *self)
         eni_info("resume", "written with --device=%s, goes on with %s: the bytes will differ", c->device,
                  device);
     return EN_OK;
+}
+
+en_status eni_resume_groups(const eni_rank *self)
+{
+    const eni_checkpoint *c = &self->saving.past;
+    char name[ENI_CHECKPOINT_NAME], now[ENI_RANK_GROUPS_TEXT];
+    const char *thing = self->saving.is_resumed && eni_rank_uses_groups(self) ? rank_thing(c, name) : NULL;
+    if (thing == NULL) return EN_OK;
+    eni_rank_groups_text(self->groups, self->world.nranks, now, sizeof now);
+    if (strcmp(c->groups, now) == 0) return EN_OK;
+    return refuse(
+        self, "it has %s for each rank of the groups %.100s, and this run's are %.100s: give --groups=%.100s",
+        thing, c->groups, now, c->groups);
 }
 
 /* ---- where ---- */

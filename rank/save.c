@@ -644,6 +644,8 @@ static en_status note_facts(collection *k)
     snprintf(c->options, sizeof c->options, "%s", eni_options_canonical(self->job.options));
     snprintf(c->device, sizeof c->device, "%s", self->trainer.about.computes);
     c->world = (uint64_t)self->world.nranks;
+    if (eni_rank_uses_groups(self))
+        eni_rank_groups_text(self->groups, self->world.nranks, c->groups, sizeof c->groups);
     c->accumulate = (uint64_t)self->job.accumulate;
     c->batch = self->job.plan.batch;
     c->shards = self->exchange.client == NULL ? 0 : (uint64_t)eni_client_shards(self->exchange.client);

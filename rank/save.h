@@ -52,6 +52,9 @@ static inline void eni_save_slot_name(const eni_rank *self, int slot, char name_
  * finds none. EN_EINVAL, logged, with both values, when this run is not the one that was saved. */
 en_status eni_resume_find(eni_rank *self);
 
+/* Once all are there: EN_EINVAL, logged, where ranks go on with weights of their own, in other groups than then. */
+en_status eni_resume_groups(const eni_rank *self);
+
 /* What must be equal between a checkpoint and the run that goes on from it. */
 uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOINT_FACTS]);
 

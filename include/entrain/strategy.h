@@ -56,8 +56,10 @@ enum { EN_GRAD = 1, EN_DELTA = 2, EN_WEIGHTS = 3 };
 /* Collective operations. "Reduce" is the mean over the group, added in rank order. */
 enum { EN_ALLREDUCE = 1, EN_REDUCE_SCATTER = 2, EN_ALLGATHER = 3, EN_REDUCE = 4, EN_BCAST = 5 };
 
-/* Who takes part: all active ranks; the ranks of this host; a group of --groups (no host has one yet). */
-enum { EN_WORLD = 0, EN_LOCAL = 1, EN_GROUP = 2 };
+/* Who takes part: all active ranks; the ranks of this host; and with EN_USES_GROUPS the group of this rank, and
+ * the first ranks of all groups, which only those call. Groups are cut by --groups; else a host's ranks are one,
+ * and EN_LOCAL is EN_GROUP. Every rank is in exactly one. */
+enum { EN_WORLD = 0, EN_LOCAL = 1, EN_GROUP = 2, EN_LEADERS = 3 };
 enum { EN_SERVERS = -1 }; /* call(): the psd shards; a rank >= 0 is the store inside that worker */
 
 /* Strategy flags. */
@@ -77,7 +79,9 @@ enum {
     EN_ROUNDS = 256, /* a partition's weights change only when every active client has pushed to it, calls
                         are answered with weights, only call() writes param, from submit to finish,
                         and none sends it: a client may map the store's own weights */
-    EN_ALONE = 512   /* for a world of one rank: the host refuses any other */
+    EN_ALONE = 512,  /* for a world of one rank: the host refuses any other */
+    EN_USES_GROUPS = 1024 /* EN_GROUP and EN_LEADERS are there, beside EN_WORLD. Not with EN_STORE_ON_SERVERS,
+                             EN_LEADERS_ARE_CLIENTS or EN_SHARED_PARAMS */
 };
 
 /* The model that the paper evaluates. The host snapshots it and evaluates off the clock. */
@@ -94,6 +98,8 @@ typedef struct en_world {
     uint32_t size;  /* sizeof(en_world) as the host knows it */
     uint32_t epoch; /* of the membership */
     int32_t rank, nranks, local_rank, nlocal, nhosts;
+    int32_t group, group_rank, ngroup,
+        ngroups; /* this rank's, by its lowest rank; place in it; ranks of it; all */
 } en_world;
 
 /* One tensor, or the part of it, that lies in a bucket. */
@@ -168,7 +174,8 @@ struct en_host {
      * where the host can. As with step, nothing moves where no rank has samples. */
     en_req (*mean_step)(en_host *, const en_bucket *);
     /* A collective in place on inout. EN_REDUCE_SCATTER and EN_ALLGATHER work on the ranks' [lo, hi). All
-     * ranks of the group make the same calls in the same order. */
+     * ranks of the group make the same calls in the same order. A vector that another group has is waited for
+     * first. Of a mean that a group has made in grad, the leaders' EN_GRAD counts the samples of the group. */
     en_req (*coll)(en_host *, int op, int group, int what, const en_bucket *, en_vec inout);
     /* Sends `out` to rank `to` and receives `in` from rank `from`; both sides call it. EN_WORLD only yet. */
     en_req (*sendrecv)(en_host *, int group, int what, const en_bucket *, int to, en_vec out, int from,

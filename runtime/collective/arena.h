@@ -24,11 +24,11 @@ enum {                       /* the slots with a fixed meaning */
        ENI_ARENA_NSLOTS = 32 /* what a worker reserves */
 };
 
-enum {                     /* areas of ENI_AREA_BYTES zeroed bytes for flags; each has one user */
-       ENI_AREA_WORLD = 0, /* eni_coll of all ranks */
-       ENI_AREA_LOCAL = 1, /* eni_coll of this host's ranks */
-       ENI_AREA_STORE = 2, /* store clients */
-       ENI_AREA_SPARE = 3,
+enum {                       /* areas of ENI_AREA_BYTES zeroed bytes for flags; each has one user */
+       ENI_AREA_WORLD = 0,   /* eni_coll of all ranks */
+       ENI_AREA_GROUP = 1,   /* eni_coll of a group of ranks: this host's, or one of --groups */
+       ENI_AREA_STORE = 2,   /* store clients */
+       ENI_AREA_LEADERS = 3, /* eni_coll of the first ranks of all groups */
        ENI_ARENA_AREAS = 4
 };
 #define ENI_AREA_BYTES 32768u

@@ -82,7 +82,7 @@ typedef struct eni_coll_config {
     /* (nranks) the ranks' arenas, all of one shape. Over TCP only [rank] is used, the others may be NULL.
      * Borrowed; they outlive the group. */
     eni_arena *const *arenas;
-    int area; /* ENI_AREA_WORLD or ENI_AREA_LOCAL: where the flags lie; one open group per area */
+    int area; /* ENI_AREA_WORLD, GROUP or LEADERS: where the flags lie; one open group per area */
 
     /* (nranks) connected TCP sockets by rank, -1 where there is none; NULL over shared memory. ring needs
      * rank - 1 and rank + 1 (mod nranks: with two ranks it is one socket), naive and sendrecvs all they talk

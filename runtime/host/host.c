@@ -197,7 +197,8 @@ en_status eni_host_open(const eni_host_config *config, eni_host **host_out)
     host->requests.next = host->requests.base = 1;
     host->transport = config->transport != NULL ? *config->transport
                                                 : (eni_transport){.has_world = config->coll != NULL,
-                                                                  .has_local = config->local != NULL,
+                                                                  .has_group = config->group != NULL,
+                                                                  .has_leaders = config->leaders != NULL,
                                                                   .is_client = config->client != NULL};
     en_status st = EN_OK;
     EN_TRY_GOTO(eni_host_gpu_check(host), close_host);
@@ -268,8 +269,8 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
         host->now.local_samples = nsamples * (uint64_t)host->config.world.nlocal;
         host->now.world_samples = nsamples * (uint64_t)host->config.world.nranks;
     }
-    /* With a local group this rank pushes for its host; else for itself alone. */
-    const uint64_t computed = host->transport.has_local ? host->now.local_samples : nsamples;
+    const bool is_for_host = (host->config.strategy->flags & EN_LEADERS_ARE_CLIENTS) != 0;
+    const uint64_t computed = is_for_host ? host->now.local_samples : nsamples; /* that this rank pushes */
     for (uint32_t b = 0; b < host->config.buckets->n; b++) {
         host->of[b].grad_samples = nsamples;
         host->of[b].uncovered += computed;

@@ -46,7 +46,7 @@ enum { ENI_OPERATION_COLL = 1, ENI_OPERATION_CALL = 2 };
 typedef struct eni_operation {
     int kind;         /* ENI_OPERATION_* */
     uint64_t ticket;  /* the transport's own */
-    int group;        /* COLL: EN_WORLD or EN_LOCAL */
+    int group;        /* COLL: EN_WORLD, EN_GROUP or EN_LEADERS */
     eni_coll_op coll; /* COLL */
 
     /* CALL */
@@ -66,7 +66,8 @@ typedef struct eni_operation {
 typedef struct eni_transport {
     void *user;
     bool has_world;       /* collectives of all ranks */
-    bool has_local;       /* of this host's, where hosts meet at the servers only */
+    bool has_group;       /* of this rank's group: of this host's where hosts meet at the servers only */
+    bool has_leaders;     /* of the first ranks of all groups; this is one */
     bool is_client;       /* this rank may call the servers */
     bool has_rank_stores; /* and those inside ranks */
     en_status (*start)(void *user, eni_operation *operation);
@@ -91,10 +92,14 @@ typedef struct eni_host_config {
     eni_coll *coll;     /* NULL: the world has one rank, and the worker has put the mean over its own
                            micro-batches (eni_mean_ranks, also of one) into grad before submit */
     int coll_algorithm; /* ENI_COLL_* of coll */
-    eni_coll *local;    /* EN_LEADERS_ARE_CLIENTS: the ranks of this host, and no coll; NULL: there is one */
-    int local_algorithm;
-    eni_client *client; /* NULL: no servers, or this rank is no client of them */
-    int has_store;      /* servers have weights, whoever is their client */
+    eni_coll *group;    /* EN_USES_GROUPS: those of this rank's group; EN_LEADERS_ARE_CLIENTS: of this host,
+                           and no coll; NULL: there is one, or the group is the world */
+    int group_algorithm;
+    eni_coll *leaders; /* EN_USES_GROUPS: the first ranks of all groups, of which this is one; else NULL */
+    int leaders_algorithm;
+    bool has_own_groups; /* groups are not the ranks of each host, so that none is EN_LOCAL's */
+    eni_client *client;  /* NULL: no servers, or this rank is no client of them */
+    int has_store;       /* servers have weights, whoever is their client */
     const eni_optimizer *optimizer;
     eni_hyper hyper; /* momentum, weight decay, nesterov; lr comes from the schedule */
     eni_schedule schedule;

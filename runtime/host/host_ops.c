@@ -124,16 +124,29 @@ static double host_lr(en_host *table)
     return (double)host->now.lr;
 }
 
+/* The ranks that a group means, by the one of EN_WORLD, EN_GROUP and EN_LEADERS that has a name of its own. */
+static int plain_group(const en_world *world, int group)
+{
+    if (group == EN_LOCAL) group = world->nhosts > 1 ? EN_GROUP : EN_WORLD;
+    if (group == EN_GROUP && world->ngroups <= 1) return EN_WORLD;
+    return group == EN_LEADERS && world->ngroups == world->nranks ? EN_WORLD : group;
+}
+
+static int size_of(const en_world *world, int group)
+{
+    return group == EN_GROUP ? world->ngroup : group == EN_LEADERS ? world->ngroups : world->nranks;
+}
+
 static double host_coll_bytes(en_host *table, int op, int group)
 {
-    eni_host *host = host_of(table);
-    const eni_host_config *c = &host->config;
-    const eni_transport *t = &host->transport;
-    const bool is_local = group == EN_LOCAL || !t->has_world;
-    const int algorithm = t->has_world   ? c->coll_algorithm
-                          : t->has_local ? c->local_algorithm
-                                         : ENI_COLL_DIRECT;
-    return eni_coll_bytes(algorithm, op, is_local && c->world.nlocal > 0 ? c->world.nlocal : c->world.nranks);
+    const eni_host_config *c = &host_of(table)->config;
+    const eni_transport *t = &host_of(table)->transport;
+    const int all = plain_group(&c->world, t->has_world ? group : EN_LOCAL);
+    const int algorithm = all == EN_LEADERS                 ? c->leaders_algorithm
+                          : t->has_world && all == EN_WORLD ? c->coll_algorithm
+                          : t->has_group                    ? c->group_algorithm
+                                                            : ENI_COLL_DIRECT;
+    return eni_coll_bytes(algorithm, op, size_of(&c->world, all));
 }
 
 /* Measured when it is first asked for, which is before step 0. */
@@ -347,21 +360,22 @@ static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, const
     return r->id;
 }
 
-/* Who takes part: EN_WORLD or EN_LOCAL as the transport has them; ALONE where this rank is its own group, and
- * the operation the identity; NONE, a misuse. */
+/* Who takes part: EN_WORLD, EN_GROUP or EN_LEADERS as the transport has them; ALONE where this rank is its own
+ * group, and the operation the identity; NONE, a misuse. */
 enum { ALONE = -1, NONE = -2 };
 static int find_group(eni_host *host, int group)
 {
     const en_world *world = &host->config.world;
     const eni_transport *t = &host->transport;
-    const bool is_part = group == EN_LOCAL && world->nhosts > 1; /* of the world */
-    if ((is_part ? world->nlocal : world->nranks) <= 1) return ALONE;
-    if (is_part ? t->has_local : t->has_world) return is_part ? EN_LOCAL : EN_WORLD;
-    if (!is_part && world->nhosts <= 1 && t->has_local) return EN_LOCAL;
-    eni_host_misuse(host, is_part ? "asked for a collective inside one of several hosts, which takes "
-                                    "EN_LEADERS_ARE_CLIENTS"
-                                  : "asked for a collective of all ranks: with EN_LEADERS_ARE_CLIENTS hosts "
-                                    "meet at the servers only");
+    const int all = plain_group(world, group);
+    if (size_of(world, all) <= 1) return ALONE;
+    if (all == EN_WORLD ? t->has_world : all == EN_GROUP ? t->has_group : t->has_leaders) return all;
+    if (all == EN_WORLD && world->nhosts <= 1 && t->has_group) return EN_GROUP;
+    eni_host_misuse(host, all == EN_WORLD
+                              ? "asked for a collective of all ranks: with EN_LEADERS_ARE_CLIENTS hosts "
+                                "meet at the servers only"
+                              : "asked for a collective inside one of several hosts, which takes "
+                                "EN_LEADERS_ARE_CLIENTS or EN_USES_GROUPS");
     return NONE;
 }
 
@@ -396,6 +410,24 @@ static bool is_collective(eni_host *host, int op, const en_bucket *bucket)
     return false;
 }
 
+/* Each group does its operations in the order of call, and knows nothing of another's. */
+static bool is_with_another(eni_host *host, int group, const en_bucket *bucket, en_vec v)
+{
+    uint32_t left = host->config.strategy->flags & EN_USES_GROUPS ? host->requests.n : 0;
+    for (en_req id = host->requests.next; left > 0 && id-- > host->requests.base;) {
+        const eni_request *c = eni_host_request(host, id);
+        left -= c != NULL;
+        if (c == NULL || c->kind != REQ_COLL || c->bucket != bucket || c->op.group == group ||
+            c->op.coll.slot != eni_vec_slot(v))
+            continue;
+        eni_host_misuse(
+            host, "called coll on a vector of bucket %u that another group works on; wait for that first",
+            bucket->id);
+        return true;
+    }
+    return false;
+}
+
 static en_req host_coll(en_host *table, int op, int group, int what, const en_bucket *bucket, en_vec inout)
 {
     eni_host *host = host_of(table);
@@ -406,13 +438,15 @@ static en_req host_coll(en_host *table, int op, int group, int what, const en_bu
     if (who == NONE || !is_vector_of(host, "coll", bucket, inout)) return REQUEST_REFUSED;
     if (who == ALONE) return 0;
     if (!is_in_arena(host, "coll") || !may_write(host, "coll", inout)) return REQUEST_REFUSED;
+    if (is_with_another(host, who, bucket, inout)) return REQUEST_REFUSED;
     const uint32_t slot = eni_vec_slot(inout);
     if (slot == ENI_SLOT_PARAM && op != EN_BCAST)
         host->writes_param = 1; /* a copy of another rank's is no own */
+    eni_coll_op in_place = eni_host_bucket_op(host, op, what, bucket, inout);
+    if (slot == ENI_SLOT_GRAD && who == EN_LEADERS) in_place.nsamples = host->of[bucket->id].grad_samples;
     if (slot == ENI_SLOT_GRAD && what == EN_GRAD && (op == EN_ALLREDUCE || op == EN_REDUCE))
         host->of[bucket->id].grad_samples =
             group == EN_LOCAL ? host->now.local_samples : host->now.world_samples;
-    const eni_coll_op in_place = eni_host_bucket_op(host, op, what, bucket, inout);
     return start_coll(host, who, &in_place, bucket, 0);
 }
 
@@ -432,7 +466,7 @@ static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket
     if (!eni_host_knows(host, "sendrecv", bucket) || !eni_host_serves(host, "sendrecv", group, what, 0))
         return REQUEST_REFUSED;
     if (group != EN_WORLD) {
-        eni_host_misuse(host, "called sendrecv for EN_LOCAL, and only ranks of EN_WORLD exchange vectors");
+        eni_host_misuse(host, "called sendrecv for a group, and only ranks of EN_WORLD exchange vectors");
         host->hook.verdict = EN_EINVAL;
         return REQUEST_REFUSED;
     }
@@ -591,6 +625,7 @@ static en_status wait_coll(eni_host *host, eni_request *r)
 {
     EN_TRY(eni_host_await(host, r, "all-reduce", eni_host_now(host), host->counters.update_ns));
     if (r->is_mean) host->of[r->bucket->id].is_empty = r->op.samples == 0;
+    if (r->is_mean && r->op.samples != UINT64_MAX) host->of[r->bucket->id].grad_samples = r->op.samples;
     if (r->is_fused) eni_host_stepped(host, r->bucket->id, &r->hyper);
     return r->then_step && !r->is_fused ? take_step(host, r->bucket) : EN_OK;
 }

@@ -48,11 +48,22 @@ bool eni_host_is_on_thread(eni_host *host, const char *operation)
 
 int eni_host_serves(eni_host *host, const char *operation, int group, int what, uint64_t word)
 {
+    static const char *const names[] = {"EN_WORLD", "EN_LOCAL", "EN_GROUP", "EN_LEADERS"};
+    const en_world *world = &host->config.world;
+    const bool has_groups = (host->config.strategy->flags & EN_USES_GROUPS) != 0;
     char why[160] = "";
-    if (group == EN_GROUP)
-        snprintf(why, sizeof why, "for EN_GROUP, and this run has no groups: take EN_WORLD or EN_LOCAL");
-    else if (group != EN_WORLD && group != EN_LOCAL)
-        snprintf(why, sizeof why, "for group %d; EN_WORLD and EN_LOCAL are there", group);
+    if (group < EN_WORLD || group > EN_LEADERS)
+        snprintf(why, sizeof why, "for group %d; EN_WORLD, EN_LOCAL, EN_GROUP and EN_LEADERS are there",
+                 group);
+    else if (group >= EN_GROUP && !has_groups)
+        snprintf(why, sizeof why, "for %s, which takes EN_USES_GROUPS among its flags", names[group]);
+    else if (group == EN_LEADERS && world->group_rank != 0)
+        snprintf(why, sizeof why,
+                 "for EN_LEADERS, and this rank is not the first of its group but %d behind it",
+                 world->group_rank);
+    else if (group == EN_LOCAL && world->nhosts > 1 && host->config.has_own_groups)
+        snprintf(why, sizeof why,
+                 "for EN_LOCAL, and --groups cuts the ranks otherwise than their hosts do: take EN_GROUP");
     else if (what < EN_GRAD || what > EN_WEIGHTS)
         snprintf(why, sizeof why, "with %d for what it carries; EN_GRAD, EN_DELTA and EN_WEIGHTS are there",
                  what);
@@ -156,7 +167,8 @@ void eni_host_note_start(eni_host *host)
 
 static eni_coll *group_of(const eni_host *host, const eni_operation *op)
 {
-    return op->group == EN_LOCAL ? host->config.local : host->config.coll;
+    const eni_host_config *c = &host->config;
+    return op->group == EN_GROUP ? c->group : op->group == EN_LEADERS ? c->leaders : c->coll;
 }
 
 static en_status start_operation(eni_host *host, eni_operation *op)

@@ -24,11 +24,11 @@ typedef struct rank_part {
 struct eni_collective {
     eni_collective *next;
     int op, what;
-    int group;       /* index in group_free_ns: 0 the world, 1 + host a machine */
+    int group;       /* index in group_free_ns */
     uint64_t number; /* the n-th of its group */
     uint32_t bucket;
     uint64_t count;
-    int32_t first, n, joined; /* ranks first .. first + n - 1 */
+    int32_t first, n, joined; /* its lowest rank; ranks */
     rank_part entries[];
 };
 
@@ -136,25 +136,38 @@ static void begin(eni_sim *sim, eni_collective *c)
     eni_sim_post(sim, *free_ns, complete, c);
 }
 
+/* Which ranks a group means: its index in group_free_ns, the lowest and how many; and the place of this one. */
+typedef struct circle {
+    int index;
+    int32_t first, n, place;
+} circle;
+
+static circle circle_of(const eni_sim_rank *rank, int group)
+{
+    const en_world *w = &rank->world;
+    const int32_t first = rank->sim->groups[w->rank];
+    if (group == EN_GROUP) return (circle){1 + first, first, w->ngroup, w->group_rank};
+    if (group == EN_LEADERS) return (circle){1 + w->nranks, 0, w->ngroups, w->group};
+    return (circle){0, 0, w->nranks, w->rank};
+}
+
 /* The n-th collective of a group, made by whoever comes first. */
-static eni_collective *find_or_make(eni_sim_rank *rank, int group, const eni_coll_op *op)
+static eni_collective *find_or_make(eni_sim_rank *rank, int group, const circle *who, const eni_coll_op *op)
 {
     eni_sim *sim = rank->sim;
-    const int index = group == EN_LOCAL ? 1 + rank->world.rank / rank->world.nlocal : 0;
     const uint64_t number = rank->coll_calls[group]++;
     for (eni_collective *c = sim->exchanges.collectives; c; c = c->next)
-        if (c->group == index && c->number == number) return c;
-    const int32_t n = group == EN_LOCAL ? rank->world.nlocal : sim->nranks;
-    eni_collective *c = eni_sim_alloc(sim, sizeof *c + (size_t)n * sizeof(rank_part));
+        if (c->group == who->index && c->number == number) return c;
+    eni_collective *c = eni_sim_alloc(sim, sizeof *c + (size_t)who->n * sizeof(rank_part));
     if (c == NULL) return NULL;
     c->op = op->op;
     c->what = op->what;
-    c->group = index;
+    c->group = who->index;
     c->number = number;
     c->bucket = op->bucket;
     c->count = op->count;
-    c->n = n;
-    c->first = group == EN_LOCAL ? rank->world.rank - rank->world.local_rank : 0;
+    c->n = who->n;
+    c->first = who->first;
     c->next = sim->exchanges.collectives;
     sim->exchanges.collectives = c;
     return c;
@@ -175,7 +188,8 @@ static eni_place_in_run place_of(uint64_t number, const eni_coll_op *op)
 static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out)
 {
     eni_sim *sim = rank->sim;
-    eni_collective *c = find_or_make(rank, group, op);
+    const circle who = circle_of(rank, group);
+    eni_collective *c = find_or_make(rank, group, &who, op);
     if (c == NULL) return EN_ENOMEM;
     for (int32_t i = 0; i < c->n; i++) { /* who came first, if anybody */
         const rank_part *other = &c->entries[i];
@@ -187,8 +201,7 @@ static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint
         break;
     }
     *ticket_out = eni_sim_rank_begin(rank, 1, "a collective", op->bucket, 0);
-    c->entries[rank->world.rank - c->first] =
-        (rank_part){rank, *op, eni_sim_rank_at(rank, op->slot, op->bucket), *ticket_out};
+    c->entries[who.place] = (rank_part){rank, *op, eni_sim_rank_at(rank, op->slot, op->bucket), *ticket_out};
     if (++c->joined == c->n) begin(sim, c);
     return EN_OK;
 }

@@ -8,6 +8,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/rank_groups.h"
 #include "core/try.h"
 #include "runtime/sim/world.h"
 
@@ -78,15 +79,10 @@ static en_status open_rank(eni_sim *sim, int32_t index)
 {
     eni_sim_rank *rank = &sim->ranks[index];
     const eni_sim_problem *problem = sim->config->problem;
-    const int32_t local = sim->config->local_size;
     rank->sim = sim;
     rank->result = &sim->result->rank[index];
-    rank->world = (en_world){.size = sizeof(en_world),
-                             .rank = index,
-                             .nranks = sim->nranks,
-                             .local_rank = index % local,
-                             .nlocal = local,
-                             .nhosts = sim->nhosts};
+    rank->world = (en_world){.size = sizeof(en_world), .rank = index, .nranks = sim->nranks};
+    eni_rank_groups_place(sim->hosts, sim->groups, &rank->world);
     EN_TRY(eni_arena_open(problem->count, ENI_ARENA_NSLOTS, 0, &rank->arena));
     rank->param = eni_arena_at(rank->arena, ENI_SLOT_PARAM, 0);
     rank->grad = eni_arena_at(rank->arena, ENI_SLOT_GRAD, 0);
@@ -102,12 +98,25 @@ static en_status start_rank(eni_sim *sim, int32_t index, uint64_t incarnation)
     return eni_event_queue_post(&sim->queue, 0, eni_sim_rank_resume, sim, &sim->ranks[index]);
 }
 
+static en_status cut_ranks(eni_sim *sim)
+{
+    const eni_sim_config *c = sim->config;
+    sim->hosts = eni_alloc_array((size_t)sim->nranks, sizeof *sim->hosts);
+    sim->groups = eni_alloc_array((size_t)sim->nranks, sizeof *sim->groups);
+    if (sim->hosts == NULL || sim->groups == NULL) return EN_ENOMEM;
+    for (int32_t r = 0; r < sim->nranks; r++) {
+        sim->hosts[r] = r - r % c->local_size;
+        sim->groups[r] = c->groups != NULL ? c->groups[r] : sim->hosts[r];
+    }
+    return EN_OK;
+}
+
 static en_status open_world(eni_sim *sim)
 {
     const eni_sim_config *c = sim->config;
     const uint32_t flags = c->strategy->flags;
     sim->nranks = c->nranks;
-    sim->nhosts = c->nranks / c->local_size;
+    EN_TRY(cut_ranks(sim));
     sim->optimizer = c->optimizer;
     sim->claims = c->assign == ENI_SIM_CLAIM ||
                   (c->assign == ENI_SIM_AUTO && has_store(c) && !(flags & EN_SYNCHRONOUS));
@@ -125,7 +134,7 @@ static en_status open_world(eni_sim *sim)
     sim->result->rank = eni_alloc_array((size_t)sim->nranks, sizeof *sim->result->rank);
     sim->gradients.scratch = new_flat(sim);
     sim->exchanges.group_free_ns =
-        eni_alloc_array(1 + (size_t)sim->nhosts, sizeof *sim->exchanges.group_free_ns);
+        eni_alloc_array(2 + (size_t)sim->nranks, sizeof *sim->exchanges.group_free_ns);
     if (sim->ranks == NULL || sim->result->rank == NULL || sim->gradients.scratch == NULL ||
         sim->exchanges.group_free_ns == NULL)
         return EN_ENOMEM;
@@ -177,6 +186,8 @@ static void close_world(eni_sim *sim)
     eni_free(sim->gradients.scratch);
     free(sim->gradients.samples_before);
     eni_free(sim->exchanges.group_free_ns);
+    eni_free(sim->hosts);
+    eni_free(sim->groups);
     eni_network_fini(&sim->network);
     eni_event_queue_fini(&sim->queue);
     eni_buckets_free(sim->buckets);

@@ -55,7 +55,7 @@ static int64_t now_ns(void *user)
 
 static double count_clients(const eni_sim *sim)
 {
-    return sim->config->strategy->flags & EN_LEADERS_ARE_CLIENTS ? sim->nhosts : sim->nranks;
+    return sim->config->strategy->flags & EN_LEADERS_ARE_CLIENTS ? sim->ranks[0].world.nhosts : sim->nranks;
 }
 
 /* What the network's model says of an operation that is alone on it. */
@@ -88,9 +88,11 @@ static en_status open_host(eni_sim_rank *rank)
     const eni_sim *sim = rank->sim;
     const uint32_t flags = sim->config->strategy->flags;
     const bool meets_at_servers = (flags & EN_LEADERS_ARE_CLIENTS) != 0;
+    const bool has_groups = (flags & EN_USES_GROUPS) != 0;
     const eni_transport transport = {.user = rank,
                                      .has_world = sim->nranks > 1 && !meets_at_servers,
-                                     .has_local = rank->world.nlocal > 1 && meets_at_servers,
+                                     .has_group = rank->world.ngroup > 1 && (meets_at_servers || has_groups),
+                                     .has_leaders = has_groups,
                                      .is_client = sim->stores.nshards > 0 && eni_delivery_is_client(rank),
                                      .has_rank_stores = sim->stores.n > sim->stores.nshards,
                                      .start = start,
@@ -98,22 +100,25 @@ static en_status open_host(eni_sim_rank *rank)
                                      .wait = wait,
                                      .now_ns = now_ns,
                                      .cost = cost};
-    const eni_host_config config = {.strategy = sim->config->strategy,
-                                    .options = sim->options,
-                                    .hooks = sim->config->hooks,
-                                    .world = rank->world,
-                                    .seed = sim->config->seed,
-                                    .buckets = sim->buckets,
-                                    .arena = rank->arena,
-                                    .coll_algorithm = ENI_COLL_DIRECT,
-                                    .local_algorithm = ENI_COLL_DIRECT,
-                                    .has_store = sim->stores.n > 0,
-                                    .optimizer = sim->optimizer,
-                                    .hyper = sim->config->hyper,
-                                    .schedule = sim->config->schedule,
-                                    .alive_status = alive,
-                                    .alive_user = rank,
-                                    .transport = &transport};
+    const eni_host_config config = {
+        .strategy = sim->config->strategy,
+        .options = sim->options,
+        .hooks = sim->config->hooks,
+        .world = rank->world,
+        .seed = sim->config->seed,
+        .buckets = sim->buckets,
+        .arena = rank->arena,
+        .coll_algorithm = ENI_COLL_DIRECT,
+        .group_algorithm = ENI_COLL_DIRECT,
+        .leaders_algorithm = ENI_COLL_DIRECT,
+        .has_own_groups = memcmp(sim->hosts, sim->groups, (size_t)sim->nranks * sizeof *sim->hosts) != 0,
+        .has_store = sim->stores.n > 0,
+        .optimizer = sim->optimizer,
+        .hyper = sim->config->hyper,
+        .schedule = sim->config->schedule,
+        .alive_status = alive,
+        .alive_user = rank,
+        .transport = &transport};
     return eni_host_open(&config, &rank->host);
 }
 

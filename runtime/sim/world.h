@@ -60,9 +60,9 @@ struct eni_sim_rank {
 
     eni_sim_pending *pending;
     uint32_t npending;
-    uint64_t coll_calls[2];  /* per group: the next collective's number */
-    eni_client_state client; /* of all stores; zeroed: none (the rank is dead) */
-    eni_sim_call *calls;     /* (nbuckets) */
+    uint64_t coll_calls[EN_LEADERS + 1]; /* per group: the next collective's number */
+    eni_client_state client;             /* of all stores; zeroed: none (the rank is dead) */
+    eni_sim_call *calls;                 /* (nbuckets) */
     eni_sim_rank_result *result;
 };
 
@@ -100,7 +100,9 @@ typedef struct eni_sim_stores {
 typedef struct eni_sim_exchanges {
     eni_collective *collectives;
     eni_sendrecv *sendrecvs; /* halves without their other half */
-    int64_t *group_free_ns;  /* (1 + nhosts) when the links of a group are idle again */
+    int64_t
+        *group_free_ns; /* (2 + nranks) the world, each group by its first rank, the leaders: when the links
+                                of a group are idle again */
 } eni_sim_exchanges;
 
 /* What gradients are made of. */
@@ -123,7 +125,8 @@ struct eni_sim {
     eni_event_trace events;
     en_status status; /* the first failure: ends the run */
 
-    int32_t nranks, nhosts, nrunning;
+    int32_t nranks, nrunning;
+    int32_t *hosts, *groups; /* (nranks) core/rank_groups.h */
     eni_sim_rank *ranks;
     eni_sim_stores stores;
     eni_sim_exchanges exchanges;

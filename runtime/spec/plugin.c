@@ -20,7 +20,8 @@ enum {
     TABLE_LEAST = offsetof(en_strategy, submit) + sizeof(((en_strategy *)NULL)->submit),
     TABLES_MAX = 256, /* a chain of `next` longer than this is a loop */
     KNOWN_FLAGS = EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS | EN_LEADERS_ARE_CLIENTS | EN_REPLICATED |
-                  EN_STATIC | EN_SYNCHRONOUS | EN_PUSH_READ_ONLY | EN_SHARED_PARAMS | EN_ROUNDS | EN_ALONE
+                  EN_STATIC | EN_SYNCHRONOUS | EN_PUSH_READ_ONLY | EN_SHARED_PARAMS | EN_ROUNDS | EN_ALONE |
+                  EN_USES_GROUPS
 };
 
 /* ---- words ------------------------------------------------------------------------------------------- */
@@ -62,6 +63,16 @@ static int is_name(const char *name)
     return length > 0 && length < ENI_STRATEGY_NAME_MAX && name[length] == 0;
 }
 
+/* Why a strategy of these flags can have no groups; NULL: it can. */
+static const char *ungrouped(uint32_t flags)
+{
+    return flags & EN_LEADERS_ARE_CLIENTS ? "its groups are the hosts (EN_LEADERS_ARE_CLIENTS)"
+           : flags & EN_STORE_ON_SERVERS  ? "its ranks meet at servers (EN_STORE_ON_SERVERS)"
+           : flags & EN_SHARED_PARAMS     ? "its ranks keep one copy of the weights (EN_SHARED_PARAMS)"
+           : flags & EN_ALONE             ? "it has one rank (EN_ALONE)"
+                                          : NULL;
+}
+
 /* Nothing beyond abi and size is read before both are found good. */
 static en_status check_table(const char *path, const en_strategy *s)
 {
@@ -87,6 +98,10 @@ static en_status check_table(const char *path, const en_strategy *s)
         return eni_fail(EN_EVERSION, "plugin",
                         "%s: strategy %s sets flags 0x%x, of which this host does not know 0x%x", path,
                         s->name, s->flags, s->flags & ~(uint32_t)KNOWN_FLAGS);
+    if (s->flags & EN_USES_GROUPS && ungrouped(s->flags) != NULL)
+        return eni_fail(EN_EINVAL, "plugin",
+                        "%s: strategy %s says EN_USES_GROUPS, but %s; leave one of the two flags away", path,
+                        s->name, ungrouped(s->flags));
     for (const en_option *o = s->options; o && o->size; o = eni_option_next(o))
         EN_TRY(eni_option_check(path, "strategy", s->name, s->options, o));
     return EN_OK;
@@ -267,6 +282,16 @@ en_status eni_plugin_find(const char *folder, const char *spec, const en_strateg
                         path, eni_plugin_is_path(word) ? " " : "", eni_plugin_is_path(word) ? path : "");
     *strategy_out = found.found;
     return EN_OK;
+}
+
+en_status eni_plugin_groups(const en_strategy *strategy, const char *groups)
+{
+    const char *why = ungrouped(strategy->flags);
+    if (groups == NULL || strategy->flags & EN_USES_GROUPS) return EN_OK;
+    return eni_fail(
+        EN_EINVAL, "plugin",
+        "--groups: \"%.200s\" cannot be with %s: %s; give --strategy=grouped, or leave --groups away", groups,
+        strategy->name, why != NULL ? why : "it uses none (EN_USES_GROUPS)");
 }
 
 void eni_plugin_show(FILE *out, const en_strategy *strategy)

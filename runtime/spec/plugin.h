@@ -48,6 +48,9 @@ en_status eni_plugin_find(const char *folder, const char *spec, const en_strateg
 typedef void (*eni_plugin_visit)(void *user, const en_strategy *strategy, const char *path);
 en_status eni_plugin_list(const char *folder, eni_plugin_visit visit, void *user);
 
+/* Whether --groups, NULL: not given, can be with it: EN_EINVAL, and a sentence that says why not. */
+en_status eni_plugin_groups(const en_strategy *strategy, const char *groups);
+
 /* The lines of `entrain strategies` and `worker --strategy=NAME --help` for one strategy: name, help, paper,
  * then an option a line with type, default, range and help. */
 void eni_plugin_show(FILE *out, const en_strategy *strategy);

@@ -49,9 +49,9 @@ static void test_spans(void **state)
     eni_trace_span(trace, ENI_TRACE_COMM, "send", day, day, 8, 0, UINT64_C(1) << 40);
     json_t *json = written(trace), *events = json_object_get(json, "traceEvents");
     eni_trace_free(trace);
-    assert_int_equal(json_array_size(events), 3);
-    const json_t *name = json_array_get(events, 0), *forward = json_array_get(events, 1),
-                 *sent = json_array_get(events, 2);
+    assert_int_equal(json_array_size(events), 5); /* the names of the process and of two rows */
+    const json_t *name = json_array_get(events, 0), *forward = json_array_get(events, 3),
+                 *sent = json_array_get(events, 4);
     assert_string_equal(json_string_value(json_object_get(name, "ph")), "M");
     assert_string_equal(json_string_value(json_object_get(json_object_get(name, "args"), "name")), "rank 3");
     assert_string_equal(json_string_value(json_object_get(forward, "name")), "forward");
@@ -66,6 +66,35 @@ static void test_spans(void **state)
     args = json_object_get(sent, "args");
     assert_true(number(args, "bucket") == 0 && number(args, "bytes") == (double)(UINT64_C(1) << 40));
     assert_true(number(json, "dropped") == 0);
+    json_decref(json);
+}
+
+/* Every row that is used has a name, once, and no other has one. */
+static void test_rows_have_names(void **state)
+{
+    static const struct {
+        int thread;
+        const char *name;
+    } rows[] = {{ENI_TRACE_COMPUTE, "compute"},        {ENI_TRACE_COMM, "comm"},
+                {ENI_TRACE_LOADER, "loader"},          {ENI_TRACE_SHARD0, "shard 0"},
+                {ENI_TRACE_SHARD0 + 255, "shard 255"}, {ENI_TRACE_STAGE0, "stage 0"},
+                {ENI_TRACE_STAGE0 + 63, "stage 63"}};
+    const size_t n = sizeof rows / sizeof *rows;
+    (void)state;
+    eni_trace *trace = eni_trace_new("rank 3", 3, 100);
+    for (size_t i = 2 * n; i-- > 0;)
+        eni_trace_span(trace, rows[i % n].thread, "work", 0, 1, 0, -1, 0);
+    json_t *json = written(trace), *events = json_object_get(json, "traceEvents");
+    eni_trace_free(trace);
+    assert_int_equal(json_array_size(events), 1 + n + 2 * n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *event = json_array_get(events, 1 + i);
+        assert_string_equal(json_string_value(json_object_get(event, "name")), "thread_name");
+        assert_string_equal(json_string_value(json_object_get(event, "ph")), "M");
+        assert_true(number(event, "pid") == 3 && number(event, "tid") == rows[i].thread);
+        assert_string_equal(json_string_value(json_object_get(json_object_get(event, "args"), "name")),
+                            rows[i].name);
+    }
     json_decref(json);
 }
 
@@ -104,7 +133,7 @@ static void test_full_buffer_counts(void **state)
         pthread_join(thread[i], NULL);
     json_t *json = written(trace);
     eni_trace_free(trace);
-    assert_int_equal(json_array_size(json_object_get(json, "traceEvents")), ROOM + 1);
+    assert_int_equal(json_array_size(json_object_get(json, "traceEvents")), ROOM + 2);
     assert_true(number(json, "dropped") == THREADS * EACH - ROOM);
     json_decref(json);
 }
@@ -152,6 +181,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_rows_have_names),
         cmocka_unit_test(test_empty),
         cmocka_unit_test(test_full_buffer_counts),
         cmocka_unit_test(test_a_file_that_cannot_be),

@@ -67,6 +67,8 @@ static en_status alive(void *user)
     return EN_OK;
 }
 
+static int is_cut; /* two hosts, and groups of ranks of both */
+
 /* One step of a world of one, with two buckets; the first status that is none. */
 static en_status run_step(void)
 {
@@ -74,7 +76,8 @@ static en_status run_step(void)
                                               {.name = "b", .offset = COUNT, .count = COUNT}};
     eni_host_config config = {
         .strategy = &bad,
-        .world = {.size = sizeof(en_world), .rank = 2, .nranks = 3, .nlocal = 1, .nhosts = 1},
+        .world = {.size = sizeof(en_world), .rank = 2, .nranks = 3, .nlocal = 1, .nhosts = 1 + is_cut},
+        .has_own_groups = is_cut,
         .optimizer = eni_optimizer_find("sgd"),
         .schedule = {.base = 1},
         .alive_status = alive};
@@ -108,6 +111,13 @@ static en_status run_step(void)
 static en_status no_group(en_host *host, const en_bucket *bucket)
 {
     host->coll(host, EN_ALLREDUCE, EN_GROUP, EN_GRAD, bucket, bucket->grad);
+    return EN_OK;
+}
+
+/* Its hosts are two, and no group of --groups is one of them. */
+static en_status cut_otherwise(en_host *host, const en_bucket *bucket)
+{
+    host->coll(host, EN_ALLREDUCE, EN_LOCAL, EN_GRAD, bucket, bucket->grad);
     return EN_OK;
 }
 
@@ -270,17 +280,20 @@ static void test_what_is_not_there_yet_is_refused(void **state)
         const char *name;
         misdeed misdeed;
         const char *words;
-    } cases[] = {{"group", no_group, "called coll for EN_GROUP, and this run has no groups"},
+    } cases[] = {{"group", no_group, "called coll for EN_GROUP, which takes EN_USES_GROUPS"},
                  {"operation", no_operation, "called coll on bucket 1 with operation 77, which there is not"},
                  {"inner", inner_operation, "called coll on bucket 1 with operation 8, which there is not"},
                  {"far ranks", far_ranks, "called sendrecv on bucket 1 with ranks 3 and -1 of a world of 3"},
                  {"group 7", other_group, "called coll for group 7"},
-                 {"sendrecv", local_sendrecv, "called sendrecv for EN_LOCAL"},
+                 {"local", cut_otherwise, "called coll for EN_LOCAL, and --groups cuts the ranks otherwise"},
+                 {"sendrecv", local_sendrecv, "called sendrecv for a group"},
                  {"what", carries_nothing, "called sendrecv with 0 for what it carries"},
                  {"word", word, "called call with the word 77, which nothing carries yet"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         in_submit = cases[i].misdeed;
+        is_cut = cases[i].misdeed == cut_otherwise;
         expect_refusal(cases[i].name, run_step(), EN_EINVAL, "submit", ", step 7", cases[i].words);
+        is_cut = 0;
         assert_int_equal(errors, 1);
     }
     in_submit = NULL;

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "core/rank_groups.h"
 #include "runtime/host/host.h"
 #include "runtime/net/wire.h"
 #include "server/shard.h"
@@ -45,7 +46,7 @@ typedef struct world {
 typedef struct peer {
     world *w;
     int rank;
-    eni_coll *coll;
+    eni_coll *coll, *group, *leaders; /* group: of some, or where hosts meet at the servers of all */
     eni_client *client;
     eni_host *host;
 } peer;
@@ -142,21 +143,48 @@ static en_status exchange(peer *me, uint32_t type, int out, int in)
     return EN_OK;
 }
 
-static en_status open_rank(peer *me)
+/* Of the ranks that are said to be in it, where this one is. */
+static en_status open_coll(peer *me, const bool *takes_part, int area, eni_coll **coll_out)
 {
     world *w = me->w;
-    en_status st = EN_OK;
-    if (w->nranks > 1) {
-        const eni_coll_config config = {.rank = me->rank,
-                                        .nranks = w->nranks,
-                                        .epoch = 1,
-                                        .algorithm = ENI_COLL_DIRECT,
-                                        .transport = ENI_OVER_SHM,
-                                        .arenas = w->arenas,
-                                        .area = meets_at_servers(w) ? ENI_AREA_LOCAL : ENI_AREA_WORLD,
-                                        .alive = {alive, w, -1}};
-        st = eni_coll_open(&config, &me->coll);
+    eni_arena *arenas[RECORDER_RANKS];
+    eni_coll_config config = {.epoch = 1,
+                              .algorithm = ENI_COLL_DIRECT,
+                              .transport = ENI_OVER_SHM,
+                              .arenas = arenas,
+                              .area = area,
+                              .alive = {alive, w, -1}};
+    for (int r = 0; r < w->nranks; r++) {
+        if (!takes_part[r]) continue;
+        if (r == me->rank) config.rank = config.nranks;
+        arenas[config.nranks++] = w->arenas[r];
     }
+    return takes_part[me->rank] && config.nranks > 1 ? eni_coll_open(&config, coll_out) : EN_OK;
+}
+
+static en_status open_colls(peer *me, const int32_t *groups)
+{
+    bool all[RECORDER_RANKS], group[RECORDER_RANKS], leaders[RECORDER_RANKS];
+    for (int r = 0; r < me->w->nranks; r++) {
+        all[r] = true;
+        group[r] = groups[r] == groups[me->rank];
+        leaders[r] = groups[r] == r;
+    }
+    if (meets_at_servers(me->w)) return open_coll(me, all, ENI_AREA_GROUP, &me->group);
+    en_status st = open_coll(me, all, ENI_AREA_WORLD, &me->coll);
+    if (st != EN_OK || !(me->w->config->strategy->flags & EN_USES_GROUPS)) return st;
+    st = open_coll(me, group, ENI_AREA_GROUP, &me->group);
+    return st == EN_OK ? open_coll(me, leaders, ENI_AREA_LEADERS, &me->leaders) : st;
+}
+
+static en_status open_rank(peer *me)
+{
+    static const int32_t one_host[RECORDER_RANKS];
+    world *w = me->w;
+    const int32_t *groups = w->config->groups != NULL ? w->config->groups : one_host;
+    en_world place = {.size = sizeof(en_world), .rank = me->rank, .nranks = w->nranks};
+    eni_rank_groups_place(one_host, groups, &place);
+    en_status st = open_colls(me, groups);
     const int is_client = has_store(w) && (me->rank == 0 || !meets_at_servers(w));
     if (st == EN_OK && is_client) st = open_client(me);
     if (st == EN_OK && is_client && me->rank == 0)
@@ -165,19 +193,17 @@ static en_status open_rank(peer *me)
     if (st == EN_OK && is_client) st = exchange(me, ENI_MSG_SNAPSHOT, ENI_SLOT_NONE, ENI_SLOT_PARAM);
     const eni_host_config config = {.strategy = w->config->strategy,
                                     .options = w->config->options,
-                                    .world = {.size = sizeof(en_world),
-                                              .rank = me->rank,
-                                              .nranks = w->nranks,
-                                              .local_rank = me->rank,
-                                              .nlocal = w->nranks,
-                                              .nhosts = 1},
+                                    .world = place,
                                     .seed = w->config->seed,
                                     .buckets = w->buckets,
                                     .arena = w->arenas[me->rank],
-                                    .coll = meets_at_servers(w) ? NULL : me->coll,
+                                    .coll = me->coll,
                                     .coll_algorithm = ENI_COLL_DIRECT,
-                                    .local = meets_at_servers(w) ? me->coll : NULL,
-                                    .local_algorithm = ENI_COLL_DIRECT,
+                                    .group = me->group,
+                                    .group_algorithm = ENI_COLL_DIRECT,
+                                    .leaders = me->leaders,
+                                    .leaders_algorithm = ENI_COLL_DIRECT,
+                                    .has_own_groups = w->config->groups != NULL,
                                     .client = me->client,
                                     .has_store = has_store(w),
                                     .optimizer = eni_optimizer_find("sgd"),
@@ -303,6 +329,8 @@ static en_status run_on_sockets(const eni_sim_config *config, world *w)
     for (int r = 0; r < w->nranks; r++) {
         eni_host_close(ranks[r].host);
         eni_client_close(ranks[r].client);
+        eni_coll_close(ranks[r].leaders);
+        eni_coll_close(ranks[r].group);
         eni_coll_close(ranks[r].coll);
     }
     pthread_barrier_destroy(&w->barrier);
@@ -336,9 +364,11 @@ static void take_records(outcome *out)
 }
 
 /* `slowest`: under a script that this rank's slowness makes; -1: each as it comes. */
-static void run_both(const char *spec, const en_strategy *given, int nranks, int slowest, outcome out[2])
+static void run_both(const char *spec, const en_strategy *given, int nranks, const char *groups, int slowest,
+                     outcome out[2])
 {
     static world w;
+    int32_t first[RECORDER_RANKS];
     rig r;
     rig_init(&r, given == NULL ? spec : "ring", nranks, (uint64_t)nranks * STEPS - (nranks > 1 ? 1 : 0));
     if (given != NULL) {
@@ -351,6 +381,10 @@ static void run_both(const char *spec, const en_strategy *given, int nranks, int
     r.problem.last_samples = 3;
     r.config.strategy = recorder_open(given == NULL ? r.config.strategy : given);
     r.config.options = r.options;
+    if (groups != NULL && nranks == RECORDER_RANKS) {
+        assert_int_equal(eni_rank_groups_read(groups, nranks, first), EN_OK);
+        r.config.groups = first;
+    }
     r.config.assign = ENI_SIM_FIXED;
     r.config.schedule = (eni_schedule){
         .kind = ENI_LR_STEP, .base = 0.02, .gamma = 0.5, .step_samples = (uint64_t)nranks * 16};
@@ -397,11 +431,11 @@ static void expect_same_text(const char *spec, int rank, const char *virtual_tim
 }
 
 /* How many arrivals the script had. */
-static int compare(const char *spec, int nranks, int slowest, bool is_determined)
+static int compare(const char *spec, int nranks, const char *groups, int slowest, bool is_determined)
 {
     outcome out[2];
     memset(out, 0, sizeof out);
-    run_both(spec, NULL, nranks, slowest, out);
+    run_both(spec, NULL, nranks, groups, slowest, out);
     if (out[0].status != EN_OK || out[1].status != EN_OK)
         fail_msg("%s with %d: %d in virtual time, %d on sockets", spec, nranks, out[0].status, out[1].status);
     for (int r = 0; r < nranks; r++) {
@@ -421,7 +455,8 @@ static int compare(const char *spec, int nranks, int slowest, bool is_determined
 
 static const struct {
     const char *spec;
-    int is_lock_step; /* the weights of three ranks do not depend on who is first */
+    int is_lock_step;   /* the weights of three ranks do not depend on who is first */
+    const char *groups; /* of three ranks; NULL: the ranks of the one host */
 } everyone[] = {{"ring", 1},
                 {"ps-sync", 1},
                 {"ps-async", 0},
@@ -431,6 +466,9 @@ static const struct {
                 {"hybrid:ps=c", 1},
                 {RIG_PLUGINS "/localsgd.so:period=4", 1},
                 {EN_BUILD_DIR "/test/plugins/short.so:period=2", 1},
+                {"grouped:period=3", 1, "0,2;1"},
+                {"grouped:period=3", 1, "1"},
+                {RIG_ZOO "two-level", 1, "0-1;2"},
                 {RIG_ZOO "zero1", 1},
                 {RIG_ZOO "gossip", 1},
                 {RIG_ZOO "hier", 1},
@@ -445,10 +483,10 @@ enum { EVERYONE = sizeof everyone / sizeof *everyone };
 static void strategies_do_the_same(void **state)
 {
     (void)state;
-    compare("solo", 1, -1, true);
+    compare("solo", 1, NULL, -1, true);
     for (int i = 0; i < EVERYONE; i++) {
-        compare(everyone[i].spec, 1, 0, true);
-        compare(everyone[i].spec, 3, -1, everyone[i].is_lock_step);
+        compare(everyone[i].spec, 1, NULL, 0, true);
+        compare(everyone[i].spec, 3, everyone[i].groups, -1, everyone[i].is_lock_step);
     }
     printf("PROMISE one host: %d strategies make the same requests at the same rates in virtual time and on "
            "sockets, "
@@ -463,7 +501,7 @@ static void a_script_of_arrivals_determines_the_weights(void **state)
     for (int i = 0; i < EVERYONE; i++) {
         int own = 0;
         for (int slowest = 0; slowest < RECORDER_RANKS; slowest++)
-            own += compare(everyone[i].spec, RECORDER_RANKS, slowest, true);
+            own += compare(everyone[i].spec, RECORDER_RANKS, everyone[i].groups, slowest, true);
         strategies += own > 0;
         arrivals += own;
     }
@@ -487,8 +525,12 @@ enum {
     TWO_BUCKETS,
     NO_REQUEST,
     NO_GROUP,
+    NO_LEADERS,
+    NO_SUCH_GROUP,
     A_WORD,
     TWO_CALLS,
+    NOT_FIRST, /* these two of ranks in groups */
+    TWO_GROUPS,
     MISDEEDS
 };
 
@@ -513,7 +555,14 @@ static en_status rude_submit(en_host *host, void *state, const en_bucket *bucket
     case TWO_BUCKETS: host->lin(host, grad, 1, foreign, 0); break;
     case NO_REQUEST: host->wait(host, 12345); break;
     case NO_GROUP: host->coll(host, EN_ALLREDUCE, EN_GROUP, EN_GRAD, bucket, grad); break;
+    case NO_LEADERS: host->coll(host, EN_ALLREDUCE, EN_LEADERS, EN_GRAD, bucket, grad); break;
+    case NO_SUCH_GROUP: host->coll(host, EN_ALLREDUCE, 9, EN_GRAD, bucket, grad); break;
     case A_WORD: host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, grad, bucket->param, 77); break;
+    case NOT_FIRST: req[0] = host->coll(host, EN_ALLREDUCE, EN_LEADERS, EN_GRAD, bucket, grad); break;
+    case TWO_GROUPS:
+        req[0] = host->coll(host, EN_ALLREDUCE, EN_GROUP, EN_GRAD, bucket, grad);
+        req[1] = host->coll(host, EN_ALLREDUCE, EN_WORLD, EN_GRAD, bucket, grad);
+        break;
     default:
         req[0] = host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, grad, bucket->param, 0);
         host->wait(host, host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, grad, bucket->param, 0));
@@ -529,6 +578,12 @@ static const en_strategy rude_client = {.abi = EN_STRATEGY_ABI,
                                         .flags = EN_STORE_ON_SERVERS,
                                         .submit = rude_submit};
 
+static const en_strategy rude_member = {.abi = EN_STRATEGY_ABI,
+                                        .size = sizeof(en_strategy),
+                                        .name = "rude-member",
+                                        .flags = EN_USES_GROUPS,
+                                        .submit = rude_submit};
+
 static void keep_quiet(void *user, int level, const char *subsystem, const char *text)
 {
     (void)user, (void)level, (void)subsystem, (void)text;
@@ -539,14 +594,20 @@ static void refusals_are_the_same(void **state)
     (void)state;
     eni_log_set_sink(keep_quiet, NULL);
     for (misdeed = 0; misdeed < MISDEEDS; misdeed++)
-        for (int nranks = 1; nranks <= 3; nranks += 2) {
+        for (int nranks = misdeed >= NOT_FIRST ? 3 : 1; nranks <= 3; nranks += 2) {
             outcome out[2];
             memset(out, 0, sizeof out);
-            run_both(NULL, misdeed == TWO_CALLS ? &rude_client : &rude, nranks, -1, out);
+            run_both(NULL,
+                     misdeed >= NOT_FIRST   ? &rude_member
+                     : misdeed == TWO_CALLS ? &rude_client
+                                            : &rude,
+                     nranks, "0-1;2", -1, out);
             if (out[0].status != out[1].status || out[0].status == EN_OK)
                 fail_msg("misdeed %d with %d: %d in virtual time, %d on sockets", misdeed, nranks,
                          out[0].status, out[1].status);
-            expect_same_text("a misdeed", 0, out[0].text[0], out[1].text[0]);
+            const int who =
+                misdeed == NOT_FIRST; /* the others do nothing wrong, and get as far as they get */
+            expect_same_text("a misdeed", who, out[0].text[who], out[1].text[who]);
             free_both(out);
         }
     eni_log_set_sink(NULL, NULL);
@@ -585,7 +646,7 @@ static void a_known_vector_is_found_in_a_step(void **state)
     eni_log_set_sink(keep_quiet, NULL);
     outcome out[2];
     memset(out, 0, sizeof out);
-    run_both(NULL, &finder, 3, -1, out);
+    run_both(NULL, &finder, 3, NULL, -1, out);
     eni_log_set_sink(NULL, NULL);
     assert_int_equal(out[0].status, EN_OK);
     assert_int_equal(out[1].status, EN_OK);

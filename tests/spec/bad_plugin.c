@@ -11,7 +11,8 @@ enum {
     UNKNOWN_FLAG,
     BAD_OPTION,
     NO_TABLE,
-    SAME_OPTION
+    SAME_OPTION,
+    TWO_FLAGS
 };
 
 static en_status submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
@@ -41,7 +42,9 @@ static const en_strategy table = {
     .size = BAD == SMALL_TABLE ? 24 : sizeof(en_strategy),
     .name = BAD == BAD_NAME ? "My Strategy" : "bad",
     .help = "for the tests",
-    .flags = BAD == UNKNOWN_FLAG ? 0x40000000u : 0,
+    .flags = BAD == UNKNOWN_FLAG ? 0x40000000u
+             : BAD == TWO_FLAGS  ? EN_USES_GROUPS | EN_SHARED_PARAMS
+                                 : 0,
     .options = options,
     .next = BAD == LOOP ? &table : NULL,
     .submit = BAD == NO_SUBMIT ? NULL : submit,

@@ -111,7 +111,7 @@ static void all_are_listed(void **state)
     char text[1024];
     const en_strategy *ssp;
     assert_int_equal(eni_plugin_list(PLUGINS, count, &n), EN_OK);
-    assert_int_equal(n, 7); /* solo, ring, ps-sync, ps-async, ssp, hybrid, hierarchical */
+    assert_int_equal(n, 8); /* solo, ring, grouped, ps-sync, ps-async, ssp, hybrid, hierarchical */
     assert_int_equal(eni_plugin_find(PLUGINS, "ssp", &ssp), EN_OK);
     FILE *out = fmemopen(text, sizeof text, "w");
     eni_plugin_show(out, ssp);
@@ -169,6 +169,7 @@ static void files_that_are_none(void **state)
     REFUSES(BAD "7.so", EN_EVERSION, "0x40000000");
     REFUSES(BAD "8.so", EN_EINVAL, "option period", "default outside of its range");
     REFUSES(BAD "10.so", EN_EINVAL, "option period", "declared twice");
+    REFUSES(BAD "11.so", EN_EINVAL, "EN_USES_GROUPS", "EN_SHARED_PARAMS");
     REFUSES(BAD "9.so", EN_EVERSION, "does not serve strategy ABI 2");
 }
 

@@ -18,6 +18,7 @@ static const struct {
     {"hybrid", "hybrid:ps=c", 2, 2, 4, 1.5},
     {"hierarchical", "hierarchical", 4, 1, 8, 1.5, 2},
     {"localsgd", RIG_PLUGINS "/localsgd.so:period=2", 2, 1, 8, 1.5},
+    {"grouped", "grouped:period=2", 4, 1, 8, 1.5, 2},
 };
 enum { TRACES = sizeof traces / sizeof *traces };
 

@@ -33,6 +33,26 @@ static en_status zero1_finish(en_host *host, void *state, const en_bucket *bucke
     return host->wait(host, host->coll(host, EN_ALLGATHER, EN_WORLD, EN_WEIGHTS, bucket, bucket->param));
 }
 
+/* ---- two-level: reduce within a group, all-reduce among the first ranks of groups, broadcast back -------- */
+
+static en_status two_level_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
+{
+    (void)state;
+    req[0] = host->coll(host, EN_REDUCE, EN_GROUP, EN_GRAD, bucket, bucket->grad);
+    return EN_OK;
+}
+
+static en_status two_level_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
+{
+    (void)state;
+    en_status status = host->wait(host, req[0]);
+    if (status == EN_OK && host->world->group_rank == 0)
+        status = host->wait(host, host->coll(host, EN_ALLREDUCE, EN_LEADERS, EN_GRAD, bucket, bucket->grad));
+    if (status == EN_OK)
+        status = host->wait(host, host->coll(host, EN_BCAST, EN_GROUP, EN_GRAD, bucket, bucket->grad));
+    return status == EN_OK ? host->step(host, bucket) : status;
+}
+
 /* ---- hier: reduce within a machine, its leader talks to the server, broadcast back --------------------- */
 
 static en_status hier_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
@@ -366,7 +386,10 @@ static const en_strategy hier = {
     .next = &gossip_table, .submit = hier_submit,
     .finish = hier_finish, .on_push = round_push,
     .on_pull = round_pull};
-static const en_strategy zero1 = {HEAD("zero1"),      .flags = EN_SYNCHRONOUS, .next = &hier,
+static const en_strategy two_level = {HEAD("two-level"),
+                                      .flags = EN_SYNCHRONOUS | EN_REPLICATED | EN_USES_GROUPS, .next = &hier,
+                                      .submit = two_level_submit, .finish = two_level_finish};
+static const en_strategy zero1 = {HEAD("zero1"),      .flags = EN_SYNCHRONOUS, .next = &two_level,
                                   .plan = zero1_plan, .submit = zero1_submit,  .finish = zero1_finish};
 
 EN_EXPORT const en_strategy *en_strategy_entry(uint32_t host_abi)

@@ -72,7 +72,8 @@ static void test_overflow(void **state)
 
 static void test_every_strategy(void **state)
 {
-    static const char *const ways[] = {"ps-async", "ssp:bound=1", "hybrid:ps=fc1.*", "hierarchical", "ring"};
+    static const char *const ways[] = {
+        "ps-async", "ssp:bound=1", "hybrid:ps=fc1.*", "hierarchical", "grouped:period=3 --groups=2", "ring"};
     (void)state;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         for (int graph = 0; graph < 2; graph++) {
@@ -83,7 +84,7 @@ static void test_every_strategy(void **state)
             assert_true(number_at(r, "samples_applied") > 0);
             json_decref(r);
         }
-    promise("ps-async, ssp, hybrid, hierarchical and ring end on %s, with and without graph",
+    promise("ps-async, ssp, hybrid, hierarchical, grouped and ring end on %s, with and without graph",
             gpu_is_simulated() ? "the simulated GPU" : "a GPU");
 }
 

@@ -217,6 +217,10 @@ static const kill_case cases[] = {
     {"ring", "", HAND, COMPUTE, 2, 0},
     {"ring", "", HAND, SPIN, 1, 1},
     {"ring", "", HAND, SPIN, 0, 0},
+    {"grouped:period=3", "--groups=0-1;2", HAND, BROADCAST, 1, 0},
+    {"grouped:period=3", "--groups=0-1;2", HAND, COMPUTE, 1, 1},
+    {"grouped:period=0", "--groups=0;1-2", HAND, SPIN, 2, 1}, /* whom rank 0 never waits for */
+    {"grouped:period=3", "--groups=0-1;2 " TCP, HAND, SPIN, 1, 0},
     {"ring", TCP, HAND, BROADCAST, 1, 0},
     {"ring", TCP, HAND, COMPUTE, 1, 1},
     {"ring", TCP, HAND, COMPUTE, 0, 0},

@@ -1,4 +1,4 @@
-/* test_levels.c - hierarchical and hybrid on real transport: hosts that are played on this one (--host-id),
+/* test_levels.c - hierarchical, grouped and hybrid on real transport: hosts that are played on this one (--host-id),
  * what crosses between them, what is refused, and who is named when somebody dies. */
 #include <math.h>
 #include <signal.h>
@@ -18,11 +18,16 @@
 
 enum { RANKS = 4, PSD = RANKS };
 
-/* Ranks 0 and 1 on host a, 2 and 3 on host b, psd on host p; ring has none. */
+static int needs_psd(const char *strategy)
+{
+    return strncmp(strategy, "ring", 4) != 0 && strncmp(strategy, "grouped", 7) != 0;
+}
+
+/* Ranks 0 and 1 on host a, 2 and 3 on host b, psd on host p, where there is one. */
 static void start(process *all, const char *strategy, const char *flags)
 {
     const char *token = outer_token_file();
-    const int has_psd = strncmp(strategy, "ring", 4) != 0;
+    const int has_psd = needs_psd(strategy);
     int port = outer_port();
     if (has_psd) {
         process_start(&all[PSD], "psd", NULL,
@@ -45,7 +50,7 @@ static json_t *play(const char *strategy, const char *flags)
     process all[RANKS + 1];
     char more[512], path[300];
     const char *out = outer_folder();
-    const int n = RANKS + (strncmp(strategy, "ring", 4) != 0);
+    const int n = RANKS + needs_psd(strategy);
     snprintf(more, sizeof more, "--quiet --out=%s %s " JOB, out, flags);
     start(all, strategy, more);
     for (int i = 0; i < n; i++)
@@ -126,6 +131,93 @@ static void test_bound(void **state)
     json_decref(r);
 }
 
+/* ---- grouped ---- */
+
+/* One group is all ranks, whatever carries the sum. */
+static void test_one_group(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {"-n 1", "-n 2", "-n 3", "-n 3 --transport=tcp",
+                                       "-n 4 --allreduce=naive"};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const char *ring = train_hash(60, "%s --strategy=ring " JOB, ways[i]);
+        assert_string_equal(ring, train_hash(60, "%s --strategy=grouped:period=3 " JOB, ways[i]));
+        assert_string_equal(ring, train_hash(60, "%s --strategy=grouped --groups=1 " JOB, ways[i]));
+        if (i == 2)
+            promise("grouped with one group: the bytes of ring, W = 1 to 4, nesterov, ragged: %.8s..", ring);
+    }
+}
+
+/* Hosts are groups where nothing is said, and a cut is what it means, not what was written. Groups of two have one
+ * order of sums, so what carries them does not show. */
+static void test_two_groups(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *played, *run;
+    } same[] = {{"", "--groups=0-1;2-3"},
+                {"--groups=2 --transport=tcp", "--groups=3,2;1,0"},
+                {"--groups=0,2;1,3", "--groups=1,3;0,2"}};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        json_t *two = play("grouped:period=4", same[i].played);
+        const double payload = number_at(two, "payload_bytes"), theory = number_at(two, "theory_bytes");
+        assert_true(fabs(theory - STEPS * 2 * RANKS * (1 + 1.5 / 4) * MODEL_BYTES) < 2);
+        assert_true(fabs(payload - theory) <= 0.001 * theory);
+        assert_string_equal(text_at(two, "groups"), i < 2 ? "0-1;2-3" : "0,2;1,3");
+        assert_int_equal((int)number_at(two, "updates"), STEPS);
+        assert_string_equal(
+            text_at(two, "params_sha256"),
+            train_hash(60, "-n 4 --strategy=grouped:period=4 --transport=tcp %s " JOB, same[i].run));
+        if (i == 0) { /* of two of eight averagings in shared memory, all of the world's on sockets */
+            const double between = 2 * RANKS * 1.5 / 4 * STEPS * MODEL_BYTES,
+                         wire = number_at(two, "wire_bytes");
+            assert_true(fabs(wire - between) <= 0.01 * between);
+            promise("grouped:period=4, 2 played hosts x 2 ranks: payload/theory %.4f, %.3f of the ring's "
+                    "bytes cross "
+                    "sockets",
+                    payload / theory, wire / (2 * RANKS * 1.5 * STEPS * MODEL_BYTES));
+        }
+        json_decref(two);
+    }
+}
+
+/* Averaged at every step, and as many samples everywhere: the weights of ring, but for rounding. */
+static void test_period_of_one(void **state)
+{
+    (void)state;
+    static const char even[] = "-n 4 --device=ref --model=mlp --data=synthetic --limit-train-samples=128 "
+                               "--limit-test-samples=64 --steps=10 --batch-size=4 --momentum=0.9";
+    json_t *ring = train(60, "--strategy=ring %s", even);
+    json_t *two = train(60, "--strategy=grouped:period=1 --groups=2 %s", even);
+    json_t *apart = train(60, "--strategy=grouped:period=0 --groups=2 %s", even);
+    near(two, ring, "test_loss", 1e-5);
+    near(two, ring, "train_loss", 1e-5);
+    assert_true(fabs(number_at(apart, "test_loss") - number_at(ring, "test_loss")) >
+                1e-3 * number_at(ring, "test_loss"));
+    json_decref(apart);
+    json_decref(two);
+    json_decref(ring);
+}
+
+/* The first ranks of groups average among themselves, whatever carries it: a plugin's two levels, without a server. */
+static void test_leaders(void **state)
+{
+    (void)state;
+    static const char even[] = "-n 4 --device=ref --model=mlp --data=synthetic --limit-train-samples=128 "
+                               "--limit-test-samples=64 --steps=10 --batch-size=4 --momentum=0.9";
+    static const char *const ways[] = {"--groups=2", "--groups=0,3;1,2 --transport=tcp",
+                                       "--groups=0;1-3 --net=rate:1GB", "--groups=0-1;2;3 --allreduce=naive"};
+    json_t *ring = train(60, "--strategy=ring %s", even);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        json_t *two =
+            train(60, "--strategy=" EN_BUILD_DIR "/test/plugins/zoo.so@two-level %s %s", ways[i], even);
+        near(two, ring, "test_loss", 1e-5);
+        near(two, ring, "train_loss", 1e-5);
+        json_decref(two);
+    }
+    json_decref(ring);
+}
+
 /* ---- hybrid ---- */
 
 static void test_hybrid_bytes(void **state)
@@ -191,7 +283,7 @@ static void kill_one(const char *strategy, int victim, const char *name)
     wait_for_line(&all[0], "Train Epoch", 60);
     const double begin = now_seconds();
     process_kill(&all[victim], SIGKILL);
-    for (int i = 0; i <= PSD; i++) {
+    for (int i = 0; i < RANKS + needs_psd(strategy); i++) {
         if (i == victim) continue;
         const int code = process_wait(&all[i], 20);
         if (code != 1)
@@ -215,13 +307,17 @@ static void test_killed(void **state)
     kill_one("hierarchical", PSD, "psd ");
     kill_one("hierarchical:bound=2", 1, "rank 1 ");
     kill_one("hybrid:ps=*", 1, "rank 1 ");
+    kill_one("grouped:period=3", 0, "rank 0 ");
+    kill_one("grouped:period=0", 3, "rank 3 "); /* of a group that rank 0 never meets */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_hosts),   cmocka_unit_test(test_one_host),
-        cmocka_unit_test(test_bound),       cmocka_unit_test(test_hybrid_bytes),
+        cmocka_unit_test(test_bound),       cmocka_unit_test(test_one_group),
+        cmocka_unit_test(test_two_groups),  cmocka_unit_test(test_period_of_one),
+        cmocka_unit_test(test_leaders),     cmocka_unit_test(test_hybrid_bytes),
         cmocka_unit_test(test_hybrid_auto), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_killed)};
     return system_main(tests);

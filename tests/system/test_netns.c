@@ -97,26 +97,25 @@ static void start_nodes(process *nodes, int n, const char *flags)
 
 static void test_entrain_run(void **state)
 {
-    static const char *const strategies[] = {"ring", "ps-sync"};
+    static const char *const same[][2] = {
+        {"ring", "-n 1 --strategy=solo --accumulate=4 --sum-order=ring"},
+        {"ps-sync", "-n 4 --strategy=ps-sync"},
+        {"grouped:period=2", "-n 4 --strategy=grouped:period=2 --groups=2 --transport=tcp"}};
     (void)state;
     outer_make_hosts(OUTER_HOSTS_MAX);
-    for (int s = 0; s < 2; s++) {
+    for (int s = 0; s < 3; s++) {
         process nodes[2];
         char flags[512];
-        const char *out = outer_folder(),
-                   *expected =
-                       s == 0
-                           ? train_hash(60, "-n 1 --strategy=solo --accumulate=4 --sum-order=ring " OUTER_JOB)
-                           : train_hash(60, "-n 4 --strategy=ps-sync " OUTER_JOB);
-        snprintf(flags, sizeof flags, "--strategy=%s --out=%s " OUTER_ALONE " " OUTER_JOB, strategies[s],
-                 out);
+        const char *out = outer_folder(), *expected = train_hash(60, "%s " OUTER_JOB, same[s][1]);
+        snprintf(flags, sizeof flags, "--strategy=%s --out=%s " OUTER_ALONE " " OUTER_JOB, same[s][0], out);
         start_nodes(nodes, 2, flags);
         for (int k = 0; k < 2; k++)
             outer_expect_end(&nodes[k], 0);
         outer_expect_hash(out, expected);
     }
-    promise(
-        "entrain run --nnodes=2 --nproc-per-node=2 on two hosts, ring and ps-sync: the bytes of one host");
+    promise("entrain run --nnodes=2 --nproc-per-node=2 on two hosts, ring, ps-sync and grouped, a host a "
+            "group: the "
+            "bytes of one host");
 }
 
 /* One host's launcher is killed: its ranks die with it, and the other host's run ends by the control plane.

@@ -177,6 +177,13 @@ static void test_localsgd(void **state)
     mode("local SGD over tcp", 3, flags, flags);
 }
 
+static void test_groups(void **state)
+{
+    (void)state;
+    static const char flags[] = "--strategy=grouped:period=5 --groups=0,2;1";
+    mode("grouped (weights per group)", 3, flags, flags);
+}
+
 /* ---- one file, many runs ---- */
 
 /* Each rank keeps its part of the optimizer's slots; the file has them whole. */
@@ -358,6 +365,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(test_adamw),
                                        cmocka_unit_test(test_statistics),
                                        cmocka_unit_test(test_localsgd),
+                                       cmocka_unit_test(test_groups),
                                        cmocka_unit_test(test_statistics_of_another_number_of_ranks),
                                        cmocka_unit_test(test_sharded_optimizer),
                                        cmocka_unit_test(test_half_the_batch_on_two_ranks),

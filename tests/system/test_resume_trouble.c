@@ -44,6 +44,7 @@ static void test_another_run_is_refused(void **state)
         {"-n 2 --strategy=ring " COMMON " --limit-train-samples=102", "samples 103", "has 102"},
         {"-n 2 --strategy=ring " COMMON " --model=toy", "--model=mlp", "toy"},
         {"-n 2 --strategy=ring " COMMON " --no-shuffle", "shuffle on", "has off"},
+        {"-n 2 --strategy=ring " COMMON " --no-reshuffle", "reshuffle on", "has off"},
         {"-n 2 --strategy=ring " COMMON " --augment=flip", "augment none", "has flip"},
         {"-n 2 --strategy=ring " COMMON " --normalize=0.5:0.5", "normalize 0.1307:0.3081", "has 0.5:0.5"},
         {"-n 2 --strategy=ring " COMMON " --resize=28", "resize 0", "has 28"},
@@ -71,6 +72,10 @@ static void test_another_run_is_refused(void **state)
     expect_refusal(fresh, text, "period=5", "period=6");
     snprintf(text, sizeof text, "-n 2 --strategy=ring " COMMON " --resume=%s", localsgd);
     expect_refusal(fresh, text, localsgd, "does not begin with the digest");
+    half_way(out, "-n 2 --strategy=grouped:period=5 --groups=2 " COMMON, 60);
+    path_of_newest(out, path);
+    snprintf(text, sizeof text, "-n 2 --strategy=grouped:period=5 " COMMON " --resume=%s", path);
+    expect_refusal(fresh, text, "for each rank of the groups 0;1", "this run's are 0-1: give --groups=0;1");
     promise("a resume with another seed, rate, momentum, budget under cosine, data, model, order, batch or "
             "number "
             "of workers with state: refused with both values, exit 2");

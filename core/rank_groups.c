@@ -1,0 +1,177 @@
+/* rank_groups.c - reads a cut of the ranks into groups, writes it, and places a rank in it. */
+#include "core/rank_groups.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+
+/* ---- reading ------------------------------------------------------------------------------------------- */
+
+typedef struct cut_reader {
+    const char *at;
+    int32_t nranks;
+    int32_t *first; /* NULL: the form alone is looked at. While reading, the number of the group, or -1 */
+} cut_reader;
+
+enum { GOOD, NO_FORM, FAR, TWICE, MISSING, TOO_MANY };
+
+static bool number(cut_reader *r, int32_t *value_out)
+{
+    const size_t digits = strspn(r->at, "0123456789");
+    if (digits == 0 || digits > 5) return false;
+    *value_out = (int32_t)strtol(r->at, NULL, 10);
+    r->at += digits;
+    return true;
+}
+
+/* "3" or "4-6"; *rank_out is the last rank that was looked at. */
+static int range(cut_reader *r, int32_t group, int32_t *rank_out)
+{
+    int32_t lo, hi;
+    if (!number(r, &lo)) return NO_FORM;
+    hi = lo;
+    if (*r->at == '-') {
+        r->at++;
+        if (!number(r, &hi) || hi < lo) return NO_FORM;
+    }
+    for (*rank_out = lo; r->first != NULL && *rank_out <= hi; ++*rank_out) {
+        if (*rank_out >= r->nranks) return FAR;
+        if (r->first[*rank_out] >= 0) return TWICE;
+        r->first[*rank_out] = group;
+    }
+    return GOOD;
+}
+
+/* "0-1;2,4-5;3", with a '+' in place of a ',' where commas mean something else (in an arm of a comparison). */
+static int lists(cut_reader *r, int32_t *rank_out)
+{
+    for (int32_t group = 0;; r->at++) {
+        const int found = range(r, group, rank_out);
+        if (found != GOOD) return found;
+        if (*r->at == '\0') break;
+        if (*r->at == ';')
+            group++;
+        else if (*r->at != ',' && *r->at != '+')
+            return NO_FORM;
+    }
+    for (*rank_out = 0; r->first != NULL && *rank_out < r->nranks; ++*rank_out)
+        if (r->first[*rank_out] < 0) return MISSING;
+    return GOOD;
+}
+
+/* As many ranks in each as in the others, or one more. */
+static int neighbours(cut_reader *r, int32_t n)
+{
+    if (r->first != NULL && n > r->nranks) return TOO_MANY;
+    for (int64_t i = 0; r->first != NULL && i < r->nranks; i++)
+        r->first[i] = (int32_t)(i * n / r->nranks);
+    return GOOD;
+}
+
+/* From the number of each rank's group to its first rank: from the end on, so that what lies below is a number still. */
+static void lead(cut_reader *r)
+{
+    for (int32_t i = r->nranks; r->first != NULL && i-- > 0;) {
+        int32_t q = 0;
+        while (r->first[q] != r->first[i])
+            q++;
+        r->first[i] = q;
+    }
+}
+
+/* A number alone is how many; but "0", which is none, a rank. */
+static int read(cut_reader *r, int32_t *rank_out)
+{
+    int32_t n = 0;
+    const char *text = r->at;
+    for (int32_t i = 0; r->first != NULL && i < r->nranks; i++)
+        r->first[i] = -1;
+    const bool is_count = number(r, &n) && *r->at == '\0' && n > 0;
+    if (!is_count) r->at = text;
+    const int found = is_count ? neighbours(r, n) : lists(r, rank_out);
+    if (found == GOOD) lead(r);
+    return found;
+}
+
+static const char form[] =
+    "groups of ranks with ';' between, as '0-1;2-3' or '0,2;1,3', or how many groups of neighbours";
+
+const char *eni_rank_groups_check(const char *text)
+{
+    cut_reader r = {.at = text};
+    int32_t rank;
+    return read(&r, &rank) == GOOD ? NULL : form;
+}
+
+en_status eni_rank_groups_read(const char *text, int32_t nranks, int32_t *first_out)
+{
+    cut_reader r = {text, nranks, first_out};
+    int32_t rank = 0;
+    switch (read(&r, &rank)) {
+    case GOOD: return EN_OK;
+    case FAR:
+        return eni_fail(
+            EN_EINVAL, "groups",
+            "--groups: \"%.200s\" names rank %d, which a run of %d worker%s does not have; give each rank "
+            "from 0 to %d once",
+            text, rank, nranks, nranks == 1 ? "" : "s", nranks - 1);
+    case TWICE:
+        return eni_fail(EN_EINVAL, "groups", "--groups: \"%.200s\" names rank %d twice; give each rank once",
+                        text, rank);
+    case MISSING:
+        return eni_fail(EN_EINVAL, "groups",
+                        "--groups: \"%.200s\" has rank %d in no group; give each rank from 0 to %d once",
+                        text, rank, nranks - 1);
+    case TOO_MANY:
+        return eni_fail(EN_EINVAL, "groups",
+                        "--groups: \"%.200s\" groups are more than the run's %d worker%s; give %d at most",
+                        text, nranks, nranks == 1 ? "" : "s", nranks);
+    default:
+        return eni_fail(EN_EINVAL, "groups", "--groups: \"%.200s\" is not understood; give %s", text, form);
+    }
+}
+
+/* ---- writing, placing ---------------------------------------------------------------------------------- */
+
+void eni_rank_groups_text(const int32_t *first, int32_t nranks, char *text_out, size_t bytes)
+{
+    size_t at = 0;
+    text_out[0] = '\0';
+    for (int32_t g = 0; g < nranks; g++) {
+        const char *mark = g > 0 ? ";" : "";
+        for (int32_t lo = g, hi; first[g] == g && lo < nranks; lo = hi + 1) {
+            hi = lo;
+            if (first[lo] != g) continue;
+            while (hi + 1 < nranks && first[hi + 1] == g)
+                hi++;
+            at += (size_t)snprintf(text_out + at, bytes - at, hi > lo ? "%s%d-%d" : "%s%d", mark, lo, hi);
+            if (at >= bytes) return;
+            mark = ",";
+        }
+    }
+}
+
+/* Its place among the ranks with its first rank, how many they are, and how many cuts there are. */
+static void place(const int32_t *first, const en_world *world, int32_t *rank_out, int32_t *n_out,
+                  int32_t *groups_out)
+{
+    *rank_out = *n_out = *groups_out = 0;
+    for (int32_t r = 0; r < world->nranks; r++) {
+        *groups_out += first[r] == r;
+        if (first[r] != first[world->rank]) continue;
+        *rank_out += r < world->rank;
+        ++*n_out;
+    }
+}
+
+void eni_rank_groups_place(const int32_t *hosts, const int32_t *groups, en_world *world)
+{
+    place(hosts, world, &world->local_rank, &world->nlocal, &world->nhosts);
+    place(groups, world, &world->group_rank, &world->ngroup, &world->ngroups);
+    world->group = 0;
+    for (int32_t r = 0; r < groups[world->rank]; r++)
+        world->group += groups[r] == r;
+}
