@@ -43,17 +43,17 @@ typedef struct figures {
 } figures;
 
 /* What the formulas need comes from two ranks, so that more are predicted. */
-static en_status measure(figures *f)
+static en_status measure(figures *f, int signal_fd)
 {
     uint64_t bytes[SIZES];
     double unused;
     sizes_of(bytes);
-    EN_TRY(eni_measure_copy(1, 32 << 20, &f->move_one, &f->sum));
-    EN_TRY(eni_measure_copy(f->n, 32 << 20, &f->move_all, &unused));
-    EN_TRY(eni_measure_numbers(f->cores, &f->flag, &f->move, &f->tcp));
+    EN_TRY(eni_measure_copy(signal_fd, 1, 32 << 20, &f->move_one, &f->sum));
+    EN_TRY(eni_measure_copy(signal_fd, f->n, 32 << 20, &f->move_all, &unused));
+    EN_TRY(eni_measure_numbers(signal_fd, f->cores, &f->flag, &f->move, &f->tcp));
     for (int w = 0; w < WAYS; w++)
-        EN_TRY(eni_measure_allreduce(f->n, ways[w].algorithm, ways[w].transport, bytes, SIZES, 25 * ENI_MILLI,
-                                     &f->curve[w]));
+        EN_TRY(eni_measure_allreduce(signal_fd, f->n, ways[w].algorithm, ways[w].transport, bytes, SIZES,
+                                     25 * ENI_MILLI, &f->curve[w]));
     return EN_OK;
 }
 
@@ -123,12 +123,12 @@ static void print_numbers(const figures *f, const eni_costs *costs, FILE *out)
 
 /* Alpha, beta and bandwidths of this host, and a row per size with every algorithm's measured and predicted
  * time. `costs` (n 0: none) is what eni_check_run found. */
-static en_status show_table(const eni_config *config, const eni_costs *costs, FILE *out)
+static en_status show_table(const eni_command_context *context, const eni_costs *costs, FILE *out)
 {
-    figures f = {.n = (int)config->workers, .cores = eni_host_info_cores()};
+    figures f = {.n = (int)context->config->workers, .cores = eni_host_info_cores()};
     if (f.n < 2 || f.n > 16)
         return eni_fail(EN_EINVAL, "check", "-v measures among 2 to 16 workers of one host, not %d", f.n);
-    EN_TRY(measure(&f));
+    EN_TRY(measure(&f, context->signal_fd));
     print_numbers(&f, costs, out);
     return print_rows(&f, out);
 }
@@ -166,5 +166,5 @@ en_status eni_command_check(const eni_command_context *context)
     measured.model = "mlp"; /* buckets of 10 kB and 800 kB */
     measured.costs = &costs;
     EN_TRY(eni_check_run(context, &measured));
-    return show_table(c, &costs, stdout);
+    return show_table(context, &costs, stdout);
 }

@@ -124,8 +124,10 @@ static en_status check_strategy(comparison *c, int arm)
 static en_status check_gpu(const comparison *c, const eni_config *run)
 {
     for (const eni_config *other = c->arm; other < run; other++)
-        if (strcmp(other->device, run->device) == 0) return EN_OK;
-    return eni_gpu_here(run->device, c->context->plugin_dir, c->context->signal_fd);
+        if (strcmp(other->device, run->device) == 0 && other->workers == run->workers &&
+            eni_config_ndevices(other) == eni_config_ndevices(run) && other->gpu_sharing == run->gpu_sharing)
+            return EN_OK;
+    return eni_gpu_here(run, c->context->plugin_dir, c->context->signal_fd);
 }
 
 static en_status add_arm(comparison *c, const char *text)

@@ -151,9 +151,15 @@ static en_status show_links(FILE *out, const eni_gpu_list *gpus)
     return EN_OK;
 }
 
+/* GPUs of a rank, in a row; the first of them. */
+static int width(const eni_gpu_list *gpus)
+{
+    return gpus->nstages > 1 ? gpus->nstages : 1;
+}
+
 static int gpu_of(const eni_gpu_list *gpus, int rank)
 {
-    return eni_gpu_of_rank(rank, gpus->nranks, gpus->n);
+    return eni_gpu_slice(rank, gpus->nranks, gpus->n, width(gpus), gpus->is_shared);
 }
 
 /* The most ranks that meet on one GPU. */
@@ -175,9 +181,24 @@ static int has_unlinked_pair(const eni_gpu_list *gpus)
     return 0;
 }
 
+static void slices_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
+{
+    const int nslices = gpus->n / width(gpus);
+    if (gpus->nranks > nslices)
+        snprintf(text, bytes,
+                 "%d ranks share %d GPUs by %d (--gpu-sharing): their gradients go through the host.",
+                 gpus->nranks, nslices * width(gpus), width(gpus));
+    else
+        snprintf(text, bytes, "%s %d GPUs of its own, a stage on each%s.",
+                 gpus->nranks == 1 ? "One rank has" : "Every rank has", width(gpus),
+                 gpus->nranks == 1 ? "" : ": their gradients go through the host");
+}
+
 void eni_gpus_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
 {
-    if (gpus->nranks == 1)
+    if (width(gpus) > 1)
+        slices_verdict(gpus, text, bytes);
+    else if (gpus->nranks == 1)
         snprintf(text, bytes, "One rank has a GPU of its own: `ring` steps there and exchanges nothing.");
     else if (crowd(gpus) > 1 && gpus->n == 1)
         snprintf(
@@ -201,21 +222,35 @@ void eni_gpus_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
                  has_unlinked_pair(gpus) ? ", over the host where GPUs are not linked" : "");
 }
 
+/* "cuda:2,cuda:3", as --device takes them; "cuda:0 .. cuda:7" where that would be long. */
+static void format_slice(const eni_gpu_list *gpus, int first, char text[ENI_TABLE_TEXT])
+{
+    enum { NAMED = 4 };
+    const int n = width(gpus), is_long = n > NAMED;
+    text[0] = 0;
+    for (int i = 0; i < n; i += is_long ? n - 1 : 1)
+        eni_text_add(text, ENI_TABLE_TEXT, "%scuda:%d", i == 0 ? "" : is_long ? " .. " : ",", first + i);
+}
+
 static en_status show_ranks(FILE *out, const eni_gpu_list *gpus)
 {
     enum { SHOWN = 64 };
-    char text[ENI_GPUS_VERDICT];
+    char text[ENI_GPUS_VERDICT], slice[ENI_TABLE_TEXT];
     eni_table table;
-    const int n = gpus->nranks < SHOWN ? gpus->nranks : SHOWN;
-    eni_table_begin(&table, ">RANK|DEVICE|NAME|UUID");
+    const int n = gpus->nranks < SHOWN ? gpus->nranks : SHOWN, has_slices = width(gpus) > 1;
+    eni_table_begin(&table, has_slices ? ">RANK|DEVICES" : ">RANK|DEVICE|NAME|UUID");
     for (int r = 0; r < n; r++) {
         const en_gpu_facts *f = &gpus->gpu[gpu_of(gpus, r)].facts;
+        format_slice(gpus, gpu_of(gpus, r), slice);
         eni_table_put(&table, "%d", r);
-        eni_table_put(&table, "cuda:%d", gpu_of(gpus, r));
+        eni_table_put(&table, "%s", slice);
+        if (has_slices) continue;
         eni_table_put(&table, "%s", f->name);
         eni_table_put(&table, SHORT_UUID, f->uuid);
     }
-    fprintf(out, "\n%d rank%s on this host with --device=cuda:\n", gpus->nranks, gpus->nranks > 1 ? "s" : "");
+    fprintf(out, "\n%d rank%s on this host with --device=cuda", gpus->nranks, gpus->nranks > 1 ? "s" : "");
+    if (has_slices) fprintf(out, " --stages=%d", width(gpus));
+    fprintf(out, ":\n");
     EN_TRY(eni_table_print(&table, out));
     if (gpus->nranks > n) fprintf(out, "(the first %d)\n", n);
     eni_gpus_verdict(gpus, text, sizeof text);
@@ -285,9 +320,13 @@ static json_t *links_json(const eni_gpu_list *gpus)
 static json_t *ranks_json(const eni_gpu_list *gpus)
 {
     json_t *all = json_array();
-    for (int r = 0; r < gpus->nranks; r++)
-        json_array_append_new(
-            all, json_pack("{s:i, s:i}", "rank", r, "gpu", eni_gpu_of_rank(r, gpus->nranks, gpus->n)));
+    for (int r = 0; r < gpus->nranks; r++) {
+        const int first = gpu_of(gpus, r);
+        json_t *slice = json_array();
+        for (int i = 0; i < width(gpus); i++)
+            json_array_append_new(slice, json_integer(first + i));
+        json_array_append_new(all, json_pack("{s:i, s:i, s:o}", "rank", r, "gpu", first, "gpus", slice));
+    }
     return all;
 }
 
@@ -320,11 +359,13 @@ static en_status print_json(const eni_gpu_list *gpus)
 
 enum { TIMEOUT_S = 60 }; /* a driver that is just being loaded takes seconds */
 
-static en_status ask_for(const char *device, const char *plugin_dir)
+static en_status ask_for(const eni_config *run, const char *plugin_dir)
 {
+    const eni_gpu_want want = {
+        .spec = run->device, .n = eni_config_ndevices(run), .is_shared = run->gpu_sharing};
     const en_device *table;
     EN_TRY(eni_device_load("cuda", plugin_dir, &table));
-    return eni_gpu_check(device, table, eni_device_host());
+    return eni_gpu_check(&want, (int)run->workers, table, eni_device_host());
 }
 
 /* EN_OK once the child has ended. */
@@ -355,13 +396,13 @@ static en_status take_answer(pid_t pid, en_status waited)
     return ended == pid && WIFEXITED(status) && WEXITSTATUS(status) != 0 ? EN_EINVAL : EN_OK;
 }
 
-en_status eni_gpu_here(const char *device, const char *plugin_dir, int signal_fd)
+en_status eni_gpu_here(const eni_config *run, const char *plugin_dir, int signal_fd)
 {
-    if (!eni_device_is_gpu(device)) return EN_OK;
+    if (!eni_device_is_gpu(run->device)) return EN_OK;
     const pid_t own = getpid(), pid = fork();
     if (pid == 0) {
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != own) _exit(0);
-        _exit(ask_for(device, plugin_dir) == EN_OK ? 0 : 1);
+        _exit(ask_for(run, plugin_dir) == EN_OK ? 0 : 1);
     }
     const int pidfd = pid < 0 ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
     if (pid < 0)
@@ -373,6 +414,15 @@ en_status eni_gpu_here(const char *device, const char *plugin_dir, int signal_fd
 
 /* ---- the command ---- */
 
+/* Is there a slice for every rank that was asked for? */
+static en_status check_slices(const eni_gpu_list *gpus)
+{
+    const eni_gpu_want want = {.spec = "cuda", .n = width(gpus), .is_shared = gpus->is_shared};
+    int32_t index[ENI_DEVICES_MAX];
+    int n;
+    return gpus->nranks > 0 ? eni_gpu_pick(&want, gpus->n, 0, gpus->nranks, index, &n) : EN_OK;
+}
+
 en_status eni_command_gpus(const eni_command_context *context)
 {
     const eni_config *c = context->config;
@@ -382,8 +432,11 @@ en_status eni_command_gpus(const eni_command_context *context)
         return eni_fail(EN_EVERSION, "gpus", "the device cuda of %s is not one of GPUs", context->plugin_dir);
     eni_gpu_list *gpus = eni_alloc(sizeof *gpus);
     if (gpus == NULL) return EN_ENOMEM;
-    if (eni_config_is_given(c, "workers")) gpus->nranks = (int)c->workers;
+    gpus->nstages = (int)c->stages;
+    gpus->is_shared = c->gpu_sharing;
+    if (eni_config_is_given(c, "workers") || c->stages > 0) gpus->nranks = (int)c->workers;
     en_status st = ask(device->gpu, gpus);
+    if (st == EN_OK) st = check_slices(gpus);
     if (st == EN_OK && c->json)
         st = print_json(gpus);
     else if (st == EN_OK)

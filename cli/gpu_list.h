@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "config/config.h"
 #include "entrain/gpu.h"
 
 enum { ENI_GPUS_MAX = 64, ENI_GPUS_USERS = 64, ENI_GPUS_LINKED = 15, ENI_GPUS_VERDICT = 256 };
@@ -27,6 +28,8 @@ typedef struct eni_gpu_list {
     uint8_t link[ENI_GPUS_MAX][ENI_GPUS_MAX]; /* EN_LINK_* */
     const char *group;                        /* "NCCL 2.28.9"; "": there is none */
     int nranks;                               /* -n; 0: not asked */
+    int nstages;                              /* --stages: GPUs in a row for each rank; 0: one */
+    bool is_shared;                           /* --gpu-sharing */
 } eni_gpu_list;
 
 /* What was found, as text (EN_ENOMEM), and as JSON, which is the caller's; NULL: out of memory. */
@@ -36,11 +39,11 @@ json_t *eni_gpus_json(const eni_gpu_list *gpus);
 /* What `ring` does with `nranks` on these, one sentence. */
 void eni_gpus_verdict(const eni_gpu_list *gpus, char *text_out, size_t bytes);
 
-/* Does this host have the GPU that a run is to use? Asked before any of its processes is started. `device` is
- * --device. What is no GPU is EN_OK. EN_EINVAL, logged with the remedy: no CUDA in this build, no
- * driver, no GPU, or not this one. EN_EINTR: signal_fd (-1: none) has a signal, which is left there.
+/* Does this host have the GPUs that the workers of a run are to use? Asked before any of them is started. What is no
+ * GPU is EN_OK. EN_EINVAL, logged with the remedy: no CUDA in this build, no driver, no GPU, not this one, or too few.
+ * EN_EINTR: signal_fd (-1: none) has a signal, which is left there.
  *
  * A child asks: CUDA does not survive a fork, and who starts the processes of a run forks. */
-en_status eni_gpu_here(const char *device, const char *plugin_dir, int signal_fd);
+en_status eni_gpu_here(const eni_config *run, const char *plugin_dir, int signal_fd);
 
 #endif

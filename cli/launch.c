@@ -51,7 +51,7 @@ static en_status start_all(eni_launcher *l)
     EN_TRY(eni_plugin_find(l->launch->plugin_dir, c->strategy, &strategy));
     EN_TRY(eni_options_check(strategy, eni_spec_options(c->strategy))); /* said once, not by every worker */
     EN_TRY(eni_servers_check(c, strategy));
-    if (!l->launch->has_gpus) EN_TRY(eni_gpu_here(c->device, l->launch->plugin_dir, l->launch->signal_fd));
+    if (!l->launch->has_gpus) EN_TRY(eni_gpu_here(c, l->launch->plugin_dir, l->launch->signal_fd));
     EN_TRY(eni_servers_open(l));
     EN_TRY(eni_launcher_choose_address(l));
     if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) != 0)

@@ -13,6 +13,7 @@
 #include "data/dataset.h"
 #include "models/node.h"
 #include "models/registry.h"
+#include "models/split.h"
 #include "report/report.h"
 #include "runtime/spec/plugin.h"
 
@@ -61,8 +62,8 @@ static void print_tensors(const en_schema *schema, const en_node *node)
     }
 }
 
-/* A line a node: its number, what it is, its output, multiply-adds of a sample, its tensors, and what it reads
- * where that is not the node above it. */
+/* A line a node: its number, a + where a cut may lie in front of it, what it is, its output, multiply-adds of a
+ * sample, its tensors, and what it reads where that is not the node above it. */
 static void print_node(const en_schema *schema, uint32_t at)
 {
     const en_node *node = &schema->nodes[at];
@@ -71,8 +72,8 @@ static void print_node(const en_schema *schema, uint32_t at)
     snprintf(what, sizeof what, "%s%s%s", eni_op_name(node->op.kind),
              node->op.flags & EN_OP_FUSE_ADD ? "+add" : "", node->op.flags & EN_OP_FUSE_RELU ? "+relu" : "");
     snprintf(shape, sizeof shape, "%" PRId64 " x %" PRId64 " x %" PRId64, node->y.h, node->y.w, node->y.c);
-    printf("  %3u  %-22s %-18s %-16s %7s  ", at, node->name, what, shape,
-           count > 0 ? millions(count, adds) : "");
+    printf("  %3u%c %-22s %-18s %-16s %7s  ", at, eni_split_is_legal(schema, at) ? '+' : ' ', node->name,
+           what, shape, count > 0 ? millions(count, adds) : "");
     print_tensors(schema, node);
     if (node->x != (int32_t)at - 1 || node->x2 >= 0)
         printf("%sreads %d", node->ntensors > 0 ? "; " : "", node->x);
@@ -106,6 +107,7 @@ static en_status print_model(const char *spec, bool nodes)
            schema.nweights, millions(adds, text), schema.input.h, schema.input.w, schema.input.c,
            eni_op_name(schema.loss));
     print_options(network);
+    if (nodes) printf("  +: the network can be cut in front of this node\n");
     for (uint32_t i = 1; nodes && i < schema.nnodes; i++)
         print_node(&schema, i);
     printf("\n");

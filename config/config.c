@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
+#include "core/rank_groups.h"
 #include "core/try.h"
 
 enum { CURVE_POINTS = 48 };
@@ -235,6 +236,18 @@ static en_status resolve_ranks(const eni_config *config)
     return EN_OK;
 }
 
+/* As far as one rank can know: that all ranks have the same ones is found out when they meet. */
+static en_status resolve_groups(const eni_config *config)
+{
+    const int64_t world = world_of(config);
+    if (config->groups == NULL || world <= 0) return EN_OK;
+    int32_t *first = eni_alloc_array((size_t)world, sizeof *first);
+    if (first == NULL) return EN_ENOMEM;
+    const en_status st = eni_rank_groups_read(config->groups, (int32_t)world, first);
+    eni_free(first);
+    return st;
+}
+
 static en_status resolve_nodes(const eni_config *config)
 {
     static const char *const only[] = {"node-rank", "master-addr", "master-port"};
@@ -256,8 +269,10 @@ en_status eni_config_resolve(eni_config *config)
     EN_TRY(resolve_defaults(config));
     EN_TRY(resolve_optimizer(config));
     EN_TRY(resolve_batch(config));
+    EN_TRY(eni_config_check_devices(config));
     EN_TRY(resolve_nodes(config));
     EN_TRY(resolve_ranks(config));
+    EN_TRY(resolve_groups(config));
     if (config->lr_schedule == ENI_SCHEDULE_STEP && config->lr_step == 0)
         return eni_fail(EN_EINVAL, "config",
                         "--lr-schedule: \"step\" needs --lr-step; give the samples between two steps");

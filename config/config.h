@@ -59,6 +59,8 @@ enum {
 enum { ENI_DECAY_ALL, ENI_DECAY_WEIGHTS };
 enum { ENI_SCALE_NONE, ENI_SCALE_LINEAR, ENI_SCALE_SQRT };
 enum { ENI_BACKEND_AUTO, ENI_BACKEND_HOST, ENI_BACKEND_NCCL };
+enum { ENI_PARALLEL_NONE, ENI_PARALLEL_DATA, ENI_PARALLEL_MODEL, ENI_PARALLEL_PIPELINE };
+enum { ENI_PIPELINE_1F1B, ENI_PIPELINE_GPIPE };
 enum { ENI_PRECISION_FP32, ENI_PRECISION_BF16, ENI_PRECISION_FP16 };
 enum { ENI_ALLREDUCE_AUTO, ENI_ALLREDUCE_DIRECT, ENI_ALLREDUCE_RING, ENI_ALLREDUCE_NAIVE };
 enum { ENI_ORDER_RANK, ENI_ORDER_RING }; /* = eni_sum_order */
@@ -98,6 +100,7 @@ typedef struct eni_config {
     int64_t batch_size;                 /* per worker; resolved from global_batch_size if that is given */
     int64_t global_batch_size;          /* 0: not given */
     int64_t accumulate;                 /* micro-batches per step of `solo` */
+    int64_t micro_batches;              /* parts that a rank's batch is cut into; 0: not said */
     char *bn_stats;                     /* "rank0", "mean" or "recompute:N": eni_bn_stats_parse */
     int64_t epochs, steps, max_samples; /* 0: not given; the first that is reached ends the run */
     int64_t holdout;                    /* training samples kept out for evaluation; 0: none */
@@ -117,8 +120,12 @@ typedef struct eni_config {
     char *tensorboard;                 /* "auto": OUT; NULL: none */
 
     /* how it computes and talks */
-    int64_t threads;                                  /* per worker, 0: cores / workers on this host */
-    char *device;                                     /* "ref", "cpu", "cuda", "cuda:1", "auto" */
+    int64_t threads;            /* per worker, 0: cores / workers on this host */
+    char *device;               /* "auto", "cpu", "cuda:0,cuda:1": core/device_list.h */
+    int64_t parallel, pipeline; /* ENI_PARALLEL_*, ENI_PIPELINE_* */
+    int64_t stages;             /* 0: not said; eni_config_ndevices */
+    char *split;                /* "layer2.0,fc": where stages 1, 2, .. begin; NULL: not said */
+    bool gpu_sharing;
     int64_t backend, allreduce, sum_order, transport; /* ENI_BACKEND_*, ... */
     int64_t precision;                                /* ENI_PRECISION_* */
     bool tf32, deterministic, graph;
@@ -131,6 +138,7 @@ typedef struct eni_config {
     int64_t rank, world_size;       /* -1: not given */
     int64_t local_rank, local_size; /* -1: not given, to be found out */
     char *host_id;
+    char *groups; /* "2", "0-1;2-3": core/rank_groups.h; NULL: the ranks of a host are one */
     char *server, *rendezvous, *listen; /* tcp://HOST:PORT */
     char *token_file;
     bool insecure;
@@ -249,6 +257,10 @@ enum { ENI_KIND_CONDITION, ENI_KIND_OWN, ENI_KIND_ASIDE, ENI_KIND_MATCH };
  * returned. EN_ENOMEM. */
 typedef en_status (*eni_config_see)(void *user, const char *key, const char *value, bool is_told);
 en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see see, void *user);
+
+/* Devices of one rank, which are its stages with --parallel=model and pipeline: 1 for a run without --parallel; 0: all
+ * GPUs that are seen, shared out among the ranks of the host. */
+int eni_config_ndevices(const eni_config *config);
 
 /* What the flags say of pixels. */
 eni_transform eni_config_transform(const eni_config *config);

@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "config/units.h"
+#include "core/device_list.h"
 #include "core/options.h"
+#include "core/rank_groups.h"
 
 /* ---- what the texts of some keys must look like: eni_key_check ---------------------------------------- */
 
@@ -38,13 +40,29 @@ static const char *check_name(const char *text)
 
 static const char *check_device(const char *text)
 {
-    int64_t index;
-    if (strcmp(text, "auto") == 0 || strcmp(text, "ref") == 0 || strcmp(text, "cpu") == 0 ||
-        strcmp(text, "cuda") == 0)
-        return NULL;
-    if (strncmp(text, "cuda:", 5) == 0 && eni_parse_i64(text + 5, &index) && index >= 0 && index < 1024)
-        return NULL;
+    eni_device_list list;
+    const char *expected = eni_device_list_read(text, &list);
+    if (expected != NULL || strcmp(list.kind, "auto") == 0 || strcmp(list.kind, "ref") == 0 ||
+        strcmp(list.kind, "cpu") == 0 || eni_device_list_is_gpu(&list))
+        return expected;
     return "auto, ref, cpu, cuda or cuda:INDEX";
+}
+
+static const char *check_split(const char *text)
+{
+    static const char expected[] =
+        "NAME,.. of the first layer of each stage but the first, 63 at most, as `entrain "
+        "models NAME` lists them";
+    int n = 1;
+    for (const char *part = text; *part != '\0'; n++) {
+        const size_t length = strcspn(part, ",");
+        if (length == 0 || n == ENI_DEVICES_MAX) return expected;
+        for (const char *other = text; other < part; other += strcspn(other, ",") + 1)
+            if (strcspn(other, ",") == length && strncmp(other, part, length) == 0) return "each name once";
+        part += length;
+        if (*part == ',' && *++part == '\0') return expected;
+    }
+    return NULL;
 }
 
 const char *eni_check_endpoint(const char *text)
@@ -118,7 +136,7 @@ static const char *check_augment(const char *text)
     eni_transform t;
     return eni_augment_parse(text, &t)
                ? NULL
-               : "none, crop:SIDE:PAD, flip, or crop:SIDE:PAD,flip with a side of 1 to 4096, "
+               : "none, crop:SIDE[:PAD], flip, or crop:SIDE[:PAD],flip with a side of 1 to 4096, "
                  "as crop:32:4,flip";
 }
 
@@ -278,6 +296,9 @@ const eni_key eni_keys[] = {
         "samples per step over all workers"),
     INT("accumulate", NULL, accumulate, "1", 1, 1024, "N", RUNS | V, MATCH, NULL,
         "micro-batches per step of the strategy solo: what N workers would do"),
+    INT("micro-batches", NULL, micro_batches, "0", 1, 1024, "M", RUNS, MATCH | OWN,
+        "1; of a pipeline four for each stage",
+        "parts that a worker's batch is cut into, one forward and backward each; their mean is the gradient"),
     TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS, MATCH, NULL,
         "whose running statistics are judged and saved: rank 0's, the mean of all ranks', or new ones of the first N training samples"),
     INT("epochs", NULL, epochs, "0", 1, 1e9, "N", TRAIN, MATCH | FIRST, "1 unless --steps or --max-samples is given",
@@ -302,14 +323,14 @@ const eni_key eni_keys[] = {
          "leave out what does not fill a global batch; off: the last step of an epoch is smaller"),
     INT("resize", NULL, resize, "0", 0, ENI_SIDE_MAX, "N", TRAIN | E, MATCH, "as they are",
         "images become N x N pixels, as Pillow's bilinear filter makes them, for training and tests"),
-    TEXT("augment", NULL, augment, "none", "crop:SIDE:PAD,flip", check_augment, NULL, TRAIN | E, MATCH, NULL,
-         "training images: PAD black pixels around, a square of SIDE cut out anywhere, every second one mirrored"),
+    TEXT("augment", NULL, augment, "none", "crop:SIDE[:PAD],flip", check_augment, NULL, TRAIN | E, MATCH, NULL,
+         "training images: PAD (0) black pixels around, a square of SIDE cut out anywhere, every second one mirrored"),
     BOOL("augment-test", NULL, augment_test, "off", TRAIN | E, MATCH, NULL,
          "test images too, each the same way every time; off: they are cut from the middle"),
     TEXT("normalize", NULL, normalize, NULL, "M,M,M:S,S,S", check_normalize, NULL, TRAIN | E, MATCH, "those of the data set",
          "mean and deviation of each channel, or one of all: a pixel becomes (x / 255 - M) / S"),
     INT("loader-threads", "num-workers", loader_threads, "0", 0, 64, "N", TRAIN, 0, "1; 2 with --resize",
-        "threads of each worker that prepare batches, the same ones whatever N"),
+        "threads of each worker that prepare batches, the same ones whatever N; two at once where they are claimed"),
     CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", RUNS, MATCH | OWN,
            "fixed if synchronous, else claim",
            "who computes the next micro-batch: whoever is free, or the rank whose turn it is"),
@@ -338,8 +359,21 @@ const eni_key eni_keys[] = {
 #define GROUP "compute and transport"
     INT("threads", NULL, threads, "0", 0, 4096, "N", TRAIN | E, 0, "cores / workers of this host; eval, predict: 1",
         "compute threads per worker or process"),
-    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I]", check_device, NULL, TRAIN | E | K, FIRST, NULL,
-         "ref: plain loops, the same bits everywhere; cpu: oneDNN; cuda: a GPU, by the rank on its host"),
+    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I],..", check_device, NULL, TRAIN | E | K, FIRST, NULL,
+         "ref: plain loops, the same bits everywhere; cpu: oneDNN; cuda: a GPU, by the rank on its host; "
+         "several for --parallel: cpu:0,cpu:1, cuda:0,cuda:1 or cuda:all"),
+    CHOICE("parallel", NULL, parallel, "none", "none|data|model|pipeline", RUNS, MATCH, NULL,
+           "how a worker uses several devices; data: a replica on each; model, pipeline: a stage of the network on each, "
+           "one after the other or all at once"),
+    INT("stages", NULL, stages, "0", 1, ENI_DEVICES_MAX, "S", RUNS | ON(ENI_GPUS), MATCH, "one a device",
+        "with --parallel=model, pipeline: stages of equal work that the network is split into, each on a device"),
+    TEXT("split", NULL, split, NULL, "NAME,..", check_split, NULL, RUNS, MATCH, "by --stages",
+         "with --parallel=model, pipeline: the layers that begin stages 1, 2, .., as `entrain models NAME` lists them"),
+    CHOICE("pipeline", NULL, pipeline, "1f1b", "1f1b|gpipe", RUNS, MATCH | OWN, NULL,
+           "with --parallel=pipeline: the order of each stage; gpipe: all forward, then all backward; 1f1b: in turns, "
+           "which takes less memory"),
+    BOOL("gpu-sharing", NULL, gpu_sharing, "off", RUNS | ON(ENI_GPUS), 0, NULL,
+         "more workers than there are GPUs for, where each takes several: they are dealt out in turns"),
     CHOICE("precision", NULL, precision, "fp32", "fp32|bf16|fp16", TRAIN | E, MATCH, NULL,
            "what a GPU multiplies; weights, gradients and sums are 32 bits always"),
     BOOL("tf32", NULL, tf32, "off", TRAIN | E, MATCH, NULL,
@@ -378,6 +412,9 @@ const eni_key eni_keys[] = {
         "workers per host, 0: all on one; a machine can play several, with --host-id or in virtual time"),
     TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, W | P | K, 0, "found out",
          "workers with the same text share memory"),
+    TEXT("groups", NULL, groups, NULL, "N|0-1;2-3", eni_rank_groups_check, NULL, R | W | V, OWN,
+         "the ranks of a host",
+         "groups of ranks, for strategies that use them: so many of neighbours, or lists with ';' between"),
     INT("nnodes", NULL, nnodes, "1", 1, 4096, "N", R, STUDY, NULL,
         "hosts that run this command, each with its own --node-rank"),
     INT("node-rank", NULL, node_rank, "0", 0, 4095, "N", R, STUDY, NULL,
@@ -532,7 +569,6 @@ const eni_foreign eni_foreigns[] = {
     {"backend", "mpi", "Entrain does not use MPI: its collectives for the CPU are --backend=host"},
     {"backend", "cpu", "the backend for the CPU is --backend=host; --device=cpu says where to compute"},
     {"device", "gpu", "the device is --device=cuda, or cuda:1 for the second GPU"},
-    {"device", "cpu:0", "the device is --device=cpu"},
     {NULL, NULL, NULL},
 };
 
@@ -549,9 +585,10 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
                  0, "strategy=ps-sync"},
     [ENI_EVAL] = {"entrain eval", "--init=FILE [-n N] [FLAG ..]",
                   "Evaluates saved weights on the test set: loss and accuracy.", 0, 0, ""},
-    [ENI_PREDICT] = {"entrain predict", "--init=FILE [-n N] [FLAG ..]",
-                     "Names a class for each sample of the test set: a line INDEX LABEL CLASS PROBABILITY each.", 0,
-                     0, ""},
+    [ENI_PREDICT] =
+        {"entrain predict", "--init=FILE [-n N] [FLAG ..]",
+         "Names a class for each sample of the test set: a line INDEX LABEL CLASS PROBABILITY each.", 0, 0,
+         ""},
     [ENI_CHECK] = {"entrain check", "[FLAG ..]",
                    "Can the processes talk? One all-reduce and one push-pull with a known sum.", 0, 0, ""},
     [ENI_REPORT] = {"entrain report", "FOLDER [FLAG ..]", "Makes report.html from what runs have left.", 1, 1,
@@ -573,7 +610,7 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
         {"entrain sim", "[FLAG ..]",
          "Runs a strategy in virtual time on a noisy quadratic problem: without processes, data or files.", 0,
          0, "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1"},
-    [ENI_GPUS] = {"entrain gpus", "[-n N] [--json]",
+    [ENI_GPUS] = {"entrain gpus", "[-n N] [--stages=S] [--json]",
                   "Lists this host's GPUs, how they are linked, and which rank uses which.", 0, 0, ""},
 };
 

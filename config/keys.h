@@ -109,6 +109,10 @@ en_status eni_config_yaml(eni_config *config, const char *text, size_t bytes, co
 /* The same for a file. */
 en_status eni_config_file(eni_config *config, const char *path);
 
+/* Whether the keys about devices and what is cut for them fit each other; part of eni_config_resolve. EN_EINVAL,
+ * logged. */
+en_status eni_config_check_devices(eni_config *config);
+
 /* An eni_key_check: tcp://HOST:PORT. */
 const char *eni_check_endpoint(const char *text);
 

@@ -20,7 +20,7 @@
 #include "core/try.h"
 #include "data/plan.h"
 
-enum { DEPTH_MAX = ENI_LOADER_THREADS, HOLD_MAX = 8 };
+enum { DEPTH = 2, DEPTH_MAX = ENI_LOADER_THREADS, HOLD_MAX = 8 };
 
 typedef struct loader_slot {
     eni_batch batch;
@@ -83,6 +83,17 @@ static bool wait_for_room(eni_loader *loader, loader_slot **slot_out)
     return go_on;
 }
 
+/* Which samples, in the order in which they lie. */
+static void choose_samples(eni_loader *loader, const eni_micro *micro, uint32_t *indices)
+{
+    const uint64_t n = loader->options.chunks > 1 ? loader->options.chunks : 1;
+    for (uint64_t c = 0, at = 0; c < n && at < micro->count; c++) {
+        const eni_micro chunk = eni_micro_chunk(micro, n, c);
+        eni_sampler_indices(loader->sampler, &chunk, indices + at);
+        at += chunk.count;
+    }
+}
+
 /* The next batch becomes this thread's: its slot and its samples. False: there is none. */
 static bool begin(eni_loader *loader, loader_slot **slot_out)
 {
@@ -91,7 +102,7 @@ static bool begin(eni_loader *loader, loader_slot **slot_out)
     bool go_on = wait_for_room(loader, slot_out);
     const en_status st = go_on ? choose(loader, &micro) : EN_EINTR;
     if (st == EN_OK) {
-        eni_sampler_indices(loader->sampler, &micro, (*slot_out)->indices);
+        choose_samples(loader, &micro, (*slot_out)->indices);
         (*slot_out)->batch = (eni_batch){micro, (*slot_out)->x, (*slot_out)->target};
     }
     pthread_mutex_lock(&loader->mutex);
@@ -123,6 +134,13 @@ static void *loader_main(void *user)
     return NULL;
 }
 
+/* What is claimed and waits here no other rank can take, however much faster it is: as much as with one thread. */
+static int depth_of(const eni_loader_options *o)
+{
+    if (o->depth != 0) return o->depth;
+    return o->claim == NULL && o->threads > DEPTH ? o->threads : DEPTH;
+}
+
 static en_status check_options(const eni_loader_options *o)
 {
     if (o->plan->train_samples != o->dataset->split[ENI_TRAIN].count)
@@ -133,12 +151,12 @@ static en_status check_options(const eni_loader_options *o)
         return eni_fail(EN_EINVAL, "loader",
                         "%d batches held: 1 to %d are, and who registers memory also unregisters it", o->hold,
                         HOLD_MAX);
-    if (o->depth >= 1 && o->depth <= DEPTH_MAX && o->threads >= 0 && o->threads <= ENI_LOADER_THREADS &&
+    if (o->depth >= 0 && o->depth <= DEPTH_MAX && o->threads >= 0 && o->threads <= ENI_LOADER_THREADS &&
         (o->claim != NULL || o->stride >= 1))
         return EN_OK;
     return eni_fail(
         EN_EINVAL, "loader",
-        "depth %d, %d threads and stride %llu: a depth of 1 to %d, as many threads and a stride of at "
+        "depth %d, %d threads and stride %llu: a depth of 0 to %d, as many threads and a stride of at "
         "least 1 are needed",
         o->depth, o->threads, (unsigned long long)o->stride, DEPTH_MAX);
 }
@@ -193,7 +211,7 @@ en_status eni_loader_start(const eni_loader_options *options, eni_loader **loade
     loader->options.plan = NULL; /* the copy counts */
     loader->next = options->first;
     loader->hold = options->hold > 0 ? (uint64_t)options->hold : 1;
-    loader->nslots = (uint64_t)options->depth + loader->hold;
+    loader->nslots = (uint64_t)depth_of(options) + loader->hold;
     pthread_mutex_init(&loader->choosing, NULL);
     pthread_mutex_init(&loader->mutex, NULL);
     pthread_cond_init(&loader->ready, NULL);

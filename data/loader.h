@@ -43,11 +43,12 @@ typedef struct eni_loader_options {
     const eni_plan *plan;       /* copied */
     uint64_t seed;
     eni_order order;
-    int depth;   /* buffers ready ahead of the consumer's own, >= 1; 2 is plenty for one thread */
+    int depth; /* buffers ready ahead of the consumer's own; 0: 2, or one for each thread unless they are claimed */
     int threads; /* 1 to ENI_LOADER_THREADS, 0: 1; which one fills a buffer changes nothing in it */
     uint64_t first, stride; /* fixed assignment: m = first, first + stride, ..; rank and W; solo: 0 and 1 */
     eni_loader_claim claim; /* not NULL: claims instead; empty micro-batches are skipped */
     void *user;
+    uint64_t chunks; /* > 1: a batch lies chunk by chunk (eni_micro_chunk) */
     int hold;                       /* batches that are valid at once in the consumer's hands; 0: 1 */
     eni_loader_pin register_memory; /* NULL: ordinary memory */
     eni_loader_unpin unregister_memory;

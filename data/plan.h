@@ -64,6 +64,17 @@ en_status eni_plan_make(const eni_plan_options *options, eni_plan *plan_out);
 /* Micro-batch m; EN_ESTOP (not logged) for m >= micro_batches. */
 en_status eni_plan_micro(const eni_plan *plan, uint64_t m, eni_micro *micro_out);
 
+/* Chunk c of n of a micro-batch, which has sample k in chunk k mod n, as the ranks share a step: a micro-batch of its
+ * own. */
+static inline eni_micro eni_micro_chunk(const eni_micro *micro, uint64_t n, uint64_t c)
+{
+    eni_micro chunk = *micro;
+    chunk.position += c * micro->stride;
+    chunk.stride *= n;
+    chunk.count = c < micro->count ? (micro->count - c + n - 1) / n : 0;
+    return chunk;
+}
+
 /* Samples of all steps before step t (t <= steps): what the learning rate is a function of. */
 uint64_t eni_plan_samples_before(const eni_plan *plan, uint64_t step);
 

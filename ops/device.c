@@ -29,23 +29,12 @@ static const char *best_of(const char *plugin_dir)
     return access(path, R_OK) == 0 ? "cpu" : "ref";
 }
 
-en_status eni_device_parse(const char *spec, const char *plugin_dir, char name_out[ENI_DEVICE_NAME],
-                           int *index_out)
+en_status eni_device_list_parse(const char *spec, const char *plugin_dir, eni_device_list *list_out)
 {
     if (strcmp(spec, "auto") == 0) spec = best_of(plugin_dir);
-    const size_t length = strcspn(spec, ":");
-    const int letters = (int)strspn(spec, "abcdefghijklmnopqrstuvwxyz0123456789_");
-    char *end = "";
-    long index = -1;
-    const int has_index = spec[length] == ':' && spec[length + 1] >= '0' && spec[length + 1] <= '9';
-    if (has_index) index = strtol(spec + length + 1, &end, 10);
-    if (length == 0 || length >= ENI_DEVICE_NAME || letters != (int)length || *end != '\0' || index > 1023 ||
-        (spec[length] == ':' && !has_index))
-        return eni_fail(EN_EINVAL, "device", "\"%s\" is not a device; write ref, cpu, cuda or cuda:0", spec);
-    memcpy(name_out, spec, length);
-    name_out[length] = '\0';
-    *index_out = (int)index;
-    return EN_OK;
+    const char *expected = eni_device_list_read(spec, list_out);
+    if (expected == NULL) return EN_OK;
+    return eni_fail(EN_EINVAL, "device", "\"%s\" is not a device; give %s", spec, expected);
 }
 
 int eni_device_is_gpu(const char *spec)
@@ -159,20 +148,23 @@ en_status eni_device_load(const char *name, const char *plugin_dir, const en_dev
 
 en_status eni_device_open_with(const char *spec, const eni_device_options *options, eni_device *device_out)
 {
-    char name[ENI_DEVICE_NAME];
+    eni_device_list list;
     en_device_config config = {
         .size = sizeof config, .threads = options->threads, .host = &host, .flags = options->flags};
-    EN_TRY(eni_device_parse(spec, options->plugin_dir, name, &config.index));
-    if (config.index < 0) config.index = options->index;
+    EN_TRY(eni_device_list_parse(spec, options->plugin_dir, &list));
+    if (list.n > 1)
+        return eni_fail(EN_EINVAL, "device",
+                        "--device=%s names %d devices where one is opened: give one of them", spec, list.n);
+    config.index = list.n == 1 ? list.index[0] : options->index;
     if (options->threads < 1)
         return eni_fail(EN_EINVAL, "device", "%d threads for device %s: at least one is needed",
-                        options->threads, name);
+                        options->threads, list.kind);
 
     const en_device *table;
     en_ctx *ctx;
-    if (strcmp(name, "ref") != 0 && strcmp(name, "cuda") != 0)
+    if (strcmp(list.kind, "ref") != 0 && !eni_device_list_is_gpu(&list))
         EN_TRY(set_thread_environment(options->threads));
-    EN_TRY(eni_device_load(name, options->plugin_dir, &table));
+    EN_TRY(eni_device_load(list.kind, options->plugin_dir, &table));
     EN_TRY(table->open(&config, &ctx));
     *device_out = (eni_device){.ops = table, .ctx = ctx};
     return EN_OK;
@@ -190,34 +182,79 @@ void eni_device_close(eni_device *device)
     *device = (eni_device){0};
 }
 
-/* ---- the GPU of a rank ----------------------------------------------------------------------------------
- */
+/* ---- the GPUs of a rank ---------------------------------------------------------------------------------- */
 
-en_status eni_gpu_pick(const char *spec, int count, int local_rank, int nlocal, int32_t *index_out)
+static en_status refuse_index(const char *spec, int count)
 {
-    const char *colon = strchr(spec, ':');
-    const long index =
-        colon != NULL ? strtol(colon + 1, NULL, 10) : eni_gpu_of_rank(local_rank, nlocal, count);
-    if (index >= 0 && index < count) {
-        *index_out = (int32_t)index;
-        return EN_OK;
-    }
     if (count == 1)
-        eni_error("gpu",
-                  "--device=%s: this host has one GPU, cuda:0 (`entrain gpus` lists it; CUDA_VISIBLE_DEVICES "
-                  "hides others)",
-                  spec);
-    else
-        eni_error("gpu",
-                  "--device=%s: this host has %d GPUs, cuda:0 to cuda:%d (`entrain gpus` lists them; "
-                  "CUDA_VISIBLE_DEVICES hides others)",
-                  spec, count, count - 1);
-    return EN_EINVAL;
+        return eni_fail(EN_EINVAL, "gpu",
+                        "--device=%s: this host has one GPU, cuda:0 (`entrain gpus` lists it; "
+                        "CUDA_VISIBLE_DEVICES hides others)",
+                        spec);
+    return eni_fail(EN_EINVAL, "gpu",
+                    "--device=%s: this host has %d GPUs, cuda:0 to cuda:%d (`entrain gpus` lists them; "
+                    "CUDA_VISIBLE_DEVICES hides others)",
+                    spec, count, count - 1);
 }
 
-en_status eni_gpu_check(const char *spec, const en_device *device, const en_device_host *its_host)
+/* Fewer GPUs than one rank needs, or fewer slices than ranks. */
+static en_status refuse_slice(const char *spec, int n, int count, int nlocal)
 {
-    int32_t count = 0, index;
+    const char *plural = count == 1 ? "" : "s";
+    if (count < n)
+        return eni_fail(EN_EINVAL, "gpu",
+                        "--device=%s: a rank needs %d GPUs, and this host has %d (`entrain gpus` lists them; "
+                        "CUDA_VISIBLE_DEVICES hides others); give fewer --stages, or --device=cpu",
+                        spec, n, count);
+    return eni_fail(
+        EN_EINVAL, "gpu",
+        "--device=%s: the %d GPU%s of this host are enough for %d of its %d ranks, with %d for each; "
+        "start no more of them, or give --gpu-sharing, which deals them out in turns",
+        spec, count, plural, count / n, nlocal, n);
+}
+
+static en_status pick_named(const eni_gpu_want *want, const eni_device_list *list, int count, int nlocal,
+                            int32_t *index_out)
+{
+    for (int i = 0; i < list->n; i++) {
+        if (list->index[i] >= count) return refuse_index(want->spec, count);
+        index_out[i] = list->index[i];
+    }
+    if (list->n == 1 || nlocal <= 1 || want->is_shared) return EN_OK;
+    return eni_fail(
+        EN_EINVAL, "gpu",
+        "--device=%s names the GPUs of one rank, and %d are on this host; give -n 1, --device=cuda, "
+        "where each has its own, or --gpu-sharing",
+        want->spec, nlocal);
+}
+
+en_status eni_gpu_pick(const eni_gpu_want *want, int count, int local_rank, int nlocal,
+                       int32_t index_out[ENI_DEVICES_MAX], int *n_out)
+{
+    eni_device_list list;
+    EN_TRY(eni_device_list_parse(want->spec, "", &list));
+    if (list.n > 0) {
+        EN_TRY(pick_named(want, &list, count, nlocal, index_out));
+        *n_out = list.n;
+        return EN_OK;
+    }
+    int n = want->n;
+    if (n == 0) n = nlocal > 0 && count > nlocal ? count / nlocal : 1;
+    if (n > ENI_DEVICES_MAX) n = ENI_DEVICES_MAX;
+    const int first = eni_gpu_slice(local_rank, nlocal, count, n, want->is_shared);
+    if (first < 0)
+        return count < 1 ? refuse_index(want->spec, count) : refuse_slice(want->spec, n, count, nlocal);
+    for (int i = 0; i < n; i++)
+        index_out[i] = first + i;
+    *n_out = n;
+    return EN_OK;
+}
+
+en_status eni_gpu_check(const eni_gpu_want *want, int nlocal, const en_device *device,
+                        const en_device_host *its_host)
+{
+    int32_t count = 0, index[ENI_DEVICES_MAX];
+    int n;
     EN_TRY(device->gpu->count(its_host, &count));
-    return eni_gpu_pick(spec, count, 0, 1, &index);
+    return eni_gpu_pick(want, count, 0, nlocal, index, &n);
 }

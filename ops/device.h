@@ -2,6 +2,7 @@
 #ifndef OPS_DEVICE_H
 #define OPS_DEVICE_H
 
+#include "core/device_list.h"
 #include "entrain/device.h"
 
 typedef struct eni_device {
@@ -17,13 +18,12 @@ typedef struct eni_device_options {
     int index;      /* which one, where the spec does not say: "cuda", not "cuda:1" */
 } eni_device_options;
 
-/* "cuda:1" to "cuda" and 1; "cuda" to "cuda" and -1: not said; "auto" to cpu where it was built, else ref.
- * EN_EINVAL, logged: this is no device. */
-enum { ENI_DEVICE_NAME = 16 };
-en_status eni_device_parse(const char *spec, const char *plugin_dir, char name_out[ENI_DEVICE_NAME],
-                           int *index_out);
+/* What --device names (core/device_list.h): "auto" becomes cpu where it was built, else ref. EN_EINVAL, logged:
+ * this is no device. */
+en_status eni_device_list_parse(const char *spec, const char *plugin_dir, eni_device_list *list_out);
 
-/* Opens "ref", "cpu", "cuda[:index]", or "auto". All but ref are PLUGIN_DIR/device_NAME.so.
+/* Opens one device: "ref", "cpu", "cuda", any with an index, or "auto". All but ref are PLUGIN_DIR/device_NAME.so.
+ * Opened several times, each is a device of its own, to be used by one thread at a time.
  *
  * Before such a library is loaded, OMP_NUM_THREADS=threads and OMP_WAIT_POLICY=passive are put into the
  * environment of this process: OpenMP reads them once, when it is loaded, and with its default policy two
@@ -45,17 +45,16 @@ const en_device_host *eni_device_host(void);
 /* Safe on a zeroed struct and twice. */
 void eni_device_close(eni_device *device);
 
-/* 1 if the spec names a GPU: "cuda", "cuda:1". */
+/* 1 if the spec names GPUs: "cuda", "cuda:1", "cuda:0,cuda:1". */
 int eni_device_is_gpu(const char *spec);
 
 /* The table that is linked in. */
 const en_device *eni_ref_device(void);
 
-/* ---- which GPU of its host a rank computes on: `worker` chooses by it, `entrain gpus -n` shows it ---------
- */
+/* ---- which GPUs of its host a rank computes on: `worker` chooses by it, `entrain gpus -n` shows it -------- */
 
-/* Of G GPUs each of the L ranks of the host has a slice of G/L in a row, of which it uses the first: the rest
- * of the slice is for models that span GPUs. With more ranks than GPUs they are dealt out in turns:
+/* One GPU a rank. Of G GPUs each of the L ranks of the host has G/L in a row, of which it uses the first; with
+ * more ranks than GPUs they are dealt out in turns:
  *
  *     G = 4, L = 2     0 . 1 .          G = 2, L = 3     0,2 1           -1 where there is no GPU */
 static inline int eni_gpu_of_rank(int local_rank, int nlocal, int ngpus)
@@ -65,11 +64,33 @@ static inline int eni_gpu_of_rank(int local_rank, int nlocal, int ngpus)
     return (int)((long long)local_rank * slice % ngpus);
 }
 
-/* Pure: the GPU of a rank among `count`: "cuda": as above; "cuda:I": I. EN_EINVAL, logged. */
-en_status eni_gpu_pick(const char *spec, int count, int local_rank, int nlocal, int32_t *index_out);
+/* `n` GPUs a rank, for a network on several: rank r has the slice [r n, (r+1) n), of which this is the first. -1: there
+ * is none for it; but with is_shared the slices that there are go round. n = 1: as above, shared without being asked.
+ *
+ *     G = 4, n = 2, L = 2     0 0 1 1   G = 5, n = 2, L = 3, shared     0,2 0,2 1 1 . */
+static inline int eni_gpu_slice(int local_rank, int nlocal, int ngpus, int n, bool is_shared)
+{
+    if (n == 1) return eni_gpu_of_rank(local_rank, nlocal, ngpus);
+    if (n < 1 || ngpus < n || nlocal < 1 || local_rank < 0) return -1;
+    const int nslices = ngpus / n;
+    return nlocal <= nslices || is_shared ? local_rank % nslices * n : -1;
+}
 
-/* There is a GPU, and `spec` names one that is there: EN_OK; EN_EINVAL, EN_EUNSUPPORTED, logged with the
- * remedy. `device` is the one of GPUs. Opens no context. */
-en_status eni_gpu_check(const char *spec, const en_device *device, const en_device_host *host);
+/* What a rank asks for. */
+typedef struct eni_gpu_want {
+    const char *spec; /* --device: "cuda", "cuda:1", "cuda:0,cuda:1", "cuda:all" */
+    int n; /* GPUs of each rank where the spec does not name them; 0: all, shared out among the host's ranks */
+    bool is_shared; /* --gpu-sharing */
+} eni_gpu_want;
+
+/* Pure: the GPUs of a rank among `count`: those that the spec names, else its slice. *n_out of index_out. EN_EINVAL,
+ * logged with the remedy. */
+en_status eni_gpu_pick(const eni_gpu_want *want, int count, int local_rank, int nlocal,
+                       int32_t index_out[ENI_DEVICES_MAX], int *n_out);
+
+/* There are GPUs, and each of `nlocal` ranks would find what it wants: EN_OK; EN_EINVAL, EN_EUNSUPPORTED, logged with
+ * the remedy. `device` is the one of GPUs. Opens no context. */
+en_status eni_gpu_check(const eni_gpu_want *want, int nlocal, const en_device *device,
+                        const en_device_host *host);
 
 #endif

@@ -25,6 +25,13 @@ ENI_MULTIVERSION void eni_mean_add(float *restrict acc, const float *restrict sr
         acc[i] += src[i] * scale;
 }
 
+ENI_MULTIVERSION void eni_mean_last(float *restrict acc, const float *restrict src, float scale, float inv,
+                                    uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++)
+        acc[i] = (acc[i] + src[i] * scale) * inv;
+}
+
 /* Two sources, the commonest world: no partial sum to keep. dst may be a or b, hence no restrict. */
 ENI_MULTIVERSION static void mean_of_two(float *dst, const float *a, const float *b, float scale_a,
                                          float scale_b, float inv, uint64_t count)

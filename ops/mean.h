@@ -66,10 +66,12 @@ void eni_mean_step(const eni_optimizer *optimizer, float *w, float *const *slots
 void eni_mean_step_range(const eni_optimizer *optimizer, uint64_t at, float *w, float *const *slots,
                          const eni_sources *from, uint64_t count, const eni_hyper *hyper);
 
-/* The steps of a travelling sum (one hop of a ring): first: acc = src * scale, overwrites; add: acc += src *
- * scale. The same bits as eni_mean in the same order, once multiplied by inv. */
+/* The steps of a mean whose sources come one after the other (a hop of a ring, the chunks of a batch). first: acc =
+ * src * scale, overwrites; add: acc += src * scale; last: acc = (acc + src * scale) * inv. The same bits as eni_mean
+ * in the same order. The vectors do not overlap. */
 void eni_mean_first(float *acc, const float *src, float scale, uint64_t count);
 void eni_mean_add(float *acc, const float *src, float scale, uint64_t count);
+void eni_mean_last(float *acc, const float *src, float scale, float inv, uint64_t count);
 
 /* 1 if every element is finite. */
 int eni_all_finite(const float *src, uint64_t count);

@@ -147,10 +147,12 @@ en_status eni_plot_curves(eni_canvas *canvas); /* plot_curves.c: accuracy over t
 en_status eni_plot_steps(eni_canvas *canvas);  /* plot_bars.c: where a step's time goes, per role */
 en_status
 eni_plot_settings(eni_canvas *canvas); /* plot_settings.c: the settings beside each other, a dot a seed */
-en_status eni_plot_staleness(eni_canvas *canvas); /* plot_staleness.c: histogram per worker */
-en_status eni_plot_bytes(eni_canvas *canvas);     /* plot_bars.c: payload, wire, shared memory, theory */
-en_status eni_plot_timeline(eni_canvas *canvas);  /* plot_timeline.c: one step of workers and psd */
-en_status eni_plot_shares(eni_canvas *canvas);    /* plot_bars.c: samples applied per worker */
+en_status eni_plot_staleness(eni_canvas *canvas);   /* plot_staleness.c: histogram per worker */
+en_status eni_plot_bytes(eni_canvas *canvas);       /* plot_bars.c: payload, wire, shared memory, theory */
+en_status eni_plot_timeline(eni_canvas *canvas);    /* plot_timeline.c: one step of workers and psd */
+en_status eni_plot_pipeline(eni_canvas *canvas);    /* plot_pipeline.c: one step, a row a stage */
+bool eni_plot_has_pipeline(const eni_study *study); /* whether some run has one */
+en_status eni_plot_shares(eni_canvas *canvas);      /* plot_bars.c: samples applied per worker */
 
 /* ---- one step, cut out of a run's trace.json, which core/trace.h writes (plot_timeline.c) -------------- */
 

@@ -155,14 +155,13 @@ static size_t lane_of(const trace *t, eni_trace_step *step, const drawn_span *s)
         if (step->lanes[i].pid == s->pid && step->lanes[i].tid == s->tid) return i;
     if (step->nlanes == ENI_TRACE_LANES) return ENI_TRACE_LANES;
     eni_trace_lane *lane = &step->lanes[step->nlanes];
+    char row[ENI_TRACE_ROW_TEXT];
     const char *role = role_of(t, s->pid);
     *lane = (eni_trace_lane){.pid = s->pid, .tid = s->tid};
     if (role == NULL) eni_text_add(lane->name, sizeof lane->name, "process %ld", s->pid);
     if (role != NULL) eni_text_add(lane->name, sizeof lane->name, "%.39s", role);
-    if (s->tid >= ENI_TRACE_SHARD0)
-        eni_text_add(lane->name, sizeof lane->name, " shard %ld", s->tid - ENI_TRACE_SHARD0);
-    else if (s->tid == ENI_TRACE_COMM || s->tid == ENI_TRACE_LOADER)
-        eni_text_add(lane->name, sizeof lane->name, s->tid == ENI_TRACE_COMM ? " comm" : " loader");
+    if (s->tid != ENI_TRACE_COMPUTE)
+        eni_text_add(lane->name, sizeof lane->name, " %s", eni_trace_row((int)s->tid, row));
     return step->nlanes++;
 }
 

@@ -22,6 +22,7 @@ typedef struct figure {
     const char *id, *title, *lede;
     int legend;
     en_status (*draw)(eni_canvas *canvas);
+    bool (*is_there)(const eni_study *study); /* NULL: always */
 } figure;
 
 static const figure figures[] = {
@@ -56,6 +57,13 @@ static const figure figures[] = {
     {"timeline", "One step on the clock",
      "The step of median length, as the trace of one run shows it. White spans belong to no phase.",
      PHASE_LEGEND, eni_plot_timeline},
+    {"pipeline", "One step on several devices",
+     "A row is a stage, or with <code>--parallel=data</code> a device; a box is what it computes of one "
+     "chunk of rank 0’s "
+     "batch. Measured is the part of all steps in which stages wait, the wait of the whole pass included; "
+     "predicted is that of the "
+     "schedule with the mean times of each stage; ideal that of equal stages.",
+     NO_LEGEND, eni_plot_pipeline, eni_plot_has_pipeline},
     {"shares", "Samples per worker",
      "With claimed batches a fast worker does more of the same work. A bar is what updates covered that were "
      "applied; an outline that reaches beyond its bar is work computed and not applied: dropped, or "
@@ -136,6 +144,7 @@ static const char *const style[] = {
     "gap:1rem 2rem;align-items:start}\n",
     ".panels.three{grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr))}.panel{min-width:0;max-"
     "width:33rem}\n",
+    ".panels.wide{grid-template-columns:minmax(0,1fr)}.wide .panel{max-width:none}\n",
     ".panel svg{display:block;width:100%;height:auto}\n",
     ".panel svg text{font-family:system-ui,-apple-system,\"Segoe UI\",Roboto,\"Noto Sans\",",
     "\"Liberation Sans\",sans-serif}\n",
@@ -497,6 +506,7 @@ static en_status write_figure(eni_canvas *canvas, const figure *f)
 {
     FILE *page = canvas->page;
     const char *title = f->title;
+    if (f->is_there != NULL && !f->is_there(canvas->study)) return EN_OK;
     if (strcmp(f->id, "cells") == 0 && canvas->study->nsettings == 1) title = "Run by run";
     fprintf(page, "<section id=\"%s\">\n<h2>%s</h2>\n<p class=\"lede\">%s</p>\n", f->id, title, f->lede);
     if (f->legend == ARM_LEGEND) eni_plot_arm_legend(canvas, NULL);

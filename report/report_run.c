@@ -255,6 +255,49 @@ static en_status load_staleness(eni_json *reader, eni_run *run)
                      &run->worker_stale, &run->nworkers_stale);
 }
 
+/* [stage, 0 forward or 1 backward, chunk, begin, end], microseconds. */
+static void take_turn(eni_json *reader, const json_t *entry, void *into)
+{
+    enum { STAGE, IS_BACKWARD, CHUNK, BEGIN, END, N, MOST = 1000 };
+    double v[N] = {-1};
+    for (size_t i = 0; i < N; i++)
+        v[i] = json_is_number(json_array_get(entry, i)) ? json_number_value(json_array_get(entry, i)) : -1;
+    *(eni_strip_turn *)into =
+        (eni_strip_turn){(int)v[STAGE], (int)v[CHUNK], v[IS_BACKWARD] > 0, v[BEGIN] / 1e3, v[END] / 1e3};
+    if (!(v[STAGE] >= 0 && v[STAGE] < ENI_MAX_STAGES && v[CHUNK] >= 0 && v[CHUNK] < MOST && v[BEGIN] >= 0 &&
+          v[END] >= v[BEGIN]))
+        eni_json_fail(reader, "%s should be [stage, backward, chunk, begin, end]", reader->where);
+}
+
+/* A run on one device a rank has none; nothing waits for another on the one device of --micro-batches. */
+static en_status load_pipeline(eni_json *reader, eni_run *run)
+{
+    const json_t *object = json_object_get(run->result, "pipeline");
+    eni_strip *strip = &run->pipeline;
+    if (!json_is_object(object)) return EN_OK;
+    eni_json_at(reader, "pipeline");
+    const double stages = eni_json_need_number(reader, object, "stages");
+    const char *parallel = eni_json_text(reader, object, "parallel");
+    if (!(stages >= 1 && stages <= ENI_MAX_STAGES))
+        eni_json_fail(reader, "pipeline.stages should be 1 to %d", ENI_MAX_STAGES);
+    if (reader->status != EN_OK || stages < 2) return reader->status;
+    strip->stages = (int)stages;
+    strip->is_of_replicas = parallel != NULL && strcmp(parallel, "data") == 0;
+    strip->schedule = eni_json_text(reader, object, "schedule");
+    strip->cuts = eni_json_array(reader, object, "cuts");
+    strip->micro_batches = eni_json_number(reader, object, "micro_batches");
+    strip->bubble = eni_json_need_number(reader, object, "bubble");
+    strip->bubble_predicted = eni_json_number(reader, object, "bubble_predicted");
+    strip->bubble_ideal = eni_json_number(reader, object, "bubble_ideal");
+    EN_TRY(load_list(reader, object, "strip", "pipeline.strip", sizeof *strip->turns, take_turn,
+                     &strip->turns, &strip->nturns));
+    for (size_t i = 0; i < strip->nturns; i++)
+        if (strip->turns[i].stage >= strip->stages)
+            eni_json_fail(reader, "pipeline.strip[%zu] is of stage %d, and there are %d", i,
+                          strip->turns[i].stage, strip->stages);
+    return reader->status;
+}
+
 /* Where a number or a text of result.json is kept; most keys have their member's name. */
 #define PLACE(name)                                                                                          \
     {                                                                                                        \
@@ -345,7 +388,7 @@ void eni_study_find_target(eni_run *run, double target)
 en_status eni_study_load_run(const char *dir, double target, eni_run *run)
 {
     static en_status (*const parts[])(eni_json *, eni_run *) = {load_texts, load_lists, load_staleness,
-                                                                load_emulated};
+                                                                load_emulated, load_pipeline};
     char folder[PATH_MAX - 32], path[PATH_MAX];
     eni_json reader = {.path = path};
     snprintf(folder, sizeof folder, "%s/%s", dir, run->dir);
@@ -378,6 +421,7 @@ void eni_study_drop_run(eni_run *run)
     eni_free(run->roles);
     eni_free(run->shares);
     eni_free(run->slow);
+    eni_free(run->pipeline.turns);
     free(run->notes);
     json_decref(run->result);
 }

@@ -17,7 +17,13 @@
 #include "report/stats.h"
 
 /* Limits that a sane comparison never meets; a file beyond them is refused. */
-enum { ENI_MAX_SETTINGS = 16, ENI_MAX_ARMS = 32, ENI_MAX_RUNS = 4096, ENI_MAX_ROLES = 256 };
+enum {
+    ENI_MAX_SETTINGS = 16,
+    ENI_MAX_ARMS = 32,
+    ENI_MAX_RUNS = 4096,
+    ENI_MAX_ROLES = 256,
+    ENI_MAX_STAGES = 64
+};
 
 #define ENI_BUSY_SHARE 0.05 /* of all cores, by processes outside a run: more, and its machine was busy */
 
@@ -61,6 +67,25 @@ typedef struct eni_rank_share {
     double computed, applied, steps;
 } eni_rank_share;
 
+/* A forward or backward of one chunk on one stage; ms from the begin of its step. */
+typedef struct eni_strip_turn {
+    int stage, chunk;
+    bool is_backward;
+    double begin, end;
+} eni_strip_turn;
+
+/* Of a run whose ranks have several devices: rank 0's last full step, and what of all steps its stages waited
+ * (shares; NAN: not known). */
+typedef struct eni_strip {
+    int stages;
+    bool is_of_replicas;  /* --parallel=data */
+    const char *schedule; /* borrowed from the run's result, as the cuts are */
+    const json_t *cuts;
+    double micro_batches, bubble, bubble_predicted, bubble_ideal;
+    size_t nturns; /* 0: no strip */
+    eni_strip_turn *turns;
+} eni_strip;
+
 /* A rank that was to be slow: by how much, and what came out (NAN: nobody could tell). */
 typedef struct eni_slow {
     int rank;
@@ -93,6 +118,7 @@ typedef struct eni_run {
     eni_staleness *worker_stale; /* per worker */
     eni_rank_share *shares;
     eni_slow *slow;
+    eni_strip pipeline;
 
     double step_ms[3];    /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
     eni_reach reach;      /* the target; t and samples: INFINITY: not reached; NAN: no accuracy */

@@ -2,15 +2,18 @@
  * the real ones, the mean of their gradients. */
 #include "worker/worker.h"
 
+#include <string.h>
+
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/mean.h"
 #include "worker/prefetch.h"
+#include "worker/team.h"
 #include "worker/vectors.h"
 
-enum { PASSES = 2, PREFETCH = 2 };
+enum { PASSES = 2 };
 
 /* ---- which sizes ---- */
 
@@ -109,6 +112,7 @@ static en_status pass(scratch *s, uint64_t n)
     const en_batch input = {
         .n = (int64_t)n, .x = is_there ? s->there[0] : s->x, .target = is_there ? s->there[1] : s->target};
     EN_TRY(eni_rank_alive(&w->rank));
+    if (w->team != NULL) return eni_team_warm_up(w, &input, s->grad);
     EN_TRY(en_model_forward(w->model, param, NULL, &input));
     EN_TRY(en_model_backward(w->model, param, is_there ? s->there[2] : s->grad, NULL, NULL));
     if (!is_there) return EN_OK;
@@ -151,7 +155,6 @@ en_status eni_start_loader(eni_worker *w, eni_loader_options *options)
     options->order = w->rank.job.order;
     options->threads = (int)w->config->loader_threads;
     if (options->threads == 0) options->threads = w->config->resize > 0 ? 2 : 1;
-    options->depth = options->threads > PREFETCH ? options->threads : PREFETCH;
     options->first = w->rank.saving.first_micro + (uint64_t)w->rank.world.rank;
     options->stride = (uint64_t)w->rank.world.nranks;
     options->user = w;
@@ -187,4 +190,41 @@ void eni_average_micros(eni_worker *w, const uint64_t *nsamples)
         eni_mean_ranks(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, lo), source, nsamples,
                        (int)job->accumulate, (eni_sum_order)w->config->sum_order, count, 0, count);
     }
+}
+
+/* ---- the gradient of a step ---- */
+
+/* A rank without samples takes part with a weight of zero. */
+static en_status gradient_of_rank(eni_worker *w, eni_step_run *run, eni_compute_gradient compute)
+{
+    const eni_batch *batch;
+    float *grad = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0);
+    EN_TRY(eni_next_batch(w, run, &batch));
+    EN_TRY(eni_step_begin(run, &batch->micro.count, 1));
+    if (batch->micro.count > 0)
+        EN_TRY(compute(w, run, batch, 0, grad, true));
+    else
+        memset(grad, 0,
+               w->rank.job.schema.count * sizeof *grad); /* for strategies that step locally all the same */
+    return eni_step_submit(run, w->rank.job.buckets->n);
+}
+
+static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run, eni_compute_gradient compute)
+{
+    const eni_batch *batch;
+    uint64_t nsamples[ENI_MEAN_MAX];
+    for (int64_t i = 0; i < w->rank.job.accumulate; i++) {
+        EN_TRY(eni_next_batch(w, run, &batch));
+        nsamples[i] = batch->micro.count;
+        if (batch->micro.count > 0) EN_TRY(compute(w, run, batch, i, w->micro_grads[i], false));
+    }
+    eni_average_micros(w, nsamples);
+    EN_TRY(eni_step_begin(run, nsamples, (int)w->rank.job.accumulate));
+    return eni_step_submit(run, w->rank.job.buckets->n);
+}
+
+en_status eni_gradient(eni_worker *w, eni_step_run *run, eni_compute_gradient compute)
+{
+    return w->micro_grads == NULL ? gradient_of_rank(w, run, compute)
+                                  : gradient_of_one_process(w, run, compute);
 }

@@ -14,6 +14,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "models/weights.h"
+#include "runtime/spec/plugin.h"
 #include "worker/worker.h"
 
 /* ---- what the rank is told ---- */
@@ -71,6 +72,7 @@ static void tell_exchange(const eni_config *c, eni_exchange_options *out)
                                   .no_shm = c->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL,
                                   .sum_order = (eni_sum_order)c->sum_order,
                                   .bucket_cap_mb = c->bucket_cap_mb,
+                                  .groups = c->groups,
                                   .is_check = c->check};
     if (c->net != NULL) (void)eni_net_parse(c->net, &out->net_bytes_per_s, &out->net_delay_ns);
 }
@@ -152,6 +154,7 @@ static en_status take_out(eni_worker *w)
 en_status eni_validate(eni_worker *w)
 {
     EN_TRY(check_stragglers(w));
+    EN_TRY(eni_plugin_groups(w->rank.job.strategy, w->config->groups));
     EN_TRY(take_out(w));
     if (w->rank.world.rank <= 0) {
         EN_TRY(eni_target_check("--save", w->config->save));

@@ -10,6 +10,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "worker/gpus.h"
+#include "worker/team.h"
 #include "worker/vectors.h"
 #include "worker/worker.h"
 
@@ -90,7 +91,9 @@ en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, c
     const int split = on == ENI_JUDGED_TEST || w->rank.trainer.about.holdout == 0 ? ENI_TEST : ENI_HOLDOUT;
     const eni_set set = set_of(w, split);
     eni_set_score score;
-    if (w->gpu.evaluation[split] != NULL) {
+    if (w->team != NULL) {
+        EN_TRY(eni_team_evaluate(w, flat, state, &set, &score));
+    } else if (w->gpu.evaluation[split] != NULL) {
         EN_TRY(eni_evaluation_run(w->gpu.evaluation[split], flat, state, &score));
     } else {
         EN_TRY(open_judge(w));

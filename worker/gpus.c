@@ -24,11 +24,13 @@ typedef struct told {
 static en_status look_at_own(eni_gpus *g)
 {
     const eni_gpus_config *c = &g->config;
-    int32_t count = 0, index;
+    const eni_gpu_want want = {.spec = c->spec, .n = 1};
+    int32_t count = 0, index[ENI_DEVICES_MAX];
+    int n;
     EN_TRY(g->gpu->count(c->host, &count));
-    EN_TRY(eni_gpu_pick(c->spec, count, c->world.local_rank, c->world.nlocal, &index));
+    EN_TRY(eni_gpu_pick(&want, count, c->world.local_rank, c->world.nlocal, index, &n));
     g->facts.size = sizeof g->facts;
-    return g->gpu->facts(c->host, index, &g->facts);
+    return g->gpu->facts(c->host, index[0], &g->facts);
 }
 
 static void describe_own(const eni_gpus *g, told *own)

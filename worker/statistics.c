@@ -6,6 +6,7 @@
 #include "config/units.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "worker/team.h"
 
 struct eni_statistics {
     int64_t n;     /* of `state`: one, or one for each rank that this process plays */
@@ -118,7 +119,8 @@ static en_status add_batch(recount *r, uint64_t first)
     EN_TRY(put_in(r, r->state, r->moved, bytes));
     EN_TRY(put_in(r, r->dx, r->x, r->batch * w->dataset->sample_floats * sizeof(float)));
     EN_TRY(put_in(r, r->dtarget, r->target, r->batch * eni_dataset_target_bytes(w->dataset)));
-    EN_TRY(en_model_forward(w->model, r->param, r->state, &batch));
+    EN_TRY(w->team != NULL ? eni_team_forward(w, r->param, r->state, &batch)
+                           : en_model_forward(w->model, r->param, r->state, &batch));
     EN_TRY(w->device.ops->copy(w->device.ctx, r->moved, r->state, bytes, EN_COPY_OUT));
     EN_TRY(w->device.ops->sync(w->device.ctx));
     for (uint64_t i = 0; i < schema->nstate; i++)
@@ -151,7 +153,8 @@ en_status eni_statistics_recompute(void *worker, const float *flat, float *state
     uint64_t n;
     (void)eni_bn_stats_parse(w->config->bn_stats, &is_mean, &n); /* checked with the command */
     if (n > w->dataset->split[ENI_TRAIN].count) n = w->dataset->split[ENI_TRAIN].count;
-    recount r = {.w = w, .batch = n < job->plan.batch ? n : job->plan.batch};
+    const uint64_t rows = w->team != NULL ? eni_team_chunk_rows(w) : job->plan.batch; /* as it was trained */
+    recount r = {.w = w, .batch = n < rows ? n : rows};
     r.nbatches = n / r.batch;
     en_status st = take_memory(&r);
     if (st == EN_OK) st = put_in(&r, r.param, flat, job->schema.count * sizeof(float));

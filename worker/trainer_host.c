@@ -1,10 +1,7 @@
 /* trainer_host.c - the gradient of one step on the processor: forward, backward, and each finished bucket
  * leaves while backward goes on. The device computes in the arena itself, so nothing travels to it. */
-#include <string.h>
-
 #include "core/clock.h"
 #include "core/try.h"
-#include "ops/mean.h"
 #include "worker/statistics.h"
 #include "worker/worker.h"
 
@@ -43,8 +40,9 @@ static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
     return EN_OK;
 }
 
+/* An eni_compute_gradient. */
 static en_status forward_backward(eni_worker *w, eni_step_run *run, const eni_batch *batch, int64_t micro,
-                                  float *grad, en_on_grad_ready on_ready)
+                                  float *grad, bool leaves)
 {
     progress p = {w, run};
     const float *param = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0);
@@ -57,7 +55,7 @@ static en_status forward_backward(eni_worker *w, eni_step_run *run, const eni_ba
     EN_TRY(en_model_result(w->model, &score));
     EN_TRY(eni_step_check_loss(&w->rank, run->step, score.loss)); /* before a bucket leaves */
     eni_member_note(w->rank.member, (int64_t)run->step, "backward");
-    EN_TRY(en_model_backward(w->model, param, grad, on_ready, &p));
+    EN_TRY(en_model_backward(w->model, param, grad, leaves ? on_grad_ready : NULL, &p));
     compute_ends(&p, "backward");
     run->nsamples += batch->micro.count;
     run->loss += score.loss * (double)batch->micro.count;
@@ -65,43 +63,11 @@ static en_status forward_backward(eni_worker *w, eni_step_run *run, const eni_ba
     return EN_OK;
 }
 
-/* ---- the gradient of a step ---- */
-
-/* One micro-batch of this rank; its buckets leave while backward runs. A rank without samples takes part with
- * a weight of zero. */
-static en_status gradient_of_rank(eni_worker *w, eni_step_run *run)
-{
-    const eni_batch *batch;
-    float *grad = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0);
-    EN_TRY(eni_next_batch(w, run, &batch));
-    EN_TRY(eni_step_begin(run, &batch->micro.count, 1));
-    if (batch->micro.count > 0)
-        EN_TRY(forward_backward(w, run, batch, 0, grad, on_grad_ready));
-    else
-        memset(grad, 0,
-               w->rank.job.schema.count * sizeof *grad); /* for strategies that step locally all the same */
-    return eni_step_submit(run, w->rank.job.buckets->n);
-}
-
-static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run)
-{
-    const eni_batch *batch;
-    uint64_t nsamples[ENI_MEAN_MAX];
-    for (int64_t i = 0; i < w->rank.job.accumulate; i++) {
-        EN_TRY(eni_next_batch(w, run, &batch));
-        nsamples[i] = batch->micro.count;
-        if (batch->micro.count > 0) EN_TRY(forward_backward(w, run, batch, i, w->micro_grads[i], NULL));
-    }
-    eni_average_micros(w, nsamples);
-    EN_TRY(eni_step_begin(run, nsamples, (int)w->rank.job.accumulate));
-    return eni_step_submit(run, w->rank.job.buckets->n);
-}
-
 static en_status gradient(void *self, eni_step_run *run)
 {
     eni_worker *w = self;
     eni_straggler_begin_step(&w->straggler, run->step);
-    return w->micro_grads == NULL ? gradient_of_rank(w, run) : gradient_of_one_process(w, run);
+    return eni_gradient(w, run, forward_backward);
 }
 
 static en_status finish(void *self, eni_step_run *run)

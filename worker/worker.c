@@ -19,6 +19,7 @@
 #include "runtime/spec/plugin.h"
 #include "worker/gpus.h"
 #include "worker/statistics.h"
+#include "worker/team.h"
 #include "worker/vectors.h"
 #include "worker/worker.h"
 
@@ -177,12 +178,17 @@ static en_status spare_vectors(eni_job *job)
     return EN_OK;
 }
 
+/* The smallest batch that the model is ever given: of one that is cut, its last chunk. */
 static en_status check_batches(const eni_worker *w)
 {
     uint64_t sizes[ENI_BATCH_SIZES];
-    const int n = eni_batch_sizes(w, sizes);
-    for (int i = 0; i < n; i++)
-        EN_TRY(eni_schema_check_batch(&w->rank.job.schema, (int64_t)sizes[i]));
+    const int n = eni_batch_sizes(w, sizes), ndevices = eni_config_ndevices(w->config);
+    const uint64_t most =
+        w->team == NULL || ndevices == 0 ? 1 : (uint64_t)eni_team_chunks(w->config, ndevices);
+    for (int i = 0; i < n; i++) {
+        const uint64_t nchunks = sizes[i] < most ? sizes[i] : most;
+        EN_TRY(eni_schema_check_batch(&w->rank.job.schema, (int64_t)(sizes[i] / nchunks)));
+    }
     return EN_OK;
 }
 
@@ -234,10 +240,13 @@ static en_status open_device(eni_worker *w)
     const eni_config *c = w->config;
     int local = c->local_size > 0 ? (int)c->local_size : w->rank.world.nranks;
     int share = eni_host_info_cores() / (local > 0 ? local : 1);
+    if (eni_team_is_wanted(c)) return eni_team_open(w, share);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
     if (eni_device_is_gpu(c->device)) {
         EN_TRY(eni_device_load("cuda", w->plugin_dir, &w->device.ops));
-        return eni_gpu_check(c->device, w->device.ops, eni_device_host());
+        const eni_gpu_want want = {
+            .spec = c->device, .n = eni_config_ndevices(c), .is_shared = c->gpu_sharing};
+        return eni_gpu_check(&want, 1, w->device.ops, eni_device_host());
     }
     EN_TRY(eni_device_open(c->device, w->plugin_dir, w->threads, &w->device));
     return en_model_new(&w->rank.job.schema, w->device.ops, w->device.ctx, NULL, &w->model);
@@ -248,6 +257,7 @@ static en_status prepare_model(eni_worker *w)
 {
     uint64_t sizes[ENI_BATCH_SIZES];
     const int nsizes = eni_batch_sizes(w, sizes);
+    if (w->team != NULL) return eni_team_prepare(w, sizes, nsizes);
     const int keep = w->device.ops->gpu != NULL ? EN_MODEL_KEEP : 0; /* graphs have its addresses */
     EN_TRY(en_model_prepare(w->model, (int64_t)w->rank.job.plan.batch, EN_MODEL_TRAIN | keep));
     for (int i = 0; i < nsizes; i++)
@@ -260,7 +270,9 @@ static en_status open_vectors(eni_worker *w)
 {
     const int is_alone = eni_rank_is_alone(&w->rank);
     EN_TRY(eni_arena_open(w->rank.job.schema.count, ENI_ARENA_NSLOTS, !is_alone, &w->rank.exchange.arena));
-    if (!is_alone || eni_vectors_are_on_gpu(w)) return EN_OK;
+    /* the only one of a step that is cut into chunks is their mean already */
+    const bool is_mean = w->team != NULL && w->team->nchunks > 1 && w->rank.job.accumulate == 1;
+    if (!is_alone || is_mean || eni_vectors_are_on_gpu(w)) return EN_OK;
     w->micro_grads = eni_alloc_array((size_t)w->rank.job.accumulate, sizeof *w->micro_grads);
     if (w->micro_grads == NULL) return EN_ENOMEM;
     for (int64_t i = 0; i < w->rank.job.accumulate; i++) {
@@ -295,7 +307,11 @@ static void introduce_trainer(eni_worker *w)
     const eni_config *c = w->config;
     const bool is_gpu = w->device.ops->gpu != NULL;
     eni_trainer *t = &w->rank.trainer;
-    *t = (eni_trainer){.ops = is_gpu ? &eni_trainer_gpu : &eni_trainer_host, .self = w};
+    const char *const device = w->team != NULL ? eni_team_device(w) : w->device.ops->name;
+    *t = (eni_trainer){.ops = w->team != NULL ? &eni_trainer_stages
+                              : is_gpu        ? &eni_trainer_gpu
+                                              : &eni_trainer_host,
+                       .self = w};
     t->about = (eni_about){.model = w->rank.job.schema.spec,
                            .data = w->dataset->name,
                            .data_bytes = eni_dataset_bytes(w->dataset),
@@ -303,11 +319,11 @@ static void introduce_trainer(eni_worker *w)
                            .test_samples = w->dataset->split[ENI_TEST].count,
                            .has_accuracy = w->dataset->classes > 0,
                            .set = w->dataset->split[ENI_HOLDOUT].count > 0 ? "holdout" : "test",
-                           .device = w->device.ops->name,
+                           .device = device,
                            .threads = w->threads};
     eni_pixels_describe(&w->dataset->pixels.asked, &t->about.pixels);
-    snprintf(t->about.computes, sizeof t->about.computes, "%.8s%s%s", w->device.ops->name,
-             types[c->precision], c->precision == ENI_PRECISION_FP32 && c->tf32 && is_gpu ? ", tf32" : "");
+    snprintf(t->about.computes, sizeof t->about.computes, "%.8s%s%s", device, types[c->precision],
+             c->precision == ENI_PRECISION_FP32 && c->tf32 && eni_device_is_gpu(c->device) ? ", tf32" : "");
 }
 
 static en_status prepare(eni_worker *w)
@@ -399,6 +415,7 @@ static void close_all(eni_worker *w)
     eni_save_close(rank);
     eni_exchange_close(rank);
     eni_gpu_close(w);
+    eni_team_close(w);
     const bool is_stuck = w->gpu.is_stuck;
     if (!is_stuck) eni_loader_stop(w->loader); /* a GPU may read its buffers until here */
     eni_records_free(rank);

@@ -6,6 +6,7 @@
  *     train.c          the steps: read this first
  *     trainer_host.c   the gradient of a step on the processor
  *     trainer_gpu.c    the same on a GPU; gpus.h, vectors.h, prefetch.h, scaler.h
+ *     trainer_stages.c the same on several devices, or chunk by chunk; team.h, stages.h, pipeline.h
  *     batches.c        the loader, and a warm-up before the clock begins
  *     evaluate.c       what weights are worth
  *     statistics.h     running statistics of batch normalisation
@@ -51,8 +52,9 @@ typedef struct eni_worker {
                          or none */
     eni_loader *loader;
     int threads;
-    eni_device device;
-    en_model *model;
+    eni_device device;       /* of a team: where vectors lie, which is the host */
+    en_model *model;         /* of a team: NULL, each device has its own */
+    struct eni_team *team;   /* team.h; NULL: one device computes whole batches */
     struct eni_judge *judge; /* evaluate.c; NULL: `model` itself */
     eni_straggler straggler;
     float *
@@ -74,8 +76,8 @@ en_status eni_begin_folders(eni_worker *w);
 /* command.c: EN_EINVAL, logged, for a flag that only a GPU could follow where there is none. */
 en_status eni_refuse_without_gpu(const eni_config *config);
 
-/* The two trainers: which one, worker.c decides by the device. */
-extern const eni_trainer_ops eni_trainer_host, eni_trainer_gpu;
+/* The trainers: which one, worker.c decides by the devices. */
+extern const eni_trainer_ops eni_trainer_host, eni_trainer_gpu, eni_trainer_stages;
 
 /* trainer_gpu.c, called by the roof when everything else that the GPU may reach still stands. */
 void eni_gpu_close(eni_worker *worker);
@@ -119,6 +121,15 @@ en_status eni_start_loader(eni_worker *w, eni_loader_options *options);
 /* The next micro-batch of this rank, on the device that computes it; tells the step. Blocks for the loader,
  * as long as the run is alive. */
 en_status eni_next_batch(eni_worker *w, eni_step_run *run, const eni_batch **batch_out);
+
+/* What a trainer on the host computes: the mean gradient of a batch into `grad`, with its loss and hits into the run.
+ * Where it `leaves`, buckets are submitted as they become complete. `micro`: of a process that plays several ranks. */
+typedef en_status (*eni_compute_gradient)(eni_worker *w, eni_step_run *run, const eni_batch *batch,
+                                          int64_t micro, float *grad, bool leaves);
+
+/* Its eni_trainer_ops.gradient: one micro-batch of this rank, whose buckets leave while backward runs; or, in a world
+ * of one without servers, all that it has to play (w->micro_grads), and their mean. */
+en_status eni_gradient(eni_worker *w, eni_step_run *run, eni_compute_gradient compute);
 
 /* A world of one without servers: its micro-batches (one, or --accumulate=W) are averaged as W ranks would
  * be, in rank order, by the same function: w->micro_grads into the arena's gradient. */

@@ -67,7 +67,7 @@ static void buckets_leave_one_after_the_other(void **state)
     config_of(&c, "fp32");
     assert_int_equal(eni_config_set(&c, "model", "mlp", "test"), EN_OK);
     eni_measure_model *m = eni_alloc(sizeof *m);
-    assert_int_equal(eni_measure_compute(2, &c, plugins, 1, 20 * ENI_MILLI, m), EN_OK);
+    assert_int_equal(eni_measure_compute(-1, 2, &c, plugins, 1, 20 * ENI_MILLI, m), EN_OK);
     assert_true(m->nbuckets > 1);
     assert_true(m->compute > 0 && m->update > 0);
     for (int i = 0; i < m->nbuckets; i++) {

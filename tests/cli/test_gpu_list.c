@@ -220,6 +220,42 @@ static void ranks_have_slices(void **state)
         strstr(text, "   0  cuda:0  NVIDIA X  GPU-00000000\n   1  cuda:2  NVIDIA X  GPU-00000002\n"));
 }
 
+static eni_gpu_list *in_stages(int n, int nranks, int nstages, bool is_shared)
+{
+    eni_gpu_list *m = machine(n, EN_LINK_NVLINK, "NCCL 2", nranks);
+    m->nstages = nstages;
+    m->is_shared = is_shared;
+    return m;
+}
+
+static void ranks_of_several_gpus(void **state)
+{
+    (void)state;
+    const char *text = show(in_stages(4, 2, 2, false));
+    assert_non_null(strstr(text, "2 ranks on this host with --device=cuda --stages=2:\n"
+                                 "RANK  DEVICES\n"
+                                 "   0  cuda:0,cuda:1\n"
+                                 "   1  cuda:2,cuda:3\n"));
+    assert_non_null(strstr(text, "Every rank has 2 GPUs of its own"));
+    text = show(in_stages(8, 1, 8, false));
+    assert_non_null(strstr(text, "   0  cuda:0 .. cuda:7\n"));
+    assert_non_null(strstr(text, "One rank has 8 GPUs of its own, a stage on each."));
+    text = show(in_stages(5, 3, 2, true));
+    assert_non_null(strstr(text, "   2  cuda:0,cuda:1\n"));
+    assert_non_null(strstr(text, "3 ranks share 4 GPUs by 2 (--gpu-sharing)"));
+
+    eni_gpu_list *m = in_stages(4, 2, 2, false);
+    json_t *all = eni_gpus_json(m);
+    const json_t *last = json_array_get(json_object_get(all, "ranks"), 1),
+                 *slice = json_object_get(last, "gpus");
+    assert_int_equal(number(last, "gpu"), 2);
+    assert_int_equal(json_array_size(slice), 2);
+    assert_int_equal(json_integer_value(json_array_get(slice, 0)), 2);
+    assert_int_equal(json_integer_value(json_array_get(slice, 1)), 3);
+    json_decref(all);
+    free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_gpu),
@@ -230,6 +266,7 @@ int main(void)
                                        cmocka_unit_test(json_says_null_where_nobody_knows),
                                        cmocka_unit_test(json_has_links_and_ranks),
                                        cmocka_unit_test(what_ring_does),
-                                       cmocka_unit_test(ranks_have_slices)};
+                                       cmocka_unit_test(ranks_have_slices),
+                                       cmocka_unit_test(ranks_of_several_gpus)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,6 +89,18 @@ static int count_of(const json_t *merged, int pid)
     return count;
 }
 
+/* Names of rows of process `pid`. */
+static int rows_of(const json_t *merged, int pid)
+{
+    int count = 0;
+    size_t i;
+    json_t *event;
+    json_array_foreach(json_object_get(merged, "traceEvents"), i, event) count +=
+        json_integer_value(json_object_get(event, "pid")) == pid &&
+        strcmp(json_string_value(json_object_get(event, "name")), "thread_name") == 0;
+    return count;
+}
+
 static void test_all_parts(void **state)
 {
     (void)state;
@@ -103,6 +115,9 @@ static void test_all_parts(void **state)
     assert_int_equal(count_of(merged, 1), 5);
     assert_int_equal(count_of(merged, 2), 4);
     assert_int_equal(count_of(merged, 1000), 8);
+    for (int pid = 0; pid < 3; pid++)
+        assert_int_equal(rows_of(merged, pid), 1);
+    assert_int_equal(rows_of(merged, 1000), 1);
     assert_int_equal(json_integer_value(json_object_get(merged, "dropped")), 2 + 1);
     json_decref(merged);
     assert_false(is_there(".rank1") || is_there(".rank2") || is_there(".psd"));

@@ -67,6 +67,73 @@ static const struct {
     {ENI_RUN, "--backend=mpi", {"--backend:", "\"mpi\"", "--backend=host"}},
     {ENI_RUN, "--device=gpu", {"--device:", "\"gpu\"", "--device=cuda"}},
     {ENI_RUN, "--device=cuda:x", {"--device:", "\"cuda:x\"", "cuda:INDEX"}},
+    {ENI_RUN, "--device=tpu", {"--device:", "\"tpu\"", "auto, ref, cpu, cuda"}},
+    {ENI_RUN, "--device=cpu:0,cuda:0", {"--device:", "\"cpu:0,cuda:0\"", "devices of one kind"}},
+    {ENI_RUN, "--device=cpu:0,cpu:0", {"--device:", "\"cpu:0,cpu:0\"", "each device once"}},
+    {ENI_RUN,
+     "--device=cuda:0,cuda:1",
+     {"--device:", "\"cuda:0,cuda:1\" is several",
+      "--parallel=data, --parallel=model or --parallel=pipeline"}},
+    {ENI_RUN, "--device=cuda:all", {"--device:", "\"cuda:all\"", "or --parallel=pipeline"}},
+    {ENI_EVAL,
+     "--init=a --device=cpu:0,cpu:1",
+     {"--device:", "\"cpu:0,cpu:1\"", "entrain eval computes on one; give one of them"}},
+    {ENI_CHECK, "--device=cuda:0,cuda:1", {"--device:", "\"cuda:0,cuda:1\"", "give one of them"}},
+    {ENI_ADVISE,
+     "--net=delay:1us --device=cpu:0,cpu:1",
+     {"--device:", "entrain advise computes on one", "give one of them"}},
+    {ENI_RUN, "--stages=2", {"--stages:", "\"2\"", "give --parallel=pipeline"}},
+    {ENI_RUN, "--split=a", {"--split:", "\"a\"", "give --parallel=pipeline"}},
+    {ENI_WORKER, "--split=a", {"--split:", "\"a\"", "give --parallel=pipeline"}},
+    {ENI_RUN, "--stages=65", {"--stages:", "\"65\" is out of range", "from 1 to 64"}},
+    {ENI_RUN, "--split=a,,b", {"--split:", "\"a,,b\"", "give NAME,.."}},
+    {ENI_RUN, "--split=a,b,", {"--split:", "\"a,b,\"", "give NAME,.."}},
+    {ENI_RUN, "--split=ab,b,b", {"--split:", "\"ab,b,b\"", "each name once"}},
+    {ENI_RUN,
+     "--parallel=data --device=cpu:0,cpu:1 --stages=2",
+     {"--stages:", "--parallel=data does not", "give --parallel=pipeline"}},
+    {ENI_RUN, "--parallel=pipeline", {"--parallel:", "\"pipeline\"", "--stages=2"}},
+    {ENI_RUN, "--parallel=model --device=cuda", {"--parallel:", "\"model\"", "--stages=2"}},
+    {ENI_RUN, "--parallel=tensor", {"--parallel:", "\"tensor\"", "none|data|model|pipeline"}},
+    {ENI_RUN, "--parallel=model --stages=1", {"--parallel:", "\"model\"", "give --stages=2 or more"}},
+    {ENI_RUN, "--parallel=model --device=cpu:0", {"--parallel:", "\"model\"", "give --stages=2 or more"}},
+    {ENI_RUN,
+     "--parallel=pipeline --stages=3 --split=a",
+     {"--stages:", "\"3\" contradicts --split=a, which makes 2", "give one of the two"}},
+    {ENI_RUN,
+     "--parallel=pipeline --stages=3 --device=ref:0,ref:1",
+     {"--device:", "\"ref:0,ref:1\" is 2 devices for 3 stages", "or --device=ref without numbers"}},
+    {ENI_RUN,
+     "--parallel=pipeline --split=a,b --device=cuda:1",
+     {"--device:", "\"cuda:1\" is 1 device for 3 stages", "a device for each"}},
+    {ENI_RUN,
+     "--parallel=model --stages=2 --micro-batches=2",
+     {"--micro-batches:", "\"2\"", "give --parallel=pipeline"}},
+    {ENI_RUN,
+     "--parallel=data --device=cpu:0,cpu:1 --micro-batches=2",
+     {"--micro-batches:", "\"2\"", "once for each device; leave one"}},
+    {ENI_RUN, "--parallel=data --device=cpu", {"--parallel:", "\"data\"", "--device=cpu:0,cpu:1"}},
+    {ENI_RUN,
+     "--parallel=data --device=cpu:0,cpu:1 -b 1",
+     {"--device:", "is 2 devices for a batch of 1", "--batch-size of 2 or more"}},
+    {ENI_RUN, "--pipeline=gpipe", {"--pipeline:", "\"gpipe\"", "give --parallel=pipeline too"}},
+    {ENI_RUN, "--pipeline=1f1b", {"--pipeline:", "\"1f1b\"", "give --parallel=pipeline too"}},
+    {ENI_RUN, "--micro-batches=9 -b 8", {"--micro-batches:", "\"9\" are more than the 8", "give 8 at most"}},
+    {ENI_RUN,
+     "--micro-batches=9 --global-batch-size=16 -n 2",
+     {"--micro-batches:", "\"9\" are more than the 8", "give 8 at most"}},
+    {ENI_SCALE,
+     "--global-batch-size=80 --micro-batches=81",
+     {"--micro-batches:", "\"81\"", "give 80 at most"}},
+    {ENI_RUN, "--micro-batches=0", {"--micro-batches:", "\"0\" is out of range", "from 1 to 1024"}},
+    {ENI_RUN,
+     "--precision=fp16 --micro-batches=2",
+     {"--precision:", "\"fp16\"", "or leave --micro-batches out"}},
+    {ENI_RUN,
+     "--precision=fp16 --parallel=pipeline --stages=2",
+     {"--precision:", "\"fp16\"", "or leave --parallel out"}},
+    {ENI_RUN, "--gpu-sharing --device=cpu", {"--gpu-sharing", "--device=cpu is none", "give --device=cuda"}},
+    {ENI_COMPARE, "--arm=ring --stages=2", {"--stages:", "\"2\"", "give --parallel=pipeline"}},
     {ENI_RUN, "--learnin-rate=1", {"--learnin-rate=1", "has no such flag", "see --help"}},
     {ENI_RUN, "--momentun=1", {"--momentun=1", "has no such flag", "nearest is --momentum"}},
     {ENI_RUN, "--batchsize=1", {"--batchsize=1", "has no such flag", "nearest is --batch-size"}},
@@ -177,6 +244,48 @@ static void forms_of_a_flag(void **state)
         assert_int_equal(h.lines, 0);
         eni_config_fini(&config);
     }
+}
+
+static void devices_of_a_rank(void **state)
+{
+    static const struct {
+        const char *words;
+        int n;
+    } good[] = {
+        {"", 1},
+        {"--device=cpu:0", 1},
+        {"--device=cuda:3 --micro-batches=64", 1},
+        {"--parallel=none --device=cuda", 1},
+        {"--parallel=pipeline --stages=3", 3},
+        {"--parallel=pipeline --split=layer2.0,layer3.0,fc --micro-batches=8 --pipeline=gpipe", 4},
+        {"--parallel=pipeline --split=net2 --stages=2 --device=cpu:0,cpu:1 --pipeline=1f1b", 2},
+        {"--parallel=model --device=ref:0,ref:1,ref:2 --micro-batches=1", 3},
+        {"--parallel=model --stages=2 --device=cuda --gpu-sharing", 2},
+        {"--parallel=pipeline --stages=2 --device=cuda:all", 2},
+        {"--parallel=pipeline --device=cuda:all", 0},
+        {"--parallel=pipeline --stages=2 --precision=bf16 --device=cuda", 2},
+        {"--parallel=data --device=cuda", 0},
+        {"--parallel=data --device=cuda:all", 0},
+        {"--parallel=data --device=cuda:1", 1},
+        {"--parallel=data --device=cpu:0,cpu:1 -b 2", 2},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        for (int is_worker = 0; is_worker < 2; is_worker++) {
+            heard h;
+            eni_config config;
+            const eni_program program = is_worker ? ENI_WORKER : ENI_RUN;
+            if (parse(program, good[i].words, &config, &h) != EN_OK)
+                fail_msg("%s: %s", good[i].words, h.text);
+            if (eni_config_ndevices(&config) != good[i].n)
+                fail_msg("%s: %d devices, not %d", good[i].words, eni_config_ndevices(&config), good[i].n);
+            eni_config_fini(&config);
+        }
+    heard h;
+    eni_config config; /* 65 are less than the 80 of one worker */
+    assert_int_equal(parse(ENI_SCALE, "-n 1,2 --global-batch-size=80 --micro-batches=65", &config, &h),
+                     EN_OK);
+    eni_config_fini(&config);
 }
 
 static void booleans(void **state)
@@ -329,7 +438,7 @@ static void only_these_are_an_arms_own(void **state)
     static const char own[] =
         " strategy optimizer lr momentum nesterov weight-decay decay beta1 beta2 eps lr-schedule lr-warmup "
         "lr-step lr-milestones lr-gamma lr-scale assign "
-        "backend allreduce sum-order bucket-cap-mb overlap shards servers ";
+        "backend allreduce sum-order bucket-cap-mb overlap groups shards servers micro-batches pipeline ";
     for (int k = 0; k < eni_key_count; k++) {
         const uint32_t flags = eni_keys[k].flags;
         char name[64];
@@ -337,7 +446,8 @@ static void only_these_are_an_arms_own(void **state)
         assert_false((flags & ENI_KEY_OWN) != 0 && (flags & ENI_KEY_ASIDE) != 0);
         if (((flags & ENI_KEY_OWN) != 0) != (strstr(own, name) != NULL)) fail_msg("%s", eni_keys[k].name);
         static const char condition[] =
-            " net straggler bn-stats threads precision device transport workers batch-size epochs steps "
+            " net straggler bn-stats threads precision device parallel stages split transport workers "
+            "batch-size epochs steps "
             "max-samples "
             "holdout "
             "resize augment augment-test normalize "
@@ -350,12 +460,12 @@ static void only_these_are_an_arms_own(void **state)
 static const char *another_value(const eni_key *key)
 {
     static const char *const texts[][2] = {
-        {"model", "mlp"},         {"data", "mnist"},    {"data-dir", "/d"},
-        {"init", "/w.st"},        {"device", "cpu"},    {"net", "rate:1MB,delay:1ms"},
-        {"straggler", "0:12"},    {"momentum", "0.25"}, {"lr-schedule", "cosine"},
-        {"optimizer", "other"},   {"beta1", "0.25"},    {"beta2", "0.25"},
-        {"lr-milestones", "6,8"}, {"bn-stats", "mean"}, {"augment", "crop:32:4,flip"},
-        {"normalize", "0.5:0.25"}};
+        {"model", "mlp"},          {"data", "mnist"},    {"data-dir", "/d"},
+        {"init", "/w.st"},         {"device", "cpu"},    {"net", "rate:1MB,delay:1ms"},
+        {"straggler", "0:12"},     {"momentum", "0.25"}, {"lr-schedule", "cosine"},
+        {"optimizer", "other"},    {"beta1", "0.25"},    {"beta2", "0.25"},
+        {"lr-milestones", "6,8"},  {"bn-stats", "mean"}, {"augment", "crop:32:4,flip"},
+        {"normalize", "0.5:0.25"}, {"split", "net2"}};
     static char word[32];
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (strcmp(texts[i][0], key->name) == 0) return texts[i][1];
@@ -383,6 +493,20 @@ static bool is_told(const eni_config *run, eni_program program, const char *word
     return found;
 }
 
+/* The flags without which a key is refused. */
+static const char *what_it_needs(const char *key)
+{
+    static const char *const needs[][2] = {
+        {"beta1", "--optimizer=adam "},   {"beta2", "--optimizer=adam "},
+        {"eps", "--optimizer=adam "},     {"lr-milestones", "--lr-schedule=multistep "},
+        {"parallel", "--device=cuda "},   {"stages", "--parallel=model "},
+        {"split", "--parallel=model "},   {"pipeline", "--parallel=pipeline --stages=2 "},
+        {"gpu-sharing", "--device=cuda "}};
+    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
+        if (strcmp(needs[i][0], key) == 0) return needs[i][1];
+    return "";
+}
+
 /* What a command is given, the processes of each of its runs are told. */
 static int tell_all(eni_program program)
 {
@@ -396,10 +520,7 @@ static int tell_all(eni_program program)
         if (!eni_key_applies(key, program) || !eni_key_applies(key, ENI_RUN) || (key->flags & others) != 0)
             continue;
         snprintf(flag, sizeof flag, "--%s=%s", key->name, another_value(key));
-        const bool is_of_adam = strncmp(key->name, "beta", 4) == 0 || strcmp(key->name, "eps") == 0;
-        const bool is_of_steps = strcmp(key->name, "lr-milestones") == 0;
-        snprintf(command, sizeof command, "%s%s%s", is_of_adam ? "--optimizer=adam " : "",
-                 is_of_steps ? "--lr-schedule=multistep " : "", flag);
+        snprintf(command, sizeof command, "%s%s", what_it_needs(key->name), flag);
         assert_int_equal(parse(program, command, &config, &h), EN_OK);
         assert_int_equal(eni_config_arm(&config, "ring", &run), EN_OK);
         const bool is_the_launchers =
@@ -492,6 +613,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bad_line_is_one_sentence),
         cmocka_unit_test(forms_of_a_flag),
+        cmocka_unit_test(devices_of_a_rank),
         cmocka_unit_test(booleans),
         cmocka_unit_test(defaults_depend_on_the_program),
         cmocka_unit_test(keys_that_follow_from_others),

@@ -212,6 +212,10 @@ static void a_dump_reads_back(void **state)
     assert_string_equal(again.data, "a \"b\" #c");
     assert_true(again.out == NULL && again.save == NULL && again.resume == NULL && again.trace == NULL);
     assert_true(!again.quiet && !again.overwrite); /* what was about that call is not recorded */
+    /* the schedule of a pipeline that there was none of is no reason to refuse the file, nor told */
+    assert_int_equal(eni_config_is_given(&again, "pipeline"), 1);
+    assert_int_equal(eni_config_resolve(&again), EN_OK);
+    assert_int_equal(eni_config_is_given(&again, "pipeline"), 0);
     free(text);
     free(text_again);
     eni_config_fini(&config);

@@ -186,6 +186,39 @@ static void claims_share_the_run(void **state)
     assert_int_equal(samples, 3 * N);
 }
 
+typedef struct counted {
+    atomic_ullong claimed, taken;
+    atomic_bool is_hoarding;
+} counted;
+
+static en_status claim_counted(void *user, uint64_t *micro_batch_out)
+{
+    counted *c = user;
+    const unsigned long long taken = atomic_load(&c->taken);
+    *micro_batch_out = atomic_fetch_add(&c->claimed, 1);
+    if (*micro_batch_out >= taken + 2) atomic_store(&c->is_hoarding, true);
+    return EN_OK;
+}
+
+/* What waits here no other rank can take: two batches, whatever the threads. */
+static void claims_are_not_hoarded(void **state)
+{
+    (void)state;
+    eni_plan plan = plan_of(1, 1, 1);
+    counted c = {0};
+    const eni_batch *batch;
+    eni_loader *loader;
+    eni_loader_options options = {
+        .dataset = set, .plan = &plan, .threads = 8, .claim = claim_counted, .user = &c};
+    assert_int_equal(eni_loader_start(&options, &loader), EN_OK);
+    for (int i = 0; i < 20; i++) {
+        atomic_fetch_add(&c.taken, 1);
+        assert_int_equal(eni_loader_next(loader, soon(), &batch), EN_OK);
+    }
+    assert_false(atomic_load(&c.is_hoarding));
+    eni_loader_stop(loader);
+}
+
 static en_status claim_two(void *user, uint64_t *micro_batch_out)
 {
     uint64_t *next = user;
@@ -395,6 +428,7 @@ int main(void)
         cmocka_unit_test(fixed_ranks_cover_every_epoch),
         cmocka_unit_test(solo_runs_all_from_anywhere),
         cmocka_unit_test(claims_share_the_run),
+        cmocka_unit_test(claims_are_not_hoarded),
         cmocka_unit_test(a_failed_claim_reaches_the_consumer),
         cmocka_unit_test(deadlines_and_aborts_end_a_wait),
         cmocka_unit_test(stop_ends_a_full_loader),

@@ -120,25 +120,81 @@ static void a_library_that_misses_another_names_the_package(void **state)
     assert_non_null(strstr(last_error, "--device=cpu"));
 }
 
-static void a_spec_says_which_one_or_leaves_it_open(void **state)
+static void a_spec_says_which_ones_or_leaves_it_open(void **state)
 {
+    static const struct {
+        const char *spec, *kind;
+        int n, last;
+        bool is_all;
+    } good[] = {{"cuda", "cuda", 0, 0, false},
+                {"cuda:0", "cuda", 1, 0, false},
+                {"cuda:17", "cuda", 1, 17, false},
+                {"cuda:all", "cuda", 0, 0, true},
+                {"cpu:0,cpu:1", "cpu", 2, 1, false},
+                {"cuda:3,cuda:1,cuda:1023", "cuda", 3, 1023, false},
+                {"auto", "ref", 0, 0, false},
+                {"ref:0,ref:1,ref:5", "ref", 3, 5, false},
+                {"wrong1:4,wrong1:0", "wrong1", 2, 0, false}};
     (void)state;
-    char name[ENI_DEVICE_NAME];
-    int index = 5;
-    assert_int_equal(eni_device_parse("cuda", "", name, &index), EN_OK);
-    assert_string_equal(name, "cuda");
-    assert_int_equal(index, -1);
-    assert_int_equal(eni_device_parse("cuda:0", "", name, &index), EN_OK);
-    assert_int_equal(index, 0);
-    assert_int_equal(eni_device_parse("cuda:17", "", name, &index), EN_OK);
-    assert_string_equal(name, "cuda");
-    assert_int_equal(index, 17);
-    assert_int_equal(eni_device_parse("auto", "/nonexistent", name, &index), EN_OK);
-    assert_string_equal(name, "ref");
-    assert_int_equal(index, -1);
-    assert_int_equal(eni_device_parse("cuda: 1", "", name, &index), EN_EINVAL);
-    assert_int_equal(eni_device_parse("cuda:+1", "", name, &index), EN_EINVAL);
-    assert_int_equal(eni_device_parse("cuda:1024", "", name, &index), EN_EINVAL);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        eni_device_list list = {.n = 5};
+        assert_int_equal(eni_device_list_parse(good[i].spec, "/nonexistent", &list), EN_OK);
+        assert_string_equal(list.kind, good[i].kind);
+        assert_int_equal(list.n, good[i].n);
+        assert_int_equal(list.is_all, good[i].is_all);
+        if (list.n > 0) assert_int_equal(list.index[list.n - 1], good[i].last);
+    }
+}
+
+static void a_spec_that_is_none_is_refused(void **state)
+{
+    static const char *const bad[][2] = {{"", "cpu:0,cpu:1"},
+                                         {"cuda: 1", "cuda:INDEX"},
+                                         {"cuda:+1", "cuda:INDEX"},
+                                         {"cuda:1024", "INDEX"},
+                                         {"cuda:", "cuda:INDEX"},
+                                         {"cuda:99999999999", "cuda:INDEX"},
+                                         {"cpu,cpu", "cpu:0,cpu:1"},
+                                         {"cpu:0,", "cpu:0,cpu:1"},
+                                         {",cpu:0", "cpu:0,cpu:1"},
+                                         {"cpu:0,,cpu:1", "cpu:0,"},
+                                         {"cpu:0,1", "cpu:0,cpu:1"},
+                                         {"cpu:0,cpu", "cpu:0,cpu:1"},
+                                         {"cpu:all", "cuda:all"},
+                                         {"cuda:all,cuda:0", "cuda:all"},
+                                         {"auto:0", "cpu:0,cpu:1"},
+                                         {"cpu:0,cuda:0", "devices of one kind"},
+                                         {"cpu:0,cpu0:1", "devices of one kind"},
+                                         {"cpu:1,cpu:0,cpu:01", "each device once"}};
+    eni_device_list list = {.n = 5};
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        last_error[0] = '\0';
+        assert_int_equal(eni_device_list_parse(bad[i][0], "", &list), EN_EINVAL);
+        if (strstr(last_error, bad[i][1]) == NULL) fail_msg("%s: %s", bad[i][0], last_error);
+    }
+    char many[16 * (ENI_DEVICES_MAX + 1)] = "cpu:0";
+    for (int i = 1; i <= ENI_DEVICES_MAX; i++)
+        snprintf(many + strlen(many), 16, ",cpu:%d", i);
+    assert_int_equal(eni_device_list_parse(many, "", &list), EN_EINVAL);
+    assert_non_null(strstr(last_error, "at most 64 devices"));
+    assert_int_equal(list.n, 5);
+    *strrchr(many, ',') = '\0';
+    assert_int_equal(eni_device_list_parse(many, "", &list), EN_OK);
+    assert_int_equal(list.n, ENI_DEVICES_MAX);
+}
+
+/* cpu:0 and cpu:1: the same library, a device each. */
+static void one_is_opened_at_a_time(void **state)
+{
+    eni_device first, second;
+    (void)state;
+    assert_int_equal(eni_device_open("ref:0", "", 1, &first), EN_OK);
+    assert_int_equal(eni_device_open("ref:1", "", 1, &second), EN_OK);
+    assert_ptr_equal(first.ops, second.ops);
+    eni_device_close(&first);
+    eni_device_close(&second);
+    refuse("ref:0,ref:1", "", 1, EN_EINVAL, "names 2 devices");
 }
 
 static void host_devices_say_that_short_floats_take_a_gpu(void **state)
@@ -324,7 +380,9 @@ int main(void)
         cmocka_unit_test(a_file_that_is_no_library_is_refused),
         cmocka_unit_test(a_library_that_is_cut_off_is_refused),
         cmocka_unit_test(a_library_that_misses_another_names_the_package),
-        cmocka_unit_test(a_spec_says_which_one_or_leaves_it_open),
+        cmocka_unit_test(a_spec_says_which_ones_or_leaves_it_open),
+        cmocka_unit_test(a_spec_that_is_none_is_refused),
+        cmocka_unit_test(one_is_opened_at_a_time),
         cmocka_unit_test(host_devices_say_that_short_floats_take_a_gpu),
         cmocka_unit_test(ref_opens_without_a_plugin),
         cmocka_unit_test(cpu_gets_its_threads_and_says_so),

@@ -152,6 +152,22 @@ static void a_travelling_sum_equals_the_ring_order(void **state)
     }
 }
 
+/* Sources that come one after the other, the last one with the factor: the chunks of a batch. */
+static void one_after_the_other(void **state)
+{
+    (void)state;
+    static float want[COUNT], sum[COUNT];
+    const float scale[WORLD] = {7, 7, 7, 6, 6};
+    for (int n = 2; n <= WORLD; n++) {
+        eni_mean(want, sources, scale, n, 1.0f / 33, COUNT);
+        eni_mean_first(sum, source[0], scale[0], COUNT);
+        for (int k = 1; k < n - 1; k++)
+            eni_mean_add(sum, source[k], scale[k], COUNT);
+        eni_mean_last(sum, source[n - 1], scale[n - 1], 1.0f / 33, COUNT);
+        assert_memory_equal(want, sum, sizeof want);
+    }
+}
+
 static void dst_may_be_a_source(void **state)
 {
     (void)state;
@@ -213,7 +229,7 @@ int main(void)
         cmocka_unit_test(slices_tile_the_vector),  cmocka_unit_test(follows_the_rule),
         cmocka_unit_test(the_two_orders_differ),   cmocka_unit_test(no_samples_give_zero),
         cmocka_unit_test(slices_equal_the_whole),  cmocka_unit_test(a_travelling_sum_equals_the_ring_order),
-        cmocka_unit_test(dst_may_be_a_source),     cmocka_unit_test(not_finite_is_found_anywhere),
+        cmocka_unit_test(one_after_the_other), cmocka_unit_test(dst_may_be_a_source),     cmocka_unit_test(not_finite_is_found_anywhere),
         cmocka_unit_test(lin_mixes_or_overwrites),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,6 +24,7 @@ extern const eni_cpu_kernel plain_cpu_batchnorm, plain_cpu_pool, plain_cpu_winog
 
 void plain_mean(float *dst, const float *const *src, const float *scale, int n, float inv, uint64_t count);
 void plain_mean_first(float *acc, const float *src, float scale, uint64_t count);
+void plain_mean_last(float *acc, const float *src, float scale, float inv, uint64_t count);
 void plain_mean_add(float *acc, const float *src, float scale, uint64_t count);
 void plain_lin(float *y, float a, const float *x, float b, uint64_t count);
 int plain_all_finite(const float *src, uint64_t count);
@@ -55,6 +56,7 @@ static void mean_and_lin(void **state)
     }
     eni_mean_first(a, src[0], 0.3f, COUNT), plain_mean_first(b, src[0], 0.3f, COUNT);
     eni_mean_add(a, src[1], 0.7f, COUNT), plain_mean_add(b, src[1], 0.7f, COUNT);
+    eni_mean_last(a, src[3], 0.4f, 1.0f / 9, COUNT), plain_mean_last(b, src[3], 0.4f, 1.0f / 9, COUNT);
     eni_lin(a, 0.1f, src[2], 0.9f, COUNT), plain_lin(b, 0.1f, src[2], 0.9f, COUNT);
     assert_memory_equal(a, b, sizeof a);
     assert_int_equal(eni_all_finite(a, COUNT), plain_all_finite(b, COUNT));

@@ -166,29 +166,34 @@ static void the_median_step_is_cut_out(void **state)
     (void)state;
     char dir[64], path[128];
     fixture_folder(dir);
-    fixture_text(dir, "trace.json",
-                 "{\"traceEvents\":["
-                 "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":9,\"args\":{\"name\":\"psd\"}},"
-                 "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":10,\"args\":{\"name\":\"rank 0\"}},"
-                 "{\"name\":\"forward\",\"ph\":\"X\",\"ts\":0,\"dur\":90000,\"pid\":10,\"tid\":0,\"args\":{"
-                 "\"step\":0}},"
-                 "{\"name\":\"forward\",\"ph\":\"X\",\"ts\":100000,\"dur\":10000,\"pid\":10,\"tid\":0,"
-                 "\"args\":{\"step\":2}},"
-                 "{\"name\":\"forward\",\"ph\":\"X\",\"ts\":200000,\"dur\":20000,\"pid\":10,\"tid\":0,"
-                 "\"args\":{\"step\":3}},"
-                 "{\"name\":\"absorb\",\"ph\":\"X\",\"ts\":215000,\"dur\":1000,\"pid\":9,\"tid\":10,\"args\":"
-                 "{\"step\":7}},"
-                 "{\"name\":\"forward\",\"ph\":\"X\",\"ts\":300000,\"dur\":30000,\"pid\":10,\"tid\":0,"
-                 "\"args\":{\"step\":4}}]}");
+    fixture_text(
+        dir, "trace.json",
+        "{\"traceEvents\":["
+        "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":9,\"args\":{\"name\":\"psd\"}},"
+        "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":10,\"args\":{\"name\":\"rank 0\"}},"
+        "{\"name\":\"forward\",\"ph\":\"X\",\"ts\":0,\"dur\":90000,\"pid\":10,\"tid\":0,\"args\":{"
+        "\"step\":0}},"
+        "{\"name\":\"forward\",\"ph\":\"X\",\"ts\":100000,\"dur\":10000,\"pid\":10,\"tid\":0,"
+        "\"args\":{\"step\":2}},"
+        "{\"name\":\"forward\",\"ph\":\"X\",\"ts\":200000,\"dur\":20000,\"pid\":10,\"tid\":0,"
+        "\"args\":{\"step\":3}},"
+        "{\"name\":\"backward 3\",\"ph\":\"X\",\"ts\":201000,\"dur\":500,\"pid\":10,\"tid\":301,\"args\":{"
+        "\"step\":3}},"
+        "{\"name\":\"absorb\",\"ph\":\"X\",\"ts\":215000,\"dur\":1000,\"pid\":9,\"tid\":10,\"args\":"
+        "{\"step\":7}},"
+        "{\"name\":\"forward\",\"ph\":\"X\",\"ts\":300000,\"dur\":30000,\"pid\":10,\"tid\":0,"
+        "\"args\":{\"step\":4}}]}");
     snprintf(path, sizeof path, "%s/trace.json", dir);
     eni_trace_step step;
     assert_int_equal(eni_trace_step_load(path, &step), EN_OK);
     assert_int_equal(step.step, 3);
     assert_true(step.ms == 20);
-    assert_int_equal(step.nlanes, 2);
+    assert_int_equal(step.nlanes, 3);
     assert_string_equal(step.lanes[0].name, "rank 0");
-    assert_string_equal(step.lanes[1].name, "psd shard 0");
-    assert_int_equal(step.nparts, 2);
+    assert_string_equal(step.lanes[1].name, "rank 0 stage 1");
+    assert_string_equal(step.lanes[2].name, "psd shard 0");
+    assert_int_equal(step.nparts, 3);
+    assert_true(step.parts[2].phase == ENI_PHASE_COMPUTE);
     assert_true(step.parts[1].begin == 15 && step.parts[1].phase == ENI_PHASE_UPDATE);
     eni_trace_step_fini(&step);
     fixture_remove(dir);

@@ -296,6 +296,51 @@ static void unseen_bytes_are_not_none(void **state)
     free(csv);
 }
 
+/* Two stages, two chunks, gpipe: 6 ms of which each stage computes 4. */
+static void one_step_of_a_pipeline_is_drawn(void **state)
+{
+    (void)state;
+    const char *const file = "runs/even-1-s1/result.json";
+    free(report(EN_OK));
+    char *page = fixture_read(dir, "report.html");
+    assert_null(strstr(page, "id=\"pipeline\"")); /* no run has one */
+    free(page);
+    json_t *pipeline = json_pack("{s:s, s:i, s:s, s:i, s:[s], s:f, s:f, s:f}", "parallel", "pipeline",
+                                 "stages", 2, "schedule", "gpipe", "micro_batches", 2, "cuts", "fc<1>",
+                                 "bubble", 0.391, "bubble_predicted", 0.352, "bubble_ideal", 1.0 / 3);
+    json_object_set_new(pipeline, "strip",
+                        json_loads("[[0,0,0,0,1000],[0,0,1,1000,2000],[0,1,0,4000,5000],[0,1,1,5000,6000],"
+                                   "[1,0,0,1000,2000],[1,0,1,2000,3000],[1,1,0,3000,4000],[1,1,1,4000,5000]]",
+                                   0, NULL));
+    fixture_set(dir, file, "pipeline", json_deep_copy(pipeline));
+    free(report(EN_OK));
+    page = fixture_read(dir, "report.html");
+    const char *const parts[] = {
+        "id=\"timeline\"",
+        "id=\"pipeline\"",
+        "bubble: measured 39.1 %</b>, predicted 35.2 %, ideal 33.3 %; of the step above 33.3 %.",
+        "2 stages, 2 micro-batches, gpipe; cut before fc&lt;1&gt;.</p>",
+        "pipeline.csv",
+        "id=\"shares\""};
+    in_order(page, parts, sizeof parts / sizeof *parts);
+    char *csv = fixture_read(dir, "plots/pipeline.csv"), *script = fixture_read(dir, "plots/pipeline-0-1.gp");
+    assert_non_null(strstr(csv, "even,ps-sync,1,real,,,,,1,backward,1,4,5\n"));
+    assert_non_null(strstr(script, "rectangle from first 4, first 1.6 to first 5, first 2.4 fs"));
+    assert_non_null(strstr(script, "'B1' at first 4.5, first 2 "));
+    free(page);
+    free(csv);
+    free(script);
+
+    json_array_append_new(json_object_get(pipeline, "strip"), json_pack("[i, i, i, i, i]", 2, 0, 0, 0, 1));
+    fixture_set(dir, file, "pipeline", json_deep_copy(pipeline));
+    free(report(EN_EFORMAT));
+    assert_non_null(strstr(said, "/result.json: pipeline.strip[8] is of stage 2, and there are 2\n"));
+    json_array_set_new(json_object_get(pipeline, "strip"), 8, json_string("F0"));
+    fixture_set(dir, file, "pipeline", pipeline);
+    free(report(EN_EFORMAT));
+    assert_non_null(strstr(said, "pipeline.strip[8] should be [stage, backward, chunk, begin, end]\n"));
+}
+
 /* Everything optional is gone; the report is thinner, not absent. */
 static void a_bare_result_is_enough(void **state)
 {
@@ -564,6 +609,7 @@ int main(void)
                                        WITH_STUDY(a_folder_without_a_comparison_is_named),
                                        WITH_STUDY(staleness_per_worker_comes_from_psd_too),
                                        WITH_STUDY(unseen_bytes_are_not_none),
+                                       WITH_STUDY(one_step_of_a_pipeline_is_drawn),
                                        WITH_STUDY(a_bare_result_is_enough),
                                        WITH_STUDY(one_run_folder_is_a_comparison_of_one),
                                        WITH_STUDY(the_numbers_come_as_csv_too),

@@ -14,7 +14,8 @@ static void begin(job *j, const char *strategy, int n)
     memset(j, 0, sizeof *j);
     j->strategy = strategy;
     j->n = n;
-    j->has_psd = strncmp(strategy, "ring", 4) != 0 && strncmp(strategy, "solo", 4) != 0;
+    j->has_psd = strncmp(strategy, "ring", 4) != 0 && strncmp(strategy, "solo", 4) != 0 &&
+                 strncmp(strategy, "grouped", 7) != 0;
     j->run.pidfd = j->psd.pidfd = -1;
     for (int r = 0; r < JOB_RANKS; r++)
         j->rank[r].pidfd = -1;

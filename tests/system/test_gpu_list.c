@@ -104,6 +104,33 @@ static void test_list(void **state)
     promise("entrain gpus: the table lines up and --json says the same, with 1, 2 and 8 GPUs");
 }
 
+/* More ranks than slices: refused as `run` refuses it, before anything is printed. */
+static void test_slices(void **state)
+{
+    (void)state;
+    if (!gpu_is_simulated()) return;
+    process p;
+    gpu_fake("FAKE_GPUS", "4");
+    json_t *all = list_json(" -n 2 --stages=2 --json");
+    const json_t *slice = json_object_get(json_array_get(json_object_get(all, "ranks"), 1), "gpus");
+    assert_int_equal(json_array_size(slice), 2);
+    assert_int_equal(json_integer_value(json_array_get(slice, 0)), 2);
+    json_decref(all);
+    process_start(&p, "entrain", NULL, "gpus -n 3 --stages=2");
+    assert_int_equal(process_wait(&p, 60), 2);
+    assert_string_equal(process_out(&p), "");
+    assert_int_equal(process_says(&p, "enough for 2 of its 3 ranks", "--gpu-sharing"), 1);
+    json_decref(list_json(" -n 3 --stages=2 --gpu-sharing --json"));
+    process_start(&p, "entrain", NULL,
+                  "run -n 3 --strategy=ring --device=cuda --parallel=pipeline --stages=2 --model=mlp "
+                  "--data=synthetic --steps=1");
+    assert_int_equal(process_wait(&p, 60), 2);
+    assert_int_equal(process_says(&p, "enough for 2 of its 3 ranks", "--gpu-sharing"), 1);
+    process_start(&p, "entrain", NULL, "gpus -n 1 --stages=5");
+    assert_int_equal(process_wait(&p, 60), 2);
+    assert_int_equal(process_says(&p, "a rank needs 5 GPUs, and this host has 4", ""), 1);
+}
+
 /* Nothing on stdout that a program would take for an answer. */
 static void test_none(void **state)
 {
@@ -156,7 +183,8 @@ static void test_user(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {GPU_TEST(test_list), GPU_TEST(test_none), GPU_TEST(test_user)};
+    const struct CMUnitTest tests[] = {GPU_TEST(test_list), GPU_TEST(test_slices), GPU_TEST(test_none),
+                                       GPU_TEST(test_user)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }

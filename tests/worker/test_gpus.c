@@ -256,29 +256,62 @@ static void run(trial t, int n)
 
 /* ---- the tests ---- */
 
+/* The GPUs that rank `local` of `nlocal` gets of `count`, "2,3"; what is said, where there are none. */
+static const char *pick(const char *spec, int n, bool is_shared, int count, int local, int nlocal)
+{
+    static char text[256];
+    int32_t index[ENI_DEVICES_MAX];
+    int taken = 0;
+    const eni_gpu_want want = {.spec = spec, .n = n, .is_shared = is_shared};
+    text[0] = said[0] = 0;
+    if (eni_gpu_pick(&want, count, local, nlocal, index, &taken) != EN_OK) return said;
+    for (int i = 0; i < taken; i++)
+        snprintf(text + strlen(text), 8, "%s%d", i > 0 ? "," : "", (int)index[i]);
+    return text;
+}
+
 static void test_pick(void **state)
 {
     (void)state;
-    int32_t index = -1;
     eni_log_set_sink(listen_in, NULL);
-    assert_int_equal(eni_gpu_pick("cuda", 4, 1, 2, &index), EN_OK);
-    assert_int_equal(index, 2);
-    assert_int_equal(eni_gpu_pick("cuda", 2, 2, 3, &index), EN_OK);
-    assert_int_equal(index, 0);
-    assert_int_equal(eni_gpu_pick("cuda:3", 4, 0, 4, &index), EN_OK);
-    assert_int_equal(index, 3);
-    said[0] = 0;
-    assert_int_equal(eni_gpu_pick("cuda:4", 4, 0, 1, &index), EN_EINVAL);
-    assert_non_null(strstr(said, "--device=cuda:4: this host has 4 GPUs, cuda:0 to cuda:3"));
-    said[0] = 0;
-    assert_int_equal(eni_gpu_pick("cuda:1", 1, 0, 1, &index), EN_EINVAL);
-    assert_non_null(strstr(said, "one GPU, cuda:0"));
-    assert_int_equal(index, 3);
+    assert_string_equal(pick("cuda", 1, false, 4, 1, 2), "2");
+    assert_string_equal(pick("cuda", 1, false, 2, 2, 3), "0");
+    assert_string_equal(pick("cuda:3", 1, false, 4, 0, 4), "3");
+    assert_non_null(
+        strstr(pick("cuda:4", 1, false, 4, 0, 1), "--device=cuda:4: this host has 4 GPUs, cuda:0 to cuda:3"));
+    assert_non_null(strstr(pick("cuda:1", 1, false, 1, 0, 1), "one GPU, cuda:0"));
+    const eni_gpu_want one = {.spec = "cuda", .n = 1}, third = {.spec = "cuda:2", .n = 1},
+                       three = {.spec = "cuda", .n = 3};
     machine.count = 2;
-    assert_int_equal(eni_gpu_check("cuda", &device, NULL), EN_OK);
-    assert_int_equal(eni_gpu_check("cuda:2", &device, NULL), EN_EINVAL);
+    assert_int_equal(eni_gpu_check(&one, 1, &device, NULL), EN_OK);
+    assert_int_equal(eni_gpu_check(&third, 1, &device, NULL), EN_EINVAL);
+    assert_int_equal(eni_gpu_check(&three, 1, &device, NULL), EN_EINVAL);
     machine.count = 0;
-    assert_int_equal(eni_gpu_check("cuda", &device, NULL), EN_EUNSUPPORTED);
+    assert_int_equal(eni_gpu_check(&one, 1, &device, NULL), EN_EUNSUPPORTED);
+    eni_log_set_sink(NULL, NULL);
+}
+
+static void test_pick_several(void **state)
+{
+    (void)state;
+    eni_log_set_sink(listen_in, NULL);
+    assert_string_equal(pick("cuda", 2, false, 8, 1, 2), "2,3");
+    assert_string_equal(pick("cuda:all", 2, false, 8, 1, 2), "2,3");
+    assert_string_equal(pick("cuda:3,cuda:0", 2, false, 4, 0, 1), "3,0");
+    assert_non_null(strstr(pick("cuda:3,cuda:4", 2, false, 4, 0, 1), "cuda:0 to cuda:3"));
+    /* all that are seen */
+    assert_string_equal(pick("cuda", 0, false, 3, 0, 1), "0,1,2");
+    assert_string_equal(pick("cuda:all", 0, false, 5, 1, 2), "2,3");
+    assert_string_equal(pick("cuda", 0, false, 1, 1, 2), "0");
+    /* too few */
+    assert_non_null(strstr(pick("cuda", 3, true, 2, 0, 1), "a rank needs 3 GPUs, and this host has 2"));
+    assert_non_null(strstr(pick("cuda", 2, false, 4, 0, 3), "enough for 2 of its 3 ranks"));
+    assert_non_null(strstr(said, "--gpu-sharing"));
+    assert_string_equal(pick("cuda", 2, true, 4, 2, 3), "0,1");
+    assert_non_null(
+        strstr(pick("cuda:0,cuda:1", 2, false, 4, 0, 2), "the GPUs of one rank, and 2 are on this host"));
+    assert_non_null(strstr(said, "--gpu-sharing"));
+    assert_string_equal(pick("cuda:0,cuda:1", 2, true, 4, 1, 2), "0,1");
     eni_log_set_sink(NULL, NULL);
 }
 
@@ -321,6 +354,7 @@ static void test_choices(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pick), cmocka_unit_test(test_choices)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pick), cmocka_unit_test(test_pick_several),
+                                       cmocka_unit_test(test_choices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,175 @@
+/* devices.c - one network on several devices: do --device, --parallel, --stages, --split, --micro-batches and the like
+ * fit each other? As far as they alone tell: what the network, the data and the GPUs say comes later. */
+#include <stdio.h>
+#include <string.h>
+
+#include "config/keys.h"
+#include "core/device_list.h"
+#include "core/log.h"
+#include "core/try.h"
+
+static bool takes(const eni_config *c, const char *key)
+{
+    return eni_key_applies(&eni_keys[eni_key_find(key, strlen(key))], c->program);
+}
+
+static bool has_stages(const eni_config *c)
+{
+    return c->parallel == ENI_PARALLEL_MODEL || c->parallel == ENI_PARALLEL_PIPELINE;
+}
+
+/* Samples that one rank cuts; at most so many in `entrain scale`, whose rows share a global batch out by themselves. */
+static int64_t batch_of(const eni_config *c)
+{
+    return c->program == ENI_SCALE && c->global_batch_size > 0 ? c->global_batch_size : c->batch_size;
+}
+
+static int count_stages(const char *split)
+{
+    int n = 1;
+    for (; split != NULL && *split != '\0'; split += strcspn(split, ","), split += *split == ',')
+        n++;
+    return n;
+}
+
+int eni_config_ndevices(const eni_config *config)
+{
+    eni_device_list list = {0};
+    if (config->parallel == ENI_PARALLEL_NONE) return 1;
+    if (has_stages(config) && config->stages > 0) return (int)config->stages;
+    if (has_stages(config) && config->split != NULL) return count_stages(config->split);
+    return eni_device_list_read(config->device, &list) == NULL ? list.n : 0; /* it was checked with the key */
+}
+
+/* A --pipeline that config.yaml has of a run without one was nobody's wish. */
+static en_status check_schedule(eni_config *c)
+{
+    const int k = eni_key_find("pipeline", 8);
+    if (c->parallel == ENI_PARALLEL_PIPELINE || c->origin[k] == ENI_FROM_DEFAULT) return EN_OK;
+    if (c->pipeline == ENI_PIPELINE_1F1B && c->origin[k] == ENI_FROM_FILE) {
+        c->origin[k] = ENI_FROM_DEFAULT; /* nor is it told to the workers */
+        return EN_OK;
+    }
+    char room[64];
+    return eni_fail(
+        EN_EINVAL, "config",
+        "--pipeline: \"%s\" is the schedule of a pipeline, and there is none; give --parallel=pipeline too",
+        eni_key_text(c, &eni_keys[k], room));
+}
+
+/* Without --parallel there is one device, and nothing to split. */
+static en_status check_one(const eni_config *c, const eni_device_list *list)
+{
+    if (list->n < 2 && !list->is_all) return EN_OK;
+    if (!takes(c, "parallel"))
+        return eni_fail(EN_EINVAL, "config",
+                        "--device: \"%s\" is several devices, and %s computes on one; give one of them",
+                        c->device, eni_program_name(c->program));
+    return eni_fail(
+        EN_EINVAL, "config",
+        "--device: \"%s\" is several devices: how does one network use them? Give --parallel=data, "
+        "--parallel=model or --parallel=pipeline, or one device",
+        c->device);
+}
+
+static en_status check_split(const eni_config *c)
+{
+    char stages[32];
+    snprintf(stages, sizeof stages, "%lld", (long long)c->stages);
+    if (c->stages == 0 && c->split == NULL) return EN_OK;
+    if (!has_stages(c))
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--%s: \"%s\" splits the network, which --parallel=%s does not; give --parallel=pipeline or "
+            "--parallel=model",
+            c->split != NULL ? "split" : "stages", c->split != NULL ? c->split : stages,
+            c->parallel == ENI_PARALLEL_DATA ? "data" : "none");
+    if (c->stages > 0 && c->split != NULL && c->stages != count_stages(c->split))
+        return eni_fail(EN_EINVAL, "config",
+                        "--stages: \"%lld\" contradicts --split=%s, which makes %d; give one of the two",
+                        (long long)c->stages, c->split, count_stages(c->split));
+    return EN_OK;
+}
+
+static en_status check_stages(const eni_config *c, const eni_device_list *list, const char *parallel)
+{
+    const int n = eni_config_ndevices(c);
+    if (n == 0 && !list->is_all)
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--parallel: \"%s\" splits the network, into how many stages? Give --stages=2, the devices, as "
+            "--device=cpu:0,cpu:1, or --split=NAME,..",
+            parallel);
+    if (list->n > 0 && list->n != n)
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--device: \"%s\" is %d device%s for %d stages; give a device for each, or --device=%s without "
+            "numbers",
+            c->device, list->n, list->n == 1 ? "" : "s", n, list->kind);
+    if (n == 1)
+        return eni_fail(EN_EINVAL, "config",
+                        "--parallel: \"%s\" with one stage splits nothing; give --stages=2 or more",
+                        parallel);
+    if (c->parallel == ENI_PARALLEL_MODEL && c->micro_batches > 1)
+        return eni_fail(EN_EINVAL, "config",
+                        "--micro-batches: \"%lld\" are for stages that work at the same time, which those of "
+                        "--parallel=model do not; give --parallel=pipeline",
+                        (long long)c->micro_batches);
+    return EN_OK;
+}
+
+static en_status check_replicas(const eni_config *c, const eni_device_list *list)
+{
+    const int n = eni_config_ndevices(c);
+    if (n == 0 && !eni_device_list_is_gpu(list))
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--parallel: \"data\" on how many devices of this host? Name them, as --device=cpu:0,cpu:1");
+    if (c->micro_batches > 0)
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--micro-batches: \"%lld\": --parallel=data cuts the batch already, once for each device; leave "
+            "one of the two out",
+            (long long)c->micro_batches);
+    if (n > batch_of(c))
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--device: \"%s\" is %d devices for a batch of %lld samples; give a --batch-size of %d or more",
+            c->device, n, (long long)batch_of(c), n);
+    return EN_OK;
+}
+
+static en_status check_cuts(const eni_config *c)
+{
+    if (c->micro_batches > batch_of(c))
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--micro-batches: \"%lld\" are more than the %lld samples of --batch-size; give %lld at most",
+            (long long)c->micro_batches, (long long)batch_of(c), (long long)batch_of(c));
+    if (c->precision == ENI_PRECISION_FP16 && (c->micro_batches > 1 || c->parallel != ENI_PARALLEL_NONE))
+        return eni_fail(EN_EINVAL, "config",
+                        "--precision: \"fp16\" scales the gradients of a whole batch on one device; give "
+                        "--precision=bf16, or leave %s out",
+                        c->parallel != ENI_PARALLEL_NONE ? "--parallel" : "--micro-batches");
+    return EN_OK;
+}
+
+en_status eni_config_check_devices(eni_config *c)
+{
+    static const char *const words[] = {"none", "data", "model", "pipeline"};
+    eni_device_list list = {0};
+    if (!takes(c, "device")) return EN_OK;
+    (void)eni_device_list_read(c->device, &list); /* it was checked with the key */
+    if (c->parallel == ENI_PARALLEL_NONE) EN_TRY(check_one(c, &list));
+    if (!takes(c, "parallel")) return EN_OK;
+    EN_TRY(check_split(c));
+    EN_TRY(check_schedule(c));
+    if (has_stages(c)) EN_TRY(check_stages(c, &list, words[c->parallel]));
+    if (c->parallel == ENI_PARALLEL_DATA) EN_TRY(check_replicas(c, &list));
+    if (c->gpu_sharing && !eni_device_list_is_gpu(&list))
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--gpu-sharing deals GPUs out, and --device=%s is none; give --device=cuda, or leave it out",
+            c->device);
+    return check_cuts(c);
+}

@@ -1,0 +1,413 @@
+/* test_parallel.c - one network on several devices ends with the bytes of one device, and is a pipeline all the same.
+ *
+ *     test_parallel ref|cpu
+ *
+ * What is compared is what a run leaves: the hashes of weights and running statistics, the bytes of its last
+ * checkpoint (momentum is there too), its evaluation and, where the ranks are the same ones, each rank's loss of each
+ * step. An epoch ends with a ragged batch: fewer samples than chunks, for most of the numbers of chunks here. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/system/resumed.h"
+
+#define JOB                                                                                                  \
+    "--data=synthetic --limit-train-samples=21 --limit-test-samples=18 --eval-batch-size=5 --lr=0.02 "       \
+    "--momentum=0.9 --nesterov "                                                                             \
+    "--weight-decay=0.0005 --epochs=2 "
+#define RESNET "--model=resnet18:width=8,stem=cifar "
+
+static const char *device = "ref";
+
+/* ---- what a run leaves --------------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    char hashes[HASHES];
+    unsigned char *vectors; /* all tensors of its last checkpoint */
+    size_t bytes;
+    json_t *losses; /* and accuracies, rank by rank, step by step */
+    double test_loss;
+} outcome;
+
+/* Behind the header of a safetensors file, whose own length is its first eight bytes. */
+static void read_vectors(const char *path, outcome *o)
+{
+    uint64_t header = 0;
+    FILE *file = fopen(path, "re");
+    if (file == NULL || fread(&header, sizeof header, 1, file) != 1) fail_msg("no checkpoint %s", path);
+    fseek(file, 0, SEEK_END);
+    o->bytes = (size_t)ftell(file) - sizeof header - header;
+    o->vectors = malloc(o->bytes);
+    fseek(file, (long)(sizeof header + header), SEEK_SET);
+    assert_int_equal(fread(o->vectors, 1, o->bytes, file), o->bytes);
+    fclose(file);
+    unlink(path); /* many megabytes, of many runs */
+}
+
+static json_t *losses_of(int nranks)
+{
+    char path[160];
+    size_t i;
+    json_t *line, *losses = json_array();
+    for (int r = 0; r < nranks; r++) {
+        snprintf(path, sizeof path, "%s/metrics-%d.jsonl", train_out(), r);
+        json_t *lines = read_lines(path);
+        json_array_foreach(lines, i, line)
+        {
+            json_array_append(losses, json_object_get(line, "loss"));
+            json_array_append(losses, json_object_get(line, "accuracy"));
+        }
+        assert_true(json_array_size(lines) > 0);
+        json_decref(lines);
+    }
+    return losses;
+}
+
+/* Of `entrain run -n W` with these flags; `pipeline`: result.json must say so many stages, 0: nothing. */
+static outcome outcome_of(int w, int nstages, const char *job, const char *flags)
+{
+    outcome o;
+    char path[256];
+    json_t *r = train(120, "-n %d --device=%s --checkpoint-every=2epochs %s %s", w, device, job, flags);
+    hashes_of(r, o.hashes);
+    o.test_loss =
+        number_at(r, "test_loss"); /* of batches that were under way together, the last one ragged */
+    const json_t *pipeline = json_object_get(r, "pipeline");
+    const int found = (int)json_integer_value(json_object_get(pipeline, "stages"));
+    if (found != nstages) fail_msg("%s: %d stages, not %d", flags, found, nstages);
+    size_t i;
+    json_t *stage; /* each says where its part begins, the name of a layer or its kind */
+    json_array_foreach(json_object_get(pipeline, "stage"), i, stage)
+        assert_true(json_string_length(json_object_get(stage, "first")) > 0);
+    json_array_foreach(json_object_get(pipeline, "cuts"), i, stage)
+        assert_true(json_string_length(stage) > 0);
+    json_decref(r);
+    path_of_newest(train_out(), path);
+    read_vectors(path, &o);
+    o.losses = losses_of(w);
+    return o;
+}
+
+static void forget(outcome *o)
+{
+    free(o->vectors);
+    json_decref(o->losses);
+}
+
+/* Forgets `o`. */
+static void expect_vectors(const outcome *base, outcome *o, const char *what)
+{
+    if (strcmp(base->hashes, o->hashes) != 0)
+        fail_msg("%s, %s: it ends with %s, and should with %s", device, what, o->hashes, base->hashes);
+    if (base->bytes != o->bytes || memcmp(base->vectors, o->vectors, o->bytes) != 0)
+        fail_msg("%s, %s: the same weights, and another checkpoint", device, what);
+    if (base->test_loss != o->test_loss)
+        fail_msg("%s, %s: the test loss is %.9g, and should be %.9g", device, what, o->test_loss,
+                 base->test_loss);
+    forget(o);
+}
+
+static void expect_same(const outcome *base, outcome *o, const char *what)
+{
+    if (!json_equal(base->losses, o->losses))
+        fail_msg("%s, %s: its losses are\n%s\nand should be\n%s", device, what, json_dumps(o->losses, 0),
+                 json_dumps(base->losses, 0));
+    expect_vectors(base, o, what);
+}
+
+/* ---- a pipeline = chunks on one device ----------------------------------------------------------------- */
+
+typedef struct cut {
+    int nstages;
+    const char *flags;
+} cut;
+
+static const cut of_convnet[] = {
+    {2, "--stages=2 --pipeline=gpipe"},        {2, "--split=fc1"}, {3, "--stages=3"},
+    {3, "--split=conv2,fc2 --pipeline=gpipe"}, {4, "--stages=4"},  {4, "--stages=4 --pipeline=gpipe"}};
+static const cut of_resnet[] = {{2, "--stages=2"},
+                                {2, "--split=bn1 --pipeline=gpipe"},
+                                {3, "--split=layer1.1.conv1,fc"},
+                                {3, "--stages=3 --pipeline=gpipe"},
+                                {4, "--stages=4 --pipeline=gpipe"},
+                                {4, "--split=layer1.0.conv1,layer2.1.conv1,layer4.0.conv1"}};
+enum { CUTS = 6 };
+
+static const struct network {
+    const char *name, *flags;
+    const cut *cuts;
+} networks[] = {{"the convnet", "--model=convnet ", of_convnet}, {"resnet18", RESNET, of_resnet}};
+
+/* Every `every`-th cut, beginning with `first`; how many. */
+static int expect_cuts(const struct network *network, int w, int nchunks, const char *const *strategies,
+                       int first, int every)
+{
+    char job[512], flags[256], what[512];
+    int n = 0;
+    snprintf(job, sizeof job, JOB "%s --batch-size=%d", network->flags, w == 1 ? 8 : 5);
+    snprintf(flags, sizeof flags, "%s --micro-batches=%d", strategies[0], nchunks);
+    outcome base = outcome_of(w, nchunks > 1, job, flags);
+    for (int s = 0; strategies[s] != NULL; s++)
+        for (int i = first; i < CUTS; i += every, n++) {
+            const cut *c = &network->cuts[i];
+            snprintf(flags, sizeof flags, "%s --micro-batches=%d --parallel=pipeline %s", strategies[s],
+                     nchunks, c->flags);
+            snprintf(what, sizeof what, "%s, -n %d %s", network->name, w, flags);
+            outcome o = outcome_of(w, c->nstages, job, flags);
+            expect_same(&base, &o, what);
+        }
+    forget(&base);
+    return n;
+}
+
+static const char *const alone[] = {"--strategy=solo", NULL};
+static const char *const together[] = {"--strategy=ring", "--strategy=ps-sync --shards=2", NULL};
+
+/* The oracle has all numbers of chunks with all cuts; oneDNN's kernels some. */
+static void expect_pipelines(const struct network *network)
+{
+    static const int chunks[] = {5, 1, 2, 8};
+    const int is_ref = strcmp(device, "ref") == 0;
+    int n = 0, nboth = 0;
+    for (int m = 0; m < (is_ref ? 4 : 1); m++)
+        n += expect_cuts(network, 1, chunks[m], alone, 0, is_ref ? 1 : 2);
+    for (int m = 0; m < (is_ref ? 2 : 1); m++)
+        nboth += expect_cuts(network, 2, m == 0 ? 2 : 5, together, m, 3);
+    promise(
+        "%s, %s: %d pipelines of 2, 3 and 4 stages alone and %d of two ranks (ring, ps-sync) = "
+        "--micro-batches on one device: weights, momentum, running statistics, every loss and the evaluation",
+        device, network->name, n, nboth);
+}
+
+static void test_convnet(void **state)
+{
+    (void)state;
+    expect_pipelines(&networks[0]);
+}
+
+static void test_resnet(void **state)
+{
+    (void)state;
+    expect_pipelines(&networks[1]);
+}
+
+/* ---- the other ways ------------------------------------------------------------------------------------ */
+
+/* Replicas = as many ranks = one process that plays them. */
+static void test_replicas(void **state)
+{
+    char job[512], flags[160], of_process[64], devices[64] = "";
+    (void)state;
+    for (int d = 2; d <= 3; d++)
+        for (int k = 0; k < 2; k++) {
+            snprintf(job, sizeof job, JOB "%s", networks[k].flags);
+            snprintf(flags, sizeof flags, "--strategy=ring --batch-size=3");
+            outcome ranks = outcome_of(d, 0, job, flags);
+            snprintf(of_process, sizeof of_process, "--strategy=solo --accumulate=%d --batch-size=3", d);
+            outcome played = outcome_of(1, 0, job, of_process);
+            assert_string_equal(ranks.hashes, played.hashes);
+            forget(&played);
+            snprintf(devices, sizeof devices, d == 2 ? "%s:0,%s:1" : "%s:0,%s:1,%s:2", device, device,
+                     device);
+            snprintf(flags, sizeof flags, "--strategy=solo --parallel=data --device=%s --batch-size=%d",
+                     devices, 3 * d);
+            outcome replicas = outcome_of(1, d, job, flags);
+            expect_vectors(&ranks, &replicas, flags);
+            forget(&ranks);
+        }
+    promise("%s, --parallel=data on 2 and 3 devices = ring -n 2 and 3 = solo --accumulate, the convnet and "
+            "resnet18: weights, momentum and rank 0's running statistics",
+            device);
+}
+
+/* One chunk: the bytes of the plain run. */
+static void test_model_parallel(void **state)
+{
+    char job[512];
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        snprintf(job, sizeof job, JOB "%s --batch-size=8", networks[k].flags);
+        outcome plain = outcome_of(1, 0, job, "--strategy=solo");
+        for (int nstages = 2; nstages <= 4; nstages += 2) {
+            char flags[96];
+            snprintf(flags, sizeof flags, "--strategy=solo --parallel=model --stages=%d", nstages);
+            outcome o = outcome_of(1, nstages, job, flags);
+            expect_same(&plain, &o, flags);
+        }
+        forget(&plain);
+    }
+    outcome plain = outcome_of(1, 0, "--model=toy " JOB "--batch-size=8", "--strategy=solo");
+    outcome split = outcome_of(1, 2, "--model=toy " JOB "--batch-size=8",
+                               "--strategy=solo --parallel=model --split=net2");
+    expect_same(&plain, &split, "the toy of PyTorch's tutorial");
+    forget(&plain);
+    promise("%s, --parallel=model = the plain run: the convnet, resnet18 and PyTorch's ToyMpModel", device);
+}
+
+/* Chunks of one batch = batches of one step; running statistics differ by meaning. */
+static void test_micro_batches(void **state)
+{
+    static const int chunks[] = {2, 5};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        const int m = chunks[i % 2];
+        char job[512], flags[96];
+        snprintf(job, sizeof job, JOB "%s", networks[i / 2].flags);
+        snprintf(flags, sizeof flags, "--strategy=solo --accumulate=%d --batch-size=3", m);
+        outcome base = outcome_of(1, 0, job, flags);
+        snprintf(flags, sizeof flags, "--strategy=solo --micro-batches=%d --batch-size=%d", m, 3 * m);
+        outcome o = outcome_of(1, 1, job, flags);
+        assert_memory_equal(base.hashes, o.hashes, 64);
+        forget(&base);
+        forget(&o);
+    }
+    promise("%s, solo --micro-batches=M -b M*B = solo --accumulate=M -b B: weights", device);
+}
+
+/* ---- killed, and resumed ------------------------------------------------------------------------------- */
+
+#define LONG                                                                                                 \
+    "-n 1 --strategy=solo " OF_ANY_MODEL "--model=resnet18:width=2,stem=cifar --micro-batches=2 " NESTEROV " "
+
+/* By another pipeline, which is the same run. */
+static void test_resumed(void **state)
+{
+    char out[160], flags[700], path[256];
+    (void)state;
+    if (strcmp(device, "ref") != 0) return; /* the same there */
+    const char *expected = train_hash(120, LONG "--parallel=pipeline --stages=2");
+    half_way(out, LONG "--parallel=pipeline --stages=2", 100);
+    path_of_newest(out, path);
+    snprintf(flags, sizeof flags,
+             LONG "--parallel=pipeline --stages=3 --pipeline=gpipe --checkpoint-every=%d --resume=auto",
+             EVERY);
+    json_decref(finish_run(out, expected, flags));
+    promise("a pipeline of 2 stages that was killed, and goes on with 3 under the other schedule, ends as if "
+            "undisturbed: sha256 %.8s..",
+            expected);
+}
+
+/* ---- it is a pipeline ---------------------------------------------------------------------------------- */
+
+enum { STRIP_STEPS = 10, FROM = 3, CHUNKS = 8, ROUNDS = 6 };
+
+typedef struct turn {
+    double begin, end;
+    int is_forward;
+} turn;
+
+typedef struct rows {
+    turn turns[2][STRIP_STEPS][2 * CHUNKS];
+    int n[2][STRIP_STEPS];
+} rows;
+
+/* The rows "stage 0" and "stage 1" of rank 0. */
+static void read_rows(const json_t *events, rows *r)
+{
+    json_int_t tid[2] = {-1, -1};
+    size_t i;
+    json_t *e;
+    json_array_foreach(events, i, e)
+    {
+        const char *name = json_string_value(json_object_get(e, "name"));
+        const json_t *args = json_object_get(e, "args");
+        const json_int_t row = json_integer_value(json_object_get(e, "tid"));
+        if (strcmp(name, "thread_name") == 0) {
+            const char *is = json_string_value(json_object_get(args, "name"));
+            if (strncmp(is, "stage ", 6) == 0) tid[is[6] - '0'] = row;
+        }
+        const json_int_t step = json_integer_value(json_object_get(args, "step"));
+        for (int s = 0; s < 2; s++) {
+            if (row != tid[s] || strcmp(json_string_value(json_object_get(e, "ph")), "X") != 0) continue;
+            assert_true(step >= 0 && step < STRIP_STEPS && r->n[s][step] < 2 * CHUNKS);
+            const double begin = number_at(e, "ts");
+            r->turns[s][step][r->n[s][step]++] =
+                (turn){begin, begin + number_at(e, "dur"), strncmp(name, "forward", 7) == 0};
+        }
+    }
+    assert_true(tid[0] >= 0 && tid[1] >= 0);
+}
+
+/* Forwards of stage 1 in a step that pass beside anything of stage 0. */
+static int count_beside(const rows *r, int step)
+{
+    int n = 0;
+    for (int i = 0; i < 2 * CHUNKS; i++) {
+        const turn *f = &r->turns[1][step][i];
+        int is_beside = 0;
+        for (int k = 0; k < 2 * CHUNKS; k++) {
+            const turn *o = &r->turns[0][step][k];
+            is_beside |= o->begin < f->end && f->begin < o->end;
+        }
+        n += f->is_forward && is_beside;
+    }
+    return n;
+}
+
+static int compare(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+/* The median step's, of a run of two stages that sleep for most of each turn, so that it does not depend on cores: not in
+ * the first two steps, which show how long a turn lasts awake, and in the third for all three. */
+static int median_beside(const char *schedule)
+{
+    char path[128];
+    json_error_t error;
+    rows r = {0};
+    int beside[STRIP_STEPS];
+    snprintf(path, sizeof path, "%s/trace.json", system_folder());
+    json_t *result = train(120,
+                           "-n 1 --strategy=solo --device=%s --model=convnet " MADE_UP
+                           " --parallel=pipeline --stages=2 --pipeline=%s --micro-batches=%d --batch-size=%d "
+                           "--steps=%d --straggler=0:20 --trace=%s",
+                           device, schedule, CHUNKS, CHUNKS, STRIP_STEPS, path);
+    assert_true(number_at(result, "pipeline.bubble") > 0 && number_at(result, "pipeline.bubble") < 1);
+    json_decref(result);
+    json_t *trace = json_load_file(path, 0, &error);
+    if (trace == NULL) fail_msg("%s: %s", path, error.text);
+    read_rows(json_object_get(trace, "traceEvents"), &r);
+    json_decref(trace);
+    for (int step = 0; step < STRIP_STEPS; step++) {
+        assert_int_equal(r.n[0][step], 2 * CHUNKS);
+        assert_int_equal(r.n[1][step], 2 * CHUNKS);
+        beside[step] = count_beside(&r, step);
+    }
+    qsort(beside + FROM, STRIP_STEPS - FROM, sizeof *beside, compare);
+    return beside[(FROM + STRIP_STEPS) / 2];
+}
+
+/* One that ran its stages one after the other would pass every equality, and have none beside. Others who use the machine
+ * make a stage late, which then sleeps less than the other: the best of some runs counts. */
+static void test_is_a_pipeline(void **state)
+{
+    static const char *const schedules[] = {"1f1b", "gpipe"};
+    (void)state;
+    if (strcmp(device, "ref") != 0) return; /* too quick to be slowed down evenly */
+    for (int k = 0; k < 2; k++) {
+        int best = 0;
+        for (int round = 0; round < ROUNDS && best < 6; round++) {
+            const int n = median_beside(schedules[k]);
+            if (n > best) best = n;
+        }
+        if (best < 6)
+            fail_msg("%s: %d forwards of stage 1 pass beside a turn of stage 0", schedules[k], best);
+        promise("%s, S = 2, M = 8: %d of 8 forwards of stage 1 pass beside a turn of stage 0", schedules[k],
+                best);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_convnet),       cmocka_unit_test(test_resnet),
+        cmocka_unit_test(test_replicas),      cmocka_unit_test(test_model_parallel),
+        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_resumed),
+        cmocka_unit_test(test_is_a_pipeline)};
+    if (argc > 1) device = argv[1];
+    if (argc > 2) cmocka_set_test_filter(argv[2]);
+    if (!has_device(device)) system_skip("device %s is not built here (oneDNN is missing)", device);
+    return system_main(tests);
+}
