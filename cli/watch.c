@@ -18,9 +18,10 @@
 #include "runtime/net/process.h"
 
 enum {
-    GRACE_MS = 1000,    /* from a failure to the end of those who have not noticed */
-    STOP_MS = 750,      /* the same, from a signal to us */
-    RESULT_MS = 1500,   /* and so much longer for rank 0, which writes a result before it ends: a disk may be slow */
+    GRACE_MS = 1000, /* from a failure to the end of those who have not noticed */
+    STOP_MS = 750,   /* the same, from a signal to us */
+    RESULT_MS =
+        1500, /* and so much longer for rank 0, which writes a result before it ends: a disk may be slow */
     TOGETHER_MS = 300,  /* a death is found twice, here and by the survivors: both parts make the line */
     LAST_MS = 2000,     /* a psd that is alone ends by itself within this time, or is ended */
     LOOK_AGAIN_MS = 50, /* while ending: is somebody stopped, who cannot hear that it should end? */

@@ -48,7 +48,7 @@ typedef struct eni_loader_options {
     uint64_t first, stride; /* fixed assignment: m = first, first + stride, ..; rank and W; solo: 0 and 1 */
     eni_loader_claim claim; /* not NULL: claims instead; empty micro-batches are skipped */
     void *user;
-    uint64_t chunks; /* > 1: a batch lies chunk by chunk (eni_micro_chunk) */
+    uint64_t chunks;                /* > 1: a batch lies chunk by chunk (eni_micro_chunk) */
     int hold;                       /* batches that are valid at once in the consumer's hands; 0: 1 */
     eni_loader_pin register_memory; /* NULL: ordinary memory */
     eni_loader_unpin unregister_memory;

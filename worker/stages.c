@@ -83,7 +83,8 @@ en_status eni_stages_begin(eni_stages *all, const eni_pass *pass)
     }
     pthread_mutex_unlock(&all->lock);
     if (may_begin) return EN_OK;
-    return eni_fail(EN_EBUG, "stages", "a pass with chunks of %llu samples: there is no memory for them, or one is under way",
+    return eni_fail(EN_EBUG, "stages",
+                    "a pass with chunks of %llu samples: there is no memory for them, or one is under way",
                     (unsigned long long)rows);
 }
 
@@ -303,7 +304,8 @@ static bool is_quiet(eni_stage *g)
 {
     const struct timespec nap = {0, ENI_MILLI};
     const int64_t deadline = eni_now_ns() + CLOSE_TIMEOUT_S * ENI_SECOND;
-    if (g->gpu.event == NULL || g->device.ops->gpu->event_record(g->gpu.event, EN_STREAM_COMPUTE) != EN_OK) return true;
+    if (g->gpu.event == NULL || g->device.ops->gpu->event_record(g->gpu.event, EN_STREAM_COMPUTE) != EN_OK)
+        return true;
     while (g->device.ops->gpu->poll(g->gpu.event) == EN_ETIMEOUT) {
         if (eni_now_ns() > deadline) return false;
         nanosleep(&nap, NULL);

@@ -130,7 +130,7 @@ en_status eni_team_prepare(eni_worker *w, const uint64_t *sizes, int n)
     eni_team *t = w->team;
     const eni_split *split = w->dataset->split;
     const uint64_t most = split[ENI_TEST].count > split[ENI_HOLDOUT].count ? split[ENI_TEST].count
-                                                                         : split[ENI_HOLDOUT].count,
+                                                                           : split[ENI_HOLDOUT].count,
                    asked = (uint64_t)w->config->eval_batch_size;
     for (int i = 0; i < n; i++)
         EN_TRY(eni_stages_prepare(t->stages, sizes[i], EN_MODEL_TRAIN));
@@ -158,8 +158,10 @@ en_status eni_team_start(eni_worker *w)
         if (t->own == NULL) return EN_ENOMEM;
     }
     if (t->nchunks > 1 && w->dataset->sample_floats % ENI_LINE_FLOATS != 0) {
-        t->moved = eni_alloc_array((size_t)t->nchunks, eni_round_up(eni_team_chunk_rows(w) * w->dataset->sample_floats,
-                                                                    ENI_LINE_FLOATS) * sizeof *t->moved);
+        t->moved = eni_alloc_array(
+            (size_t)t->nchunks,
+            eni_round_up(eni_team_chunk_rows(w) * w->dataset->sample_floats, ENI_LINE_FLOATS) *
+                sizeof *t->moved);
         if (t->moved == NULL) return EN_ENOMEM;
     }
     return eni_stages_start(t->stages, first, &w->straggler, w->rank.records.trace);

@@ -15,10 +15,10 @@ typedef struct eni_team {
     int n, nchunks;               /* stages or replicas; of a batch */
     bool are_replicas;
     eni_part parts[ENI_STAGES_MAX];
-    en_batch *chunk;                     /* (nchunks or more, for an evaluation) */
-    en_score *score;                     /* the same */
-    float **own;                         /* of replicas: (n) each one's gradient */
-    float *moved;                        /* chunks of a batch that would begin inside a line; NULL: none does */
+    en_batch *chunk; /* (nchunks or more, for an evaluation) */
+    en_score *score; /* the same */
+    float **own;     /* of replicas: (n) each one's gradient */
+    float *moved;    /* chunks of a batch that would begin inside a line; NULL: none does */
     void *evaluated[ENI_STAGES_AT_ONCE]; /* batches of an evaluation, with their targets */
 } eni_team;
 

@@ -226,10 +226,15 @@ int main(void)
 {
     fill();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slices_tile_the_vector),  cmocka_unit_test(follows_the_rule),
-        cmocka_unit_test(the_two_orders_differ),   cmocka_unit_test(no_samples_give_zero),
-        cmocka_unit_test(slices_equal_the_whole),  cmocka_unit_test(a_travelling_sum_equals_the_ring_order),
-        cmocka_unit_test(one_after_the_other), cmocka_unit_test(dst_may_be_a_source),     cmocka_unit_test(not_finite_is_found_anywhere),
+        cmocka_unit_test(slices_tile_the_vector),
+        cmocka_unit_test(follows_the_rule),
+        cmocka_unit_test(the_two_orders_differ),
+        cmocka_unit_test(no_samples_give_zero),
+        cmocka_unit_test(slices_equal_the_whole),
+        cmocka_unit_test(a_travelling_sum_equals_the_ring_order),
+        cmocka_unit_test(one_after_the_other),
+        cmocka_unit_test(dst_may_be_a_source),
+        cmocka_unit_test(not_finite_is_found_anywhere),
         cmocka_unit_test(lin_mixes_or_overwrites),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
