@@ -59,6 +59,7 @@ static en_status open_stages(eni_worker *w, const int *index)
                                         .nchunks = t->nchunks,
                                         .index = index,
                                         .threads = w->threads,
+                                        .gpu_timeout_ns = c->gpu_timeout_ns,
                                         .flags = (c->tf32 ? EN_OPEN_TF32 : 0) |
                                                  (c->deterministic ? EN_OPEN_DETERMINISTIC : 0),
                                         .dtype = types[c->precision]};

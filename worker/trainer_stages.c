@@ -12,10 +12,20 @@
 
 /* ---- opening and the end --------------------------------------------------------------------------------- */
 
+/* What the trainer of one GPU has, and this one has not. */
+static void tell_vectors(const eni_worker *w)
+{
+    if (w->team->gpu == NULL) return;
+    eni_log(w->rank.world.rank == 0 && !w->config->check ? ENI_LOG_INFO : ENI_LOG_DEBUG, "gpu",
+            "vectors are staged through the host: %s has no graph and no NCCL",
+            w->team->n > 1 ? "a rank with several GPUs" : "a batch that is cut into chunks");
+}
+
 static en_status open_trainer(void *self)
 {
     eni_worker *w = self;
     EN_TRY(eni_team_open_gpus(w));
+    tell_vectors(w);
     w->rank.trainer.reads_arena = true;
     w->rank.trainer.about.machine = eni_stages_describe(w->team->stages);
     return EN_OK;
