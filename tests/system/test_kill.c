@@ -28,6 +28,7 @@ typedef enum phase {
     COMPUTE,   /* rank 1 computes slowly; the others wait for it (a futex, a server's answer) */
     FORWARD, /* stage 0 of rank 1 is in a forward, which its stage 1 waits for, and the other ranks for both */
     BACKWARD, /* stage 1 of rank 1 is in a backward, which its stage 0 waits for */
+    PASS,     /* the stages of rank 1 sleep in their turns */
     SPIN,     /* quick steps: whoever waits, waits by looking again and again */
     WIRE,     /* pushes and answers are on a slow wire */
     SAVE,     /* a checkpoint at every step */
@@ -35,7 +36,7 @@ typedef enum phase {
     FINISH    /* rank 0 has finished, rank 1 is in its first step, which lasts for a minute */
 } phase;
 
-static const char *const phase_names[] = {"join", "broadcast", "compute",    "forward",  "backward",
+static const char *const phase_names[] = {"join", "broadcast", "compute",    "forward",  "backward", "pass",
                                           "spin", "wire",      "checkpoint", "evaluate", "finish"};
 
 typedef struct kill_case {
@@ -60,6 +61,8 @@ static const char *flags_of(phase p)
         [COMPUTE] = ENDLESS "--batch-size=64 --straggler=1:1000",
         [FORWARD] = HELD,
         [BACKWARD] = HELD,
+        [PASS] = ENDLESS STAGES
+        "--micro-batches=1024 --batch-size=1024 --limit-train-samples=4096 --straggler=1:1000",
         [SPIN] = ENDLESS,
         [WIRE] = ENDLESS "--net=rate:4KB",
         [SAVE] = ENDLESS "--checkpoint-every=8",
@@ -136,6 +139,10 @@ static void reach(job *j, const kill_case *c)
         break;
     case FORWARD:
     case BACKWARD: hold(j, c); break;
+    case PASS: /* no step sleeps before the third */
+        job_wait(j, 1, ENI_RANK_ACTIVE, NULL, 2, STARTS_WITHIN);
+        if (waits_for_all(c)) job_wait(j, 0, -1, "exchange", 2, STARTS_WITHIN);
+        break;
     case SPIN: job_wait(j, 0, -1, NULL, 1, STARTS_WITHIN); break;
     case SAVE: job_wait(j, 0, -1, "checkpoint", 1, STARTS_WITHIN); break;
     case WIRE: job_wait(j, 0, -1, "exchange", 0, STARTS_WITHIN); break;
@@ -251,6 +258,8 @@ static const kill_case cases[] = {
     {"ring", "", HAND, FORWARD, 0, 1},
     {"ring", "", HAND, BACKWARD, 1, 1},
     {"ring", "", HAND, BACKWARD, 2, 0},
+    {"ring", "", HAND, PASS, 0, 1},
+    {"ring", "", HAND, PASS, 1, 0},
     {"ring", "--pipeline=gpipe " TCP, HAND, BACKWARD, 1, 0},
     {"ring", "--pipeline=gpipe " TCP, HAND, FORWARD, 2, 0},
     {"ring", "", HAND, SPIN, 1, 1},
@@ -276,6 +285,7 @@ static const kill_case cases[] = {
     {"ps-sync", "", HAND, FORWARD, 1, 0},
     {"ps-sync", "", HAND, BACKWARD, 0, 1}, /* which waits for psd's answer */
     {"ps-sync", "", HAND, BACKWARD, JOB_PSD, 1},
+    {"ps-sync", "", HAND, PASS, JOB_PSD, 1},
     {"ps-sync", "", HAND, SPIN, 1, 0},
     {"ps-sync", "", HAND, SPIN, JOB_PSD, 1},
     {"ps-sync", TCP, HAND, SPIN, 0, 0},
@@ -308,6 +318,7 @@ static const kill_case cases[] = {
     {"ring", "", RUN, COMPUTE, JOB_LAUNCHER, 1},
     {"ring", "", RUN, FORWARD, 1, 1},
     {"ring", "", RUN, BACKWARD, 0, 1},
+    {"ring", "--pipeline=gpipe", RUN, PASS, 2, 0},
     {"ring", "", RUN, BACKWARD, JOB_LAUNCHER, 0},
     {"ring", TCP, RUN, SPIN, 2, 0},
     {"ring", "", RUN, EVALUATE, 0, 1},

@@ -170,10 +170,11 @@ static void test_slow_is_explained(void **state)
         "backward");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {JOB_TEST(test_memory), JOB_TEST(test_diverges), JOB_TEST(test_fails),
                                        JOB_TEST(test_slow_is_explained)};
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     held_begin();
     return system_main(tests);
 }
