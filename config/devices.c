@@ -170,6 +170,12 @@ static en_status check_cuts(const eni_config *c)
                         "--precision: \"fp16\" scales the gradients of a whole batch on one device; give "
                         "--precision=bf16, or leave %s out",
                         c->parallel != ENI_PARALLEL_NONE ? "--parallel" : "--micro-batches");
+    if (c->backend == ENI_BACKEND_NCCL && (c->micro_batches > 1 || c->parallel != ENI_PARALLEL_NONE))
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--backend: \"nccl\" is for gradients that stay on one GPU, and %s brings them to the "
+            "host; give --backend=host, or leave it out",
+            c->parallel != ENI_PARALLEL_NONE ? "--parallel" : "--micro-batches");
     return EN_OK;
 }
 

@@ -10,7 +10,7 @@
 #include "models/evaluation.h"
 #include "ops/mean.h"
 
-enum { GPU_TIMEOUT_S = 300, GPU_SPINS = 200, GPU_NAP_NS = 20000 };
+enum { GPU_SPINS = 200, GPU_NAP_NS = 20000 };
 
 /* ---- what is handed over --------------------------------------------------------------------------------- */
 
@@ -53,7 +53,7 @@ static bool is_ended(eni_stages *all)
 static en_status settle(eni_stage *g)
 {
     const struct timespec nap = {0, GPU_NAP_NS};
-    const int64_t deadline = eni_now_ns() + GPU_TIMEOUT_S * ENI_SECOND;
+    const int64_t deadline = eni_now_ns() + g->all->options.gpu_timeout_ns;
     en_status st;
     if (!eni_stage_is_gpu(g)) return EN_OK;
     EN_TRY(g->device.ops->gpu->event_record(g->gpu.event, EN_STREAM_COMPUTE));
@@ -61,8 +61,11 @@ static en_status settle(eni_stage *g)
         if (spins < GPU_SPINS) continue;
         if (is_ended(g->all)) return EN_EINTR;
         if (eni_now_ns() > deadline)
-            return eni_fail(EN_EIO, "stages", "stage %d: its GPU has not answered for %d s", g->at,
-                            GPU_TIMEOUT_S);
+            return eni_fail(
+                EN_EIO, "stages",
+                "stage %d: cuda:%d has not answered for %.3g s; see what nvidia-smi and the kernel's "
+                "log (Xid) say of it",
+                g->at, g->index, (double)g->all->options.gpu_timeout_ns * 1e-9);
         nanosleep(&nap, NULL);
     }
     return st;
@@ -92,9 +95,17 @@ static en_status await_neighbours(const eni_stage *g, const eni_turn *turn)
     return await_count(all, &to->forwards, turn->chunk + 1 - g->y.n);
 }
 
+static void turn_begins(eni_stage *g)
+{
+    pthread_mutex_lock(&g->all->lock);
+    g->is_at_it = true;
+    pthread_mutex_unlock(&g->all->lock);
+}
+
 static void turn_is_done(eni_stage *g, const eni_turn *turn)
 {
     pthread_mutex_lock(&g->all->lock);
+    g->is_at_it = false;
     if (turn->is_backward)
         g->backwards = turn->chunk + 1;
     else
@@ -321,6 +332,7 @@ static en_status take_turn(eni_stage *g, int at)
     const eni_turn *turn = &g->turns[at];
     eni_turn_span *s = &g->spans[at];
     EN_TRY(await_neighbours(g, turn));
+    turn_begins(g);
     s->turn = *turn;
     s->begin_ns = eni_now_ns();
     if (is_counted(g)) eni_straggler_begins(&g->straggler);

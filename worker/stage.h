@@ -35,7 +35,7 @@ typedef struct eni_stage_on_gpu {
 
 typedef struct eni_stage {
     eni_stages *all;
-    int at;
+    int at, index; /* which stage; its device's number */
     eni_part part;
     eni_device device;
     en_model *model;
@@ -57,6 +57,7 @@ typedef struct eni_stage {
 
     /* under the lock */
     int forwards, backwards; /* chunks of the pass that are done */
+    bool is_at_it;           /* in a turn whose input is there */
     uint32_t done;           /* tensors of its part from here on are complete */
 } eni_stage;
 

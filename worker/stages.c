@@ -57,6 +57,7 @@ static uint64_t rows_prepared(const eni_stages *all, eni_pass_kind kind)
 static void begin_stage(eni_stage *g, uint64_t rows)
 {
     g->forwards = g->backwards = 0;
+    g->is_at_it = false;
     g->done = g->part.tensor_end;
     slots_cut(&g->y, rows, eni_stage_y_row(g));
     slots_cut(&g->dy, rows, eni_stage_y_row(g));
@@ -128,18 +129,18 @@ void eni_stages_abort(eni_stages *all)
 
 const char *eni_stages_doing(eni_stages *all, char text_out[ENI_STAGES_TEXT])
 {
-    int last = 0, forwards = 0, backwards = 0;
+    const eni_stage *last = &all->stage[0];
     pthread_mutex_lock(&all->lock);
-    for (int s = 0; s < all->options.n; s++) {
+    for (int s = 1; s < all->options.n; s++) {
         const eni_stage *g = &all->stage[s];
-        if (s > 0 && g->forwards + g->backwards >= forwards + backwards) continue;
-        last = s;
-        forwards = g->forwards;
-        backwards = g->backwards;
+        if (g->is_at_it != last->is_at_it ? g->is_at_it
+                                          : g->forwards + g->backwards < last->forwards + last->backwards)
+            last = g;
     }
-    pthread_mutex_unlock(&all->lock);
     snprintf(text_out, ENI_STAGES_TEXT, "%s %d: %d forward, %d backward of %d done",
-             all->options.are_replicas ? "replica" : "stage", last, forwards, backwards, all->pass.nchunks);
+             all->options.are_replicas ? "replica" : "stage", last->at, last->forwards, last->backwards,
+             all->pass.nchunks);
+    pthread_mutex_unlock(&all->lock);
     return text_out;
 }
 
@@ -158,6 +159,7 @@ static en_status open_stage(eni_stage *g)
                                     .end = g->part.end,
                                     .input = (uint32_t)g->part.input,
                                     .lives = (uint32_t)g->lives};
+    g->index = device.index;
     EN_TRY(eni_device_open_with(o->device, &device, &g->device));
     const size_t nturns = 2 * (size_t)o->nchunks + ENI_STAGES_AT_ONCE;
     g->turns = eni_alloc_array(nturns, sizeof *g->turns);

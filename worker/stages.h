@@ -42,11 +42,12 @@ typedef struct eni_stages_options {
     const eni_part *parts; /* (n) of replicas each the whole network; copied */
     bool are_replicas;
     eni_pipeline_kind kind;
-    int nchunks;      /* of a batch, at most: >= 1; of replicas n */
-    const int *index; /* (n) which devices of this kind; NULL: 0 to n - 1 */
-    int threads;      /* of each */
-    uint32_t flags;   /* EN_OPEN_* */
-    uint32_t dtype;   /* of activations */
+    int nchunks;            /* of a batch, at most: >= 1; of replicas n */
+    const int *index;       /* (n) which devices of this kind; NULL: 0 to n - 1 */
+    int threads;            /* of each */
+    int64_t gpu_timeout_ns; /* a GPU that has not answered for so long fails its stage */
+    uint32_t flags;         /* EN_OPEN_* */
+    uint32_t dtype;         /* of activations */
 } eni_stages_options;
 
 /* Opens devices and models; no thread yet. On the main thread, before any other one reads the environment
@@ -116,7 +117,8 @@ json_t *eni_stages_report(eni_stages *stages);
 /* Of all stages together, as one straggler would have it. */
 void eni_stages_add_straggler(const eni_stages *stages, eni_straggler *sum);
 
-/* How far the stage is that has done least: "stage 1: 3 forward, 2 backward of 8 done". */
+/* How far the stage is that the others wait for: of those that compute, else of all, the one that has done least.
+ * "stage 1: 3 forward, 2 backward of 8 done". */
 enum { ENI_STAGES_TEXT = 64 };
 const char *eni_stages_doing(eni_stages *stages, char text_out[ENI_STAGES_TEXT]);
 

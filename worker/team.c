@@ -59,6 +59,7 @@ static en_status open_stages(eni_worker *w, const int *index)
                                         .nchunks = t->nchunks,
                                         .index = index,
                                         .threads = w->threads,
+                                        .gpu_timeout_ns = c->gpu_timeout_ns,
                                         .flags = (c->tf32 ? EN_OPEN_TF32 : 0) |
                                                  (c->deterministic ? EN_OPEN_DETERMINISTIC : 0),
                                         .dtype = types[c->precision]};
@@ -222,8 +223,7 @@ int eni_team_cut(const eni_worker *w, const en_batch *batch)
     return n;
 }
 
-/* A pass that is given up: nobody reads or writes what it was given any more. */
-static en_status give_up(eni_worker *w, en_status why)
+en_status eni_team_give_up(eni_worker *w, en_status why)
 {
     uint32_t first = 0;
     eni_stages_abort(w->team->stages);
@@ -242,7 +242,7 @@ en_status eni_team_await(eni_worker *w, uint32_t *first)
     while ((st = eni_stages_await(w->team->stages, *first, eni_now_ns() + SLICE_MS * ENI_MILLI, first)) ==
            EN_ETIMEOUT) {
         const en_status alive = eni_rank_alive(&w->rank);
-        if (alive != EN_OK) return give_up(w, alive);
+        if (alive != EN_OK) return eni_team_give_up(w, alive);
         if (eni_now_ns() < say) continue;
         eni_info("worker", "rank %d has waited %.0f s for its devices: %s", w->rank.world.rank,
                  (double)(eni_now_ns() - begin) * 1e-9, eni_stages_doing(w->team->stages, doing));

@@ -52,6 +52,10 @@ uint64_t eni_team_chunk_rows(const eni_worker *worker);
  * anything else the pass is over too. */
 en_status eni_team_await(eni_worker *worker, uint32_t *first);
 
+/* The pass under way ends as soon as it can: behind this nobody reads or writes what it was given. No pass may follow.
+ * `why` again. */
+en_status eni_team_give_up(eni_worker *worker, en_status why);
+
 /* One training pass into scratch: weights and statistics stay as they are. */
 en_status eni_team_warm_up(eni_worker *worker, const en_batch *batch, float *grad);
 

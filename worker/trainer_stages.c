@@ -12,10 +12,20 @@
 
 /* ---- opening and the end --------------------------------------------------------------------------------- */
 
+/* What the trainer of one GPU has, and this one has not. */
+static void tell_vectors(const eni_worker *w)
+{
+    if (w->team->gpu == NULL) return;
+    eni_log(w->rank.world.rank == 0 && !w->config->check ? ENI_LOG_INFO : ENI_LOG_DEBUG, "gpu",
+            "vectors are staged through the host: %s has no graph and no NCCL",
+            w->team->n > 1 ? "a rank with several GPUs" : "a batch that is cut into chunks");
+}
+
 static en_status open_trainer(void *self)
 {
     eni_worker *w = self;
     EN_TRY(eni_team_open_gpus(w));
+    tell_vectors(w);
     w->rank.trainer.reads_arena = true;
     w->rank.trainer.about.machine = eni_stages_describe(w->team->stages);
     return EN_OK;
@@ -84,14 +94,16 @@ static en_status compute(eni_worker *w, eni_step_run *run, const eni_batch *from
     for (bool has_scores = false; st == EN_OK;) {
         st = eni_team_await(w, &first);
         if (st != EN_OK && st != EN_ESTOP) break;
-        if (!has_scores) EN_TRY(take_scores(w, run, pass.nchunks));
+        const en_status found = has_scores ? EN_OK : take_scores(w, run, pass.nchunks);
+        if (found != EN_OK) return eni_team_give_up(w, found);
         has_scores = true;
         const uint32_t complete = st == EN_ESTOP ? w->rank.job.buckets->n : eni_step_complete(run, first);
         if (t->are_replicas) average_replicas(w, grad, pass.nchunks, averaged, complete);
         averaged = complete;
         if (!leaves || complete == run->submitted || (st == EN_OK && !w->config->overlap)) continue;
         eni_step_compute_ends(run, "stages");
-        EN_TRY(eni_step_submit(run, complete));
+        const en_status left = eni_step_submit(run, complete);
+        if (left != EN_OK) return eni_team_give_up(w, left);
         eni_step_compute_begins(run);
     }
     eni_step_compute_ends(run, "stages");

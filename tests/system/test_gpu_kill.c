@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/system/gpu.h"
@@ -32,6 +33,8 @@ static const kill_case cases[] = {
     {"NCCL", "ring", "--backend=nccl", "FAKE_GPUS", "3", 1},
     {"NCCL", "ring", "--backend=nccl", "FAKE_GPUS", "3", 0},
     {"NCCL", "ring", "--backend=nccl --no-graph --straggler=1:100", "FAKE_GPUS", "3", 2},
+    {"two GPUs a rank", "ring", "--parallel=pipeline --stages=2 --micro-batches=2", "FAKE_GPUS", "6", 1},
+    {"two GPUs a rank", "ps-sync", "--parallel=pipeline --stages=2 --micro-batches=2", "FAKE_GPUS", "6", 0},
     {"psd", "ps-sync", "", NULL, NULL, 1},
     {"psd", "ps-sync", "", NULL, NULL, JOB_PSD},
     {"psd", "ps-async", "", NULL, NULL, 0},
@@ -94,7 +97,9 @@ static void test_killed(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int wants_gpus = cases[i].fake != NULL && strcmp(cases[i].fake, "FAKE_GPUS") == 0;
-        if (!gpu_is_simulated() && cases[i].fake != NULL && !(wants_gpus && gpu_count() >= 3)) continue;
+        if (!gpu_is_simulated() && cases[i].fake != NULL &&
+            !(wants_gpus && gpu_count() >= atoi(cases[i].value)))
+            continue;
         kill_it(&cases[i]);
         n++;
     }

@@ -3,18 +3,21 @@
  *
  * Without arguments the quick part; "all": every row of the table. Phases are not guessed by time: the test
  * asks the leader where the ranks are, as `entrain ps` does, and holds them there: somebody is missing,
- * somebody is stopped, somebody is slow, or the emulated network is. */
+ * somebody is stopped, somebody is slow, or a device or the emulated network is. */
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/system/held.h"
 #include "tests/system/job.h"
 
 #define TOY                                                                                                  \
     "--model=toy --data=synthetic --device=ref --threads=1 --batch-size=4 --limit-train-samples=64 "         \
     "--limit-test-samples=8 --log-every=0 --log-level=error "
 #define ENDLESS TOY "--steps=100000000 "
+#define STAGES  "--parallel=pipeline --stages=2 --micro-batches=4 --batch-size=8 "
+#define HELD    ENDLESS "--device=cpu " STAGES /* cpu: held.h */
 
 enum { STARTS_WITHIN = 60 };
 static const double ends_within = 2, silent_within = 7;
@@ -23,15 +26,18 @@ typedef enum phase {
     JOIN,      /* a rank has not come yet */
     BROADCAST, /* all are there, and rank 1 is stopped before it has the first weights */
     COMPUTE,   /* rank 1 computes slowly; the others wait for it (a futex, a server's answer) */
-    SPIN,      /* quick steps: whoever waits, waits by looking again and again */
-    WIRE,      /* pushes and answers are on a slow wire */
-    SAVE,      /* a checkpoint at every step */
-    EVALUATE,  /* rank 0 evaluates; the others have left */
-    FINISH     /* rank 0 has finished, rank 1 is in its first step, which lasts for a minute */
+    FORWARD, /* stage 0 of rank 1 is in a forward, which its stage 1 waits for, and the other ranks for both */
+    BACKWARD, /* stage 1 of rank 1 is in a backward, which its stage 0 waits for */
+    PASS,     /* the stages of rank 1 sleep in their turns */
+    SPIN,     /* quick steps: whoever waits, waits by looking again and again */
+    WIRE,     /* pushes and answers are on a slow wire */
+    SAVE,     /* a checkpoint at every step */
+    EVALUATE, /* rank 0 evaluates; the others have left */
+    FINISH    /* rank 0 has finished, rank 1 is in its first step, which lasts for a minute */
 } phase;
 
-static const char *const phase_names[] = {"join", "broadcast",  "compute",  "spin",
-                                          "wire", "checkpoint", "evaluate", "finish"};
+static const char *const phase_names[] = {"join", "broadcast", "compute",    "forward",  "backward", "pass",
+                                          "spin", "wire",      "checkpoint", "evaluate", "finish"};
 
 typedef struct kill_case {
     const char *strategy, *more; /* flags */
@@ -53,6 +59,10 @@ static const char *flags_of(phase p)
         [JOIN] = ENDLESS,
         [BROADCAST] = ENDLESS,
         [COMPUTE] = ENDLESS "--batch-size=64 --straggler=1:1000",
+        [FORWARD] = HELD,
+        [BACKWARD] = HELD,
+        [PASS] = ENDLESS STAGES
+        "--micro-batches=1024 --batch-size=1024 --limit-train-samples=4096 --straggler=1:1000",
         [SPIN] = ENDLESS,
         [WIRE] = ENDLESS "--net=rate:4KB",
         [SAVE] = ENDLESS "--checkpoint-every=8",
@@ -92,6 +102,29 @@ static void start_run(job *j, const kill_case *c)
                 free_port(), flags, c->more);
 }
 
+static int waits_for_all(const kill_case *c)
+{
+    return strstr(c->strategy, "async") == NULL && strstr(c->strategy, "ssp") == NULL;
+}
+
+static int stage_held(const kill_case *c)
+{
+    return c->phase == BACKWARD;
+}
+
+static const char *turn_held(const kill_case *c)
+{
+    return c->phase == BACKWARD ? HELD_BACKWARD : HELD_FORWARD;
+}
+
+static void hold(job *j, const kill_case *c)
+{
+    job_wait(j, 1, -1, NULL, 1, STARTS_WITHIN);
+    job_look(j);
+    held_stop(j->pid[1], stage_held(c), turn_held(c));
+    if (waits_for_all(c)) job_wait(j, 0, -1, "exchange", 1, STARTS_WITHIN);
+}
+
 static void reach(job *j, const kill_case *c)
 {
     switch (c->phase) {
@@ -102,8 +135,13 @@ static void reach(job *j, const kill_case *c)
     case BROADCAST: job_wait(j, 2, ENI_RANK_ACTIVE, NULL, -1, STARTS_WITHIN); break;
     case COMPUTE:
         job_wait(j, 1, ENI_RANK_ACTIVE, "forward backward", 0, STARTS_WITHIN);
-        if (!strstr(c->strategy, "async") && !strstr(c->strategy, "ssp"))
-            job_wait(j, 0, -1, "exchange", 0, STARTS_WITHIN);
+        if (waits_for_all(c)) job_wait(j, 0, -1, "exchange", 0, STARTS_WITHIN);
+        break;
+    case FORWARD:
+    case BACKWARD: hold(j, c); break;
+    case PASS: /* no step sleeps before the third */
+        job_wait(j, 1, ENI_RANK_ACTIVE, NULL, 2, STARTS_WITHIN);
+        if (waits_for_all(c)) job_wait(j, 0, -1, "exchange", 2, STARTS_WITHIN);
         break;
     case SPIN: job_wait(j, 0, -1, NULL, 1, STARTS_WITHIN); break;
     case SAVE: job_wait(j, 0, -1, "checkpoint", 1, STARTS_WITHIN); break;
@@ -180,6 +218,7 @@ static void kill_it(const kill_case *c)
     stopwatch watch = stopwatch_start();
     assert_int_equal(kill(victim, SIGKILL), 0);
     if (c->phase == BROADCAST && c->victim != 1) process_kill(&j.rank[1], SIGCONT);
+    if (c->phase == FORWARD || c->phase == BACKWARD) held_go_on(j.pid[1], stage_held(c), turn_held(c));
     if (c->is_run) {
         const int code = process_wait(&j.run, GUARD);
         if (code != (c->victim == JOB_LAUNCHER ? 128 + SIGKILL : 1))
@@ -215,6 +254,14 @@ static const kill_case cases[] = {
     {"ring", "", HAND, COMPUTE, 1, 1},
     {"ring", "", HAND, COMPUTE, 0, 1},
     {"ring", "", HAND, COMPUTE, 2, 0},
+    {"ring", "", HAND, FORWARD, 1, 1},
+    {"ring", "", HAND, FORWARD, 0, 1},
+    {"ring", "", HAND, BACKWARD, 1, 1},
+    {"ring", "", HAND, BACKWARD, 2, 0},
+    {"ring", "", HAND, PASS, 0, 1},
+    {"ring", "", HAND, PASS, 1, 0},
+    {"ring", "--pipeline=gpipe " TCP, HAND, BACKWARD, 1, 0},
+    {"ring", "--pipeline=gpipe " TCP, HAND, FORWARD, 2, 0},
     {"ring", "", HAND, SPIN, 1, 1},
     {"ring", "", HAND, SPIN, 0, 0},
     {"grouped:period=3", "--groups=0-1;2", HAND, BROADCAST, 1, 0},
@@ -235,6 +282,10 @@ static const kill_case cases[] = {
     {"ps-sync", "", HAND, COMPUTE, 1, 1},
     {"ps-sync", "", HAND, COMPUTE, 0, 0},
     {"ps-sync", "", HAND, COMPUTE, JOB_PSD, 0},
+    {"ps-sync", "", HAND, FORWARD, 1, 0},
+    {"ps-sync", "", HAND, BACKWARD, 0, 1}, /* which waits for psd's answer */
+    {"ps-sync", "", HAND, BACKWARD, JOB_PSD, 1},
+    {"ps-sync", "", HAND, PASS, JOB_PSD, 1},
     {"ps-sync", "", HAND, SPIN, 1, 0},
     {"ps-sync", "", HAND, SPIN, JOB_PSD, 1},
     {"ps-sync", TCP, HAND, SPIN, 0, 0},
@@ -243,10 +294,13 @@ static const kill_case cases[] = {
     {"ps-sync", "", HAND, WIRE, JOB_PSD, 0},
     {"ps-sync", "", HAND, EVALUATE, 0, 1},
     {"ps-sync", "", HAND, EVALUATE, JOB_PSD, 1},
+    {"ps-sync", STAGES, HAND, EVALUATE, JOB_PSD, 1},
     {"ring", "", HAND, SAVE, 0, 1},
     {"ring", "", HAND, SAVE, 1, 0},
     {"ps-async", "", HAND, JOIN, 0, 0},
     {"ps-async", "", HAND, COMPUTE, 1, 0},
+    {"ps-async", "", HAND, BACKWARD, 1, 0},
+    {"ps-async", "", HAND, FORWARD, JOB_PSD, 0},
     {"ps-async", "", HAND, SPIN, 0, 0},
     {"ps-async", "", HAND, SPIN, JOB_PSD, 0},
     {"ps-async", "", HAND, WIRE, 1, 0},
@@ -262,12 +316,18 @@ static const kill_case cases[] = {
     {"ring", "", RUN, COMPUTE, 1, 1},
     {"ring", "", RUN, COMPUTE, 0, 0},
     {"ring", "", RUN, COMPUTE, JOB_LAUNCHER, 1},
+    {"ring", "", RUN, FORWARD, 1, 1},
+    {"ring", "", RUN, BACKWARD, 0, 1},
+    {"ring", "--pipeline=gpipe", RUN, PASS, 2, 0},
+    {"ring", "", RUN, BACKWARD, JOB_LAUNCHER, 0},
     {"ring", TCP, RUN, SPIN, 2, 0},
     {"ring", "", RUN, EVALUATE, 0, 1},
     {"ring", "", RUN, EVALUATE, JOB_LAUNCHER, 0},
     {"ps-sync", "", RUN, JOIN, JOB_PSD, 0},
     {"ps-sync", "", RUN, JOIN, 0, 0},
     {"ps-sync", "", RUN, COMPUTE, 1, 0},
+    {"ps-sync", "", RUN, FORWARD, 2, 0},
+    {"ps-sync", "", RUN, BACKWARD, JOB_PSD, 0},
     {"ps-sync", "", RUN, SPIN, JOB_PSD, 1},
     {"ps-sync", "", RUN, WIRE, 0, 0},
     {"ps-sync", "", RUN, EVALUATE, JOB_PSD, 0},
@@ -362,6 +422,7 @@ static void test_stale_token(void **state)
 int main(int argc, char **argv)
 {
     is_complete = argc > 1 && strcmp(argv[1], "all") == 0;
+    held_begin();
     const struct CMUnitTest tests[] = {JOB_TEST(test_killed_by_hand), JOB_TEST(test_killed_under_run),
                                        JOB_TEST(test_stopped), JOB_TEST(test_stale_token)};
     return system_main(tests);

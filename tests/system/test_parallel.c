@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/system/resumed.h"
+#include "tests/system/outcome.h"
 
 #define JOB                                                                                                  \
     "--data=synthetic --limit-train-samples=21 --limit-test-samples=18 --eval-batch-size=5 --lr=0.02 "       \
@@ -19,102 +19,6 @@
 #define RESNET "--model=resnet18:width=8,stem=cifar "
 
 static const char *device = "ref";
-
-/* ---- what a run leaves --------------------------------------------------------------------------------- */
-
-typedef struct outcome {
-    char hashes[HASHES];
-    unsigned char *vectors; /* all tensors of its last checkpoint */
-    size_t bytes;
-    json_t *losses; /* and accuracies, rank by rank, step by step */
-    double test_loss;
-} outcome;
-
-/* Behind the header of a safetensors file, whose own length is its first eight bytes. */
-static void read_vectors(const char *path, outcome *o)
-{
-    uint64_t header = 0;
-    FILE *file = fopen(path, "re");
-    if (file == NULL || fread(&header, sizeof header, 1, file) != 1) fail_msg("no checkpoint %s", path);
-    fseek(file, 0, SEEK_END);
-    o->bytes = (size_t)ftell(file) - sizeof header - header;
-    o->vectors = malloc(o->bytes);
-    fseek(file, (long)(sizeof header + header), SEEK_SET);
-    assert_int_equal(fread(o->vectors, 1, o->bytes, file), o->bytes);
-    fclose(file);
-    unlink(path); /* many megabytes, of many runs */
-}
-
-static json_t *losses_of(int nranks)
-{
-    char path[160];
-    size_t i;
-    json_t *line, *losses = json_array();
-    for (int r = 0; r < nranks; r++) {
-        snprintf(path, sizeof path, "%s/metrics-%d.jsonl", train_out(), r);
-        json_t *lines = read_lines(path);
-        json_array_foreach(lines, i, line)
-        {
-            json_array_append(losses, json_object_get(line, "loss"));
-            json_array_append(losses, json_object_get(line, "accuracy"));
-        }
-        assert_true(json_array_size(lines) > 0);
-        json_decref(lines);
-    }
-    return losses;
-}
-
-/* Of `entrain run -n W` with these flags; `pipeline`: result.json must say so many stages, 0: nothing. */
-static outcome outcome_of(int w, int nstages, const char *job, const char *flags)
-{
-    outcome o;
-    char path[256];
-    json_t *r = train(120, "-n %d --device=%s --checkpoint-every=2epochs %s %s", w, device, job, flags);
-    hashes_of(r, o.hashes);
-    o.test_loss =
-        number_at(r, "test_loss"); /* of batches that were under way together, the last one ragged */
-    const json_t *pipeline = json_object_get(r, "pipeline");
-    const int found = (int)json_integer_value(json_object_get(pipeline, "stages"));
-    if (found != nstages) fail_msg("%s: %d stages, not %d", flags, found, nstages);
-    size_t i;
-    json_t *stage; /* each says where its part begins, the name of a layer or its kind */
-    json_array_foreach(json_object_get(pipeline, "stage"), i, stage)
-        assert_true(json_string_length(json_object_get(stage, "first")) > 0);
-    json_array_foreach(json_object_get(pipeline, "cuts"), i, stage)
-        assert_true(json_string_length(stage) > 0);
-    json_decref(r);
-    path_of_newest(train_out(), path);
-    read_vectors(path, &o);
-    o.losses = losses_of(w);
-    return o;
-}
-
-static void forget(outcome *o)
-{
-    free(o->vectors);
-    json_decref(o->losses);
-}
-
-/* Forgets `o`. */
-static void expect_vectors(const outcome *base, outcome *o, const char *what)
-{
-    if (strcmp(base->hashes, o->hashes) != 0)
-        fail_msg("%s, %s: it ends with %s, and should with %s", device, what, o->hashes, base->hashes);
-    if (base->bytes != o->bytes || memcmp(base->vectors, o->vectors, o->bytes) != 0)
-        fail_msg("%s, %s: the same weights, and another checkpoint", device, what);
-    if (base->test_loss != o->test_loss)
-        fail_msg("%s, %s: the test loss is %.9g, and should be %.9g", device, what, o->test_loss,
-                 base->test_loss);
-    forget(o);
-}
-
-static void expect_same(const outcome *base, outcome *o, const char *what)
-{
-    if (!json_equal(base->losses, o->losses))
-        fail_msg("%s, %s: its losses are\n%s\nand should be\n%s", device, what, json_dumps(o->losses, 0),
-                 json_dumps(base->losses, 0));
-    expect_vectors(base, o, what);
-}
 
 /* ---- a pipeline = chunks on one device ----------------------------------------------------------------- */
 
@@ -157,7 +61,7 @@ static int expect_cuts(const struct network *network, int w, int nchunks, const 
             outcome o = outcome_of(w, c->nstages, job, flags);
             expect_same(&base, &o, what);
         }
-    forget(&base);
+    outcome_forget(&base);
     return n;
 }
 
@@ -207,14 +111,14 @@ static void test_replicas(void **state)
             snprintf(of_process, sizeof of_process, "--strategy=solo --accumulate=%d --batch-size=3", d);
             outcome played = outcome_of(1, 0, job, of_process);
             assert_string_equal(ranks.hashes, played.hashes);
-            forget(&played);
+            outcome_forget(&played);
             snprintf(devices, sizeof devices, d == 2 ? "%s:0,%s:1" : "%s:0,%s:1,%s:2", device, device,
                      device);
             snprintf(flags, sizeof flags, "--strategy=solo --parallel=data --device=%s --batch-size=%d",
                      devices, 3 * d);
             outcome replicas = outcome_of(1, d, job, flags);
             expect_vectors(&ranks, &replicas, flags);
-            forget(&ranks);
+            outcome_forget(&ranks);
         }
     promise("%s, --parallel=data on 2 and 3 devices = ring -n 2 and 3 = solo --accumulate, the convnet and "
             "resnet18: weights, momentum and rank 0's running statistics",
@@ -235,14 +139,37 @@ static void test_model_parallel(void **state)
             outcome o = outcome_of(1, nstages, job, flags);
             expect_same(&plain, &o, flags);
         }
-        forget(&plain);
+        outcome_forget(&plain);
     }
     outcome plain = outcome_of(1, 0, "--model=toy " JOB "--batch-size=8", "--strategy=solo");
     outcome split = outcome_of(1, 2, "--model=toy " JOB "--batch-size=8",
                                "--strategy=solo --parallel=model --split=net2");
     expect_same(&plain, &split, "the toy of PyTorch's tutorial");
-    forget(&plain);
+    outcome_forget(&plain);
     promise("%s, --parallel=model = the plain run: the convnet, resnet18 and PyTorch's ToyMpModel", device);
+}
+
+/* A network of one's own, which branches: the first stage ends in front of its branch, or behind it. */
+static void test_own_network(void **state)
+{
+    static const char *const cuts[] = {"--stages=2", "--split=conv2", "--split=fc"};
+    char plugin[160], job[512], flags[96];
+    (void)state;
+    snprintf(plugin, sizeof plugin, "%s/branches.so", system_folder());
+    build_plugin("examples/branches.c", plugin);
+    snprintf(job, sizeof job, "--model=%s:width=4 " JOB "--batch-size=8", plugin);
+    outcome plain = outcome_of(1, 0, job, "--strategy=solo");
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        snprintf(flags, sizeof flags, "--strategy=solo --parallel=model %s", cuts[i]);
+        outcome o = outcome_of(1, 2, job, flags);
+        expect_same(&plain, &o, flags);
+    }
+    outcome_forget(&plain);
+    outcome chunks = outcome_of(1, 1, job, "--strategy=solo --micro-batches=4");
+    outcome o = outcome_of(1, 2, job, "--strategy=solo --micro-batches=4 --parallel=pipeline --stages=2");
+    expect_same(&chunks, &o, "a pipeline of branches.so");
+    outcome_forget(&chunks);
+    promise("%s, a network of one's own (examples/branches.c) splits as a built-in one, three cuts", device);
 }
 
 /* Chunks of one batch = batches of one step; running statistics differ by meaning. */
@@ -259,8 +186,8 @@ static void test_micro_batches(void **state)
         snprintf(flags, sizeof flags, "--strategy=solo --micro-batches=%d --batch-size=%d", m, 3 * m);
         outcome o = outcome_of(1, 1, job, flags);
         assert_memory_equal(base.hashes, o.hashes, 64);
-        forget(&base);
-        forget(&o);
+        outcome_forget(&base);
+        outcome_forget(&o);
     }
     promise("%s, solo --micro-batches=M -b M*B = solo --accumulate=M -b B: weights", device);
 }
@@ -402,11 +329,12 @@ static void test_is_a_pipeline(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_convnet),       cmocka_unit_test(test_resnet),
-        cmocka_unit_test(test_replicas),      cmocka_unit_test(test_model_parallel),
-        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_resumed),
-        cmocka_unit_test(test_is_a_pipeline)};
+        cmocka_unit_test(test_convnet),     cmocka_unit_test(test_resnet),
+        cmocka_unit_test(test_replicas),    cmocka_unit_test(test_model_parallel),
+        cmocka_unit_test(test_own_network), cmocka_unit_test(test_micro_batches),
+        cmocka_unit_test(test_resumed),     cmocka_unit_test(test_is_a_pipeline)};
     if (argc > 1) device = argv[1];
+    outcome_on(device);
     if (argc > 2) cmocka_set_test_filter(argv[2]);
     if (!has_device(device)) system_skip("device %s is not built here (oneDNN is missing)", device);
     return system_main(tests);

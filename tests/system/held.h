@@ -1,0 +1,28 @@
+/* held.h - a device cpu that computes as ref does and stops, or fails, in a turn of a stage that the test chooses.
+ *
+ *     held_begin();                              before system_main: its plugins
+ *     ..  --device=cpu --parallel=pipeline ..   device s of a rank is stage s
+ *     held_stop(pid, 1, HELD_BACKWARD);          stage 1 of that process is in a backward, and stays there
+ *     held_go_on(pid, 1, HELD_BACKWARD);
+ *     held_fail(pid, 1, HELD_FORWARD);           its next forward fails
+ *
+ * A file of the test's folder (the XDG_RUNTIME_DIR of all that it starts) says each; the device looks before each
+ * operation. */
+#ifndef TESTS_SYSTEM_HELD_H
+#define TESTS_SYSTEM_HELD_H
+
+#include <sys/types.h>
+
+#define HELD_FORWARD  "forward"
+#define HELD_BACKWARD "backward"
+
+enum { HELD_PATH = 200 };
+
+void held_begin(void);
+
+/* Returns once the device has stopped; a deadline that passes fails the test. */
+void held_stop(pid_t pid, int device, const char *turn);
+void held_go_on(pid_t pid, int device, const char *turn);
+void held_fail(pid_t pid, int device, const char *turn);
+
+#endif
