@@ -47,6 +47,16 @@ void held_go_on(pid_t pid, int device, const char *turn)
     unlink(path_of("hold", pid, device, turn, path));
 }
 
+void held_pace(bool is_paced)
+{
+    char path[HELD_PATH];
+    snprintf(path, sizeof path, "%s/is-paced", system_folder());
+    FILE *file = is_paced ? fopen(path, "we") : NULL;
+    if (is_paced && file == NULL) fail_msg("cannot write %s", path);
+    if (file != NULL) fclose(file);
+    if (!is_paced) unlink(path);
+}
+
 void held_fail(pid_t pid, int device, const char *turn)
 {
     write_file("fail", pid, device, turn);

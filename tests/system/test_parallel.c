@@ -215,124 +215,13 @@ static void test_resumed(void **state)
             expected);
 }
 
-/* ---- it is a pipeline ---------------------------------------------------------------------------------- */
-
-enum { STRIP_STEPS = 10, FROM = 3, CHUNKS = 8, ROUNDS = 6 };
-
-typedef struct turn {
-    double begin, end;
-    int is_forward;
-} turn;
-
-typedef struct rows {
-    turn turns[2][STRIP_STEPS][2 * CHUNKS];
-    int n[2][STRIP_STEPS];
-} rows;
-
-/* The rows "stage 0" and "stage 1" of rank 0. */
-static void read_rows(const json_t *events, rows *r)
-{
-    json_int_t tid[2] = {-1, -1};
-    size_t i;
-    json_t *e;
-    json_array_foreach(events, i, e)
-    {
-        const char *name = json_string_value(json_object_get(e, "name"));
-        const json_t *args = json_object_get(e, "args");
-        const json_int_t row = json_integer_value(json_object_get(e, "tid"));
-        if (strcmp(name, "thread_name") == 0) {
-            const char *is = json_string_value(json_object_get(args, "name"));
-            if (strncmp(is, "stage ", 6) == 0) tid[is[6] - '0'] = row;
-        }
-        const json_int_t step = json_integer_value(json_object_get(args, "step"));
-        for (int s = 0; s < 2; s++) {
-            if (row != tid[s] || strcmp(json_string_value(json_object_get(e, "ph")), "X") != 0) continue;
-            assert_true(step >= 0 && step < STRIP_STEPS && r->n[s][step] < 2 * CHUNKS);
-            const double begin = number_at(e, "ts");
-            r->turns[s][step][r->n[s][step]++] =
-                (turn){begin, begin + number_at(e, "dur"), strncmp(name, "forward", 7) == 0};
-        }
-    }
-    assert_true(tid[0] >= 0 && tid[1] >= 0);
-}
-
-/* Forwards of stage 1 in a step that pass beside anything of stage 0. */
-static int count_beside(const rows *r, int step)
-{
-    int n = 0;
-    for (int i = 0; i < 2 * CHUNKS; i++) {
-        const turn *f = &r->turns[1][step][i];
-        int is_beside = 0;
-        for (int k = 0; k < 2 * CHUNKS; k++) {
-            const turn *o = &r->turns[0][step][k];
-            is_beside |= o->begin < f->end && f->begin < o->end;
-        }
-        n += f->is_forward && is_beside;
-    }
-    return n;
-}
-
-static int compare(const void *a, const void *b)
-{
-    return *(const int *)a - *(const int *)b;
-}
-
-/* The median step's, of a run of two stages that sleep for most of each turn, so that it does not depend on cores: not in
- * the first two steps, which show how long a turn lasts awake, and in the third for all three. */
-static int median_beside(const char *schedule)
-{
-    char path[128];
-    json_error_t error;
-    rows r = {0};
-    int beside[STRIP_STEPS];
-    snprintf(path, sizeof path, "%s/trace.json", system_folder());
-    json_t *result = train(120,
-                           "-n 1 --strategy=solo --device=%s --model=convnet " MADE_UP
-                           " --parallel=pipeline --stages=2 --pipeline=%s --micro-batches=%d --batch-size=%d "
-                           "--steps=%d --straggler=0:20 --trace=%s",
-                           device, schedule, CHUNKS, CHUNKS, STRIP_STEPS, path);
-    assert_true(number_at(result, "pipeline.bubble") > 0 && number_at(result, "pipeline.bubble") < 1);
-    json_decref(result);
-    json_t *trace = json_load_file(path, 0, &error);
-    if (trace == NULL) fail_msg("%s: %s", path, error.text);
-    read_rows(json_object_get(trace, "traceEvents"), &r);
-    json_decref(trace);
-    for (int step = 0; step < STRIP_STEPS; step++) {
-        assert_int_equal(r.n[0][step], 2 * CHUNKS);
-        assert_int_equal(r.n[1][step], 2 * CHUNKS);
-        beside[step] = count_beside(&r, step);
-    }
-    qsort(beside + FROM, STRIP_STEPS - FROM, sizeof *beside, compare);
-    return beside[(FROM + STRIP_STEPS) / 2];
-}
-
-/* One that ran its stages one after the other would pass every equality, and have none beside. Others who use the machine
- * make a stage late, which then sleeps less than the other: the best of some runs counts. */
-static void test_is_a_pipeline(void **state)
-{
-    static const char *const schedules[] = {"1f1b", "gpipe"};
-    (void)state;
-    if (strcmp(device, "ref") != 0) return; /* too quick to be slowed down evenly */
-    for (int k = 0; k < 2; k++) {
-        int best = 0;
-        for (int round = 0; round < ROUNDS && best < 6; round++) {
-            const int n = median_beside(schedules[k]);
-            if (n > best) best = n;
-        }
-        if (best < 6)
-            fail_msg("%s: %d forwards of stage 1 pass beside a turn of stage 0", schedules[k], best);
-        promise("%s, S = 2, M = 8: %d of 8 forwards of stage 1 pass beside a turn of stage 0", schedules[k],
-                best);
-    }
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convnet),     cmocka_unit_test(test_resnet),
         cmocka_unit_test(test_replicas),    cmocka_unit_test(test_model_parallel),
         cmocka_unit_test(test_own_network), cmocka_unit_test(test_micro_batches),
-        cmocka_unit_test(test_resumed),     cmocka_unit_test(test_is_a_pipeline)};
+        cmocka_unit_test(test_resumed)};
     if (argc > 1) device = argv[1];
     outcome_on(device);
     if (argc > 2) cmocka_set_test_filter(argv[2]);

@@ -1,9 +1,12 @@
 /* test_stages.c - what the stages of a rank keep, and what becomes of a rank of which one diverges, fails or is slow.
  * That they end with the bytes of one device is test_parallel.c's.
  *
+ * Last: that they are at work at the same time.
+ *
  * Stages are stopped in a forward or a backward by the device that they run on (held.h). */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/system/held.h"
@@ -170,10 +173,115 @@ static void test_slow_is_explained(void **state)
         "backward");
 }
 
+/* ---- it is a pipeline ---------------------------------------------------------------------------------- */
+
+enum { STRIP_STEPS = 5 };
+
+typedef struct turn {
+    double begin, end;
+    int is_forward;
+} turn;
+
+typedef struct rows {
+    turn turns[2][STRIP_STEPS][2 * CHUNKS];
+    int n[2][STRIP_STEPS];
+} rows;
+
+/* The rows "stage 0" and "stage 1" of rank 0. */
+static void read_rows(const json_t *events, rows *r)
+{
+    json_int_t tid[2] = {-1, -1};
+    size_t i;
+    json_t *e;
+    json_array_foreach(events, i, e)
+    {
+        const char *name = json_string_value(json_object_get(e, "name"));
+        const json_t *args = json_object_get(e, "args");
+        const json_int_t row = json_integer_value(json_object_get(e, "tid"));
+        if (strcmp(name, "thread_name") == 0) {
+            const char *is = json_string_value(json_object_get(args, "name"));
+            if (strncmp(is, "stage ", 6) == 0) tid[is[6] - '0'] = row;
+        }
+        const json_int_t step = json_integer_value(json_object_get(args, "step"));
+        for (int s = 0; s < 2; s++) {
+            if (row != tid[s] || strcmp(json_string_value(json_object_get(e, "ph")), "X") != 0) continue;
+            assert_true(step >= 0 && step < STRIP_STEPS && r->n[s][step] < 2 * CHUNKS);
+            const double begin = number_at(e, "ts");
+            r->turns[s][step][r->n[s][step]++] =
+                (turn){begin, begin + number_at(e, "dur"), strncmp(name, "forward", 7) == 0};
+        }
+    }
+    assert_true(tid[0] >= 0 && tid[1] >= 0);
+}
+
+/* Forwards of stage 1 in a step that pass beside anything of stage 0. */
+static int count_beside(const rows *r, int step)
+{
+    int n = 0;
+    for (int i = 0; i < 2 * CHUNKS; i++) {
+        const turn *f = &r->turns[1][step][i];
+        int is_beside = 0;
+        for (int k = 0; k < 2 * CHUNKS; k++) {
+            const turn *o = &r->turns[0][step][k];
+            is_beside |= o->begin < f->end && f->begin < o->end;
+        }
+        n += f->is_forward && is_beside;
+    }
+    return n;
+}
+
+static int compare(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+/* The median step's, of a run whose stages sleep in each turn equally long, so that it does not depend on cores. */
+static int median_beside(const char *schedule)
+{
+    char path[128];
+    json_error_t error;
+    rows r = {0};
+    int beside[STRIP_STEPS];
+    snprintf(path, sizeof path, "%s/trace.json", system_folder());
+    json_t *result = train(120,
+                           "-n 1 --strategy=solo --device=cpu --model=toy " SMALL
+                           "--parallel=pipeline --stages=2 --pipeline=%s --micro-batches=%d --batch-size=%d "
+                           "--steps=%d --trace=%s",
+                           schedule, CHUNKS, CHUNKS, STRIP_STEPS, path);
+    assert_true(number_at(result, "pipeline.bubble") > 0 && number_at(result, "pipeline.bubble") < 1);
+    json_decref(result);
+    json_t *trace = json_load_file(path, 0, &error);
+    if (trace == NULL) fail_msg("%s: %s", path, error.text);
+    read_rows(json_object_get(trace, "traceEvents"), &r);
+    json_decref(trace);
+    for (int step = 0; step < STRIP_STEPS; step++) {
+        assert_int_equal(r.n[0][step], 2 * CHUNKS);
+        assert_int_equal(r.n[1][step], 2 * CHUNKS);
+        beside[step] = count_beside(&r, step);
+    }
+    qsort(beside, STRIP_STEPS, sizeof *beside, compare);
+    return beside[STRIP_STEPS / 2];
+}
+
+/* One that ran its stages one after the other would pass every equality, and have none beside. */
+static void test_is_a_pipeline(void **state)
+{
+    static const char *const schedules[] = {"1f1b", "gpipe"};
+    (void)state;
+    held_pace(true);
+    for (int k = 0; k < 2; k++) {
+        const int n = median_beside(schedules[k]);
+        if (n < 6) fail_msg("%s: %d forwards of stage 1 pass beside a turn of stage 0", schedules[k], n);
+        promise("%s, S = 2, M = 8: %d of 8 forwards of stage 1 pass beside a turn of stage 0", schedules[k],
+                n);
+    }
+    held_pace(false);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {JOB_TEST(test_memory), JOB_TEST(test_diverges), JOB_TEST(test_fails),
-                                       JOB_TEST(test_slow_is_explained)};
+                                       JOB_TEST(test_slow_is_explained), JOB_TEST(test_is_a_pipeline)};
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     held_begin();
     return system_main(tests);
