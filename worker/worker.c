@@ -98,6 +98,34 @@ static uint64_t samples_of(const eni_worker *w, int64_t amount)
     return eni_amount_samples(amount, w->rank.job.plan.epoch_samples);
 }
 
+/* --max-workers: only who claims micro-batches, and meets the others at the store, can come later. */
+static en_status check_seats(const eni_worker *w, bool may_claim)
+{
+    const eni_config *c = w->config;
+    const char *strategy = w->rank.job.strategy->name;
+    if (!eni_rank_has_seats(&w->rank)) return EN_OK;
+    if (!w->rank.job.is_claiming || !eni_rank_has_store(&w->rank))
+        return eni_fail(
+            EN_EINVAL, "worker",
+            "--max-workers=%lld: %s; ps-async and ssp can, and `entrain run --elastic=2..%lld` restarts "
+            "any strategy with another number of workers",
+            (long long)c->max_workers,
+            may_claim ? "--assign=fixed gives each worker its samples, so nobody can come later"
+                      : "workers cannot come later where each takes part in every step",
+            (long long)c->max_workers);
+    if (eni_device_is_gpu(c->device))
+        return eni_fail(EN_EINVAL, "worker",
+                        "--max-workers=%lld: workers on GPUs cannot come later yet; give "
+                        "--device=cpu",
+                        (long long)c->max_workers);
+    if (w->rank.job.is_mean)
+        return eni_fail(EN_EINVAL, "worker",
+                        "--max-workers=%lld with --bn-stats=mean: whose mean it would be changes; give "
+                        "--bn-stats=rank0 or recompute:N with %s",
+                        (long long)c->max_workers, strategy);
+    return EN_OK;
+}
+
 static en_status make_plan(eni_worker *w)
 {
     eni_job *job = &w->rank.job;
@@ -123,8 +151,9 @@ static en_status make_plan(eni_worker *w)
             "--on-worker-loss=continue: %s needs every rank in every step, so it cannot go on without "
             "one; ps-async and ssp can",
             job->strategy->name);
+    EN_TRY(check_seats(w, may_claim));
     eni_plan_options options = {.train_samples = w->dataset->split[ENI_TRAIN].count,
-                                .world = (uint64_t)w->rank.world.nranks * (uint64_t)job->accumulate,
+                                .world = (uint64_t)w->rank.nfirst * (uint64_t)job->accumulate,
                                 .batch = (uint64_t)c->batch_size,
                                 .epochs = (uint64_t)c->epochs,
                                 .steps = (uint64_t)c->steps,
@@ -238,7 +267,8 @@ static en_status cut_buckets(eni_worker *w)
 static en_status open_device(eni_worker *w)
 {
     const eni_config *c = w->config;
-    int local = c->local_size > 0 ? (int)c->local_size : w->rank.world.nranks;
+    const int most = c->max_workers > 0 ? (int)c->max_workers : w->rank.world.nranks;
+    int local = c->local_size > 0 && c->max_workers == 0 ? (int)c->local_size : most;
     int share = eni_host_info_cores() / (local > 0 ? local : 1);
     if (eni_team_is_wanted(c)) return eni_team_open(w, share);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
@@ -330,7 +360,9 @@ static en_status prepare(eni_worker *w)
 {
     w->rank.world = (en_world){.size = sizeof w->rank.world,
                                .rank = (int32_t)w->config->rank,
-                               .nranks = (int32_t)(w->config->world_size > 0 ? w->config->world_size : 1)};
+                               .nranks = w->config->world_size > 0 ? eni_config_ranks(w->config) : 1};
+    w->rank.nfirst = w->config->world_size > 0 ? (int32_t)w->config->world_size : 1;
+    w->rank.is_newcomer = w->config->rank == ENI_RANK_OF_NEWCOMER;
     if (w->rank.world.nranks == 1 && w->rank.world.rank < 0) w->rank.world.rank = 0;
     EN_TRY(eni_refuse_without_gpu(w->config));
     EN_TRY(find_strategy(w));
@@ -344,7 +376,7 @@ static en_status prepare(eni_worker *w)
     EN_TRY(check_batches(w));
     EN_TRY(choose_optimizer(w));
     EN_TRY(cut_buckets(w));
-    EN_TRY(eni_resume_find(&w->rank));
+    if (!w->rank.is_newcomer) EN_TRY(eni_resume_find(&w->rank));
     return eni_save_check(&w->rank);
 }
 
@@ -401,7 +433,7 @@ static en_status run(eni_worker *w)
         EN_TRY(eni_records_point_zero(&w->rank));
         w->rank.has_begun = 1;
         EN_TRY(eni_train(&w->rank));
-        EN_TRY(eni_result(&w->rank));
+        if (!eni_member_is_leaving(w->rank.member)) EN_TRY(eni_result(&w->rank));
     }
     EN_TRY(eni_records_close(&w->rank));
     EN_TRY(eni_trainer_do(trainer, trainer->ops->leave));

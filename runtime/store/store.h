@@ -182,6 +182,7 @@ typedef struct eni_store_action {
                           before the next step: it points at live weights or into the payload */
     uint64_t count;
     uint64_t steps, samples; /* REPLY to SNAPSHOT: optimizer steps and samples behind what is sent */
+    uint64_t clock;          /* .. and the least clock of the partition's clients; 0: it has none */
     int64_t when_ns;         /* TIMER_AT */
     en_status status;        /* REFUSE */
     char text[192];          /* REFUSE: one sentence */
