@@ -513,7 +513,7 @@ static en_status leave_token(eni_psd *p)
 {
     const eni_config *c = p->config;
     char folder[256], path[sizeof p->token.path];
-    if (c->token_fd >= 0) return EN_OK;
+    if (c->token_fd >= 0 && c->max_workers == 0) return EN_OK; /* newcomers have inherited nothing */
     if (c->token_file) {
         if (access(c->token_file, F_OK) == 0) return EN_OK;
         snprintf(path, sizeof path, "%s", c->token_file);

@@ -374,28 +374,12 @@ static void connection_member(eni_leader *leader, eni_connection *connection)
 
 /* ---- newcomers ---- */
 
-static const eni_peer *find_process(const eni_leader *leader, const eni_peer *peer)
-{
-    for (int32_t r = 0; r < leader->ncame; r++)
-        if (leader->peers[r].pid == peer->pid && leader->peers[r].born == peer->born &&
-            strcmp(leader->peers[r].host_id, peer->host_id) == 0)
-            return &leader->peers[r];
-    return NULL;
-}
-
 /* Whether it may come at all, before the others are looked at. */
 static bool check_newcomer(const eni_leader *leader, eni_connection *connection)
 {
-    const int32_t nseats = leader->config.nseats;
-    const eni_peer *self = leader->stage == LEADER_JOINING ? NULL : find_process(leader, &connection->peer);
-    if (nseats == 0)
-        eni_leader_refuse(connection, EN_EINVAL,
-                          "this run takes no newcomers: it was started without --max-workers=N");
-    else if (self != NULL)
-        eni_leader_refuse(connection, EN_EINVAL, "process %" PRId64 " is here already, as rank %d", self->pid,
-                          self->rank);
-    else
-        return true;
+    if (leader->config.nseats > 0) return true;
+    eni_leader_refuse(connection, EN_EINVAL,
+                      "this run takes no newcomers: it was started without --max-workers=N");
     return false;
 }
 
@@ -450,11 +434,14 @@ static void admit(eni_leader *leader, eni_connection *connection, uint64_t gathe
                  connection->peer.host);
 }
 
+/* Newcomers have no gathers behind them that others could still be in. */
 static bool all_train(const eni_leader *leader)
 {
+    const int32_t first = eni_leader_first_ranks(leader);
     for (int32_t r = 0; r < leader->config.nranks; r++) {
         const eni_leader_member *member = &leader->members[r];
-        if (member->stage == MEMBER_MISSING || (member->stage == MEMBER_HERE && member->step < 0))
+        if (member->stage == MEMBER_MISSING ||
+            (r < first && member->stage == MEMBER_HERE && member->step < 0))
             return false;
     }
     return true;

@@ -312,7 +312,7 @@ static void collect(eni_sim *sim)
     eni_digest_of(sim->gradients.scratch, bytes, sim->result->weights_sha256);
     if (sim->config->weights_out) memcpy(sim->config->weights_out, sim->gradients.scratch, bytes);
     sim->result->has_theory = rank->host != NULL && sim->config->strategy->theory != NULL;
-    if (sim->result->has_theory) eni_host_theory(rank->host, &sim->result->theory);
+    if (sim->result->has_theory) eni_host_theory(rank->host, 0, &sim->result->theory);
 }
 
 en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
