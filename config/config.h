@@ -157,8 +157,9 @@ typedef struct eni_config {
     int64_t gpu_timeout_ns; /* for work that depends on no other rank */
 
     /* what is emulated */
-    eni_list straggler; /* "1:3": eni_straggler_parse */
-    char *net;          /* "rate:200MB,delay:50us": eni_net_parse */
+    eni_list straggler;   /* "1:3": eni_straggler_parse */
+    eni_list join, leave; /* "2@5s": eni_visit_parse */
+    char *net;            /* "rate:200MB,delay:50us": eni_net_parse */
 
     /* what is printed */
     int64_t log_every;   /* steps */

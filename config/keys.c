@@ -97,6 +97,12 @@ static const char *check_straggler(const char *text)
                                                      : "RANK:FACTOR with a factor of 1 to 1000, as 1:3";
 }
 
+static const char *check_visit(const char *text)
+{
+    int64_t rank, at_ns;
+    return eni_visit_parse(text, &rank, &at_ns) ? NULL : "RANK@TIME, with a rank of 1 or more, as 2@500ms";
+}
+
 static const char *check_bn_stats(const char *text)
 {
     bool is_mean;
@@ -502,6 +508,10 @@ const eni_key eni_keys[] = {
     INT("elements", NULL, elements, "1000", 48, 1e8, "N", V, 0, NULL, "weights of the quadratic problem"),
     INT("bucket-cap", NULL, bucket_cap, "1024", 64, 64 << 20, "BYTES", V, 0, NULL, "a bucket at most"),
     REAL("step-ms", NULL, step_ms, "1", 0, 1e9, "MS", V, FIRST, NULL, "what one gradient takes"),
+    LIST("join", NULL, join, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "all ranks are there",
+         "that rank comes then, where the strategy claims; may be repeated"),
+    LIST("leave", NULL, leave, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "none does",
+         "that rank leaves then, after its step; may be repeated"),
     REAL("sigma", NULL, sigma, "0", 0, 10, "REAL", V, 0, NULL, "noise of that time: sigma of a lognormal"),
     REAL("latency-us", NULL, latency_us, "50", 0, 1e9, "US", V, 0, NULL, "of a message; a delay of --net wins"),
     REAL("rate-mb", NULL, rate_mb, "1000", 0, 1e9, "MB", V, 0, NULL,

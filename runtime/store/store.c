@@ -763,6 +763,12 @@ const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t
     return part->pub.w;
 }
 
+uint64_t eni_store_least_clock(const eni_store *store, uint32_t bucket)
+{
+    const eni_partition *part = eni_store_partition(store, bucket);
+    return part == NULL || part->pub.min_clock == UINT64_MAX ? 0 : part->pub.min_clock;
+}
+
 const eni_store_stats *eni_store_totals(const eni_store *store)
 {
     return &store->stats;

@@ -256,6 +256,9 @@ uint32_t eni_store_nused(const eni_store *store);
  * partition. version_out may be NULL. */
 const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t *version_out);
 
+/* The least clock of a partition's active clients; 0: it has none. */
+uint64_t eni_store_least_clock(const eni_store *store, uint32_t bucket);
+
 /* Acquires the buffer of a partition's live weights (those of eni_store_weights): their bytes stay as they
  * are, beyond the next steps and the end of the store, until it is released, once for each call. NULL: there
  * is none (config->weights; an empty partition). What would write weights in use works on a copy instead;
