@@ -134,11 +134,11 @@ static en_status resolve_batch(eni_config *config)
         !eni_key_applies(&eni_keys[eni_key_find("batch-size", 10)], config->program))
         return EN_OK;
     if (global % n != 0)
-        return eni_fail(
-            EN_EINVAL, "config",
-            "--global-batch-size: \"%lld\" is not a multiple of the %lld micro-batches of a step; give a "
-            "multiple, or --batch-size",
-            (long long)global, (long long)n);
+        return eni_fail(EN_EINVAL, "config",
+                        "--global-batch-size: \"%lld\" is not a multiple of the %lld batches of a step, one "
+                        "for each worker "
+                        "or --accumulate; give a multiple, or --batch-size",
+                        (long long)global, (long long)n);
     if (eni_config_is_given(config, "batch-size") && config->batch_size * n != global)
         return eni_fail(
             EN_EINVAL, "config",

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "config/keys.h"
+#include "config/units.h"
 #include "core/device_list.h"
 #include "core/log.h"
 #include "core/try.h"
@@ -18,16 +19,20 @@ static bool has_stages(const eni_config *c)
     return c->parallel == ENI_PARALLEL_MODEL || c->parallel == ENI_PARALLEL_PIPELINE;
 }
 
-/* Samples that one rank cuts; at most so many in `entrain scale`, whose rows share a global batch out by themselves. */
+/* Samples that one rank cuts; of `entrain scale`, whose rows share a global batch out, in the row of most ranks. */
 static int64_t batch_of(const eni_config *c)
 {
-    return c->program == ENI_SCALE && c->global_batch_size > 0 ? c->global_batch_size : c->batch_size;
+    int64_t most = 1, n;
+    if (c->program != ENI_SCALE || c->global_batch_size == 0) return c->batch_size;
+    for (int i = 0; i < c->ranks.count; i++)
+        if (eni_parse_i64(c->ranks.item[i], &n) && n > most) most = n;
+    return c->global_batch_size / most;
 }
 
 static int count_stages(const char *split)
 {
     int n = 1;
-    for (; split != NULL && *split != '\0'; split += strcspn(split, ","), split += *split == ',')
+    for (; split != NULL && *split != '\0'; split += strcspn(split, ",+"), split += *split != '\0')
         n++;
     return n;
 }
@@ -39,6 +44,18 @@ int eni_config_ndevices(const eni_config *config)
     if (has_stages(config) && config->stages > 0) return (int)config->stages;
     if (has_stages(config) && config->split != NULL) return count_stages(config->split);
     return eni_device_list_read(config->device, &list) == NULL ? list.n : 0; /* it was checked with the key */
+}
+
+/* Stages that a config.yaml has, where the command line says --parallel=none or data: they are not meant. */
+static void forget_stages(eni_config *c)
+{
+    const int parallel = eni_key_find("parallel", 8), stages = eni_key_find("stages", 6),
+              split = eni_key_find("split", 5);
+    if (has_stages(c) || c->origin[parallel] != ENI_FROM_FLAG) return;
+    if (c->origin[stages] == ENI_FROM_FILE) c->stages = 0, c->origin[stages] = ENI_FROM_DEFAULT;
+    if (c->origin[split] != ENI_FROM_FILE) return;
+    eni_key_clear(c, &eni_keys[split]);
+    c->origin[split] = ENI_FROM_DEFAULT;
 }
 
 /* A --pipeline that config.yaml has of a run without one was nobody's wish. */
@@ -142,10 +159,12 @@ static en_status check_replicas(const eni_config *c, const eni_device_list *list
 static en_status check_cuts(const eni_config *c)
 {
     if (c->micro_batches > batch_of(c))
-        return eni_fail(
-            EN_EINVAL, "config",
-            "--micro-batches: \"%lld\" are more than the %lld samples of --batch-size; give %lld at most",
-            (long long)c->micro_batches, (long long)batch_of(c), (long long)batch_of(c));
+        return eni_fail(EN_EINVAL, "config",
+                        "--micro-batches: \"%lld\" are more than the %lld samples of %s; give %lld at most",
+                        (long long)c->micro_batches, (long long)batch_of(c),
+                        c->program == ENI_SCALE && c->global_batch_size > 0 ? "a worker in the row of most"
+                                                                            : "--batch-size",
+                        (long long)batch_of(c));
     if (c->precision == ENI_PRECISION_FP16 && (c->micro_batches > 1 || c->parallel != ENI_PARALLEL_NONE))
         return eni_fail(EN_EINVAL, "config",
                         "--precision: \"fp16\" scales the gradients of a whole batch on one device; give "
@@ -162,6 +181,7 @@ en_status eni_config_check_devices(eni_config *c)
     (void)eni_device_list_read(c->device, &list); /* it was checked with the key */
     if (c->parallel == ENI_PARALLEL_NONE) EN_TRY(check_one(c, &list));
     if (!takes(c, "parallel")) return EN_OK;
+    forget_stages(c);
     EN_TRY(check_split(c));
     EN_TRY(check_schedule(c));
     if (has_stages(c)) EN_TRY(check_stages(c, &list, words[c->parallel]));

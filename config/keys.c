@@ -368,12 +368,12 @@ const eni_key eni_keys[] = {
     TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I],..", check_device, NULL, TRAIN | E | K, FIRST, NULL,
          "ref: plain loops, the same bits everywhere; cpu: oneDNN; cuda: a GPU, by the rank on its host; "
          "several for --parallel: cpu:0,cpu:1, cuda:0,cuda:1 or cuda:all"),
-    CHOICE("parallel", NULL, parallel, "none", "none|data|model|pipeline", RUNS, MATCH, NULL,
+    CHOICE("parallel", NULL, parallel, "none", "none|data|model|pipeline", RUNS, MATCH | OWN, NULL,
            "how a worker uses several devices; data: a replica on each; model, pipeline: a stage of the network on each, "
            "one after the other or all at once"),
-    INT("stages", NULL, stages, "0", 1, ENI_DEVICES_MAX, "S", RUNS | ON(ENI_GPUS), MATCH, "one a device",
+    INT("stages", NULL, stages, "0", 1, ENI_DEVICES_MAX, "S", RUNS | ON(ENI_GPUS), MATCH | OWN, "one a device",
         "with --parallel=model, pipeline: stages of equal work that the network is split into, each on a device"),
-    TEXT("split", NULL, split, NULL, "NAME,..", check_split, NULL, RUNS, MATCH, "by --stages",
+    TEXT("split", NULL, split, NULL, "NAME,..", check_split, NULL, RUNS, MATCH | OWN, "by --stages",
          "with --parallel=model, pipeline: the layers that begin stages 1, 2, .., as `entrain models NAME` lists them"),
     CHOICE("pipeline", NULL, pipeline, "1f1b", "1f1b|gpipe", RUNS, MATCH | OWN, NULL,
            "with --parallel=pipeline: the order of each stage; gpipe: all forward, then all backward; 1f1b: in turns, "

@@ -43,7 +43,7 @@ const char *eni_device_list_read(const char *spec, eni_device_list *list_out)
     const char *wrong = spec[kind] == ':' && strcmp(list.kind, "auto") == 0 ? expected : NULL;
     if (spec[kind] == ':' && !list.is_all)
         for (const char *one = spec; wrong == NULL;) {
-            const size_t length = strcspn(one, ",");
+            const size_t length = strcspn(one, ",+"); /* in an arm of a comparison '+' stands for ',' */
             wrong = add(&list, one, length);
             if (one[length] == '\0') break;
             one += length + 1;

@@ -90,7 +90,7 @@ en_status eni_nodes_check_batch(const en_schema *schema, uint32_t first, uint32_
         return eni_fail(
             EN_EINVAL, "model",
             "%s: %s has one value a channel in a batch of %lld sample, which has no variance; give "
-            "--drop-last, or a --batch-size that leaves no single sample over",
+            "--drop-last, or sizes (--batch-size, --micro-batches) that leave no single sample",
             schema->network->name, eni_node_text(schema, (int32_t)i, what), (long long)n);
     }
     return EN_OK;

@@ -239,7 +239,7 @@ en_status eni_split_at(const en_schema *schema, const char *names, int *nstages_
     int n = 1;
     for (const char *at = names;; at++) {
         char name[EN_MAX_TENSOR_NAME]; /* no node's name fills it: what is cut off here is found nowhere */
-        const size_t length = strcspn(at, ",");
+        const size_t length = strcspn(at, ",+"); /* in an arm of a comparison '+' stands for ',' */
         snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name), at);
         if (n == ENI_STAGES_MAX)
             return eni_fail(EN_EINVAL, "split", "--split=%.60s..: more than %d stages; name fewer nodes",

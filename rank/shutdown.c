@@ -20,6 +20,8 @@ static const int64_t last_stop_ns = 600 * ENI_MILLI; /* asked -> the last resort
 static const int64_t last_loss_ns = 1500 * ENI_MILLI;
 enum { LOOK_MS = 100 }; /* a wish from elsewhere is seen that late */
 
+enum { END_OPEN, END_OWNER, END_LAST_RESORT };
+
 struct eni_shutdown {
     eni_shutdown_config config;
     pthread_t thread;
@@ -27,7 +29,8 @@ struct eni_shutdown {
     eni_member *member;
     int wake_fd, over_fd;
     bool has_signal; /* the thread's: another one would be the user in a hurry */
-    atomic_int is_over, has_heard, signal_number, is_stopping;
+    atomic_int is_over, signal_number, is_stopping;
+    atomic_int end;                    /* who ends this process */
     _Atomic int64_t asked_ns, lost_ns; /* INT64_MAX: not yet */
 };
 
@@ -88,7 +91,7 @@ static int64_t earlier(int64_t a, int64_t b)
 static int64_t last_ns(const eni_shutdown *e)
 {
     int64_t last = INT64_MAX;
-    if (atomic_load(&e->has_heard)) return last;
+    if (atomic_load(&e->end) != END_OPEN) return last;
     if (e->asked_ns != INT64_MAX) last = earlier(last, e->asked_ns + last_stop_ns);
     if (e->lost_ns != INT64_MAX) last = earlier(last, e->lost_ns + last_loss_ns);
     return last;
@@ -101,7 +104,8 @@ static void look(eni_shutdown *e)
     pthread_mutex_unlock(&e->lock);
     const int64_t now = eni_now_ns();
     if (e->asked_ns != INT64_MAX && now >= e->asked_ns + grace_ns) get_over(e);
-    if (now >= last_ns(e))
+    int nobody = END_OPEN;
+    if (now >= last_ns(e) && atomic_compare_exchange_strong(&e->end, &nobody, END_LAST_RESORT))
         e->config.leave_at_once(e->config.user, e->lost_ns != INT64_MAX ? 1 : 128 + eni_shutdown_signal(e));
 }
 
@@ -191,7 +195,10 @@ int eni_shutdown_signal(const eni_shutdown *e)
 
 void eni_shutdown_heard(eni_shutdown *e)
 {
-    atomic_store(&e->has_heard, 1);
+    int nobody = END_OPEN;
+    if (atomic_compare_exchange_strong(&e->end, &nobody, END_OWNER)) return;
+    while (atomic_load(&e->end) == END_LAST_RESORT) /* it reads what the caller would close, and then exits */
+        pause();
 }
 
 void eni_shutdown_stop(eni_shutdown *e)

@@ -45,7 +45,8 @@ bool eni_shutdown_is_asked(eni_shutdown *shutdown);
 /* SIGINT or SIGTERM: what was sent here first; SIGTERM when the wish came from elsewhere. */
 int eni_shutdown_signal(const eni_shutdown *shutdown);
 
-/* The compute thread has heard and is leaving: the last resort is not needed any more. */
+/* The compute thread has heard and is leaving: the last resort is not needed any more. Where that has begun already, this
+ * does not return: the process ends while all that it reads stands. */
 void eni_shutdown_heard(eni_shutdown *shutdown);
 
 /* Joins the thread and frees; NULL is fine. */

@@ -8,11 +8,12 @@
  * moves a bucket's gradient there before it submits it, and takes the weights of the next step from there
  * when the bucket is finished; or says that the strategy's own steps run where its vectors are (`steps`).
  *
- * worker/ has two: trainer_host.c and trainer_gpu.c. A new one fills the table; nothing in rank/ or in the
+ * worker/ has three: trainer_host.c, trainer_gpu.c and trainer_stages.c. A new one fills the table; nothing in rank/ or in the
  * loop (worker/train.c) changes. One that has threads or a process of its own does its waiting in slices and
  * asks eni_rank_alive in between: every wait ends when the run does.
  *
- * All calls come on the compute thread; `self` is the trainer's own. Statuses but EN_OK end the run. An entry
+ * All calls come on the compute thread, but report_run also on that of the last resort (shutdown.h), while the compute
+ * thread is inside the trainer; `self` is the trainer's own. Statuses but EN_OK end the run. An entry
  * that is NULL has nothing to do; open, gradient, finish and evaluate are always there. */
 #ifndef RANK_TRAINER_H
 #define RANK_TRAINER_H

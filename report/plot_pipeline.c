@@ -8,7 +8,12 @@
 #include "report/html.h"
 #include "report/plot.h"
 
-enum { WIDTH = 1000, ROW = 38, LETTER = 8 }; /* pixels */
+enum {
+    WIDTH = 1000,
+    ROW = 38,
+    LETTER = 8,
+    NARROW = 4
+}; /* pixels; what is narrower than that is no more than its border */
 
 static const struct {
     const char *name, *letter, *fill, *ink;
@@ -42,7 +47,7 @@ static double bubble_of(const eni_strip *strip)
 /* "F3" where there is room for it, else "3", else nothing. */
 static void label(eni_plot *plot, size_t at, const eni_strip_turn *turn, double pixels)
 {
-    const int digits = turn->chunk > 9 ? 2 : 1;
+    const int digits = snprintf(NULL, 0, "%d", turn->chunk);
     if (pixels < LETTER * digits + 2) return;
     fprintf(plot->script,
             "set label %zu '%s%d' at first %.6g, first %d center front tc rgb '%s' font ',13'\n", at + 100,
@@ -74,13 +79,14 @@ static en_status draw(eni_canvas *canvas, const eni_run *run)
                 s + 1, s + 1 - 0.4, ms, s + 1 + 0.4);
     for (size_t i = 0; i < strip->nturns; i++) {
         const eni_strip_turn *turn = &strip->turns[i];
+        const double pixels = (turn->end - turn->begin) / ms * (WIDTH - 100);
         fprintf(plot.script,
                 "set object %zu rectangle from first %.6g, first %.6g to first %.6g, first %.6g fs solid 1.0 "
-                "border "
-                "lc rgb '#ffffff' fc rgb '%s' lw 1\n",
+                "%s fc rgb '%s'\n",
                 i + (size_t)strip->stages + 1, turn->begin, turn->stage + 1 - 0.4, turn->end,
-                turn->stage + 1 + 0.4, ways[turn->is_backward].fill);
-        label(&plot, i, turn, (turn->end - turn->begin) / ms * (WIDTH - 100));
+                turn->stage + 1 + 0.4, pixels < NARROW ? "noborder" : "border lc rgb '#ffffff' lw 1",
+                ways[turn->is_backward].fill);
+        label(&plot, i, turn, pixels);
     }
     fputs("plot NaN\n", plot.script);
     return eni_plot_close(&plot);

@@ -569,6 +569,13 @@ static bool must_be_equal(const eni_study *study, size_t arm)
     return is_known && !is_rotated && !has_options;
 }
 
+/* Chunks of a batch, whose mean is rounded once more than that of the whole. */
+static double chunks_of(const eni_study *study, size_t arm)
+{
+    const eni_run *run = eni_study_example(study, 0, arm);
+    return run != NULL && run->pipeline.micro_batches > 1 ? run->pipeline.micro_batches : 1;
+}
+
 static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
 {
     size_t first = SIZE_MAX, narms = 0, pairs = 0;
@@ -577,6 +584,7 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
         if (!must_be_equal(study, a)) continue;
         if (first == SIZE_MAX) first = a;
         if (fabs(study->arms[a].lr - study->arms[first].lr) > 0) continue;
+        if (fabs(chunks_of(study, a) - chunks_of(study, first)) > 0) continue;
         eni_text_add(arms, ENI_RULE_TEXT, "%s%s", narms > 0 ? " = " : "", study->arms[a].name);
         narms++;
         for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, a, run)) != NULL;) {

@@ -258,18 +258,18 @@ static en_status load_staleness(eni_json *reader, eni_run *run)
 /* [stage, 0 forward or 1 backward, chunk, begin, end], microseconds. */
 static void take_turn(eni_json *reader, const json_t *entry, void *into)
 {
-    enum { STAGE, IS_BACKWARD, CHUNK, BEGIN, END, N, MOST = 1000 };
+    enum { STAGE, IS_BACKWARD, CHUNK, BEGIN, END, N };
     double v[N] = {-1};
     for (size_t i = 0; i < N; i++)
         v[i] = json_is_number(json_array_get(entry, i)) ? json_number_value(json_array_get(entry, i)) : -1;
     *(eni_strip_turn *)into =
         (eni_strip_turn){(int)v[STAGE], (int)v[CHUNK], v[IS_BACKWARD] > 0, v[BEGIN] / 1e3, v[END] / 1e3};
-    if (!(v[STAGE] >= 0 && v[STAGE] < ENI_MAX_STAGES && v[CHUNK] >= 0 && v[CHUNK] < MOST && v[BEGIN] >= 0 &&
-          v[END] >= v[BEGIN]))
+    if (!(v[STAGE] >= 0 && v[STAGE] < ENI_MAX_STAGES && v[CHUNK] >= 0 && v[CHUNK] < ENI_MAX_CHUNKS &&
+          v[BEGIN] >= 0 && v[END] >= v[BEGIN]))
         eni_json_fail(reader, "%s should be [stage, backward, chunk, begin, end]", reader->where);
 }
 
-/* A run on one device a rank has none; nothing waits for another on the one device of --micro-batches. */
+/* A run on one device a rank has none, or its number of chunks; nothing waits for another on the one device of --micro-batches. */
 static en_status load_pipeline(eni_json *reader, eni_run *run)
 {
     const json_t *object = json_object_get(run->result, "pipeline");
@@ -280,12 +280,12 @@ static en_status load_pipeline(eni_json *reader, eni_run *run)
     const char *parallel = eni_json_text(reader, object, "parallel");
     if (!(stages >= 1 && stages <= ENI_MAX_STAGES))
         eni_json_fail(reader, "pipeline.stages should be 1 to %d", ENI_MAX_STAGES);
+    strip->micro_batches = eni_json_number(reader, object, "micro_batches");
     if (reader->status != EN_OK || stages < 2) return reader->status;
     strip->stages = (int)stages;
     strip->is_of_replicas = parallel != NULL && strcmp(parallel, "data") == 0;
     strip->schedule = eni_json_text(reader, object, "schedule");
     strip->cuts = eni_json_array(reader, object, "cuts");
-    strip->micro_batches = eni_json_number(reader, object, "micro_batches");
     strip->bubble = eni_json_need_number(reader, object, "bubble");
     strip->bubble_predicted = eni_json_number(reader, object, "bubble_predicted");
     strip->bubble_ideal = eni_json_number(reader, object, "bubble_ideal");

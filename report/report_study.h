@@ -22,7 +22,8 @@ enum {
     ENI_MAX_ARMS = 32,
     ENI_MAX_RUNS = 4096,
     ENI_MAX_ROLES = 256,
-    ENI_MAX_STAGES = 64
+    ENI_MAX_STAGES = 64,
+    ENI_MAX_CHUNKS = 1024 /* of --micro-batches */
 };
 
 #define ENI_BUSY_SHARE 0.05 /* of all cores, by processes outside a run: more, and its machine was busy */

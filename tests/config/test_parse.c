@@ -123,8 +123,8 @@ static const struct {
      "--micro-batches=9 --global-batch-size=16 -n 2",
      {"--micro-batches:", "\"9\" are more than the 8", "give 8 at most"}},
     {ENI_SCALE,
-     "--global-batch-size=80 --micro-batches=81",
-     {"--micro-batches:", "\"81\"", "give 80 at most"}},
+     "-n 1,2 --global-batch-size=80 --micro-batches=41",
+     {"--micro-batches:", "\"41\" are more than the 40", "give 40 at most"}},
     {ENI_RUN, "--micro-batches=0", {"--micro-batches:", "\"0\" is out of range", "from 1 to 1024"}},
     {ENI_RUN,
      "--precision=fp16 --micro-batches=2",
@@ -268,6 +268,8 @@ static void devices_of_a_rank(void **state)
         {"--parallel=data --device=cuda:all", 0},
         {"--parallel=data --device=cuda:1", 1},
         {"--parallel=data --device=cpu:0,cpu:1 -b 2", 2},
+        {"--parallel=data --device=cpu:0+cpu:1 -b 2", 2}, /* as in an arm */
+        {"--parallel=pipeline --split=a+b", 3},
     };
     (void)state;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
@@ -282,8 +284,8 @@ static void devices_of_a_rank(void **state)
             eni_config_fini(&config);
         }
     heard h;
-    eni_config config; /* 65 are less than the 80 of one worker */
-    assert_int_equal(parse(ENI_SCALE, "-n 1,2 --global-batch-size=80 --micro-batches=65", &config, &h),
+    eni_config config; /* 40 for each of two workers */
+    assert_int_equal(parse(ENI_SCALE, "-n 1,2 --global-batch-size=80 --micro-batches=40", &config, &h),
                      EN_OK);
     eni_config_fini(&config);
 }
@@ -438,7 +440,8 @@ static void only_these_are_an_arms_own(void **state)
     static const char own[] =
         " strategy optimizer lr momentum nesterov weight-decay decay beta1 beta2 eps lr-schedule lr-warmup "
         "lr-step lr-milestones lr-gamma lr-scale assign "
-        "backend allreduce sum-order bucket-cap-mb overlap groups shards servers micro-batches pipeline ";
+        "backend allreduce sum-order bucket-cap-mb overlap groups shards servers micro-batches parallel "
+        "stages split pipeline ";
     for (int k = 0; k < eni_key_count; k++) {
         const uint32_t flags = eni_keys[k].flags;
         char name[64];
@@ -446,7 +449,7 @@ static void only_these_are_an_arms_own(void **state)
         assert_false((flags & ENI_KEY_OWN) != 0 && (flags & ENI_KEY_ASIDE) != 0);
         if (((flags & ENI_KEY_OWN) != 0) != (strstr(own, name) != NULL)) fail_msg("%s", eni_keys[k].name);
         static const char condition[] =
-            " net straggler bn-stats threads precision device parallel stages split transport workers "
+            " net straggler bn-stats threads precision device transport workers "
             "batch-size epochs steps "
             "max-samples "
             "holdout "
