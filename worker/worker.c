@@ -102,28 +102,24 @@ static uint64_t samples_of(const eni_worker *w, int64_t amount)
 static en_status check_seats(const eni_worker *w, bool may_claim)
 {
     const eni_config *c = w->config;
-    const char *strategy = w->rank.job.strategy->name;
+    const long long most = (long long)c->max_workers;
     if (!eni_rank_has_seats(&w->rank)) return EN_OK;
-    if (!w->rank.job.is_claiming || !eni_rank_has_store(&w->rank))
+    if (!may_claim || !eni_rank_has_store(&w->rank))
         return eni_fail(
             EN_EINVAL, "worker",
-            "--max-workers=%lld: %s; ps-async and ssp can, and `entrain run --elastic=2..%lld` restarts "
-            "any strategy with another number of workers",
-            (long long)c->max_workers,
-            may_claim ? "--assign=fixed gives each worker its samples, so nobody can come later"
-                      : "workers cannot come later where each takes part in every step",
-            (long long)c->max_workers);
-    if (eni_device_is_gpu(c->device))
-        return eni_fail(EN_EINVAL, "worker",
-                        "--max-workers=%lld: workers on GPUs cannot come later yet; give "
-                        "--device=cpu",
-                        (long long)c->max_workers);
-    if (w->rank.job.is_mean)
-        return eni_fail(EN_EINVAL, "worker",
-                        "--max-workers=%lld with --bn-stats=mean: whose mean it would be changes; give "
-                        "--bn-stats=rank0 or recompute:N with %s",
-                        (long long)c->max_workers, strategy);
-    return EN_OK;
+            "--max-workers=%lld: workers of %s cannot come later, for each takes part in every step; "
+            "ps-async and ssp let them, and `entrain run --elastic=2..%lld` restarts any strategy with "
+            "another number",
+            most, w->rank.job.strategy->name, most);
+    if (!w->rank.job.is_claiming)
+        return eni_fail(
+            EN_EINVAL, "worker",
+            "--max-workers=%lld: --assign=fixed gives each worker its samples, so nobody can come "
+            "later; leave it out",
+            most);
+    if (!eni_device_is_gpu(c->device)) return EN_OK;
+    return eni_fail(EN_EINVAL, "worker",
+                    "--max-workers=%lld: workers on GPUs cannot come later yet; give --device=cpu", most);
 }
 
 static en_status make_plan(eni_worker *w)
@@ -218,6 +214,11 @@ static en_status check_batches(const eni_worker *w)
         const uint64_t nchunks = sizes[i] < most ? sizes[i] : most;
         EN_TRY(eni_schema_check_batch(&w->rank.job.schema, (int64_t)(sizes[i] / nchunks)));
     }
+    bool is_mean;
+    uint64_t again; /* samples from which running statistics are made anew, as many at once as were trained */
+    (void)eni_bn_stats_parse(w->config->bn_stats, &is_mean, &again); /* checked with the command */
+    if (again > 0)
+        EN_TRY(eni_schema_check_batch(&w->rank.job.schema, again < INT32_MAX ? (int64_t)again : INT32_MAX));
     return EN_OK;
 }
 
