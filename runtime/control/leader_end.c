@@ -231,9 +231,17 @@ static void part(eni_connection *connection, eni_leader_member *member, const en
     }
 }
 
+/* A newcomer that waits is nobody's loss. */
+static bool is_let_go(eni_connection *connection)
+{
+    if (connection->stage != CONNECTION_JOINED || !connection->is_newcomer) return false;
+    eni_connection_free(connection);
+    return true;
+}
+
 void eni_leader_lost(eni_leader *leader, eni_connection *connection, const char *cause)
 {
-    if (leader->stage == LEADER_ENDING) return;
+    if (leader->stage == LEADER_ENDING || is_let_go(connection)) return;
     eni_leader_member *member = eni_leader_member_of(leader, connection);
     eni_death death = describe(leader, &connection->peer, member, cause);
     part(connection, member, &death);
@@ -266,6 +274,7 @@ void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection,
 void eni_leader_gave_up(eni_leader *leader, eni_connection *connection, const char *reason)
 {
     char who[32];
+    if (is_let_go(connection)) return;
     eni_leader_member *member = eni_leader_member_of(leader, connection);
     eni_peer_name(connection->peer.rank, who);
     if (can_do_without(leader, member)) {

@@ -374,15 +374,6 @@ static void connection_member(eni_leader *leader, eni_connection *connection)
 
 /* ---- newcomers ---- */
 
-/* Whether it may come at all, before the others are looked at. */
-static bool check_newcomer(const eni_leader *leader, eni_connection *connection)
-{
-    if (leader->config.nseats > 0) return true;
-    eni_leader_refuse(connection, EN_EINVAL,
-                      "this run takes no newcomers: it was started without --max-workers=N");
-    return false;
-}
-
 /* Whether it may come now. */
 static bool has_place(const eni_leader *leader, eni_connection *connection)
 {
@@ -470,10 +461,18 @@ void eni_leader_tick_newcomers(eni_leader *leader, int64_t now_ns)
 static bool check_numbers(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
     const int32_t nranks = leader->config.nranks, first = eni_leader_first_ranks(leader);
+    const bool is_newcomer = join->server == 0 && join->rank == ENI_RANK_NEW && join->incarnation == 0;
     if (!eni_token_equal(&join->token, &leader->config.token))
         eni_leader_refuse(
             connection, EN_EDENIED,
             "the job token is not this run's: it was started by someone else, or is an old one");
+    else if (is_newcomer && leader->config.nseats == 0)
+        eni_leader_refuse(connection, EN_EINVAL,
+                          "this run takes no newcomers: it was started without --max-workers=N");
+    else if (is_newcomer && join->nranks != nranks)
+        eni_leader_refuse(connection, EN_EINVAL,
+                          "a newcomer was told --max-workers=%d, the run --max-workers=%d",
+                          join->nranks / ENI_RANKS_PER_SEAT, leader->config.nseats);
     else if (join->nranks != nranks)
         eni_leader_refuse(connection, EN_EINVAL, "a %s was told --world-size=%d, the leader %d",
                           join->server > 0 ? "server" : "worker", join->nranks, nranks);
@@ -601,9 +600,7 @@ void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_m
         return;
     }
     if (!check_text(connection)) return;
-    if (connection->is_newcomer ? !check_newcomer(leader, connection)
-                                : !check_place(leader, connection, join))
-        return;
+    if (!connection->is_newcomer && !check_place(leader, connection, join)) return;
     connection->stage = CONNECTION_JOINED;
     if (strcmp(join->host_id, leader->config.host_id) == 0 && join->pid != getpid())
         connection->process_fd = eni_process_watch(join->pid, join->born);
