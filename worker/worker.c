@@ -400,8 +400,10 @@ static en_status open_all(eni_worker *w)
     eni_rank *rank = &w->rank;
     const eni_trainer *trainer = &rank->trainer;
     EN_TRY(eni_rank_join(rank));
-    eni_share_close(w->share); /* who has joined has the data */
-    w->share = NULL;
+    if (!eni_rank_has_seats(rank)) { /* who has joined has the data, and nobody comes later */
+        eni_share_close(w->share);
+        w->share = NULL;
+    }
     eni_shutdown_watch(rank->shutdown, rank->member);
     open_straggler(w);
     EN_TRY(trainer->ops->open(w));
