@@ -57,7 +57,7 @@ static en_status start_all(eni_launcher *l)
     if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) != 0)
         return eni_fail(EN_EIO, "launch", "cannot make a pipe: %s", strerror(errno));
     l->reports.fd = pipe_fds[0];
-    l->may_lose_ranks = c->on_worker_loss == ENI_LOSS_CONTINUE;
+    l->may_lose_ranks = c->on_worker_loss == ENI_LOSS_CONTINUE || c->max_workers > 0;
     int has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
     en_status st = EN_OK;
     l->reports.in_fd = pipe_fds[1];

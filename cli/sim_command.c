@@ -92,18 +92,38 @@ static eni_sim_network network_of(const eni_config *c)
                              .bytes_per_s = rate > 0 ? (double)rate : c->rate_mb * 1e6};
 }
 
+static en_status take_visits(const char *flag, const eni_list *list, int64_t nranks, int64_t *at_ns)
+{
+    int64_t rank, at;
+    for (int i = 0; i < list->count; i++) {
+        (void)eni_visit_parse(list->item[i], &rank, &at); /* config/ has checked it */
+        if (rank >= nranks)
+            return eni_fail(EN_EINVAL, "sim",
+                            "%s=%s: there are ranks 0 to %lld; give one of them, or a larger -n", flag,
+                            list->item[i], (long long)nranks - 1);
+        at_ns[rank] = at;
+    }
+    return EN_OK;
+}
+
 static en_status try_strategy(const eni_command_context *context, const en_strategy *strategy,
                               const eni_options *options, const eni_quadratic *problem, float *weights)
 {
     const eni_config *c = context->config;
     const double ranks = (double)c->workers * (double)c->accumulate;
     int64_t rank, left = c->events;
+    int64_t join_ns[ENI_MEAN_MAX], leave_ns[ENI_MEAN_MAX];
     double factor[ENI_MEAN_MAX], slow;
     int32_t groups[ENI_MEAN_MAX];
     eni_sim_result result;
     if (c->groups != NULL) EN_TRY(eni_rank_groups_read(c->groups, (int32_t)c->workers, groups));
-    for (int r = 0; r < c->workers; r++)
+    for (int r = 0; r < c->workers; r++) {
         factor[r] = 1;
+        join_ns[r] = 0;
+        leave_ns[r] = INT64_MAX;
+    }
+    EN_TRY(take_visits("--join", &c->join, c->workers, join_ns));
+    EN_TRY(take_visits("--leave", &c->leave, c->workers, leave_ns));
     for (int i = 0; i < c->straggler.count; i++)
         if (eni_straggler_parse(c->straggler.item[i], &rank, &slow)) factor[rank] = slow;
     const eni_sim_config config = {
@@ -126,6 +146,8 @@ static en_status try_strategy(const eni_command_context *context, const en_strat
                     .sigma = c->sigma,
                     .factor = factor},
         .network = network_of(c),
+        .join_ns = c->join.count > 0 ? join_ns : NULL,
+        .leave_ns = c->leave.count > 0 ? leave_ns : NULL,
         .trace = c->events > 0 ? print_event : NULL,
         .trace_user = &left,
         .weights_out = weights};

@@ -115,6 +115,11 @@ static int64_t world_of(const eni_config *config)
     return is_started ? config->nnodes * config->workers : config->world_size;
 }
 
+int32_t eni_config_ranks(const eni_config *config)
+{
+    return (int32_t)(config->max_workers > 0 ? config->max_workers * ENI_RANKS_OF_A_SEAT : world_of(config));
+}
+
 /* Micro-batches per step: what a global batch is split into. */
 static int64_t parts(const eni_config *config)
 {
@@ -197,7 +202,18 @@ static en_status resolve_defaults(eni_config *config)
 
 static en_status resolve_ranks(const eni_config *config)
 {
-    int64_t world = world_of(config);
+    const int64_t world = world_of(config), ranks = eni_config_ranks(config);
+    if (config->max_workers > 0 && config->max_workers < world)
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--max-workers: \"%lld\" is below the %lld workers that the run begins with; give %lld or "
+            "more",
+            (long long)config->max_workers, (long long)world, (long long)world);
+    if (config->rank == ENI_RANK_OF_NEWCOMER && config->max_workers == 0)
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--rank: \"new\" joins a run that goes on; give its --max-workers=N too, and all its other "
+            "flags");
     if (world > 0 && config->rank >= world)
         return eni_fail(EN_EINVAL, "config",
                         "--rank: \"%lld\" is not below --world-size %lld; ranks count from 0",
@@ -226,12 +242,12 @@ static en_status resolve_ranks(const eni_config *config)
                 "--straggler: \"%s\" names rank %lld a second time, after \"%s\"; give each rank once",
                 config->straggler.item[i], (long long)rank, config->straggler.item[j]);
         }
-        if (world <= 0 || rank < world) continue;
+        if (ranks <= 0 || rank < ranks) continue;
         return eni_fail(EN_EINVAL, "config",
                         "--straggler: \"%s\" names a rank that a run of %lld worker%s does not have; give a "
                         "rank from 0 to %lld",
                         config->straggler.item[i], (long long)world, world == 1 ? "" : "s",
-                        (long long)world - 1);
+                        (long long)ranks - 1);
     }
     return EN_OK;
 }

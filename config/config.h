@@ -133,9 +133,10 @@ typedef struct eni_config {
     bool overlap;
 
     /* who takes part */
-    int64_t workers;                /* that entrain starts */
-    int64_t processes;              /* of eval, predict; 0: one per core */
-    int64_t rank, world_size;       /* -1: not given */
+    int64_t workers;          /* that entrain starts */
+    int64_t processes;        /* of eval, predict; 0: one per core */
+    int64_t rank, world_size; /* -1: not given; the rank of one that comes later: ENI_RANK_OF_NEWCOMER */
+    int64_t max_workers;      /* that may take part at one time; 0: nobody comes later */
     int64_t local_rank, local_size; /* -1: not given, to be found out */
     char *host_id;
     char *groups; /* "2", "0-1;2-3": core/rank_groups.h; NULL: the ranks of a host are one */
@@ -156,8 +157,9 @@ typedef struct eni_config {
     int64_t gpu_timeout_ns; /* for work that depends on no other rank */
 
     /* what is emulated */
-    eni_list straggler; /* "1:3": eni_straggler_parse */
-    char *net;          /* "rate:200MB,delay:50us": eni_net_parse */
+    eni_list straggler;   /* "1:3": eni_straggler_parse */
+    eni_list join, leave; /* "2@5s": eni_visit_parse */
+    char *net;            /* "rate:200MB,delay:50us": eni_net_parse */
 
     /* what is printed */
     int64_t log_every;   /* steps */
@@ -257,6 +259,13 @@ enum { ENI_KIND_CONDITION, ENI_KIND_OWN, ENI_KIND_ASIDE, ENI_KIND_MATCH };
  * returned. EN_ENOMEM. */
 typedef en_status (*eni_config_see)(void *user, const char *key, const char *value, bool is_told);
 en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see see, void *user);
+
+/* --rank=new, and how many --max-workers there can be. */
+enum { ENI_RANK_OF_NEWCOMER = -2, ENI_SEATS_MAX = 1024, ENI_RANKS_OF_A_SEAT = 4 };
+
+/* All ranks that there can be: the workers that the run begins with, or with --max-workers four for each of those, for
+ * a rank is never given twice. Below 1 when nobody has said. */
+int32_t eni_config_ranks(const eni_config *config);
 
 /* Devices of one rank, which are its stages with --parallel=model and pipeline: 1 for a run without --parallel; 0: all
  * GPUs that are seen, shared out among the ranks of the host. */

@@ -97,6 +97,12 @@ static const char *check_straggler(const char *text)
                                                      : "RANK:FACTOR with a factor of 1 to 1000, as 1:3";
 }
 
+static const char *check_visit(const char *text)
+{
+    int64_t rank, at_ns;
+    return eni_visit_parse(text, &rank, &at_ns) ? NULL : "RANK@TIME, with a rank of 1 or more, as 2@500ms";
+}
+
 static const char *check_bn_stats(const char *text)
 {
     bool is_mean;
@@ -402,10 +408,12 @@ const eni_key eni_keys[] = {
         "workers; of run, compare and check: processes that are started on this host"),
     INT("processes", "n", processes, "0", 1, 64, "N", E, FIRST, "one per core",
         "processes that share the test set; what comes out does not depend on it"),
-    INT("rank", NULL, rank, NULL, 0, 4095, "N", W, ENV | FIRST, "RANK",
-        "the number of this worker among all"),
+    INT("rank", NULL, rank, NULL, 0, 4095, "N|new", W, ENV | FIRST, "RANK",
+        "the number of this worker among all; new: it joins a run that goes on (--max-workers)"),
     INT("world-size", NULL, world_size, NULL, 1, 4096, "N", W | P, MATCH | ENV | FIRST, "WORLD_SIZE",
         "workers of the run"),
+    INT("max-workers", NULL, max_workers, "0", 1, ENI_SEATS_MAX, "N", TRAIN | P, MATCH | OWN, "none come later",
+        "so many may take part at one time: others can join while the run goes on, where the strategy claims"),
     INT("local-rank", NULL, local_rank, NULL, 0, 4095, "N", W, ENV, "LOCAL_RANK, or found out",
         "the number of this worker on its host"),
     INT("local-size", NULL, local_size, NULL, 0, 4096, "N", W | V, ENV, "LOCAL_WORLD_SIZE, or found out",
@@ -500,6 +508,10 @@ const eni_key eni_keys[] = {
     INT("elements", NULL, elements, "1000", 48, 1e8, "N", V, 0, NULL, "weights of the quadratic problem"),
     INT("bucket-cap", NULL, bucket_cap, "1024", 64, 64 << 20, "BYTES", V, 0, NULL, "a bucket at most"),
     REAL("step-ms", NULL, step_ms, "1", 0, 1e9, "MS", V, FIRST, NULL, "what one gradient takes"),
+    LIST("join", NULL, join, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "all ranks are there",
+         "that rank comes then, where the strategy claims; may be repeated"),
+    LIST("leave", NULL, leave, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "none does",
+         "that rank leaves then, after its step; may be repeated"),
     REAL("sigma", NULL, sigma, "0", 0, 10, "REAL", V, 0, NULL, "noise of that time: sigma of a lognormal"),
     REAL("latency-us", NULL, latency_us, "50", 0, 1e9, "US", V, 0, NULL, "of a message; a delay of --net wins"),
     REAL("rate-mb", NULL, rate_mb, "1000", 0, 1e9, "MB", V, 0, NULL,

@@ -182,6 +182,17 @@ bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_n
     return true;
 }
 
+bool eni_visit_parse(const char *text, int64_t *rank_out, int64_t *at_ns_out)
+{
+    char rank_text[32];
+    const size_t length = strcspn(text, "@");
+    if (text[length] == '\0' || length >= sizeof rank_text) return false;
+    memcpy(rank_text, text, length);
+    rank_text[length] = '\0';
+    return eni_parse_i64(rank_text, rank_out) && *rank_out >= 1 &&
+           eni_parse_duration(text + length + 1, at_ns_out) && *at_ns_out > 0;
+}
+
 bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out)
 {
     char rank_text[32];

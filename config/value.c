@@ -39,6 +39,11 @@ void eni_key_range(const eni_key *key, const char *unit, char *text_out, size_t 
     snprintf(text_out, bytes, "from %s%s to %s%s", low, unit, high, unit);
 }
 
+static bool takes_new(const eni_key *key)
+{
+    return key->words != NULL && strcmp(key->words, "N|new") == 0;
+}
+
 static en_status set_number(const eni_key *key, const char *value, const char *place, void *out)
 {
     static const struct {
@@ -63,6 +68,10 @@ static en_status set_number(const eni_key *key, const char *value, const char *p
     snprintf(remedy, sizeof remedy, "%s %s%s", kinds[key->type].what, range,
              key->type == ENI_KEY_AMOUNT ? ", or epochs as 10epochs" : "");
     if (*value == '\0') return refuse(place, value, "is empty", remedy);
+    if (key->type == ENI_KEY_INT && takes_new(key) && strcmp(value, "new") == 0) {
+        *(int64_t *)out = ENI_RANK_OF_NEWCOMER;
+        return EN_OK;
+    }
     const bool is_too_long = key->type == ENI_KEY_INT && eni_parse_real(value, &real) &&
                              strspn(value, "-0123456789") == strlen(value);
     if (!is_read && !is_too_long) return refuse(place, value, kinds[key->type].problem, remedy);
@@ -225,7 +234,10 @@ const char *eni_key_text(const eni_config *config, const eni_key *key, char room
     if (!eni_key_has_value(config, key)) return "";
     switch (key->type) {
     case ENI_KEY_BOOL: return *(const bool *)from ? "on" : "off";
-    case ENI_KEY_INT: snprintf(room, 64, "%" PRId64, *(const int64_t *)from); return room;
+    case ENI_KEY_INT:
+        if (takes_new(key) && *(const int64_t *)from == ENI_RANK_OF_NEWCOMER) return "new";
+        snprintf(room, 64, "%" PRId64, *(const int64_t *)from);
+        return room;
     case ENI_KEY_REAL: eni_format_real(*(const double *)from, room, 64); return room;
     case ENI_KEY_CHOICE: return word_at(key->words, *(const int64_t *)from, room);
     case ENI_KEY_AMOUNT: eni_format_amount(*(const int64_t *)from, room, 64); return room;
@@ -241,7 +253,7 @@ bool eni_key_has_value(const eni_config *config, const eni_key *key)
     const void *from = field_of(config, key);
     if (key->type == ENI_KEY_TEXT) return *(char *const *)from != NULL;
     if (key->type == ENI_KEY_LIST) return ((const eni_list *)from)->count > 0;
-    return key->type != ENI_KEY_INT || key->fallback != NULL || *(const int64_t *)from >= 0;
+    return key->type != ENI_KEY_INT || key->fallback != NULL || *(const int64_t *)from != -1;
 }
 
 void eni_key_clear(eni_config *config, const eni_key *key)

@@ -293,7 +293,7 @@ static en_status check_same_start(eni_rank *self, int64_t deadline)
     EN_TRY(eni_member_gather(self->member, "start", self->job.init_sha256, sizeof self->job.init_sha256,
                              &blobs, deadline));
     en_status st = EN_OK;
-    for (int r = 0; r < self->world.nranks && st == EN_OK; r++)
+    for (int r = 0; r < self->nfirst && st == EN_OK; r++)
         if (blobs.blob[r].bytes != sizeof self->job.init_sha256 ||
             memcmp(blobs.blob[r].data, self->job.init_sha256, sizeof self->job.init_sha256) != 0) {
             eni_error("exchange", "rank %d starts from other weights (%.*s..) than rank %d (%.8s..)", r,
@@ -354,7 +354,7 @@ static en_status share_state(eni_rank *self)
     const size_t all = self->job.schema.nstate * sizeof(float);
     char *bytes = (char *)self->job.state;
     if (all == 0) return EN_OK;
-    for (size_t at = 0; at < all && self->world.nranks > 1; at += ENI_BLOB_MAX)
+    for (size_t at = 0; at < all && self->world.nranks > 1 && !self->is_newcomer; at += ENI_BLOB_MAX)
         EN_TRY(
             share_named(self, "statistics", bytes + at, all - at < ENI_BLOB_MAX ? all - at : ENI_BLOB_MAX));
     return begin_state(self);
@@ -364,6 +364,12 @@ en_status eni_exchange_measure(void *user, eni_costs *costs_out)
 {
     eni_rank *self = user;
     const int64_t begin = eni_now_ns();
+    if (eni_rank_has_seats(self))
+        return eni_fail(
+            EN_EUNSUPPORTED, "exchange",
+            "%s asks what an exchange costs, which all ranks measure together, and with --max-workers "
+            "they come and go: leave it out",
+            self->job.strategy->name);
     const eni_costs_config config = {.rank = self->world.rank,
                                      .nranks = self->world.nranks,
                                      .buckets = self->job.buckets,
@@ -385,6 +391,12 @@ static en_status check_leaders(eni_rank *self)
     uint32_t slot;
     int which;
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
+    if (eni_rank_has_seats(self) && which == EN_EVAL_MEAN)
+        return eni_fail(
+            EN_EUNSUPPORTED, "exchange",
+            "%s evaluates the mean of all ranks' weights, and with --max-workers ranks meet at the "
+            "store only: leave it out",
+            self->job.strategy->name);
     if (!eni_rank_has_leaders(self) || which != EN_EVAL_MEAN || self->world.nranks == 1) return EN_OK;
     return eni_fail(EN_EUNSUPPORTED, "exchange",
                     "%s evaluates the mean of all ranks' weights, and with EN_LEADERS_ARE_CLIENTS ranks of "
@@ -435,7 +447,7 @@ en_status eni_rank_connect(eni_rank *self)
     if (self->world.nranks > 1) EN_TRY(check_depth(self));
     if (eni_rank_has_leaders(self))
         EN_TRY(open_local(self, deadline));
-    else if (self->world.nranks > 1)
+    else if (self->world.nranks > 1 && !eni_rank_has_seats(self))
         EN_TRY(open_all(self, deadline));
     if (eni_rank_uses_groups(self)) EN_TRY(open_groups(self, deadline));
     if (eni_rank_has_store(self) && !(eni_rank_has_leaders(self) && self->world.local_rank > 0))
@@ -447,7 +459,15 @@ en_status eni_rank_connect(eni_rank *self)
     eni_member_wait_end(self->member);
     EN_TRY(st);
     EN_TRY(share_state(self));
-    return check_same_start(self, deadline);
+    return self->is_newcomer ? EN_OK : check_same_start(self, deadline);
+}
+
+en_status eni_rank_come_in(eni_rank *self)
+{
+    eni_member_note(self->member, -1, "joining");
+    if (self->trainer.reads_arena) /* those of the opening are as old as the warm-up */
+        EN_TRY(eni_rank_call_store(self, ENI_MSG_SNAPSHOT, 0, ENI_SLOT_NONE, ENI_SLOT_PARAM));
+    return eni_client_join(self->exchange.client, eni_rank_answer_by(self, 10 * ENI_SECOND));
 }
 
 en_status eni_rank_start(eni_rank *self)

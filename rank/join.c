@@ -317,14 +317,16 @@ static en_status agree(const eni_rank *self, eni_run_spec *spec)
 static en_status open_mesh(eni_rank *self, const eni_address *leader)
 {
     eni_own_address own;
+    char name[32];
     if (leads_everywhere(self)) {
         eni_info("join", "rank 0 on %s: all interfaces (leads at port %u)", self->host, leader->port);
         return eni_mesh_open("0.0.0.0", leader->host, self->asked.is_insecure, &self->mesh);
     }
     EN_TRY(eni_host_info_address(leader, &own));
+    snprintf(name, sizeof name, self->is_newcomer ? "a newcomer" : "rank %d", self->world.rank);
     /* On one host, started by us, there is no choice and nothing to tell. */
     eni_log(own.is_loopback && self->asked.token_fd >= 0 ? ENI_LOG_DEBUG : ENI_LOG_INFO, "join",
-            "rank %d on %s: %s via %s (%s %s:%u%s)", self->world.rank, self->host, own.host, own.interface,
+            "%s on %s: %s via %s (%s %s:%u%s)", name, self->host, own.host, own.interface,
             self->leader != NULL ? "leads at" : "route to", leader->host, leader->port,
             self->leader != NULL ? self->asked.rendezvous_note : "");
     return eni_mesh_open(own.host, leader->host, self->asked.is_insecure, &self->mesh);
@@ -408,6 +410,10 @@ en_status eni_rank_join(eni_rank *self)
                                 .ended = &self->ended};
     EN_TRY(eni_member_open(&config, &self->member));
     self->info = eni_member_world(self->member);
+    if (self->is_newcomer) { /* micro-batches are counted from where the others began */
+        self->saving.first_micro = self->job.plan.micro_batches - self->info->budget;
+        self->records.stats.before_ns = eni_member_came_after(self->member);
+    }
     const eni_peer *first = &self->info->peers[0]; /* who shows them says which */
     const char *every = eni_key_value_find(first->member_data, first->nmember_data, "shown-every");
     self->records.shown_every = every == NULL ? 0 : strtoull(every, NULL, 10);

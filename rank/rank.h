@@ -161,7 +161,9 @@ struct eni_rank {
     eni_mesh mesh;
     eni_member *member;
     const eni_world_info *info;
-    en_world world;
+    en_world world;      /* with --max-workers nranks is all that there can be */
+    int32_t nfirst;      /* ranks that the run begins with */
+    bool is_newcomer;    /* it joins a run that goes on; its rank is known then */
     int32_t *groups;     /* (world.nranks) core/rank_groups.h; NULL: not joined yet */
     bool has_own_groups; /* they are not the ranks of each host */
 
@@ -191,6 +193,12 @@ static inline int eni_rank_has_leaders(const eni_rank *self)
 static inline int eni_rank_uses_groups(const eni_rank *self)
 {
     return (self->job.strategy->flags & EN_USES_GROUPS) != 0;
+}
+
+/* --max-workers: ranks come and go, and meet at the store only. */
+static inline bool eni_rank_has_seats(const eni_rank *self)
+{
+    return self->nfirst < self->world.nranks;
 }
 
 /* Nobody to exchange with. */
@@ -244,6 +252,8 @@ void eni_rank_leave(eni_rank *self);
 
 /* After the join, with an arena: opens groups and the client, and starts everybody from rank 0's weights. */
 en_status eni_rank_connect(eni_rank *self);
+/* Of a newcomer, when it is ready for its first step: the weights of now, and from then on the store counts it. */
+en_status eni_rank_come_in(eni_rank *self);
 /* Once the trainer is connected: opens the strategy, puts back what a checkpoint has, shares what may be
  * shared. */
 en_status eni_rank_start(eni_rank *self);

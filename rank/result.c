@@ -188,7 +188,7 @@ static json_t *mean_over_ranks(const json_t *reports, const char *key, double n)
 static uint64_t own_samples_before(const eni_rank *self, int rank)
 {
     int is_known =
-        self->saving.past.world == (uint64_t)self->world.nranks && (uint32_t)rank < self->saving.past.nranks;
+        self->saving.past.world == (uint64_t)self->nfirst && (uint32_t)rank < self->saving.past.nranks;
     return is_known ? self->saving.past.ranks[rank].sum.samples : 0;
 }
 
@@ -229,12 +229,72 @@ static void add_samples(json_t *o, const share *s, uint64_t carried)
                       {"samples_dropped", (uint64_t)s->dropped});
 }
 
+/* What a push is behind, on average: the strategy's word for as many ranks as there were, weighted by the pushes that so
+ * many make in the time. null: it has none. */
+static json_t *theory_of_staleness(const eni_rank *self)
+{
+    const eni_stats *t = &self->records.stats;
+    double sum = 0, weight = 0;
+    int64_t since = t->clock_begin_ns;
+    int living = self->nfirst;
+    eni_presence p;
+    en_theory theory;
+    for (size_t i = 0; since < t->clock_end_ns; i++) {
+        const bool is_event = eni_member_presence(self->member, i, &p) && p.at_ns < t->clock_end_ns;
+        const int64_t until = is_event && p.at_ns > since ? p.at_ns : is_event ? since : t->clock_end_ns;
+        eni_host_theory(self->exchange.host, living, &theory);
+        if (theory.staleness < 0) return json_null();
+        sum += theory.staleness * living * (double)(until - since);
+        weight += living * (double)(until - since);
+        living += !is_event ? 0 : p.kind == ENI_CAME ? 1 : -1;
+        since = until;
+        if (living < 1) break;
+    }
+    return weight > 0 ? json_real(sum / weight) : json_null();
+}
+
+/* With --max-workers most ranks may never have come. */
+static bool was_there(const eni_rank *self, int rank)
+{
+    eni_presence p;
+    for (size_t i = 0; rank >= self->nfirst && eni_member_presence(self->member, i, &p); i++)
+        if (p.rank == rank && p.kind == ENI_CAME) return true;
+    return rank < self->nfirst;
+}
+
+/* Who took part, from when to when on the training clock, and how it ended. */
+static void add_presence(const eni_rank *self, json_t *result)
+{
+    static const char *const ends[] = {[ENI_CAME] = "came", [ENI_LOST] = "lost", [ENI_WENT] = "left"};
+    const eni_stats *t = &self->records.stats;
+    json_t *list = json_array();
+    for (int r = 0; r < self->world.nranks && eni_rank_has_seats(self); r++) {
+        double from = 0, to = (double)t->train_ns * 1e-9;
+        const char *end = "stayed";
+        eni_presence p;
+        if (!was_there(self, r)) continue;
+        for (size_t i = 0; eni_member_presence(self->member, i, &p); i++) {
+            if (p.rank != r) continue;
+            const double at = (double)(t->before_ns + p.at_ns - t->clock_begin_ns) * 1e-9;
+            if (p.kind == ENI_CAME)
+                from = at;
+            else
+                to = at, end = ends[p.kind];
+        }
+        json_array_append_new(
+            list, json_pack("{s:i, s:f, s:f, s:s}", "rank", r, "from_s", from, "to_s", to, "end", end));
+    }
+    if (json_array_size(list) > 0) json_object_set(result, "presence", list);
+    json_decref(list);
+}
+
 static void add_per_worker(const eni_rank *self, const json_t *reports, json_t *result)
 {
     const json_t *psd = store_report(self, reports), *clients = json_object_get(psd, "per_worker");
     json_t *list = json_array();
     share all = {0};
     for (int r = 0; r < self->world.nranks; r++) {
+        if (!was_there(self, r)) continue;
         const json_t *report = report_of_rank(reports, r), *client = json_array_get(clients, (size_t)r);
         const share own = share_of(self, report, client, r);
         json_t *o = json_object();
@@ -299,7 +359,7 @@ static void add_staleness(const eni_rank *self, const json_t *reports, json_t *r
 {
     static const char *const keys[] = {"staleness", "staleness_steady", "holds", "max_clocks_ahead"};
     const json_t *psd = store_report(self, reports);
-    const json_int_t steps = (json_int_t)(self->records.stats.sum.steps * (uint64_t)self->world.nranks);
+    const json_int_t steps = (json_int_t)(self->records.stats.sum.steps * (uint64_t)self->nfirst);
     if (json_object_get(psd, "staleness") == NULL)
         json_object_set_new(result, "staleness",
                             json_pack("{s:f, s:i, s:i, s:i, s:i, s:[[i, I]]}", "mean", 0.0, "p50", 0, "p95",
@@ -307,12 +367,13 @@ static void add_staleness(const eni_rank *self, const json_t *reports, json_t *r
     else
         for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) /* what it does not say is left out */
             json_object_set(result, keys[i], json_object_get(psd, keys[i]));
+    json_object_set_new(result, "staleness_theory", theory_of_staleness(self));
 }
 
 static void add_bytes(eni_rank *self, const json_t *reports, json_t *result)
 {
     en_theory theory;
-    eni_host_theory(self->exchange.host, &theory);
+    eni_host_theory(self->exchange.host, self->nfirst, &theory);
     uint64_t padded = 0, real = 0;
     for (uint32_t b = 0; b < self->job.buckets->n; b++) {
         const eni_bucket_range *bucket = &self->job.buckets->bucket[b];
@@ -321,7 +382,7 @@ static void add_bytes(eni_rank *self, const json_t *reports, json_t *result)
             real += bucket->params[i].count;
     }
     double steps = sum_over_ranks(reports, "all_steps") - /* bytes are this process's */
-                   (double)self->records.stats.begin_steps * self->world.nranks;
+                   (double)self->records.stats.begin_steps * self->nfirst;
     double payload = sum_over_ranks(reports, "payload_sent") + sum_over_ranks(reports, "payload_received");
     eni_json_set_int(result, "payload_bytes", (uint64_t)payload);
     const double models = (theory.sent + theory.recv) * sizeof(float) * steps;
@@ -373,7 +434,9 @@ static void add_identity(const eni_rank *self, json_t *result)
     eni_json_set_text(result, "version", self->version);
     eni_json_set_text(result, "strategy", self->job.strategy->name);
     eni_json_set_text(result, "strategy_options", eni_options_canonical(self->job.options));
-    eni_json_set_int(result, "workers", (uint64_t)self->world.nranks);
+    eni_json_set_int(result, "workers", (uint64_t)self->nfirst);
+    if (eni_rank_has_seats(self))
+        eni_json_set_int(result, "max_workers", (uint64_t)(self->world.nranks / ENI_RANKS_PER_SEAT));
     if (eni_rank_uses_groups(self)) {
         char groups[ENI_RANK_GROUPS_TEXT];
         eni_rank_groups_text(self->groups, self->world.nranks, groups, sizeof groups);
@@ -569,6 +632,7 @@ static en_status conclude(eni_rank *self, json_t *reports, const judgement *last
     add_identity(self, result);
     add_per_worker(self, reports, result);
     add_lost(self, result);
+    add_presence(self, result);
     add_outcome(self, reports, last, result);
     add_clock(self, result);
     add_stragglers(self, reports, result);

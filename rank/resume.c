@@ -193,9 +193,9 @@ static en_status check_strategy(const eni_rank *self)
     if (thing != NULL && (is_other || !has_options))
         return refuse(self, "it has %s for each rank of %s:%s, and this run is %s:%s", thing, c->strategy,
                       c->options, self->job.strategy->name, options);
-    if (thing != NULL && c->world != (uint64_t)self->world.nranks)
+    if (thing != NULL && c->world != (uint64_t)self->nfirst)
         return refuse(self, "it has %s for each of %" PRIu64 " worker%s, and here are %d", thing, c->world,
-                      c->world == 1 ? "" : "s", self->world.nranks);
+                      c->world == 1 ? "" : "s", self->nfirst);
     if (self->job.strategy->state > 0 && thing == NULL && is_other)
         return refuse(self, "%s keeps state of its own, of which a run of %s has none",
                       self->job.strategy->name, c->strategy);
@@ -421,7 +421,7 @@ static en_status restore_state(eni_rank *self)
 static en_status restore_scale(eni_rank *self)
 {
     const eni_checkpoint *c = &self->saving.past;
-    const int is_same_world = c->world == (uint64_t)self->world.nranks;
+    const int is_same_world = c->world == (uint64_t)self->nfirst;
     const uint32_t r = is_same_world ? (uint32_t)self->world.rank : 0;
     if (r >= c->nranks) return EN_OK;
     eni_scale_facts facts = c->ranks[r].scale;
@@ -436,7 +436,7 @@ static void restore_tally(eni_rank *self)
     eni_stats *t = &self->records.stats;
     const uint32_t r = (uint32_t)self->world.rank;
     uint64_t known = 0;
-    int is_same_world = c->world == (uint64_t)self->world.nranks;
+    int is_same_world = c->world == (uint64_t)self->nfirst;
     for (uint32_t i = 0; is_same_world && i < c->nranks; i++)
         known += c->ranks[i].sum.samples;
     if (is_same_world && r < c->nranks) t->sum = c->ranks[r].sum;

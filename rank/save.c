@@ -643,7 +643,7 @@ static en_status note_facts(collection *k)
     snprintf(c->strategy, sizeof c->strategy, "%s", self->job.strategy->name);
     snprintf(c->options, sizeof c->options, "%s", eni_options_canonical(self->job.options));
     snprintf(c->device, sizeof c->device, "%s", self->trainer.about.computes);
-    c->world = (uint64_t)self->world.nranks;
+    c->world = (uint64_t)self->nfirst;
     if (eni_rank_uses_groups(self))
         eni_rank_groups_text(self->groups, self->world.nranks, c->groups, sizeof c->groups);
     c->accumulate = (uint64_t)self->job.accumulate;

@@ -152,6 +152,8 @@ en_status eni_plot_bytes(eni_canvas *canvas);       /* plot_bars.c: payload, wir
 en_status eni_plot_timeline(eni_canvas *canvas);    /* plot_timeline.c: one step of workers and psd */
 en_status eni_plot_pipeline(eni_canvas *canvas);    /* plot_pipeline.c: one step, a row a stage */
 bool eni_plot_has_pipeline(const eni_study *study); /* whether some run has one */
+en_status eni_plot_presence(eni_canvas *canvas);    /* plot_presence.c: ranks that came and went */
+bool eni_plot_has_presence(const eni_study *study); /* whether some run has any */
 en_status eni_plot_shares(eni_canvas *canvas);      /* plot_bars.c: samples applied per worker */
 
 /* ---- one step, cut out of a run's trace.json, which core/trace.h writes (plot_timeline.c) -------------- */

@@ -64,6 +64,11 @@ static const figure figures[] = {
      "predicted is that of the "
      "schedule with the mean times of each stage; ideal that of equal stages.",
      NO_LEGEND, eni_plot_pipeline, eni_plot_has_pipeline},
+    {"presence", "Who took part",
+     "With <code>--max-workers</code> ranks come and go while the run goes on. A bar is a rank from where it "
+     "came to where its "
+     "part ended; its number is never given twice.",
+     NO_LEGEND, eni_plot_presence, eni_plot_has_presence},
     {"shares", "Samples per worker",
      "With claimed batches a fast worker does more of the same work. A bar is what updates covered that were "
      "applied; an outline that reaches beyond its bar is work computed and not applied: dropped, or "

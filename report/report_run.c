@@ -38,6 +38,15 @@ static void add(eni_json *reader, growing *list, const void *item)
     memcpy((char *)list->at + list->n++ * list->size, item, list->size);
 }
 
+/* The last line of a rank that was killed while it wrote it. */
+static bool is_cut(const char *text, size_t length)
+{
+    if (length > 0 && text[length - 1] == '\n') return false;
+    json_t *whole = json_loadb(text, length, 0, NULL);
+    json_decref(whole);
+    return whole == NULL;
+}
+
 /* Calls `take` for each line of a .jsonl file. EN_ENOENT, not logged, when there is no such file. */
 static en_status each_line(const char *path, void (*take)(eni_json *, const json_t *, growing *),
                            growing *into)
@@ -52,6 +61,7 @@ static en_status each_line(const char *path, void (*take)(eni_json *, const json
     size_t size = 0, line = 0;
     ssize_t length;
     while (reader.status == EN_OK && (length = getline(&text, &size, file)) >= 0) {
+        if (is_cut(text, (size_t)length)) break;
         eni_json_at(&reader, "line %zu", ++line);
         json_t *object = eni_json_line(&reader, text, (size_t)length, line);
         if (object != NULL) take(&reader, object, into);
@@ -185,12 +195,29 @@ static void take_share(eni_json *reader, const json_t *entry, void *into)
     share->steps = eni_json_number(reader, entry, "steps");
 }
 
+static void take_present(eni_json *reader, const json_t *entry, void *into)
+{
+    static const char *const words[] = {
+        [ENI_STAYED] = "stayed", [ENI_LEFT] = "left", [ENI_WAS_LOST] = "lost"};
+    const char *end = eni_json_text(reader, entry, "end");
+    eni_present *p = into;
+    p->rank = (int)eni_json_need_integer(reader, entry, "rank");
+    p->from = eni_json_need_number(reader, entry, "from_s");
+    p->to = eni_json_need_number(reader, entry, "to_s");
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (end != NULL && strcmp(end, words[i]) == 0) p->end = (int)i;
+    if (reader->status == EN_OK && !(p->from >= 0 && p->to >= p->from))
+        eni_json_fail(reader, "%s should be from one time to a later one", reader->where);
+}
+
 static en_status load_lists(eni_json *reader, eni_run *run)
 {
     const size_t n = json_array_size(json_object_get(run->result, "roles"));
     if (n > ENI_MAX_ROLES) eni_json_fail(reader, "roles has %zu entries, more than %d", n, ENI_MAX_ROLES);
     EN_TRY(load_list(reader, run->result, "roles", "roles", sizeof *run->roles, take_role, &run->roles,
                      &run->nroles));
+    EN_TRY(load_list(reader, run->result, "presence", "presence", sizeof *run->present, take_present,
+                     &run->present, &run->npresent));
     EN_TRY(load_list(reader, run->result, "stragglers", "stragglers", sizeof *run->slow, take_straggler,
                      &run->slow, &run->nslow));
     return load_list(reader, run->result, "per_worker", "per_worker", sizeof *run->shares, take_share,
@@ -421,6 +448,7 @@ void eni_study_drop_run(eni_run *run)
     eni_free(run->roles);
     eni_free(run->shares);
     eni_free(run->slow);
+    eni_free(run->present);
     eni_free(run->pipeline.turns);
     free(run->notes);
     json_decref(run->result);

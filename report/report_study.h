@@ -87,6 +87,13 @@ typedef struct eni_strip {
     eni_strip_turn *turns;
 } eni_strip;
 
+/* A rank of a run whose ranks come and go: from when to when, in seconds, and how its part ended. */
+typedef struct eni_present {
+    int rank;
+    enum { ENI_STAYED, ENI_LEFT, ENI_WAS_LOST } end;
+    double from, to;
+} eni_present;
+
 /* A rank that was to be slow: by how much, and what came out (NAN: nobody could tell). */
 typedef struct eni_slow {
     int rank;
@@ -112,13 +119,14 @@ typedef struct eni_run {
     double samples_per_s, train_seconds, test_accuracy, test_loss, lr, global_batch_size;
     double payload_bytes, wire_bytes, shm_bytes, theory_bytes, max_rss;
 
-    size_t nevals, nroles, nworkers_stale, nshares, nslow;
+    size_t nevals, nroles, nworkers_stale, nshares, nslow, npresent;
     eni_eval *evals;
     eni_role *roles;
     eni_staleness staleness;     /* of all workers */
     eni_staleness *worker_stale; /* per worker */
     eni_rank_share *shares;
     eni_slow *slow;
+    eni_present *present;
     eni_strip pipeline;
 
     double step_ms[3];    /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */

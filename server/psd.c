@@ -54,8 +54,8 @@ typedef struct kept {
 typedef struct eni_psd {
     const eni_config *config;
     const en_strategy *strategy;
-    eni_hook_guard *hooks; /* of this process; NULL: nobody watches */
-    int32_t nranks;
+    eni_hook_guard *hooks;  /* of this process; NULL: nobody watches */
+    int32_t nranks, nfirst; /* that there can be; that the run begins with */
     shares share;
     char name[32];        /* "psd", "psd 1" */
     const char *version;  /* of this program */
@@ -167,6 +167,7 @@ static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i
         .nshards = psd->share.nshards,
         .nown = psd->share.own,
         .nranks = psd->nranks,
+        .nfirst = psd->nfirst,
         .is_client = psd->is_client,
         .epoch = world->epoch,
         .incarnation = world->incarnation,
@@ -277,8 +278,8 @@ static en_status open_shards(eni_psd *psd, const eni_world_info *world, char why
         snprintf(why_out, ENI_REASON_MAX, "psd cannot open its %d shards: %s", psd->share.own,
                  en_status_str(st));
     else
-        eni_info("psd", "%d worker%s here: %u bucket%s, %llu elements, %s", psd->nranks,
-                 psd->nranks == 1 ? " is" : "s are", psd->setup.store.nbuckets,
+        eni_info("psd", "%d worker%s here: %u bucket%s, %llu elements, %s", psd->nfirst,
+                 psd->nfirst == 1 ? " is" : "s are", psd->setup.store.nbuckets,
                  psd->setup.store.nbuckets == 1 ? "" : "s", (unsigned long long)psd->setup.elements,
                  psd->strategy->name);
     return st;
@@ -465,7 +466,7 @@ static en_status on_world(void *user, const eni_world_info *world, eni_terms *te
         return st;
     }
     const char *loss = eni_key_value_find(world->key_values, world->nkey_values, "on-worker-loss");
-    terms->goes_on = loss && strcmp(loss, "continue") == 0;
+    terms->goes_on = p->config->max_workers > 0 || (loss && strcmp(loss, "continue") == 0);
     terms->budget = p->setup.budget;
     terms->member_data = p->told->key_value;
     terms->nmember_data = p->told->n;
@@ -512,7 +513,7 @@ static en_status leave_token(eni_psd *p)
 {
     const eni_config *c = p->config;
     char folder[256], path[sizeof p->token.path];
-    if (c->token_fd >= 0) return EN_OK;
+    if (c->token_fd >= 0 && c->max_workers == 0) return EN_OK; /* newcomers have inherited nothing */
     if (c->token_file) {
         if (access(c->token_file, F_OK) == 0) return EN_OK;
         snprintf(path, sizeof path, "%s", c->token_file);
@@ -548,6 +549,8 @@ static en_status start_leader(eni_psd *p)
         .listen_fd = (int)c->listen_fd,
         .is_insecure = c->insecure,
         .nranks = p->nranks,
+        .nfirst = p->nfirst,
+        .nseats = (int32_t)c->max_workers,
         .nservers = p->share.nservers,
         .rank = -1,
         .host = p->host,
@@ -591,10 +594,10 @@ static void print_lines(const eni_psd *p)
              p->config->insecure ? " --insecure" : "");
     for (int k = 1; k < p->share.nservers; k++)
         printf("%s --leader=%s --server-rank=%d --servers=%d --shards=%d --strategy=%s --world-size=%d%s\n",
-               psd, address, k, p->share.nservers, p->share.own, p->config->strategy, p->nranks, rest);
+               psd, address, k, p->share.nservers, p->share.own, p->config->strategy, p->nfirst, rest);
     printf("%s --strategy=%s --server=%s --rank=0 --world-size=%d%s\n", worker, p->config->strategy, address,
-           p->nranks, rest);
-    if (p->nranks > 1) printf("(one terminal a worker, --rank=0 to --rank=%d)\n", p->nranks - 1);
+           p->nfirst, rest);
+    if (p->nfirst > 1) printf("(one terminal a worker, --rank=0 to --rank=%d)\n", p->nfirst - 1);
     fflush(stdout);
 }
 
@@ -616,7 +619,8 @@ static en_status count_servers(eni_psd *p)
             EN_EINVAL, "psd",
             "%lld servers with %lld shards each are too many: a worker connects to at most %d shards",
             (long long)c->servers, (long long)c->shards, ENI_SHARDS_MAX);
-    p->nranks = (int32_t)c->world_size;
+    p->nfirst = (int32_t)c->world_size;
+    p->nranks = eni_config_ranks(c);
     p->share.server = (int32_t)c->server_rank;
     p->share.nservers = (int32_t)c->servers;
     set_shards(p, c->shards > 0 ? (int32_t)c->shards : 1);

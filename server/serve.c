@@ -182,6 +182,7 @@ static void reply(eni_shard *shard, const eni_store_action *action)
                          .version = action->version,
                          .stable = stable_of(shard, action->client, action->bucket),
                          .nsamples = action->samples,
+                         .covered = action->clock,
                          .step = action->steps,
                          .count = action->count,
                          .bytes = data ? action->count * sizeof(float) : 0};
@@ -256,8 +257,20 @@ static void tell_member(eni_shard *shard, int32_t rank, int member)
 
 void eni_shard_join_all(eni_shard *shard)
 {
-    for (int32_t r = 0; r < shard->config.nranks && shard->status == EN_OK; r++)
+    for (int32_t r = 0; r < shard->config.nfirst && shard->status == EN_OK; r++)
         if (shard->config.is_client[r]) tell_member(shard, r, EN_MEMBER_JOINED);
+}
+
+/* A newcomer has chosen its clock. Said again to a psd that came back, which may know of it. */
+static void join_late(eni_shard *shard, int32_t rank, uint64_t clock)
+{
+    eni_store_event event = {.type = ENI_STORE_MEMBER,
+                             .client = rank,
+                             .member = EN_MEMBER_JOINED,
+                             .incarnation = shard->config.incarnation,
+                             .kind = ENI_JOIN_AT_CLOCK,
+                             .seq = clock};
+    step(shard, &event, NULL);
 }
 
 void eni_shard_lose(eni_shard *shard, int32_t rank)
@@ -362,6 +375,7 @@ static void on_hello(eni_shard *shard, const eni_packet *packet)
     route->bytes = packet->route_bytes;
     memcpy(route->route, packet->route, sizeof route->route);
     eni_router_admit(shard->router, packet);
+    if (h->seq > 0 && h->rank >= shard->config.nfirst) join_late(shard, h->rank, h->seq - 1);
     eni_header header = {.type = ENI_MSG_WELCOME, .rank = h->rank};
     post(shard, packet, &header, NULL);
 }

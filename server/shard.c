@@ -357,6 +357,7 @@ en_status eni_shard_start(const eni_shard_config *config, eni_shard **shard_out,
     eni_shard *shard = eni_alloc(sizeof *shard);
     if (!shard) return EN_ENOMEM;
     shard->config = *config;
+    if (config->nfirst == 0) shard->config.nfirst = config->nranks;
     shard->handed = eni_arenas_handed_over(config->arenas);
     shard->doorbell_fd = eni_arenas_doorbell_fd(config->arenas, config->index);
     shard->timer_ns = INT64_MAX;

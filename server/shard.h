@@ -31,6 +31,8 @@ typedef struct eni_shard_config {
     int32_t index, nshards; /* of all psds .. */
     int32_t nown;           /* .. and of this one */
     int32_t nranks;
+    int32_t
+        nfirst; /* of these are there from the beginning (0: all); the others join by HELLO, if they come */
     const uint8_t *is_client; /* (nranks) 0: this rank never calls (leader-only strategies) */
     uint32_t epoch;
     uint64_t incarnation; /* of all ranks: given by the leader at JOIN */

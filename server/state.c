@@ -401,7 +401,7 @@ typedef struct claim {
 
 typedef struct rank_entries {
     claim claim[2]; /* by the number's last bit */
-    _Atomic uint64_t has_left, has_said_bye;
+    _Atomic uint64_t has_left, has_said_bye, came;
 } rank_entries;
 
 /* The file. */
@@ -495,6 +495,7 @@ void eni_journal_write(eni_journal *journal, const eni_entry *entry)
         break;
     case ENI_ENTRY_LEFT: set(&of->has_left, 1); break;
     case ENI_ENTRY_BYE: set(&of->has_said_bye, 1); break;
+    case ENI_ENTRY_CAME: set(&of->came, entry->value); break;
     case ENI_ENTRY_STOP:
         set(&journal->file->stop_step, entry->value);
         set(&journal->file->is_stopping, 1);
@@ -514,7 +515,8 @@ void eni_journal_fold(const eni_journal *journal, eni_revived *revived)
         revived->rank[r] = (eni_revived_rank){.claim_number = atomic_load(&last->number),
                                               .claim_index = index,
                                               .has_left = atomic_load(&of->has_left) != 0,
-                                              .has_said_bye = atomic_load(&of->has_said_bye) != 0};
+                                              .has_said_bye = atomic_load(&of->has_said_bye) != 0,
+                                              .came = (int64_t)atomic_load(&of->came)};
         if (revived->rank[r].claim_number > 0 && index != UINT64_MAX && index >= revived->claimed)
             revived->claimed = index + 1;
     }

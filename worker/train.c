@@ -27,19 +27,24 @@ static en_status train_step(eni_rank *rank, uint64_t step)
 static en_status start_clock(eni_rank *rank)
 {
     eni_member_note(rank->member, -1, "start of training");
-    EN_TRY(eni_member_gather(rank->member, "begin", NULL, 0, NULL, INT64_MAX));
+    if (rank->is_newcomer)
+        EN_TRY(eni_rank_come_in(rank));
+    else
+        EN_TRY(eni_member_gather(rank->member, "begin", NULL, 0, NULL, INT64_MAX));
     rank->records.stats.clock_begin_ns = eni_now_ns();
     return EN_OK;
 }
 
-/* The budget is used up. Nobody takes part in exchanges any more; the clock stops when all are here. */
+/* The budget is used up. Nobody takes part in exchanges any more; the clock stops when all are here. One that was
+ * asked to leave waits for nobody. */
 static en_status stop_clock(eni_rank *rank)
 {
     eni_stats *stats = &rank->records.stats;
     rank->records.is_concluding = 1;
     eni_member_note(rank->member, (int64_t)stats->sum.steps, "finish");
     if (rank->exchange.client != NULL) EN_TRY(eni_client_finished(rank->exchange.client));
-    EN_TRY(eni_member_gather(rank->member, "trained", NULL, 0, NULL, INT64_MAX));
+    if (!eni_member_is_leaving(rank->member))
+        EN_TRY(eni_member_gather(rank->member, "trained", NULL, 0, NULL, INT64_MAX));
     stats->clock_end_ns = eni_now_ns();
     stats->train_ns = stats->before_ns + stats->clock_end_ns - stats->clock_begin_ns;
     return EN_OK;
@@ -62,5 +67,6 @@ en_status eni_train(eni_rank *rank)
     eni_bar_done(&rank->records.bar);
     EN_TRY(st);
     EN_TRY(eni_save_finish(rank));
-    return eni_host_over(rank->exchange.host, eni_shutdown_is_asked(rank->shutdown));
+    return eni_host_over(rank->exchange.host,
+                         eni_shutdown_is_asked(rank->shutdown) || eni_member_is_leaving(rank->member));
 }

@@ -84,7 +84,8 @@ static en_status open_data(eni_worker *w)
                                 .seed = (uint64_t)w->config->seed,
                                 .transform = eni_config_transform(w->config),
                                 .want = eni_data_want_of(&w->rank.job.schema)};
-    const bool is_alone = w->rank.world.nranks == 1 || w->config->local_size == 1;
+    const bool is_alone = w->rank.world.nranks == 1 ||
+                          (w->config->local_size == 1 && !eni_rank_has_seats(&w->rank)); /* on this host */
     EN_TRY(is_alone ? eni_dataset_open(&options, &w->dataset) : eni_share_open(w, &options));
     if (w->dataset->pixels.repeat > 1 && w->rank.world.rank == 0)
         eni_info("worker", "%s has one channel and %s takes three: each gets the same", w->dataset->name,
@@ -96,6 +97,30 @@ static en_status open_data(eni_worker *w)
 static uint64_t samples_of(const eni_worker *w, int64_t amount)
 {
     return eni_amount_samples(amount, w->rank.job.plan.epoch_samples);
+}
+
+/* --max-workers: only who claims micro-batches, and meets the others at the store, can come later. */
+static en_status check_seats(const eni_worker *w, bool may_claim)
+{
+    const eni_config *c = w->config;
+    const long long most = (long long)c->max_workers;
+    if (!eni_rank_has_seats(&w->rank)) return EN_OK;
+    if (!may_claim || !eni_rank_has_store(&w->rank))
+        return eni_fail(
+            EN_EINVAL, "worker",
+            "--max-workers=%lld: workers of %s cannot come later, for each takes part in every step; "
+            "ps-async and ssp let them, and `entrain run --elastic=2..%lld` restarts any strategy with "
+            "another number",
+            most, w->rank.job.strategy->name, most);
+    if (!w->rank.job.is_claiming)
+        return eni_fail(
+            EN_EINVAL, "worker",
+            "--max-workers=%lld: --assign=fixed gives each worker its samples, so nobody can come "
+            "later; leave it out",
+            most);
+    if (!eni_device_is_gpu(c->device)) return EN_OK;
+    return eni_fail(EN_EINVAL, "worker",
+                    "--max-workers=%lld: workers on GPUs cannot come later yet; give --device=cpu", most);
 }
 
 static en_status make_plan(eni_worker *w)
@@ -123,8 +148,9 @@ static en_status make_plan(eni_worker *w)
             "--on-worker-loss=continue: %s needs every rank in every step, so it cannot go on without "
             "one; ps-async and ssp can",
             job->strategy->name);
+    EN_TRY(check_seats(w, may_claim));
     eni_plan_options options = {.train_samples = w->dataset->split[ENI_TRAIN].count,
-                                .world = (uint64_t)w->rank.world.nranks * (uint64_t)job->accumulate,
+                                .world = (uint64_t)w->rank.nfirst * (uint64_t)job->accumulate,
                                 .batch = (uint64_t)c->batch_size,
                                 .epochs = (uint64_t)c->epochs,
                                 .steps = (uint64_t)c->steps,
@@ -189,6 +215,11 @@ static en_status check_batches(const eni_worker *w)
         const uint64_t nchunks = sizes[i] < most ? sizes[i] : most;
         EN_TRY(eni_schema_check_batch(&w->rank.job.schema, (int64_t)(sizes[i] / nchunks)));
     }
+    bool is_mean;
+    uint64_t again; /* samples from which running statistics are made anew, as many at once as were trained */
+    (void)eni_bn_stats_parse(w->config->bn_stats, &is_mean, &again); /* checked with the command */
+    if (again > 0)
+        EN_TRY(eni_schema_check_batch(&w->rank.job.schema, again < INT32_MAX ? (int64_t)again : INT32_MAX));
     return EN_OK;
 }
 
@@ -238,7 +269,8 @@ static en_status cut_buckets(eni_worker *w)
 static en_status open_device(eni_worker *w)
 {
     const eni_config *c = w->config;
-    int local = c->local_size > 0 ? (int)c->local_size : w->rank.world.nranks;
+    const int most = c->max_workers > 0 ? (int)c->max_workers : w->rank.world.nranks;
+    int local = c->local_size > 0 && c->max_workers == 0 ? (int)c->local_size : most;
     int share = eni_host_info_cores() / (local > 0 ? local : 1);
     if (eni_team_is_wanted(c)) return eni_team_open(w, share);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
@@ -330,7 +362,9 @@ static en_status prepare(eni_worker *w)
 {
     w->rank.world = (en_world){.size = sizeof w->rank.world,
                                .rank = (int32_t)w->config->rank,
-                               .nranks = (int32_t)(w->config->world_size > 0 ? w->config->world_size : 1)};
+                               .nranks = w->config->world_size > 0 ? eni_config_ranks(w->config) : 1};
+    w->rank.nfirst = w->config->world_size > 0 ? (int32_t)w->config->world_size : 1;
+    w->rank.is_newcomer = w->config->rank == ENI_RANK_OF_NEWCOMER;
     if (w->rank.world.nranks == 1 && w->rank.world.rank < 0) w->rank.world.rank = 0;
     EN_TRY(eni_refuse_without_gpu(w->config));
     EN_TRY(find_strategy(w));
@@ -344,7 +378,7 @@ static en_status prepare(eni_worker *w)
     EN_TRY(check_batches(w));
     EN_TRY(choose_optimizer(w));
     EN_TRY(cut_buckets(w));
-    EN_TRY(eni_resume_find(&w->rank));
+    if (!w->rank.is_newcomer) EN_TRY(eni_resume_find(&w->rank));
     return eni_save_check(&w->rank);
 }
 
@@ -367,8 +401,10 @@ static en_status open_all(eni_worker *w)
     eni_rank *rank = &w->rank;
     const eni_trainer *trainer = &rank->trainer;
     EN_TRY(eni_rank_join(rank));
-    eni_share_close(w->share); /* who has joined has the data */
-    w->share = NULL;
+    if (!eni_rank_has_seats(rank)) { /* who has joined has the data, and nobody comes later */
+        eni_share_close(w->share);
+        w->share = NULL;
+    }
     eni_shutdown_watch(rank->shutdown, rank->member);
     open_straggler(w);
     EN_TRY(trainer->ops->open(w));
@@ -401,7 +437,7 @@ static en_status run(eni_worker *w)
         EN_TRY(eni_records_point_zero(&w->rank));
         w->rank.has_begun = 1;
         EN_TRY(eni_train(&w->rank));
-        EN_TRY(eni_result(&w->rank));
+        if (!eni_member_is_leaving(w->rank.member)) EN_TRY(eni_result(&w->rank));
     }
     EN_TRY(eni_records_close(&w->rank));
     EN_TRY(eni_trainer_do(trainer, trainer->ops->leave));

@@ -308,6 +308,31 @@ static void stop_thread(eni_client *client)
     pthread_mutex_destroy(&client->lock);
 }
 
+/* ---- joining late ---- */
+
+/* A psd that goes away and comes back meanwhile hears it when we find it again. */
+static en_status join(eni_client *client, int64_t deadline_ns)
+{
+    uint64_t clock = 0;
+    for (uint32_t b = 0; b < client->config.buckets->n; b++)
+        for (int k = 0; k < client->shards; k++) {
+            const eni_client_partition *c = eni_client_partition_at(&client->state, b, k);
+            if (c->count > 0 && c->least_clock > clock) clock = c->least_clock;
+        }
+    client->wire.joins_at = 1 + clock;
+    EN_TRY(reconnect(client));
+    EN_TRY(eni_client_wire_greet(&client->wire, deadline_ns));
+    return reconnect(client);
+}
+
+en_status eni_client_join(eni_client *client, int64_t deadline_ns)
+{
+    enter(client);
+    const en_status st = join(client, deadline_ns);
+    leave(client);
+    return st;
+}
+
 /* ---- calls ---- */
 
 static void warn_of_loss(eni_client *client)

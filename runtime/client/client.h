@@ -61,9 +61,16 @@ typedef struct eni_client_config {
     en_status (*locate)(void *user, const eni_endpoints **psd_out);
 } eni_client_config;
 
-/* Connects to every shard, says HELLO, and waits for all WELCOMEs. */
+/* Connects to every shard, says HELLO, and waits for all WELCOMEs. A rank that was not there when the run began may
+ * make snapshots only, until it has joined. */
 en_status eni_client_open(const eni_client_config *config, eni_client **client_out);
 void eni_client_close(eni_client *client);
+
+/* Of a rank that came while the run goes on, with its weights by snapshot and no call in progress: from now on it
+ * counts. Its clock is the greatest of the partitions' least clocks of that snapshot: a lower one could hold the
+ * others under a bound until its first push, and one of its own for each partition could make two newcomers wait for
+ * each other for ever (store.h, ENI_JOIN_AT_CLOCK). */
+en_status eni_client_join(eni_client *client, int64_t deadline_ns);
 
 /* From now on the param slot shows the store's own weights, where psd offers them (a strategy with EN_ROUNDS,
  * one psd, on this host): answers into it move nothing, and it cannot be written. It must hold what psd does:

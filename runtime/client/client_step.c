@@ -322,6 +322,7 @@ static en_status complete(eni_client_partition *c, const eni_header *h, eni_clie
         c->past_version = h->version;
         c->past_steps = h->step;
         c->past_samples = h->nsamples;
+        c->least_clock = h->covered;
     }
     c->in_flight = 0;
     return act(actions, ENI_CLIENT_COMPLETE, h->bucket, (int)h->shard) == NULL ? EN_ENOMEM : EN_OK;

@@ -51,6 +51,7 @@ typedef struct eni_client_partition {
     uint32_t base_epoch; /* of the incarnation that gave `version` */
     uint64_t behind;     /* staleness of the last push that was answered */
     uint64_t past_version, past_steps, past_samples; /* of the last snapshot, or for the next INIT */
+    uint64_t least_clock;                            /* of the partition's clients, as of the last snapshot */
     int in_flight, is_push, is_snapshot, is_aside;
 
     /* with `keep` */

@@ -221,7 +221,8 @@ static en_status say_hello(eni_client_wire *t, int shard)
                          .epoch = t->epoch,
                          .dtype = ENI_DTYPE_F32,
                          .codec = ENI_CODEC_NONE,
-                         .incarnation = t->config->incarnation};
+                         .incarnation = t->config->incarnation,
+                         .seq = t->joins_at};
     eni_token_hex(t->config->token, header.text);
     return eni_client_wire_send(t, shard, &header, NULL, 0);
 }
@@ -248,10 +249,17 @@ static en_status await_welcomes(eni_client_wire *t, int64_t deadline_ns)
     return EN_OK;
 }
 
+en_status eni_client_wire_greet(eni_client_wire *t, int64_t deadline_ns)
+{
+    t->greeted = 0;
+    for (int k = 0; k < t->shards; k++)
+        EN_TRY(say_hello(t, k));
+    return await_welcomes(t, deadline_ns);
+}
+
 en_status eni_client_wire_connect(eni_client_wire *t, const eni_endpoints *psd, int64_t deadline_ns)
 {
     t->epoch = psd->epoch;
-    t->greeted = 0;
     for (int k = 0; k < t->shards; k++) {
         eni_address address;
         EN_TRY(eni_address_parse(psd->tcp[k], &address));
@@ -264,9 +272,7 @@ en_status eni_client_wire_connect(eni_client_wire *t, const eni_endpoints *psd, 
     for (int k = 0; k < psd->servers; k++)
         EN_TRY(share_arena(t, psd->arena_sockets[k], deadline_ns));
     t->is_shared = psd->servers > 0;
-    for (int k = 0; k < t->shards; k++)
-        EN_TRY(say_hello(t, k));
-    return await_welcomes(t, deadline_ns);
+    return eni_client_wire_greet(t, deadline_ns);
 }
 
 void eni_client_wire_disconnect(eni_client_wire *t)

@@ -34,6 +34,7 @@ typedef struct eni_client_wire {
     int wants_weights;  /* psd's weights would be mapped */
     int weights_fd;     /* those that it gave; -1: none */
     int greeted;        /* shards that have answered HELLO */
+    uint64_t joins_at;  /* HELLO's seq: 0, or of one that came late 1 + its clock, once it has one */
     atomic_int *lent;   /* payloads that ZeroMQ still reads */
     uint64_t past_wire; /* bytes of dealers that were closed */
     int64_t wait_ns;
@@ -55,6 +56,8 @@ en_status eni_client_wire_refused(const eni_header *header);
 /* Opens the sockets, hands the arena over and waits for all WELCOMEs. EN_OK also if psd came back
  * once more meanwhile. */
 en_status eni_client_wire_connect(eni_client_wire *wire, const eni_endpoints *psd, int64_t deadline_ns);
+/* Says HELLO once more to all, and waits as above; nothing is under way. */
+en_status eni_client_wire_greet(eni_client_wire *wire, int64_t deadline_ns);
 void eni_client_wire_disconnect(eni_client_wire *wire);
 /* Closes weights_fd. */
 void eni_client_wire_forget_weights(eni_client_wire *wire);

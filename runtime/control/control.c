@@ -67,6 +67,18 @@ en_status eni_peer_init(eni_peer *peer, const eni_message *message)
     return EN_ENOMEM;
 }
 
+en_status eni_peer_copy(eni_peer *peer, const eni_peer *of)
+{
+    *peer = (eni_peer){.rank = of->rank, .pid = of->pid, .born = of->born, .nmember_data = of->nmember_data};
+    peer->host = eni_strdup(of->host);
+    peer->host_id = eni_strdup(of->host_id);
+    if (peer->host != NULL && peer->host_id != NULL &&
+        eni_key_values_copy(of->member_data, of->nmember_data, &peer->member_data) == EN_OK)
+        return EN_OK;
+    eni_peer_fini(peer);
+    return EN_ENOMEM;
+}
+
 void eni_peer_fini(eni_peer *peer)
 {
     eni_free((void *)(uintptr_t)peer->host);

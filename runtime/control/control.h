@@ -17,11 +17,13 @@
 #include "entrain/status.h"
 
 #define ENI_CONTROL_MAGIC   0x454e4331u /* "ENC1" */
-#define ENI_CONTROL_VERSION 2u
+#define ENI_CONTROL_VERSION 3u
 #define ENI_BLOB_MAX        (UINT32_C(1) << 20) /* bytes one rank may put into a gather, or into its JOIN */
 #define ENI_RANKS_MAX       4096
 #define ENI_SERVERS_MAX     64
 #define ENI_RANK_NONE       (-1 - ENI_SERVERS_MAX) /* a worker that has not been given its rank yet */
+#define ENI_RANK_NEW        (-2) /* in a JOIN: it comes while the run goes on, as its next rank */
+#define ENI_RANKS_PER_SEAT  4    /* --max-workers=N: so many ranks for each that may live at one time */
 #define ENI_REASON_MAX      512u
 #define ENI_TAG_MAX         64u /* with the terminating 0 */
 #define ENI_PHASE_MAX       32u /* with the terminating 0 */
@@ -66,7 +68,7 @@ typedef struct eni_world_info {
     uint32_t epoch;        /* of the membership; goes into every frame */
     uint64_t incarnation;  /* own (at the leader: every rank's): another incarnation is another client */
     uint64_t budget;       /* micro-batches that claims will hand out */
-    const eni_peer *peers; /* nranks, peers[r].rank == r */
+    const eni_peer *peers; /* nranks, peers[r].rank == r; pid 0: that rank has not come so far */
     eni_peer leader;
     const eni_key_value *key_values; /* rank 0's, which every rank's equal */
     size_t nkey_values;

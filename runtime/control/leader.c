@@ -57,7 +57,8 @@ static void on_claim(eni_leader *leader, eni_leader_member *member, const eni_me
     }
     if (m->number != member->claims) {
         uint64_t next = atomic_load_explicit(&leader->claimed, memory_order_relaxed);
-        bool has_index = next < leader->terms.budget && leader->stop.stage == STOP_NONE;
+        bool has_index =
+            next < leader->terms.budget && leader->stop.stage == STOP_NONE && !member->is_leaving;
         uint64_t index = has_index ? next : UINT64_MAX;
         int32_t rank = eni_leader_member_number(leader, member);
         if (eni_leader_write(leader, ENI_ENTRY_CLAIM, rank, m->number, index) != EN_OK) return;
@@ -396,6 +397,7 @@ static void round_once(eni_leader *leader)
     check_asked(leader);
     if (leader->stage == LEADER_JOINING || leader->stage == LEADER_SERVING)
         eni_leader_tick_join(leader, now_ns);
+    if (leader->stage == LEADER_RUNNING) eni_leader_tick_newcomers(leader, now_ns);
     if (leader->stage == LEADER_RUNNING) tick_run(leader, now_ns);
     eni_leader_status_tick(leader, now_ns);
 }
@@ -430,9 +432,7 @@ static void leader_free(eni_leader *leader)
         eni_kept_fini(&member->added);
         eni_free((void *)(uintptr_t)member->member_data);
     }
-    const bool is_revived = leader->config.revived != NULL; /* then these are borrowed */
-    for (int32_t i = is_revived ? leader->config.nranks : 0; i < leader->nmembers && leader->peers != NULL;
-         i++)
+    for (int32_t i = 0; i < leader->nmembers && leader->peers != NULL; i++)
         eni_peer_fini(&leader->peers[i]);
     eni_run_writer_close(leader->status.writer);
     eni_free(leader->status.rank);
@@ -442,6 +442,7 @@ static void leader_free(eni_leader *leader)
     eni_free((void *)(uintptr_t)leader->config.host);
     eni_free((void *)(uintptr_t)leader->config.host_id);
     eni_free((void *)(uintptr_t)leader->config.attributes);
+    const bool is_revived = leader->config.revived != NULL; /* then they are borrowed */
     if (!is_revived) eni_free((void *)(uintptr_t)leader->world.key_values);
     eni_free(leader->connections);
     eni_free(leader->polled);
@@ -471,6 +472,7 @@ static en_status allocate(eni_leader *leader, const eni_leader_config *config)
         leader->connections[i].link.fd = leader->connections[i].process_fd = -1;
     for (size_t i = 0; leader->members != NULL && i < n; i++)
         leader->members[i].step = -1;
+    leader->ncame = eni_leader_first_ranks(leader);
     bool is_whole = leader->connections != NULL && leader->polled != NULL && leader->peers != NULL &&
                     leader->members != NULL && leader->config.host != NULL && leader->config.host_id != NULL;
     if (!is_whole) return EN_ENOMEM;
@@ -485,6 +487,9 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
     if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX)
         return eni_fail(EN_EINVAL, "leader", "a world of %d ranks: 1 to %d are possible", config->nranks,
                         ENI_RANKS_MAX);
+    if (config->nfirst < 0 || config->nfirst > config->nranks || config->nseats < 0)
+        return eni_fail(EN_EINVAL, "leader", "a world of %d ranks, of which %d come first, %d at one time",
+                        config->nranks, config->nfirst, config->nseats);
     if (config->nservers < 0 || config->nservers > ENI_SERVERS_MAX)
         return eni_fail(EN_EINVAL, "leader", "%d servers: at most %d are possible", config->nservers,
                         ENI_SERVERS_MAX);

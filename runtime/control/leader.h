@@ -34,7 +34,8 @@ typedef enum eni_entry_kind {
     ENI_ENTRY_CLAIM = 1, /* rank's claim `number` was answered `value` (UINT64_MAX: used up) */
     ENI_ENTRY_LEFT = 2,  /* rank was lost and the run goes on */
     ENI_ENTRY_BYE = 3,   /* rank left in good order */
-    ENI_ENTRY_STOP = 4   /* the run ends before step `value` */
+    ENI_ENTRY_STOP = 4,  /* the run ends before step `value` */
+    ENI_ENTRY_CAME = 5   /* the process `value` came as this rank while the run went on */
 } eni_entry_kind;
 
 typedef struct eni_entry {
@@ -46,6 +47,7 @@ typedef struct eni_entry {
 typedef struct eni_revived_rank {
     uint64_t claim_number, claim_index; /* of the last answered claim; 0: none. UINT64_MAX: used up */
     bool has_left, has_said_bye;
+    int64_t came; /* the pid of one that came while the run went on; 0: none did */
 } eni_revived_rank;
 
 /* The previous incarnation. All of it is borrowed and stays valid until eni_leader_stop. */
@@ -64,9 +66,12 @@ typedef struct eni_leader_config {
     eni_address listen; /* port 0: the kernel chooses */
     int listen_fd;      /* an inherited listening socket, taken over on success; -1: listen on `listen` */
     bool is_insecure;   /* may listen beyond loopback */
-    int32_t nranks;     /* 1 .. ENI_RANKS_MAX */
-    int32_t nservers;   /* 0, 1: no other servers; S: servers 1 .. S-1 must join too */
-    int32_t rank;       /* -1: psd 0; 0: a thread inside rank 0. How members name the leader's death */
+    int32_t nranks;     /* 1 .. ENI_RANKS_MAX: all that there can be */
+    int32_t nfirst;     /* the run begins when ranks 0 .. nfirst-1 are there; 0: all */
+    int32_t nseats; /* > 0: so many may live at one time, and whoever comes later gets the next rank, which is
+                           never given twice; 0: nobody may come later */
+    int32_t nservers; /* 0, 1: no other servers; S: servers 1 .. S-1 must join too */
+    int32_t rank;     /* -1: psd 0; 0: a thread inside rank 0. How members name the leader's death */
     const char *host, *host_id; /* borrowed during start */
     eni_token token;
     int64_t join_ns;         /* all ranks must be there this long after start */

@@ -30,15 +30,20 @@ static bool may_go(const eni_leader *leader, const eni_leader_member *leaving)
     return true;
 }
 
+/* One that was asked to leave is to the others as one that was lost: the run is not over with it. */
 static void let_go(eni_leader *leader, eni_leader_member *member)
 {
     eni_connection *connection = member->connection;
-    if (eni_leader_write(leader, ENI_ENTRY_BYE, eni_leader_member_number(leader, member), 0, 0) != EN_OK)
-        return;
-    member->stage = MEMBER_GONE;
+    const int32_t rank = eni_leader_member_number(leader, member);
+    const bool is_leaving = member->is_leaving;
+    if (eni_leader_write(leader, is_leaving ? ENI_ENTRY_LEFT : ENI_ENTRY_BYE, rank, 0, 0) != EN_OK) return;
+    member->stage = is_leaving ? MEMBER_LOST : MEMBER_GONE;
     member->connection = NULL;
     eni_connection_put(connection, &(eni_message){.type = ENI_CTL_BYE});
     eni_connection_leave(connection);
+    const eni_message went = {.type = ENI_CTL_WENT, .rank = rank};
+    for (int32_t r = 0; r < leader->config.nranks && is_leaving; r++)
+        if (leader->members[r].stage == MEMBER_HERE) eni_leader_member_put(&leader->members[r], &went);
 }
 
 void eni_leader_check_end(eni_leader *leader)
@@ -54,6 +59,30 @@ void eni_leader_check_end(eni_leader *leader)
     }
     if (living > 0 || leader->stage != LEADER_RUNNING) return;
     eni_leader_end(leader, EN_OK, "", &(eni_message){.type = ENI_CTL_BYE}); /* servers hear it */
+}
+
+/* ---- one that is asked to leave ---- */
+
+static const char *cannot_leave(const eni_leader *leader, int64_t rank)
+{
+    if (leader->config.nseats == 0) return "its ranks come and go only with --max-workers=N";
+    if (leader->stage != LEADER_RUNNING) return "it is not running";
+    if (rank == 0) return "rank 0 keeps the curve and the result; `entrain stop` ends the run";
+    if (rank < 0 || rank >= leader->ncame) return "it has no such rank";
+    if (leader->members[rank].stage != MEMBER_HERE) return "it is not here any more";
+    return leader->members[rank].is_leaving ? "it was asked to already" : NULL;
+}
+
+const char *eni_leader_ask_to_leave(eni_leader *leader, int64_t rank, char why_out[ENI_REASON_MAX])
+{
+    const char *why = cannot_leave(leader, rank);
+    if (why == NULL) {
+        leader->members[rank].is_leaving = true;
+        eni_leader_member_put(&leader->members[rank], &(eni_message){.type = ENI_CTL_LEAVE});
+        return NULL;
+    }
+    snprintf(why_out, ENI_REASON_MAX, "rank %lld cannot leave this run: %s", (long long)rank, why);
+    return why_out;
 }
 
 /* ---- the early end ---- */
@@ -202,9 +231,17 @@ static void part(eni_connection *connection, eni_leader_member *member, const en
     }
 }
 
+/* A newcomer that waits is nobody's loss. */
+static bool is_let_go(eni_connection *connection)
+{
+    if (connection->stage != CONNECTION_JOINED || !connection->is_newcomer) return false;
+    eni_connection_free(connection);
+    return true;
+}
+
 void eni_leader_lost(eni_leader *leader, eni_connection *connection, const char *cause)
 {
-    if (leader->stage == LEADER_ENDING) return;
+    if (leader->stage == LEADER_ENDING || is_let_go(connection)) return;
     eni_leader_member *member = eni_leader_member_of(leader, connection);
     eni_death death = describe(leader, &connection->peer, member, cause);
     part(connection, member, &death);
@@ -237,6 +274,7 @@ void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection,
 void eni_leader_gave_up(eni_leader *leader, eni_connection *connection, const char *reason)
 {
     char who[32];
+    if (is_let_go(connection)) return;
     eni_leader_member *member = eni_leader_member_of(leader, connection);
     eni_peer_name(connection->peer.rank, who);
     if (can_do_without(leader, member)) {

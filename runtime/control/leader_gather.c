@@ -15,7 +15,8 @@ const eni_kept *eni_leader_member_blob(const eni_leader_member *member, uint64_t
 
 static bool takes_part(const eni_leader_member *member)
 {
-    return member->stage == MEMBER_HERE || member->stage == MEMBER_BYE || member->stage == MEMBER_MISSING;
+    return member->stage == MEMBER_HERE || (member->stage == MEMBER_BYE && !member->is_leaving) ||
+           member->stage == MEMBER_MISSING;
 }
 
 /* The number of the gather that is open; 0: nobody is there to gather. */
@@ -35,6 +36,16 @@ static const eni_leader_member *first_in(const eni_leader *leader, uint64_t numb
         if (takes_part(&leader->members[r]) && eni_leader_member_blob(&leader->members[r], number) != NULL)
             return &leader->members[r];
     return NULL;
+}
+
+bool eni_leader_is_between_gathers(const eni_leader *leader, uint64_t *done_out)
+{
+    const uint64_t number = open_number(leader);
+    if (number == 0 || first_in(leader, number) != NULL) return false;
+    for (int32_t r = 0; r < leader->config.nranks; r++)
+        if (takes_part(&leader->members[r]) && leader->members[r].told + 1 != number) return false;
+    *done_out = number - 1;
+    return true;
 }
 
 /* ---- sending ---- */
@@ -132,7 +143,8 @@ void eni_leader_try_gather(eni_leader *leader)
         for (int32_t r = 0; r < leader->config.nranks; r++) {
             const eni_leader_member *member = &leader->members[r];
             bool is_here = eni_leader_member_blob(member, number) != NULL;
-            bool can_not_come = (member->stage == MEMBER_GONE || member->stage == MEMBER_BYE) && !is_here;
+            bool can_not_come = (member->stage == MEMBER_GONE || member->stage == MEMBER_BYE) && !is_here &&
+                                !member->is_leaving;
             if (can_not_come) { /* the run ends rather than hang */
                 snprintf(reason, sizeof reason,
                          "rank %d waits in gather '%s', but another rank has already left the run",

@@ -62,12 +62,18 @@ static int32_t count_joined(const eni_leader *leader, bool is_server)
 {
     int32_t n = 0;
     for (size_t i = 0; i < leader->nconnections; i++)
-        n += leader->connections[i].stage == CONNECTION_JOINED &&
+        n += leader->connections[i].stage == CONNECTION_JOINED && !leader->connections[i].is_newcomer &&
              (leader->connections[i].server > 0) == is_server;
     return n;
 }
 
 /* ---- agreement ---- */
+
+/* How the others began is nothing to a newcomer: it gets the weights and the micro-batches of now. */
+static bool is_of_the_start(const char *key)
+{
+    return strcmp(key, "resume") == 0 || strcmp(key, "budget") == 0;
+}
 
 /* Says the first key whose values differ. Both sides' keys are walked: none may be extra. */
 static bool compare(const eni_key_value *ours, size_t nours, const eni_connection *connection,
@@ -79,6 +85,7 @@ static bool compare(const eni_key_value *ours, size_t nours, const eni_connectio
             const char *a = eni_key_value_find(ours, nours, key);
             const char *b = eni_key_value_find(connection->key_values, connection->nkey_values, key);
             if (a != NULL && b != NULL && strcmp(a, b) == 0) continue;
+            if (connection->is_newcomer && is_of_the_start(key)) continue;
             snprintf(reason_out, ENI_REASON_MAX, "%.60s differs: %s has %.150s, rank %d has %.150s", key,
                      whose, a == NULL ? "none" : a, connection->peer.rank, b == NULL ? "none" : b);
             return false;
@@ -96,6 +103,7 @@ static eni_message leader_message(const eni_leader *leader, uint32_t type)
                      .epoch = leader->world.epoch,
                      .incarnation = leader->world.incarnation,
                      .budget = leader->terms.budget};
+    if (leader->when.training_ns != 0) m.waited_ns = eni_now_ns() - leader->when.training_ns;
     eni_message_set_peer(&m, &leader->world.leader);
     return m;
 }
@@ -116,6 +124,7 @@ static void welcome(eni_leader *leader, eni_leader_member *member)
     if (connection->incarnation == 0 && connection->server == 0) put_peers(leader, connection);
     eni_message m = leader_message(leader, ENI_CTL_WELCOME);
     m.to = eni_leader_member_number(leader, member);
+    m.done = connection->done;
     connection->stage = CONNECTION_ACTIVE;
     connection->heard_ns = leader->when.moved_ns = eni_now_ns();
     member->stage = MEMBER_HERE;
@@ -220,7 +229,7 @@ static void assign_ranks(eni_leader *leader)
     int32_t rank = 0;
     for (size_t i = 0; i < leader->nconnections; i++) {
         eni_connection *connection = &leader->connections[i];
-        if (connection->stage != CONNECTION_JOINED) continue;
+        if (connection->stage != CONNECTION_JOINED || connection->is_newcomer) continue;
         if (connection->peer.rank == ENI_RANK_NONE) {
             while (find_joined(leader, rank) != NULL)
                 rank++;
@@ -275,21 +284,34 @@ static bool open_world(eni_leader *leader)
     return true;
 }
 
+/* Nobody has come as this rank so far. False: the run has ended. */
+static bool leave_empty(eni_leader *leader, int32_t rank)
+{
+    const eni_peer nobody = {.rank = rank, .host = "", .host_id = ""};
+    leader->members[rank].stage = MEMBER_LOST;
+    if (eni_peer_copy(&leader->peers[rank], &nobody) == EN_OK) return true;
+    eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
+    return false;
+}
+
 /* What all have said moves into the world, which outlives their connections. */
 static void begin(eni_leader *leader)
 {
     char reason[ENI_REASON_MAX];
     assign_ranks(leader);
     eni_connection *first = leader->members[0].connection;
-    for (int32_t r = 1; r < leader->config.nranks; r++)
+    for (int32_t r = 1; r < eni_leader_first_ranks(leader); r++)
         if (!compare(first->key_values, first->nkey_values, leader->members[r].connection, "rank 0",
                      reason)) {
             eni_leader_finish(leader, EN_EMISMATCH, reason);
             return;
         }
     for (int32_t i = 0; i < leader->nmembers; i++) {
-        leader->peers[i] = leader->members[i].connection->peer;
-        leader->members[i].connection->is_in_world = true;
+        eni_connection *connection = leader->members[i].connection;
+        if (connection == NULL && !leave_empty(leader, i)) return;
+        if (connection == NULL) continue;
+        leader->peers[i] = connection->peer;
+        connection->is_in_world = true;
     }
     make_world(leader, FIRST_EPOCH, FIRST_INCARNATION, first->key_values, first->nkey_values);
     first->key_values = NULL;
@@ -304,7 +326,13 @@ void eni_leader_revive(eni_leader *leader)
     const eni_revived *revived = leader->config.revived;
     for (int32_t r = 0; r < leader->config.nranks; r++) {
         eni_leader_member *member = &leader->members[r];
-        leader->peers[r] = revived->peers[r];
+        if (eni_peer_copy(&leader->peers[r], &revived->peers[r]) != EN_OK) {
+            eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
+            return;
+        }
+        if (r >= eni_leader_first_ranks(leader)) leader->peers[r].pid = revived->rank[r].came;
+        if (leader->peers[r].pid == 0) member->stage = MEMBER_LOST;
+        if (leader->peers[r].pid != 0 && r >= leader->ncame) leader->ncame = r + 1;
         member->claims = revived->rank[r].claim_number;
         member->claim_index = revived->rank[r].claim_index;
         member->missing_ns = leader->when.started_ns;
@@ -332,10 +360,98 @@ static void connection_member(eni_leader *leader, eni_connection *connection)
         connection->is_in_world = true;
         member->is_ready = false;
         put_serve(leader, member);
-    } else if (leader->stage == LEADER_RUNNING) {
-        welcome(leader, member);
-        eni_leader_check_end(leader); /* others may have said goodbye, and waited for this one */
+        return;
     }
+    if (place >= eni_leader_first_ranks(leader)) { /* of one that came late the state has the number only */
+        eni_peer_fini(&leader->peers[place]);
+        leader->peers[place] = connection->peer;
+        connection->is_in_world = true;
+    }
+    if (leader->stage != LEADER_RUNNING) return;
+    welcome(leader, member);
+    eni_leader_check_end(leader); /* others may have said goodbye, and waited for this one */
+}
+
+/* ---- newcomers ---- */
+
+/* Whether it may come now. */
+static bool has_place(const eni_leader *leader, eni_connection *connection)
+{
+    int32_t living = 0;
+    char reason[ENI_REASON_MAX];
+    for (int32_t r = 0; r < leader->config.nranks; r++)
+        living += eni_leader_member_lives(&leader->members[r]);
+    if (atomic_load_explicit(&leader->claimed, memory_order_relaxed) >= leader->terms.budget ||
+        leader->stop.stage != STOP_NONE)
+        eni_leader_refuse(connection, EN_EINVAL,
+                          "the run is ending: all its micro-batches are given out, or it was stopped");
+    else if (living >= leader->config.nseats)
+        eni_leader_refuse(connection, EN_EINVAL,
+                          "all %d places of the run are taken: wait for one to become free, or start the "
+                          "run with a larger --max-workers",
+                          leader->config.nseats);
+    else if (leader->ncame >= leader->config.nranks)
+        eni_leader_refuse(connection, EN_EINVAL,
+                          "%d workers have come to this run, and that is all that can: %d for each of "
+                          "--max-workers=%d",
+                          leader->ncame, ENI_RANKS_PER_SEAT, leader->config.nseats);
+    else if (!compare(leader->world.key_values, leader->world.nkey_values, connection, "the run", reason))
+        eni_leader_refuse(connection, EN_EMISMATCH, "%s", reason);
+    else
+        return true;
+    return false;
+}
+
+/* It gets the next rank, and has done the gathers that the others have done. */
+static void admit(eni_leader *leader, eni_connection *connection, uint64_t gathers)
+{
+    const int32_t rank = leader->ncame;
+    eni_leader_member *member = &leader->members[rank];
+    if (eni_leader_write(leader, ENI_ENTRY_CAME, rank, 0, (uint64_t)connection->peer.pid) != EN_OK) return;
+    leader->ncame++;
+    connection->peer.rank = rank;
+    connection->done = gathers;
+    eni_peer_fini(&leader->peers[rank]);
+    leader->peers[rank] = connection->peer;
+    connection->is_in_world = true;
+    member->connection = connection;
+    welcome(leader, member);
+    eni_message came = {.type = ENI_CTL_CAME};
+    eni_message_set_peer(&came, &connection->peer);
+    for (int32_t r = 0; r < rank; r++)
+        if (leader->members[r].stage == MEMBER_HERE) eni_leader_member_put(&leader->members[r], &came);
+    if (!eni_leader_has_own_member(leader))
+        eni_info("leader", "rank %d has come: pid %" PRId64 " on host %s", rank, connection->peer.pid,
+                 connection->peer.host);
+}
+
+/* Newcomers have no gathers behind them that others could still be in. */
+static bool all_train(const eni_leader *leader)
+{
+    const int32_t first = eni_leader_first_ranks(leader);
+    for (int32_t r = 0; r < leader->config.nranks; r++) {
+        const eni_leader_member *member = &leader->members[r];
+        if (member->stage == MEMBER_MISSING ||
+            (r < first && member->stage == MEMBER_HERE && member->step < 0))
+            return false;
+    }
+    return true;
+}
+
+/* Those that wait get in while the others train and no gather is under way: the first one that they take part
+ * in is the one behind it. */
+void eni_leader_tick_newcomers(eni_leader *leader, int64_t now_ns)
+{
+    uint64_t gathers;
+    for (size_t i = 0; i < leader->nconnections && leader->stage == LEADER_RUNNING; i++) {
+        eni_connection *connection = &leader->connections[i];
+        if (connection->stage != CONNECTION_JOINED || !connection->is_newcomer) continue;
+        if (!has_place(leader, connection)) continue;
+        if (all_train(leader) && eni_leader_is_between_gathers(leader, &gathers))
+            admit(leader, connection, gathers);
+    }
+    if (leader->when.training_ns == 0 && leader->config.nseats > 0 && all_train(leader))
+        leader->when.training_ns = now_ns;
 }
 
 /* ---- one JOIN ---- */
@@ -344,17 +460,26 @@ static void connection_member(eni_leader *leader, eni_connection *connection)
  * first. */
 static bool check_numbers(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
-    int32_t nranks = leader->config.nranks;
+    const int32_t nranks = leader->config.nranks, first = eni_leader_first_ranks(leader);
+    const bool is_newcomer = join->server == 0 && join->rank == ENI_RANK_NEW && join->incarnation == 0;
     if (!eni_token_equal(&join->token, &leader->config.token))
         eni_leader_refuse(
             connection, EN_EDENIED,
             "the job token is not this run's: it was started by someone else, or is an old one");
+    else if (is_newcomer && leader->config.nseats == 0)
+        eni_leader_refuse(connection, EN_EINVAL,
+                          "this run takes no newcomers: it was started without --max-workers=N");
+    else if (is_newcomer && join->nranks != nranks)
+        eni_leader_refuse(connection, EN_EINVAL,
+                          "a newcomer was told --max-workers=%d, the run --max-workers=%d",
+                          join->nranks / ENI_RANKS_PER_SEAT, leader->config.nseats);
     else if (join->nranks != nranks)
         eni_leader_refuse(connection, EN_EINVAL, "a %s was told --world-size=%d, the leader %d",
                           join->server > 0 ? "server" : "worker", join->nranks, nranks);
-    else if (join->server == 0 && join->rank >= nranks)
-        eni_leader_refuse(connection, EN_EINVAL, "rank %d does not exist in a world of %d: ranks are 0 to %d",
-                          join->rank, nranks, nranks - 1);
+    else if (join->server == 0 && join->rank >= (join->incarnation != 0 ? nranks : first))
+        eni_leader_refuse(
+            connection, EN_EINVAL, "rank %d does not exist in a world of %d: ranks are 0 to %d%s", join->rank,
+            first, first - 1, leader->config.nseats > 0 ? ", and one that comes later is --rank=new" : "");
     else if (join->server > 0 && join->nservers != servers_expected(leader) + 1)
         eni_leader_refuse(connection, EN_EINVAL, "psd %d was told --servers=%d, the leader %d", join->server,
                           join->nservers, servers_expected(leader) + 1);
@@ -369,7 +494,7 @@ static bool check_numbers(eni_leader *leader, eni_connection *connection, const 
 /* A process that comes while the run goes on: it must be one that is missing, and the one that it was. */
 static bool check_return(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
-    int32_t nranks = leader->config.nranks;
+    const int32_t nranks = eni_leader_first_ranks(leader);
     char who[32], reason[ENI_REASON_MAX];
     if (join->server == 0 && (join->incarnation == 0 || join->rank < 0)) {
         eni_leader_refuse(connection, EN_EINVAL, "the run has all its %d rank%s and has begun", nranks,
@@ -403,7 +528,7 @@ static bool check_return(eni_leader *leader, eni_connection *connection, const e
 
 static bool check_place(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
-    int32_t nranks = leader->config.nranks;
+    const int32_t nranks = eni_leader_first_ranks(leader);
     if (leader->config.revived != NULL || leader->stage == LEADER_RUNNING)
         return check_return(leader, connection, join);
     if (join->incarnation != 0 && join->server == 0) {
@@ -444,6 +569,7 @@ static en_status take_join(eni_connection *connection, const eni_message *join)
     if (eni_key_values_take(&join->key_values, &connection->key_values) != EN_OK) return EN_ENOMEM;
     connection->nkey_values = join->key_values.n;
     connection->server = join->server;
+    connection->is_newcomer = join->server == 0 && join->rank == ENI_RANK_NEW && join->incarnation == 0;
     connection->incarnation = join->incarnation;
     connection->done = join->done;
     connection->peer.rank = join->rank >= 0 ? join->rank : ENI_RANK_NONE;
@@ -473,7 +599,8 @@ void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_m
         eni_leader_refuse(connection, EN_ENOMEM, "the leader is out of memory");
         return;
     }
-    if (!check_text(connection) || !check_place(leader, connection, join)) return;
+    if (!check_text(connection)) return;
+    if (!connection->is_newcomer && !check_place(leader, connection, join)) return;
     connection->stage = CONNECTION_JOINED;
     if (strcmp(join->host_id, leader->config.host_id) == 0 && join->pid != getpid())
         connection->process_fd = eni_process_watch(join->pid, join->born);
@@ -484,6 +611,7 @@ void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_m
     eni_connection_put(connection, &introduction);
     eni_debug("leader", "rank %d joined: pid %" PRId64 " on host %s", connection->peer.rank, join->pid,
               join->host);
+    if (connection->is_newcomer) return; /* it is let in when the others train */
     if (leader->config.revived != NULL || leader->stage == LEADER_RUNNING)
         connection_member(leader, connection);
 }
@@ -492,11 +620,12 @@ void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_m
 
 void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX])
 {
-    int32_t nranks = leader->config.nranks, named = 0, anonymous = 0;
+    const int32_t nranks = eni_leader_first_ranks(leader);
+    int32_t named = 0, anonymous = 0;
     int32_t servers = servers_expected(leader);
     for (size_t i = 0; i < leader->nconnections; i++)
         anonymous += leader->connections[i].stage == CONNECTION_JOINED &&
-                     leader->connections[i].peer.rank == ENI_RANK_NONE;
+                     !leader->connections[i].is_newcomer && leader->connections[i].peer.rank == ENI_RANK_NONE;
     size_t at = (size_t)snprintf(text_out, ENI_REASON_MAX, "%d of %d ranks are here",
                                  count_joined(leader, false), nranks);
     for (int32_t r = 0; r < nranks && anonymous == 0 && at < ENI_REASON_MAX - 128; r++)
@@ -535,7 +664,7 @@ static void say_who_is_missing(eni_leader *leader, int64_t now_ns)
 void eni_leader_tick_join(eni_leader *leader, int64_t now_ns)
 {
     bool is_complete = leader->stage == LEADER_JOINING &&
-                       count_joined(leader, false) == leader->config.nranks &&
+                       count_joined(leader, false) == eni_leader_first_ranks(leader) &&
                        count_joined(leader, true) == servers_expected(leader);
     if (is_complete)
         begin(leader);

@@ -43,6 +43,7 @@ typedef struct eni_connection {
     int process_fd;             /* readable when its process has ended; -1: it cannot be watched */
     int64_t ended_ns;           /* when that was seen; 0: it has not ended */
     int32_t server;             /* 0: a worker's */
+    bool is_newcomer;           /* it is let in when the others train */
     eni_peer peer;              /* from JOINED on; ENI_RANK_NONE: to be assigned */
     const eni_key_value *key_values;
     size_t nkey_values;
@@ -71,7 +72,7 @@ typedef struct eni_leader_member {
     uint64_t claims, claim_index; /* number and answer of its last claim */
     uint64_t told, done;          /* gathers that it was sent; that it has */
     eni_kept kept[2];             /* by the gather's number: the next, and after a rejoin the last */
-    bool has_paused;
+    bool has_paused, is_leaving;  /* the latter: it was asked to */
     int64_t paused_step;
     const eni_key_value *member_data; /* a server's READY */
     size_t nmember_data;
@@ -101,8 +102,9 @@ typedef struct eni_leader_status {
 typedef struct eni_leader_times {
     int64_t started_ns, join_deadline_ns, next_notice_ns;
     int64_t next_beat_ns, looked_ns;
-    int64_t moved_ns; /* when anybody was last seen to go on */
-    int64_t end_ns;   /* goodbyes are over at the latest */
+    int64_t moved_ns;    /* when anybody was last seen to go on */
+    int64_t training_ns; /* when all ranks were first seen in a step; 0: not yet */
+    int64_t end_ns;      /* goodbyes are over at the latest */
 } eni_leader_times;
 
 /* Its thread, and what wakes it and whoever waits for its end. */
@@ -156,9 +158,10 @@ struct eni_leader {
     struct pollfd *polled;
     eni_leader_status status;
     eni_world_info world;       /* valid until stop: on_world may keep it */
-    eni_peer *peers;            /* (nmembers) ranks, then servers 1 ..; a revived leader borrows the ranks */
+    eni_peer *peers;            /* (nmembers) ranks, then servers 1 .. */
     eni_leader_member *members; /* (nmembers) */
     int32_t nmembers;
+    int32_t ncame; /* ranks that have been given: the next newcomer gets this one */
     eni_terms terms;
     eni_key_value *member_data; /* terms.member_data and what the servers added */
     uint64_t asked_gather;      /* the one for which the servers were asked; 0: none */
@@ -175,6 +178,12 @@ static inline int32_t eni_leader_member_number(const eni_leader *leader, const e
 {
     int32_t i = (int32_t)(member - leader->members);
     return i < leader->config.nranks ? i : -2 - (i - leader->config.nranks);
+}
+
+/* Ranks that the run begins with. */
+static inline int32_t eni_leader_first_ranks(const eni_leader *leader)
+{
+    return leader->config.nfirst > 0 ? leader->config.nfirst : leader->config.nranks;
 }
 
 static inline bool eni_leader_member_lives(const eni_leader_member *member)
@@ -209,12 +218,16 @@ en_status eni_leader_write(eni_leader *leader, eni_entry_kind kind, int32_t rank
 const char *eni_leader_gather(eni_leader *leader, eni_leader_member *member, const eni_message *message);
 const char *eni_leader_added(eni_leader *leader, eni_leader_member *member, const eni_message *message);
 void eni_leader_try_gather(eni_leader *leader);
+/* Whether all living ranks have done as many gathers, and none has begun another one. */
+bool eni_leader_is_between_gathers(const eni_leader *leader, uint64_t *done_out);
 const eni_kept *eni_leader_member_blob(const eni_leader_member *member, uint64_t number); /* NULL: not here */
 
 /* leader_end.c */
 void eni_leader_check_end(eni_leader *leader); /* after a goodbye, a DONE or a loss */
 void eni_leader_begin_stop(eni_leader *leader, const char *why);
 void eni_leader_check_paused(eni_leader *leader);
+/* The rank ends when it has done what it has claimed. NULL; else why it cannot be asked, in memory of the caller. */
+const char *eni_leader_ask_to_leave(eni_leader *leader, int64_t rank, char why_out[ENI_REASON_MAX]);
 void eni_leader_tell_stop(eni_leader *leader, eni_leader_member *member); /* to one who has just come back */
 void eni_leader_lost(eni_leader *leader, eni_connection *connection, const char *cause);
 void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection,
@@ -229,6 +242,7 @@ void eni_leader_refuse(eni_connection *connection, en_status status, const char 
 void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_message *message);
 void eni_leader_revive(eni_leader *leader); /* from config.revived, before anyone joins */
 void eni_leader_tick_join(eni_leader *leader, int64_t now_ns);
+void eni_leader_tick_newcomers(eni_leader *leader, int64_t now_ns);
 /* "have 2 of 3 ranks, missing rank 2" */
 void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX]);
 

@@ -150,6 +150,25 @@ bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out)
     return lost != NULL;
 }
 
+bool eni_member_presence(eni_member *member, size_t i, eni_presence *presence_out)
+{
+    pthread_mutex_lock(&member->lock);
+    const bool is_there = i < member->end.nheard;
+    if (is_there) *presence_out = member->end.heard[i];
+    pthread_mutex_unlock(&member->lock);
+    return is_there;
+}
+
+int64_t eni_member_came_after(const eni_member *member)
+{
+    return member->came_after_ns;
+}
+
+bool eni_member_is_leaving(const eni_member *member)
+{
+    return atomic_load(&member->end.is_leaving);
+}
+
 uint64_t eni_member_stop_step(const eni_member *member)
 {
     uint64_t step = atomic_load(&member->stop.step);

@@ -18,12 +18,13 @@ typedef struct eni_member eni_member;
 typedef struct eni_member_config {
     eni_address leader;
     eni_token token;
-    int32_t rank;               /* -1: the leader assigns the lowest free one. A server's: not used */
-    int32_t nranks;             /* as this process was told; the leader refuses another number */
-    int32_t server;             /* 0: a worker. k >= 1: server k; then only the calls for servers below,
+    int32_t rank;     /* -1: the leader assigns the lowest free one. ENI_RANK_NEW: it joins a run that
+                                   goes on (leader_config.nseats). A server's: not used */
+    int32_t nranks;   /* as this process was told; the leader refuses another number */
+    int32_t server;   /* 0: a worker. k >= 1: server k; then only the calls for servers below,
                                    status, verdict, fd, reason, death, stop, abort and close make sense */
-    int32_t nservers;           /* servers only: as this one was told; the leader refuses another number */
-    const char *host, *host_id; /* host_info.h; borrowed during open, as the key-values are */
+    int32_t nservers; /* servers only: as this one was told; the leader refuses another number */
+    const char *host, *host_id;      /* host_info.h; borrowed during open, as the key-values are */
     const eni_key_value *key_values; /* must equal rank 0's, key by key; a server has none */
     size_t nkey_values;
     const eni_key_value *member_data; /* told to all: data address, socket name, .. */
@@ -155,6 +156,26 @@ eni_run_outcome eni_member_outcome(eni_member *member);
 /* --on-worker-loss=continue: whether this rank was lost while the run went on (logged once as a warning);
  * then who and why, if death_out is not NULL. */
 bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out);
+
+/* ---- ranks that come and go (leader_config.nseats) ---- */
+
+/* What this member has heard of the others, in the order in which it has: who has come while it was there, who was
+ * lost, who has left because it was asked to. */
+typedef enum eni_presence_kind { ENI_CAME, ENI_LOST, ENI_WENT } eni_presence_kind;
+typedef struct eni_presence {
+    eni_presence_kind kind;
+    int32_t rank;
+    int64_t at_ns; /* monotonic clock of this host */
+} eni_presence;
+/* Number `i`; false: there are not so many. */
+bool eni_member_presence(eni_member *member, size_t i, eni_presence *presence_out);
+
+/* This rank has joined a run that went on, which had trained for so long; -1: it was there from the beginning. */
+int64_t eni_member_came_after(const eni_member *member);
+
+/* This rank was asked to leave: its claims have ended, the run goes on. It does no gather any more, and says
+ * goodbye. */
+bool eni_member_is_leaving(const eni_member *member);
 
 /* ---- rejoin: psd comes back ----
  *

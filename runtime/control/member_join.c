@@ -128,6 +128,10 @@ static en_status take_welcome(eni_member *member, const eni_message *m)
         return eni_fail(EN_EPROTO, "member", "the leader's welcome is for number %d of %d, after %d ranks",
                         m->to, m->nranks, have);
     set_world(&member->world, m, m->to);
+    if (member->config.rank == ENI_RANK_NEW) {
+        member->came_after_ns = m->waited_ns;
+        member->gather.sent = member->gather.done = m->done;
+    }
     if (server == 0) member->config.rank = m->to; /* a rejoin asks for the same one */
     EN_TRY(eni_member_set_leader(member, m));
     member->world.leader = member->lead.reign->leader;

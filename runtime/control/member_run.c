@@ -2,8 +2,10 @@
  * callers, and what the leader says about deaths. */
 #include <errno.h>
 #include <poll.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -50,6 +52,33 @@ static void on_dead(eni_member *member, const eni_message *m)
     eni_member_finish(member, EN_EPEER, text, &m->death);
 }
 
+/* A reader that lacks one for want of memory reports less. */
+static void note_presence(eni_member *member, eni_presence_kind kind, int32_t rank)
+{
+    eni_presence *heard = realloc(member->end.heard, (member->end.nheard + 1) * sizeof *heard);
+    if (heard == NULL) return;
+    heard[member->end.nheard++] = (eni_presence){kind, rank, eni_now_ns()};
+    member->end.heard = heard;
+}
+
+static void on_came(eni_member *member, const eni_message *m)
+{
+    eni_info("member", "rank %d has come: pid %" PRId64 " on host %s", m->rank, m->pid, m->host);
+    note_presence(member, ENI_CAME, m->rank);
+}
+
+static void on_went(eni_member *member, const eni_message *m)
+{
+    eni_info("member", "rank %d has left, as it was asked to", m->rank);
+    note_presence(member, ENI_WENT, m->rank);
+}
+
+static void on_leave(eni_member *member)
+{
+    eni_info("member", "this rank was asked to leave: it ends when it has done what it has claimed");
+    atomic_store(&member->end.is_leaving, true);
+}
+
 static void on_left(eni_member *member, const eni_message *m)
 {
     char text[ENI_REASON_MAX];
@@ -58,6 +87,7 @@ static void on_left(eni_member *member, const eni_message *m)
     lost->death = m->death;
     lost->next = member->end.lost;
     member->end.lost = lost;
+    note_presence(member, ENI_LOST, lost->death.rank);
     eni_death_text(&lost->death, text);
     eni_warn("member", "%s; the run goes on without it", text);
     if (member->config.on_left != NULL) member->config.on_left(member->config.user, lost->death.rank);
@@ -205,6 +235,9 @@ static void serve_rank(eni_member *member, const eni_message *m)
 {
     switch (m->type) {
     case ENI_CTL_SCORED: on_scored(member, m); return;
+    case ENI_CTL_CAME: on_came(member, m); return;
+    case ENI_CTL_WENT: on_went(member, m); return;
+    case ENI_CTL_LEAVE: on_leave(member); return;
     case ENI_CTL_CLAIMED: on_claimed(member, m); return;
     case ENI_CTL_GATHERED: on_gathered(member, m); return;
     case ENI_CTL_RENEWED:
@@ -477,6 +510,7 @@ static en_status prepare(eni_member *member, const eni_member_config *config)
     atomic_init(&member->place.wait.what, "");
     atomic_init(&member->place.wait.name, "");
     atomic_init(&member->stop.step, ENI_STEP_NEVER);
+    member->came_after_ns = -1;
     EN_TRY(check_config(config));
     EN_TRY(copy_config(member, config));
     member->peers = eni_alloc_array((size_t)config->nranks, sizeof *member->peers);
@@ -538,6 +572,7 @@ void eni_member_close(eni_member *member)
     eni_free((void *)(uintptr_t)own->host);
     eni_free((void *)(uintptr_t)own->host_id);
     eni_free(member->peers);
+    free(member->end.heard);
     eni_blobs_fini(&member->gather.blobs);
     for (int i = 0; i < 2; i++)
         eni_kept_fini(&member->gather.kept[i]);

@@ -98,8 +98,11 @@ typedef struct eni_member_end {
     atomic_int status;
     eni_run_outcome outcome;
     eni_lost *lost;      /* whom the run goes on without */
-    bool is_interrupted; /* abort_fd was readable */
-    bool is_over;        /* a server: all ranks have left */
+    eni_presence *heard; /* (nheard) of ranks that came and went */
+    size_t nheard;
+    atomic_bool is_leaving; /* this one is to leave */
+    bool is_interrupted;    /* abort_fd was readable */
+    bool is_over;           /* a server: all ranks have left */
     bool has_said_bye, is_bye_answered;
 } eni_member_end;
 
@@ -117,7 +120,8 @@ struct eni_member {
     int event_fd; /* readable once the status is no longer EN_OK, or is_interrupted, or is_over */
     eni_world_info world;
     eni_peer *peers;
-    int32_t npeers; /* of peers that have come */
+    int32_t npeers;        /* of peers that have come */
+    int64_t came_after_ns; /* -1: this rank was there from the beginning */
     eni_member_place place;
     eni_member_stage stage; /* the thread's, as the next one */
     eni_member_times when;

@@ -107,7 +107,7 @@ static const eni_field join[] = {
     /* behind magic and version */
     ENI_FIELD(ENI_FIELD_BYTES, eni_message, token, 0, 0, "the token is not of 16 bytes"),
     INT(server, 0, ENI_SERVERS_MAX - 1, "the server's number is out of range"),
-    INT(rank, -1, INT32_MAX, "the rank is out of range"),
+    INT(rank, ENI_RANK_NEW, INT32_MAX, "the rank is out of range"),
     INT(nranks, 1, INT32_MAX, "the world size is out of range"),
     INT(nservers, 0, INT32_MAX, "the number of servers is out of range"),
     PROCESS,
@@ -151,7 +151,12 @@ static const eni_field gathered[] = {TAGGED, UINT(index, ENI_RANKS_MAX, "the blo
                                      UINT(count, ENI_RANKS_MAX + 1, "the number of blobs is out of range"),
                                      BLOB};
 static const eni_field peer[] = {PEER};
-static const eni_field welcome[] = {MEMBER(to), WORLD, PEER}; /* to whom; `rank` is the leader's */
+static const eni_field welcome[] = {/* to whom; `rank` is the leader's */
+                                    MEMBER(to), WORLD, PEER,
+                                    /* of a newcomer: what the others have behind them */
+                                    U64(done, "the number of gathers is out of range"),
+                                    INT(waited_ns, 0, INT64_MAX, "the time of training is out of range")};
+static const eni_field went[] = {MEMBER(rank)};
 static const eni_field serve[] = {WORLD, KEY_VALUES(key_values)};
 static const eni_field renewed[] = {EPOCH, PEER};
 static const eni_field claimed[] = {NUMBER, BOOL(has_index), U64(index, "the index is out of range")};
@@ -204,6 +209,9 @@ static const layout layouts[] = {
     [ENI_CTL_RENEWED] = {LONG(renewed)},
     [ENI_CTL_ASK] = {FIELDS(ask)},
     [ENI_CTL_SCORED] = {FIELDS(score)},
+    [ENI_CTL_CAME] = {LONG(peer)},
+    [ENI_CTL_WENT] = {FIELDS(went)},
+    [ENI_CTL_LEAVE] = {true},
 };
 
 /* NULL: there is no such type. */

@@ -67,6 +67,9 @@ enum {
     ENI_CTL_RENEWED = 29,  /* leader, to ranks: servers came back, and this is where */
     ENI_CTL_ASK = 30,      /* leader, to a server: what do you add to this gather? */
     ENI_CTL_SCORED = 31,   /* leader, to rank 0: the same of all ranks */
+    ENI_CTL_CAME = 32,     /* leader, to ranks: a newcomer is in */
+    ENI_CTL_WENT = 33,     /* leader, to ranks: one that was asked to leave has left in good order */
+    ENI_CTL_LEAVE = 34,    /* leader, to the one that is asked to; its next claim has no index */
 };
 
 /* HEARTBEAT's word on waiting. */
@@ -132,6 +135,7 @@ void eni_message_set_peer(eni_message *message, const eni_peer *peer);
 
 /* Fills a peer with copies of host, host_id and member data; fini frees them. */
 en_status eni_peer_init(eni_peer *peer, const eni_message *message);
+en_status eni_peer_copy(eni_peer *peer, const eni_peer *of);
 void eni_peer_fini(eni_peer *peer);
 
 #endif

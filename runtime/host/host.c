@@ -397,14 +397,17 @@ en_status eni_host_not_replicated(const en_strategy *strategy)
         strategy->name);
 }
 
-void eni_host_theory(eni_host *host, en_theory *theory_out)
+void eni_host_theory(eni_host *host, int32_t nranks, en_theory *theory_out)
 {
     const en_strategy *s = host->config.strategy;
+    const int32_t all = host->config.world.nranks;
     *theory_out = (en_theory){.size = sizeof *theory_out, .max_clocks_behind = INFINITY, .staleness = -1};
     if (s->theory == NULL) return;
+    if (nranks > 0) host->config.world.nranks = nranks;
     begin_hook(host, "theory", NULL);
     s->theory(&host->table, host->state, theory_out);
     end_hook(host, EN_OK);
+    host->config.world.nranks = all;
 }
 
 void eni_host_count(const eni_host *host, eni_host_counters *counters_out)

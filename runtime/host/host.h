@@ -174,8 +174,8 @@ en_status eni_host_unchanged(const en_strategy *strategy);
  * vector's, or param. EN_EBUG, logged: its hook answered what makes no sense. */
 en_status eni_host_eval(eni_host *host, int *which_out, uint32_t *slot_out);
 
-/* The strategy's promise; zeroed where it promises nothing. */
-void eni_host_theory(eni_host *host, en_theory *theory_out);
+/* The strategy's promise; zeroed where it promises nothing. `nranks`: of a world of so many; 0: of its own. */
+void eni_host_theory(eni_host *host, int32_t nranks, en_theory *theory_out);
 
 /* Measured since open, on the compute thread. */
 typedef struct eni_host_counters {

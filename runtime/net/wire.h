@@ -24,7 +24,9 @@
 #define ENI_BUCKET_MAX   (UINT64_C(64) << 20)
 
 enum {
-    ENI_MSG_HELLO = 1, /* client: token, incarnation; payload none. First message on a connection */
+    ENI_MSG_HELLO = 1, /* client: token, incarnation; payload none. First message on a connection. Of one that
+                          comes while the run goes on the first time without seq, and it may look only; seq 1 + c
+                          joins it with clock c, as often as it is said */
     ENI_MSG_WELCOME,   /* shard: accepted */
     ENI_MSG_INIT,  /* client rank 0: the partition's initial weights; answered by a REPLY without payload */
     ENI_MSG_CALL,  /* client: push (payload) or pull (none), answered by one REPLY */
@@ -71,7 +73,7 @@ typedef struct eni_header {
         stable; /* REPLY: all calls of this client to this partition up to this seq survive psd's death */
     uint64_t nsamples; /* the weight in a mean */
     uint64_t covered;  /* CALL with a payload: samples that the client has computed since the last one of this
-                          bucket */
+                          bucket. REPLY to a SNAPSHOT: the least clock of the partition's clients */
     uint64_t count;    /* elements of the partition */
     uint64_t bytes;    /* payload bytes, apart from count: a codec changes one of them */
     uint64_t step;     /* the client's step: for messages to people */

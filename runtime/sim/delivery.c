@@ -73,6 +73,7 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
                          .seq = action->ticket & ((UINT64_C(1) << TICKET_SEQ_BITS) - 1),
                          .version = action->version,
                          .base_version = action->met,
+                         .covered = action->clock,
                          .status = (uint32_t)action->status,
                          .bytes = action->data != NULL ? action->count * sizeof(float) : 0};
     memcpy(header.text, action->text, sizeof action->text);

@@ -12,7 +12,7 @@ static en_status fill_store(eni_sim_store *store, int32_t shard, int32_t nshards
     eni_sim *sim = store->sim;
     const float *init = sim->config->problem->init;
     for (int32_t r = 0; r < sim->nranks; r++) {
-        if (!eni_delivery_is_client(&sim->ranks[r])) continue;
+        if (!eni_delivery_is_client(&sim->ranks[r]) || eni_sim_comes_later(sim, r)) continue;
         EN_TRY(eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
                                                              .client = r,
                                                              .incarnation = ENI_SIM_INCARNATION,
@@ -125,6 +125,28 @@ void eni_shards_collect(const eni_sim *sim, float *flat_out)
                    weights, eni_store_count(sim->stores.all[k].core, b) * sizeof(float));
         }
     }
+}
+
+en_status eni_shards_join(eni_sim_rank *rank)
+{
+    eni_sim *sim = rank->sim;
+    uint64_t clock = 0;
+    eni_shards_collect(sim, rank->param);
+    for (uint32_t b = 0; b < sim->buckets->n; b++)
+        for (int32_t k = 0; k < sim->stores.nshards; k++) {
+            const eni_store *core = sim->stores.all[k].core;
+            const uint64_t least = eni_store_least_clock(core, b);
+            if (least > clock) clock = least;
+            (void)eni_store_weights(core, b, &eni_client_partition_at(&rank->client, b, k)->version);
+        }
+    for (int32_t k = 0; k < sim->stores.nshards; k++)
+        EN_TRY(eni_delivery_handle(&sim->stores.all[k], &(eni_store_event){.type = ENI_STORE_MEMBER,
+                                                                           .client = rank->world.rank,
+                                                                           .incarnation = ENI_SIM_INCARNATION,
+                                                                           .member = EN_MEMBER_JOINED,
+                                                                           .kind = ENI_JOIN_AT_CLOCK,
+                                                                           .seq = clock}));
+    return EN_OK;
 }
 
 void eni_shards_close(eni_sim *sim)

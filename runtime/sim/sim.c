@@ -98,6 +98,42 @@ static en_status start_rank(eni_sim *sim, int32_t index, uint64_t incarnation)
     return eni_event_queue_post(&sim->queue, 0, eni_sim_rank_resume, sim, &sim->ranks[index]);
 }
 
+/* ---- ranks that come later ---- */
+
+/* Its weights are here. Nothing is left for one that comes when all micro-batches are given out. */
+static void come_in(void *sim_, void *rank_)
+{
+    eni_sim *sim = sim_;
+    eni_sim_rank *rank = rank_;
+    if (sim->next_batch >= sim->config->micro_batches) return;
+    en_status st = start_rank(sim, rank->world.rank, ENI_SIM_INCARNATION);
+    if (st == EN_OK) st = eni_shards_join(rank);
+    if (st != EN_OK) eni_sim_fail(sim, st);
+}
+
+static void ask_for_weights(void *sim_, void *rank)
+{
+    eni_sim *sim = sim_;
+    const double bytes = (double)sim->buckets->count * sizeof(float);
+    eni_sim_post(sim, sim->queue.now_ns + eni_network_hops(&sim->network, 2, bytes), come_in, rank);
+}
+
+static en_status check_visits(const eni_sim *sim)
+{
+    const eni_sim_config *c = sim->config;
+    if (c->join_ns == NULL && c->leave_ns == NULL) return EN_OK;
+    if (!sim->claims || !(c->strategy->flags & EN_STORE_ON_SERVERS) || c->faults != NULL)
+        return eni_fail(
+            EN_EINVAL, "sim",
+            "%s: ranks cannot come later or leave where each takes part in every step; ps-async and ssp "
+            "let them",
+            c->strategy->name);
+    if ((c->join_ns == NULL || c->join_ns[0] == 0) && (c->leave_ns == NULL || c->leave_ns[0] == INT64_MAX))
+        return EN_OK;
+    return eni_fail(EN_EINVAL, "sim",
+                    "rank 0 is there from the beginning to the end; let another one come or leave");
+}
+
 static en_status cut_ranks(eni_sim *sim)
 {
     const eni_sim_config *c = sim->config;
@@ -120,6 +156,7 @@ static en_status open_world(eni_sim *sim)
     sim->optimizer = c->optimizer;
     sim->claims = c->assign == ENI_SIM_CLAIM ||
                   (c->assign == ENI_SIM_AUTO && has_store(c) && !(flags & EN_SYNCHRONOUS));
+    EN_TRY(check_visits(sim));
     sim->options = c->options;
     if (sim->options == NULL) {
         EN_TRY(eni_options_new(c->strategy, NULL, &sim->own_options));
@@ -150,7 +187,9 @@ static en_status open_world(eni_sim *sim)
     EN_TRY(eni_shards_open(sim));
     if (c->faults) EN_TRY(c->faults->open(sim));
     for (int32_t r = 0; r < sim->nranks; r++)
-        EN_TRY(start_rank(sim, r, ENI_SIM_INCARNATION));
+        EN_TRY(eni_sim_comes_later(sim, r)
+                   ? eni_event_queue_post(&sim->queue, c->join_ns[r], ask_for_weights, sim, &sim->ranks[r])
+                   : start_rank(sim, r, ENI_SIM_INCARNATION));
     return EN_OK;
 }
 
@@ -312,7 +351,7 @@ static void collect(eni_sim *sim)
     eni_digest_of(sim->gradients.scratch, bytes, sim->result->weights_sha256);
     if (sim->config->weights_out) memcpy(sim->config->weights_out, sim->gradients.scratch, bytes);
     sim->result->has_theory = rank->host != NULL && sim->config->strategy->theory != NULL;
-    if (sim->result->has_theory) eni_host_theory(rank->host, &sim->result->theory);
+    if (sim->result->has_theory) eni_host_theory(rank->host, 0, &sim->result->theory);
 }
 
 en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)

@@ -99,7 +99,11 @@ typedef struct eni_sim_config {
     eni_sum_order sum_order;
     eni_sim_compute compute;
     eni_sim_network network;
-    uint64_t max_events; /* a run that has not ended by then is stuck; 0: 100 million */
+    /* When a rank comes (0: it is there from the beginning), and when it leaves, after the step that it is in then
+     * (INT64_MAX: at the end), in virtual time; rank 0 does neither. NULL: nobody does. For who claims, with a store on
+     * servers. */
+    const int64_t *join_ns, *leave_ns; /* (nranks) */
+    uint64_t max_events;               /* a run that has not ended by then is stuck; 0: 100 million */
     void (*trace)(void *user, const eni_sim_event *event); /* NULL: none */
     void *trace_user;
     float *weights_out; /* (count): the model that `eval` names, at the end; NULL: not wanted */

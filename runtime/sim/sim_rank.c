@@ -124,6 +124,12 @@ static en_status open_host(eni_sim_rank *rank)
 
 /* ---- which micro-batches, and how long they take ------------------------------------------------------- */
 
+static bool has_to_leave(const eni_sim_rank *rank)
+{
+    const int64_t *leave_ns = rank->sim->config->leave_ns;
+    return leave_ns != NULL && leave_ns[rank->world.rank] <= rank->sim->queue.now_ns;
+}
+
 /* Takes this step's micro-batches; none when the budget is used up. A rank of a fixed assignment that has
  * none in the last round still takes part in it, with 0 samples: the others may need it. */
 static bool assign(eni_sim_rank *rank)
@@ -131,6 +137,7 @@ static bool assign(eni_sim_rank *rank)
     eni_sim *sim = rank->sim;
     const uint64_t total = sim->config->micro_batches, per_step = sim->config->accumulate;
     const uint64_t ranks = (uint64_t)sim->nranks, self = (uint64_t)rank->world.rank;
+    if (has_to_leave(rank)) return false;
     if (sim->claims) {
         rank->first_batch = sim->next_batch;
         sim->next_batch += per_step;
@@ -247,7 +254,7 @@ static en_status train(eni_sim_rank *rank)
     EN_TRY(open_host(rank));
     while (rank->sim->status == EN_OK && assign(rank))
         EN_TRY(take_step(rank));
-    return rank->sim->status == EN_OK ? eni_host_over(rank->host, false) : EN_OK;
+    return rank->sim->status == EN_OK ? eni_host_over(rank->host, has_to_leave(rank)) : EN_OK;
 }
 
 void eni_sim_rank_body(void *rank_)

@@ -149,6 +149,11 @@ typedef struct eni_sim_message {
     float data[]; /* (header.bytes / 4) */
 } eni_sim_message;
 
+static inline bool eni_sim_comes_later(const eni_sim *sim, int32_t rank)
+{
+    return sim->config->join_ns != NULL && sim->config->join_ns[rank] > 0;
+}
+
 static inline bool eni_sim_is_to_store(const eni_header *header)
 {
     return header->type == ENI_MSG_CALL || header->type == ENI_MSG_FINISHED;
@@ -263,6 +268,10 @@ void eni_shards_close(eni_sim *sim);
 
 /* Makes the core of a store anew, empty: it died. */
 en_status eni_shards_renew(eni_sim *sim, int32_t store);
+
+/* A rank that comes later has the shards' weights of this moment, and from now on they count it: its clock is chosen as a
+ * client of sockets chooses its own (client.h). */
+en_status eni_shards_join(eni_sim_rank *rank);
 
 /* Copies the weights of the shards, or the mean of the stores on ranks, into flat (count). */
 void eni_shards_collect(const eni_sim *sim, float *flat_out);

@@ -240,6 +240,7 @@ static en_status answer(eni_store *store, eni_partition *part, eni_call *call, i
     action->data = with_data ? call->msg.data : part->pub.w;
     action->count = part->pub.count;
     if (call->is_snapshot) EN_TRY(show(part, call->msg.kind, action));
+    if (call->is_snapshot && part->pub.min_clock != UINT64_MAX) action->clock = part->pub.min_clock;
     *(call->is_snapshot ? &stats->bytes_beside : &stats->bytes_out) += part->pub.count * sizeof(float);
     if (part->pub.min_clock != UINT64_MAX && !call->is_snapshot && call->msg.clock > part->pub.min_clock &&
         call->msg.clock - part->pub.min_clock > stats->clocks_ahead)
@@ -363,6 +364,17 @@ static en_status join(eni_store *store, int32_t who, uint64_t incarnation, const
     return tell_partitions(store, who, EN_MEMBER_JOINED);
 }
 
+/* One that was lost before it joined: its word to join may still be under way, and is too late. */
+static en_status lose(eni_store *store, int32_t who, uint64_t incarnation)
+{
+    eni_client_record *client = &store->client[who];
+    if (client->presence != ENI_ABSENT) return leave(store, who);
+    client->presence = ENI_LEFT;
+    client->incarnation = incarnation;
+    store->nleft++;
+    return EN_OK;
+}
+
 static en_status finish(eni_store *store, int32_t who)
 {
     eni_client_record *client = &store->client[who];
@@ -380,7 +392,7 @@ static en_status on_member(eni_store *store, const eni_store_event *event)
         return join(store, event->client, event->incarnation,
                     event->kind == ENI_JOIN_AT_CLOCK ? &event->seq : NULL);
     case EN_MEMBER_FINISHED: return finish(store, event->client);
-    case EN_MEMBER_LEFT: return leave(store, event->client);
+    case EN_MEMBER_LEFT: return lose(store, event->client, event->incarnation);
     default: eni_error("store", "there is no member event %u", event->member); return EN_EBUG;
     }
 }
@@ -749,6 +761,12 @@ const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t
     if (!part || !part->is_initialised) return NULL;
     if (version_out) *version_out = part->pub.version;
     return part->pub.w;
+}
+
+uint64_t eni_store_least_clock(const eni_store *store, uint32_t bucket)
+{
+    const eni_partition *part = eni_store_partition(store, bucket);
+    return part == NULL || part->pub.min_clock == UINT64_MAX ? 0 : part->pub.min_clock;
 }
 
 const eni_store_stats *eni_store_totals(const eni_store *store)

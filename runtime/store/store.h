@@ -182,6 +182,7 @@ typedef struct eni_store_action {
                           before the next step: it points at live weights or into the payload */
     uint64_t count;
     uint64_t steps, samples; /* REPLY to SNAPSHOT: optimizer steps and samples behind what is sent */
+    uint64_t clock;          /* .. and the least clock of the partition's clients; 0: it has none */
     int64_t when_ns;         /* TIMER_AT */
     en_status status;        /* REFUSE */
     char text[192];          /* REFUSE: one sentence */
@@ -254,6 +255,9 @@ uint32_t eni_store_nused(const eni_store *store);
 /* The live weights of a partition (count), valid until the next step; NULL before INIT and for an empty
  * partition. version_out may be NULL. */
 const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t *version_out);
+
+/* The least clock of a partition's active clients; 0: it has none. */
+uint64_t eni_store_least_clock(const eni_store *store, uint32_t bucket);
 
 /* Acquires the buffer of a partition's live weights (those of eni_store_weights): their bytes stay as they
  * are, beyond the next steps and the end of the store, until it is released, once for each call. NULL: there

@@ -473,7 +473,7 @@ static void test_eval_and_theory(void **state)
     assert_int_equal(eni_host_eval(world.host, &which, &slot), EN_EBUG);
     en_theory theory;
     memset(&theory, 0xff, sizeof theory);
-    eni_host_theory(world.host, &theory);
+    eni_host_theory(world.host, 0, &theory);
     assert_true(theory.sent == 0 && theory.recv == 0 && isinf(theory.max_clocks_behind));
     assert_true(theory.staleness < 0);
 }

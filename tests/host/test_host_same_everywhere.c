@@ -278,7 +278,7 @@ static en_status conclude(peer *me)
             from[r] = eni_arena_at(w->arenas[r], ENI_SLOT_PARAM, 0);
         eni_mean_ranks(w->model, from, one, w->nranks, ENI_SUM_RANK, COUNT, 0, COUNT);
     }
-    eni_host_theory(me->host, &w->theory);
+    eni_host_theory(me->host, 0, &w->theory);
     return st;
 }
 

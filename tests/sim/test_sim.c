@@ -49,6 +49,45 @@ static void a_round_trip_takes_what_the_model_says(void **state)
     rig_fini(&r);
 }
 
+/* Steps of constant length: a rank that is there for a part of the time makes that part of the others' steps, and a
+ * newcomer is held back by nobody and holds nobody back. */
+static void ranks_come_and_go(void **state)
+{
+    enum { WORLD = 4, BATCHES = 400 };
+    int64_t join_ns[WORLD] = {0, 0, 20 * ENI_MILLI, 50 * ENI_MILLI},
+            leave_ns[WORLD] = {INT64_MAX, 80 * ENI_MILLI, INT64_MAX, INT64_MAX};
+    static const char *const specs[] = {"ps-async", "ssp:bound=2", "ssp:bound=0"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char log[2][ENI_DIGEST_HEX];
+        for (int k = 0; k < 2; k++) {
+            rig r;
+            rig_init(&r, specs[i], WORLD, BATCHES);
+            r.config.network = (eni_sim_network){0};
+            r.config.join_ns = join_ns;
+            r.config.leave_ns = leave_ns;
+            const eni_sim_result *out = rig_run(&r);
+            uint64_t steps = 0;
+            for (int n = 0; n < WORLD; n++)
+                steps += out->rank[n].steps;
+            assert_int_equal(steps, BATCHES);
+            assert_int_equal(out->dropped, 0);
+            /* 40 in 20 ms, 90 in 30, 120 in 30; then three ranks share 150. */
+            assert_in_range(out->virtual_ns, 129 * ENI_MILLI, 131 * ENI_MILLI);
+            assert_in_range(out->rank[1].steps, 79, 81);
+            assert_in_range(out->rank[2].steps, out->rank[0].steps - 21, out->rank[0].steps - 19);
+            assert_in_range(out->rank[3].steps, out->rank[0].steps - 51, out->rank[0].steps - 49);
+            if (i > 0) assert_true(out->clocks_ahead <= (i == 1 ? 2 : 0));
+            memcpy(log[k], out->log_sha256, sizeof log[k]);
+            rig_fini(&r);
+        }
+        assert_string_equal(log[0], log[1]);
+    }
+    printf("PROMISE virtual time: ranks that come at 20 and 50 ms and one that leaves at 80 ms: every "
+           "micro-batch is one "
+           "step, nobody waits for a newcomer, ssp's bound holds\n");
+}
+
 static void gossip_keeps_the_mean(void **state)
 {
     (void)state;
@@ -163,9 +202,12 @@ static void odd_configurations_are_refused(void **state)
     (void)state;
     char log[512] = "";
     eni_log_set_sink(quiet, log);
-    for (int i = 0; i < 4; i++) {
+    static const int64_t late[4] = {0, ENI_SECOND, 0, 0}, first[4] = {ENI_SECOND, 0, 0, 0};
+    for (int i = 0; i < 6; i++) {
         rig r;
-        rig_init(&r, "ring", i == 0 ? 2000 : 4, 20);
+        rig_init(&r, i == 5 ? "ps-async" : "ring", i == 0 ? 2000 : 4, 20);
+        if (i == 4) r.config.join_ns = late;
+        if (i == 5) r.config.join_ns = first;
         if (i == 1) r.config.local_size = 3;
         if (i == 2) r.config.accumulate = 2;
         if (i == 3) r.config.nshards = -1;
@@ -182,6 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_synchronous_step_waits_for_the_slowest),
         cmocka_unit_test(a_round_trip_takes_what_the_model_says),
+        cmocka_unit_test(ranks_come_and_go),
         cmocka_unit_test(gossip_keeps_the_mean),
         cmocka_unit_test(timers_ring_in_virtual_time),
         cmocka_unit_test(stores_on_ranks_answer_at_any_time),

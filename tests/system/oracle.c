@@ -1,8 +1,10 @@
 #include "tests/system/oracle.h"
 
+#include <jansson.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +19,11 @@
 #include "tests/system/process.h"
 
 enum { WORLD = 3, NBUCKETS = 2, COUNT = 2048, NELEMENTS = NBUCKETS * COUNT, SHARDS = 2 };
+enum {
+    FIRST = 2,
+    SEATS = 4,
+    MOST = 16
+};                          /* where others join: ranks that begin, that live together, at most */
 enum { ROUNDS_AFTER = 20 }; /* that go on after a state could not be written */
 
 typedef struct worker {
@@ -27,8 +34,10 @@ typedef struct worker {
     eni_endpoints endpoints;
     pthread_t thread;
     _Atomic(en_status) status;
-    uint64_t pushes;     /* rounds of one push a bucket */
-    atomic_ullong acked; /* the same, for main */
+    uint64_t pushes;           /* rounds of one push a bucket */
+    atomic_ullong acked;       /* the same, for main */
+    bool is_newcomer, is_dead; /* the latter: with one more round under way, of which nothing is known */
+    atomic_bool must_die, is_over;
 } worker;
 
 typedef struct trial {
@@ -39,8 +48,10 @@ typedef struct trial {
     eni_token token;
     uint64_t random;
     atomic_int is_over; /* no new rounds */
-    worker worker[WORLD];
+    int nworkers;       /* that were started */
+    worker worker[MOST];
     float weights[NELEMENTS];
+    uint64_t clocks_ahead;
 } trial;
 
 static uint64_t mix(uint64_t x)
@@ -93,7 +104,7 @@ static en_status begin_alike(worker *w, eni_client *client)
         if (st == EN_OK) st = eni_client_wait(client, b);
         if (st != EN_OK) return st;
     }
-    return EN_OK;
+    return w->is_newcomer ? eni_client_join(client, eni_now_ns() + 60 * ENI_SECOND) : EN_OK;
 }
 
 static en_status push_all(worker *w, eni_client *client)
@@ -101,6 +112,7 @@ static en_status push_all(worker *w, eni_client *client)
     float *grad = eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
     en_status st = EN_OK;
     while (st == EN_OK && !atomic_load(&w->trial->is_over)) {
+        eni_member_note(w->member, (int64_t)w->pushes, "push");
         for (int b = 0; b < NBUCKETS && st == EN_OK; b++) {
             memset(grad + b * COUNT, 0, COUNT * sizeof *grad);
             grad[(uint64_t)b * COUNT + index_of(w->rank, w->pushes, b)] = 1;
@@ -112,6 +124,8 @@ static en_status push_all(worker *w, eni_client *client)
                                                .covered = 1,
                                                .step = w->pushes});
         }
+        w->is_dead = atomic_load(&w->must_die);
+        if (w->is_dead) return EN_ESTOP;
         for (int b = 0; b < NBUCKETS && st == EN_OK; b++)
             st = eni_client_wait(client, (uint32_t)b);
         if (st == EN_OK) atomic_store(&w->acked, ++w->pushes);
@@ -132,6 +146,15 @@ static en_status look(worker *w, eni_client *client)
     return EN_OK;
 }
 
+/* Psd's, behind those of the ranks. */
+static void take_report(trial *t, const eni_blobs *blobs)
+{
+    const eni_blob *last = &blobs->blob[blobs->count - 1];
+    json_t *report = json_loadb((const char *)last->data, last->bytes, 0, NULL);
+    t->clocks_ahead = (uint64_t)json_integer_value(json_object_get(report, "max_clocks_ahead"));
+    json_decref(report);
+}
+
 static en_status work(worker *w, eni_client *client)
 {
     en_status st = begin_alike(w, client);
@@ -139,7 +162,10 @@ static en_status work(worker *w, eni_client *client)
     if (st == EN_OK) st = eni_client_finished(client);
     if (st == EN_OK) st = eni_member_gather(w->member, "trained", NULL, 0, NULL, INT64_MAX);
     if (st == EN_OK && w->rank == 0) st = look(w, client);
-    if (st == EN_OK) st = eni_member_gather(w->member, "result", "{}", 2, NULL, INT64_MAX);
+    eni_blobs blobs = {0};
+    if (st == EN_OK) st = eni_member_gather(w->member, "result", "{}", 2, &blobs, INT64_MAX);
+    if (st == EN_OK && w->rank == 0) take_report(w->trial, &blobs);
+    eni_blobs_fini(&blobs);
     return st == EN_OK ? eni_member_bye(w->member, eni_now_ns() + 30 * ENI_SECOND) : st;
 }
 
@@ -207,14 +233,14 @@ static void *run_worker(void *user)
         {"total-samples", "1000000"},
         {"sum-order", "rank"},
         {"seed", "1"},
-        {"budget", "0"},
+        {"budget", "1000000"},
         {"server-timeout", "60s"},
     };
     const eni_member_config config = {
         .leader = w->trial->address,
         .token = w->trial->token,
-        .rank = w->rank,
-        .nranks = WORLD,
+        .rank = w->is_newcomer ? ENI_RANK_NEW : w->rank,
+        .nranks = w->trial->plan->joins > 0 ? SEATS * ENI_RANKS_PER_SEAT : WORLD,
         .host = host,
         .host_id = host_id,
         .key_values = key_values,
@@ -223,14 +249,25 @@ static void *run_worker(void *user)
         .server_timeout_ns = 60 * ENI_SECOND,
         .abort_fd = -1,
     };
-    w->status = eni_member_open(&config, &w->member);
-    if (w->status != EN_OK) return NULL;
-    w->status = use_client(w);
-    eni_member_close(w->member);
+    en_status st = eni_member_open(&config, &w->member);
+    if (st == EN_OK) {
+        w->rank = eni_member_world(w->member)->rank;
+        st = use_client(w);
+        eni_member_close(w->member); /* of a dead one: without a goodbye */
+    }
+    /* A newcomer that meets a psd that just dies does not get in: whoever started it starts another one. */
+    const bool has_not_come = w->is_newcomer && atomic_load(&w->acked) == 0;
+    w->status = (st == EN_ESTOP && w->is_dead) || has_not_come ? EN_OK : st;
+    atomic_store(&w->is_over, true);
     return NULL;
 }
 
 /* ---- psd, and its killer ------------------------------------------------------------------------------- */
+
+static int first_ranks(const trial *t)
+{
+    return t->plan->joins > 0 ? FIRST : WORLD;
+}
 
 static void start_psd(trial *t, const char *strace)
 {
@@ -243,9 +280,9 @@ static void start_psd(trial *t, const char *strace)
     }
     process_start(&t->psd, psd, NULL,
                   "%s--listen=%s --token-file=%s --state=%s --state-every=%d --strategy=%s --world-size=%d "
-                  "--shards=%d --quiet",
-                  front, t->listen, t->token_file, t->state, t->plan->state_every, t->plan->strategy, WORLD,
-                  SHARDS);
+                  "--shards=%d --quiet%s",
+                  front, t->listen, t->token_file, t->state, t->plan->state_every, t->plan->strategy,
+                  first_ranks(t), SHARDS, t->plan->joins > 0 ? " --max-workers=4" : "");
 }
 
 static uint64_t draw(trial *t, uint64_t below)
@@ -256,7 +293,7 @@ static uint64_t draw(trial *t, uint64_t below)
 
 static int has_failed(const trial *t)
 {
-    for (int r = 0; r < WORLD; r++)
+    for (int r = 0; r < t->nworkers; r++)
         if (t->worker[r].status != EN_OK) return 1;
     return 0;
 }
@@ -265,11 +302,12 @@ static int has_failed(const trial *t)
 static int progress_within(trial *t, double seconds)
 {
     const double begin = now_seconds();
-    uint64_t before[WORLD];
-    for (int r = 0; r < WORLD; r++)
+    uint64_t before[MOST];
+    for (int r = 0; r < t->nworkers; r++)
         before[r] = atomic_load(&t->worker[r].acked);
-    for (int r = 0; r < WORLD; r++)
-        while (atomic_load(&t->worker[r].acked) < before[r] + 2) {
+    for (int r = 0; r < t->nworkers; r++)
+        while (atomic_load(&t->worker[r].acked) < before[r] + 2 && !atomic_load(&t->worker[r].must_die) &&
+               !atomic_load(&t->worker[r].is_over)) {
             if (now_seconds() - begin > seconds || has_failed(t)) return 0;
             eni_sleep_until(eni_now_ns() + ENI_MILLI);
         }
@@ -297,6 +335,69 @@ static void kill_often(trial *t, oracle_outcome *o)
         }
         const double took = await_progress(t);
         if (took > o->worst_return) o->worst_return = took;
+    }
+}
+
+/* ---- ranks that come and go ---------------------------------------------------------------------------- */
+
+static void start_worker(trial *t, bool is_newcomer)
+{
+    worker *w = &t->worker[t->nworkers];
+    w->trial = t;
+    w->rank = t->nworkers++;
+    w->is_newcomer = is_newcomer;
+    assert_int_equal(pthread_create(&w->thread, NULL, run_worker, w), 0);
+}
+
+/* A newcomer that pushes; NULL: there is none. */
+static worker *find_newcomer(trial *t)
+{
+    for (int r = FIRST; r < t->nworkers; r++)
+        if (atomic_load(&t->worker[r].acked) > 0 && !atomic_load(&t->worker[r].must_die))
+            return &t->worker[r];
+    return NULL;
+}
+
+static int count_living(const trial *t)
+{
+    int n = 0;
+    for (int r = 0; r < t->nworkers; r++)
+        n += !atomic_load(&t->worker[r].is_over);
+    return n;
+}
+
+static int count_joined(const trial *t)
+{
+    int n = 0;
+    for (int r = FIRST; r < t->nworkers; r++)
+        n += atomic_load(&t->worker[r].acked) > 0;
+    return n;
+}
+
+/* What is left to do in an order that is drawn: one more comes, one dies, psd dies. Who comes does so at any moment, a
+ * death while psd is away included. */
+static void come_and_go(trial *t, oracle_outcome *o)
+{
+    const oracle_plan *plan = t->plan;
+    const double deadline = now_seconds() + GUARD * SLOWNESS;
+    while ((o->joined < plan->joins || o->died < plan->deaths || o->kills < plan->kills) && !has_failed(t)) {
+        assert_true(now_seconds() < deadline);
+        o->joined = count_joined(t);
+        const uint64_t what = draw(t, 3);
+        worker *victim = what == 1 && o->died < plan->deaths ? find_newcomer(t) : NULL;
+        eni_sleep_until(eni_now_ns() + (int64_t)draw(t, 60) * ENI_MILLI);
+        if (what == 0 && o->joined < plan->joins && count_living(t) < SEATS && t->nworkers < MOST) {
+            start_worker(t, true);
+        } else if (victim != NULL) {
+            atomic_store(&victim->must_die, true);
+            o->died++;
+        } else if (what == 2 && o->kills < plan->kills) {
+            process_kill(&t->psd, SIGKILL);
+            process_wait(&t->psd, GUARD);
+            o->kills++;
+            start_psd(t, NULL);
+            await_progress(t); /* who dies while psd is away would be waited for */
+        }
     }
 }
 
@@ -342,18 +443,23 @@ static void prepare(trial *t, const oracle_plan *plan)
 
 static void judge(const trial *t, oracle_outcome *o)
 {
-    static uint32_t want[NELEMENTS];
+    static uint32_t want[NELEMENTS],
+        may[NELEMENTS]; /* at least; and so many more, of the dead ones' last rounds */
     memset(want, 0, sizeof want);
-    for (int r = 0; r < WORLD; r++)
-        for (uint64_t s = 0; s < t->worker[r].pushes; s++)
+    memset(may, 0, sizeof may);
+    for (int i = 0; i < t->nworkers; i++) {
+        const worker *w = &t->worker[i];
+        for (uint64_t s = 0; s < w->pushes + w->is_dead; s++)
             for (int b = 0; b < NBUCKETS; b++) {
-                want[(uint64_t)b * COUNT + index_of(r, s, b)]++;
-                o->pushes++;
+                (s < w->pushes ? want : may)[(uint64_t)b * COUNT + index_of(w->rank, s, b)]++;
+                o->pushes += s < w->pushes;
             }
+    }
     for (int i = 0; i < NELEMENTS; i++) {
         o->missing += -t->weights[i] < (float)want[i];
-        o->double_ += -t->weights[i] > (float)want[i];
+        o->double_ += -t->weights[i] > (float)(want[i] + may[i]);
     }
+    o->clocks_ahead = t->clocks_ahead;
 }
 
 void oracle_run(const oracle_plan *plan, oracle_outcome *o)
@@ -363,25 +469,24 @@ void oracle_run(const oracle_plan *plan, oracle_outcome *o)
     prepare(t, plan);
     eni_log_set_level(ENI_LOG_ERROR);
     start_psd(t, NULL);
-    for (int r = 0; r < WORLD; r++) {
-        t->worker[r].trial = t;
-        t->worker[r].rank = r;
-        assert_int_equal(pthread_create(&t->worker[r].thread, NULL, run_worker, &t->worker[r]), 0);
-    }
+    for (int r = 0; r < first_ranks(t); r++)
+        start_worker(t, false);
     await_progress(t);
     if (plan->strace)
         let_strace_act(t, o);
+    else if (plan->joins > 0)
+        come_and_go(t, o);
     else
         kill_often(t, o);
     await_progress(t);
     atomic_store(&t->is_over, 1);
-    for (int r = 0; r < WORLD; r++)
+    for (int r = 0; r < t->nworkers; r++)
         pthread_join(t->worker[r].thread, NULL);
-    for (int r = 0; r < WORLD; r++)
+    for (int r = 0; r < t->nworkers; r++)
         assert_int_equal(t->worker[r].status, EN_OK);
     o->psd_code = process_wait(&t->psd, GUARD);
     judge(t, o);
-    for (int r = 0; r < WORLD; r++)
+    for (int r = 0; r < t->nworkers; r++)
         eni_arena_close(t->worker[r].arena);
     free(t);
 }

@@ -19,6 +19,8 @@ typedef struct oracle_plan {
     int is_shared;      /* payloads through shared memory */
     uint64_t seed;      /* of the moments */
     const char *strace; /* arguments for strace around the second life of psd; NULL: none */
+    int joins;  /* so many ranks come while two others push, at random moments: four may live at one time */
+    int deaths; /* of these, so many die, each in the middle of a push */
 } oracle_plan;
 
 typedef struct oracle_outcome {
@@ -28,6 +30,8 @@ typedef struct oracle_outcome {
     double worst_return;       /* seconds from a start of psd to the next answer to every rank */
     int psd_code;              /* how the last psd ended */
     int warnings;              /* of a psd under strace: states that could not be written */
+    int joined, died;          /* ranks */
+    uint64_t clocks_ahead;     /* of the slowest, at most, that an answered call was */
 } oracle_outcome;
 
 /* Fails the cmocka test when a worker ends with an error. */

@@ -253,6 +253,47 @@ static void flags_that_do_not_go_together(void **state)
     process_nobody_left(2);
 }
 
+/* ---- ranks that come and go meanwhile ------------------------------------------------------------------- */
+
+/* Two of four places are taken at first. */
+static void ranks_come_and_go(int trials, uint64_t first_seed)
+{
+    uint64_t pushes = 0, ahead = 0;
+    int joined = 0, died = 0, kills = 0;
+    for (int i = 0; i < trials; i++) {
+        static const char *const strategies[] = {"ps-async", "ssp:bound=2", "ssp:bound=0"};
+        const uint64_t bound = i % 3 == 1 ? 2 : 0;
+        oracle_outcome o;
+        oracle_run(&(oracle_plan){.strategy = strategies[i % 3],
+                                  .state_every = 1 << (i % 5),
+                                  .kills = 1,
+                                  .joins = 3,
+                                  .deaths = 1,
+                                  .seed = first_seed + (uint64_t)i,
+                                  .is_shared = i % 2},
+                   &o);
+        if (o.missing || o.double_ || o.psd_code || (i % 3 > 0 && o.clocks_ahead > bound))
+            fail_msg("%s, seed %llu: %llu indices miss a push, %llu have one too many, psd ended with %d, "
+                     "%llu clocks "
+                     "ahead",
+                     strategies[i % 3], (unsigned long long)first_seed + (unsigned long long)i,
+                     (unsigned long long)o.missing, (unsigned long long)o.double_, o.psd_code,
+                     (unsigned long long)o.clocks_ahead);
+        pushes += o.pushes, joined += o.joined, died += o.died, kills += o.kills;
+        if (i % 3 == 1 && o.clocks_ahead > ahead) ahead = o.clocks_ahead;
+    }
+    promise("%d runs of ps-async and ssp with 2 of 4 places taken: %d ranks came at random moments, %d of "
+            "them died, psd "
+            "%d times: each of %llu pushes is in the weights exactly once; the bound of 2 held (%llu)",
+            trials, joined, died, kills, (unsigned long long)pushes, (unsigned long long)ahead);
+}
+
+static void newcomers_push_once(void **state)
+{
+    (void)state;
+    ranks_come_and_go(20, 1);
+}
+
 /* ---- many ---------------------------------------------------------------------------------------------- */
 
 static int wanted;
@@ -261,6 +302,7 @@ static uint64_t seed;
 static void many(void **state)
 {
     (void)state;
+    ranks_come_and_go(2 * wanted / 5, seed + 1000);
     static const char *const strategies[] = {"ps-async", "ssp:bound=3"};
     for (int done = 0, i = 0; done < wanted; i++, done += 50)
         holds(&(oracle_plan){.strategy = strategies[i % 2],
@@ -277,6 +319,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_push_counts_once_async),
         cmocka_unit_test(every_push_counts_once_ssp),
         cmocka_unit_test(killed_while_it_recovers),
+        cmocka_unit_test(newcomers_push_once),
         cmocka_unit_test(killed_at_the_first_calls),
         cmocka_unit_test(a_disk_that_fails_once),
         cmocka_unit_test(a_momentum_run_ends_with_the_undisturbed_hash),
