@@ -17,7 +17,7 @@ typedef struct eni_command_context {
     const char *version; /* eni_version, which only main may name */
 } eni_command_context;
 
-en_status eni_command_run(const eni_command_context *context);        /* launch.c */
+en_status eni_command_run(const eni_command_context *context);        /* elastic.c */
 en_status eni_command_compare(const eni_command_context *context);    /* compare.c */
 en_status eni_command_check(const eni_command_context *context);      /* check_ranks.c */
 en_status eni_command_report(const eni_command_context *context);     /* list.c */
@@ -27,6 +27,8 @@ en_status eni_command_models(const eni_command_context *context);     /* list.c 
 en_status eni_command_data(const eni_command_context *context);       /* list.c */
 en_status eni_command_ps(const eni_command_context *context);         /* ps_stop.c */
 en_status eni_command_stop(const eni_command_context *context);       /* ps_stop.c */
+en_status eni_command_join(const eni_command_context *context);       /* join_leave.c */
+en_status eni_command_leave(const eni_command_context *context);      /* join_leave.c */
 en_status eni_command_advise(const eni_command_context *context);     /* advise.c */
 en_status eni_command_scale(const eni_command_context *context);      /* scale.c */
 en_status eni_command_gpus(const eni_command_context *context);       /* gpu_list.c */

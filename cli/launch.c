@@ -1,5 +1,5 @@
 /* launch.c - one run of the launcher from begin to end; see launch.h. What is checked and taken before anyone
- * starts is here, and the command `entrain run`; spawn.c starts the processes, watch.c waits for the end, and
+ * starts is here; spawn.c starts the processes, watch.c waits for the end, and
  * starts a psd again that was killed. */
 #include "cli/launch.h"
 
@@ -11,7 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/commands.h"
 #include "cli/gpu_list.h"
 #include "cli/launch_impl.h"
 #include "cli/machine.h"
@@ -36,6 +35,12 @@ static en_status take_out(eni_launcher *l)
 {
     const eni_config *c = l->launch->config;
     if (c->out == NULL || l->launch->is_check) return EN_OK;
+    if (l->launch->out_fd > 0) {
+        l->out_fd = dup(l->launch->out_fd);
+        return l->out_fd >= 0
+                   ? EN_OK
+                   : eni_fail(EN_EIO, "launch", "cannot keep --out=%s: %s", c->out, strerror(errno));
+    }
     return c->node_rank == 0 ? eni_out_take(c, c->out, ENI_OUT_RUN, &l->out_fd) : eni_out_ask(c, c->out);
 }
 
@@ -76,6 +81,7 @@ static void fill_outcome(const eni_launcher *l, en_status st, bool has_started, 
     if (o == NULL) return;
     const eni_machine now = eni_machine_now();
     o->outside = eni_machine_outside(before, &now);
+    o->course = l->course;
     o->cause[0] = 0;
     if (st == EN_OK) return;
     snprintf(o->cause, sizeof o->cause, "%.*s", ENI_LAUNCH_CAUSE - 1,
@@ -86,7 +92,7 @@ static void fill_outcome(const eni_launcher *l, en_status st, bool has_started, 
 en_status eni_launch_run(const eni_launch *launch)
 {
     const eni_machine before = eni_machine_now();
-    if (launch->outcome != NULL) *launch->outcome = (eni_launch_outcome){NAN, eni_machine_load(), ""};
+    if (launch->outcome != NULL) *launch->outcome = (eni_launch_outcome){NAN, eni_machine_load(), "", {0}};
     eni_launcher *l = eni_alloc(sizeof *l);
     if (l == NULL) return EN_ENOMEM;
     l->launch = launch;
@@ -112,7 +118,7 @@ en_status eni_launch_run(const eni_launch *launch)
     return st;
 }
 
-/* ---- `entrain run`, and one trace of it out of those that its processes have left ---- */
+/* ---- one trace of the run out of those that its processes have left ---- */
 
 /* Adds the events of a part, and what it had no room for. */
 static en_status append(json_t *events, const char *path, json_int_t *dropped)
@@ -159,20 +165,4 @@ en_status eni_merge_trace(const char *path, int nranks)
         unlink(part);
     }
     return st;
-}
-
-en_status eni_command_run(const eni_command_context *context)
-{
-    int64_t begin = eni_now_ns();
-    eni_launch launch = {
-        .config = context->config, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
-    const en_status st = eni_launch_run(&launch);
-    if (st == EN_ESTOP) return EN_OK; /* it was finished before */
-    EN_TRY(st);
-    if (context->config->trace != NULL &&
-        context->config->node_rank == 0) /* its own ranks; others stay apart */
-        EN_TRY(eni_merge_trace(context->config->trace, (int)context->config->workers));
-    if (!context->config->quiet && !context->config->mute)
-        printf("Time elapsed: %.2f s\n", (double)(eni_now_ns() - begin) * 1e-9);
-    return EN_OK;
 }

@@ -18,11 +18,23 @@ typedef struct eni_launch_progress {
 
 enum { ENI_LAUNCH_CAUSE = 512 };
 
+/* How far it came, as far as rank 0 has told, and what ended it too early. */
+typedef struct eni_launch_course {
+    int64_t begun_ns; /* when training began; 0: it did not */
+    uint64_t begun_steps, begun_samples, steps, samples;
+    int64_t broken_ns; /* when it was first known that it would end too early; 0: it was not */
+    bool is_loss;      /* a worker or a psd died */
+    int32_t lost;      /* workers that did */
+    int32_t asked;     /* it was asked to go on with so many workers (control/ask.h); 0: it was not */
+    char why[ENI_LAUNCH_CAUSE]; /* "3 workers were asked for (entrain join)" */
+} eni_launch_course;
+
 typedef struct eni_launch_outcome {
     double outside; /* share of all cores that others took meanwhile; NAN: not known (machine.h) */
     double load;    /* the load average before; negative: not known */
     char cause[ENI_LAUNCH_CAUSE]; /* why it failed, in the words of the first error; "": it did not, or nobody
                                      said */
+    eni_launch_course course;
 } eni_launch_outcome;
 
 typedef struct eni_launch {
@@ -31,8 +43,11 @@ typedef struct eni_launch {
     int signal_fd;                                                        /* SIGINT and SIGTERM; -1: none */
     void (*on_progress)(void *user, const eni_launch_progress *progress); /* or NULL */
     void *user;
-    bool has_gpus; /* it was asked before whether this host has the GPU of --device (eni_gpu_here) */
-    bool is_check; /* the workers only join, test the exchange, and leave */
+    bool has_gpus;     /* it was asked before whether this host has the GPU of --device (eni_gpu_here) */
+    int out_fd;        /* the folder of --out, taken already (config/outputs.h); 0: it is not */
+    bool may_go_on;    /* a death is no error yet: whoever starts the run again says what it means */
+    const char *takes; /* how many workers it may be asked for, "2..8:64"; NULL: their number stays */
+    bool is_check;     /* the workers only join, test the exchange, and leave */
     struct eni_costs *costs;     /* with is_check: they also measure what it takes (host/costs.h); or NULL */
     eni_launch_outcome *outcome; /* filled however it ends; or NULL */
 } eni_launch;

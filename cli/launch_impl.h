@@ -23,6 +23,7 @@ typedef struct eni_child {
     int has_ended, status; /* of waitpid, until it is noted */
     int is_terminated;     /* we killed it: its end says nothing */
     int has_said_end;      /* it is done and ends by itself: its exit code counts */
+    int is_lost;           /* it died, and the run with it */
     char cause[360];       /* the hook of a plugin that has ended it, in its own words; "": none */
 } eni_child;
 
@@ -56,6 +57,7 @@ typedef struct eni_launcher {
     eni_relay relay;
     eni_psd_return psd;
     int64_t oom_kills; /* as counted at the start */
+    eni_launch_course course;
 
     char failure[ENI_LAUNCH_CAUSE]; /* what was said of it; "": nothing */
     en_status first;                /* how the first that failed ended */

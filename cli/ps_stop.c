@@ -9,13 +9,13 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/find_run.h"
 #include "config/env.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "report/table.h"
-#include "runtime/control/runs.h"
 
 enum { END_S = 10 };
 
@@ -25,8 +25,7 @@ static const char *fact(const eni_run_status *run, const char *key)
     return value == NULL || value[0] == 0 ? "-" : value;
 }
 
-/* What the user calls the run: who started it, or who leads it where it was started by hand. */
-static int64_t number_of(const eni_run_status *run)
+int64_t eni_run_number(const eni_run_status *run)
 {
     const char *launcher = eni_key_value_find(run->attributes, run->nattributes, "launcher");
     const int64_t pid = launcher == NULL ? 0 : atoll(launcher);
@@ -81,7 +80,7 @@ static void format_step(const eni_run_status *run, char *text, size_t bytes)
 static void put_row(const eni_run_status *run, eni_table *table)
 {
     char text[ENI_TABLE_TEXT];
-    eni_table_put(table, "%" PRId64, number_of(run));
+    eni_table_put(table, "%" PRId64, eni_run_number(run));
     eni_table_put(table, "%s", fact(run, "strategy"));
     eni_table_put(table, "%s", fact(run, "model"));
     eni_table_put(table, "%d", (int)run->nranks);
@@ -116,17 +115,22 @@ en_status eni_command_ps(const eni_command_context *context)
     return eni_table_print(&table, stdout);
 }
 
-/* ---- stop ---- */
-
-/* By the number that ps shows, or that of the leader. */
-static const eni_run_status *find_run(const eni_run_status *runs, size_t n, const char *word)
+en_status eni_run_find(const char *who, const char *word, eni_run_status **runs_out, size_t *n_out,
+                       const eni_run_status **run_out)
 {
     char *end;
     const long long number = strtoll(word, &end, 10);
-    for (size_t i = 0; i < n && end != word && *end == 0; i++)
-        if (number_of(&runs[i]) == number || runs[i].pid == number) return &runs[i];
-    return NULL;
+    EN_TRY(list(runs_out, n_out));
+    for (size_t i = 0; i < *n_out && end != word && *end == 0; i++) {
+        *run_out = &(*runs_out)[i];
+        if (eni_run_number(*run_out) == number || (*run_out)->pid == number) return EN_OK;
+    }
+    eni_runs_free(*runs_out, *n_out);
+    return eni_fail(EN_EINVAL, who,
+                    "there is no run \"%.32s\" of yours on this host; `entrain ps` lists them", word);
 }
+
+/* ---- stop ---- */
 
 /* Until the leader, and the launcher if there is one, have ended. */
 static int wait_for_end(const int *pidfd, int64_t deadline_ns)
@@ -145,7 +149,7 @@ static int wait_for_end(const int *pidfd, int64_t deadline_ns)
 
 static en_status stop_run(const eni_run_status *run)
 {
-    const int64_t begin = eni_now_ns(), number = number_of(run);
+    const int64_t begin = eni_now_ns(), number = eni_run_number(run);
     const int pidfd[2] = {(int)syscall(SYS_pidfd_open, (pid_t)run->pid, 0),
                           number == run->pid ? -1 : (int)syscall(SYS_pidfd_open, (pid_t)number, 0)};
     en_status st = eni_runs_stop(run);
@@ -173,16 +177,11 @@ static en_status stop_run(const eni_run_status *run)
 
 en_status eni_command_stop(const eni_command_context *context)
 {
-    const char *word = context->config->args.item[0];
     eni_run_status *runs;
+    const eni_run_status *run;
     size_t n;
-    EN_TRY(list(&runs, &n));
-    const eni_run_status *run = find_run(runs, n, word);
-    const en_status st =
-        run != NULL
-            ? stop_run(run)
-            : eni_fail(EN_EINVAL, "stop",
-                       "there is no run \"%.32s\" of yours on this host; `entrain ps` lists them", word);
+    EN_TRY(eni_run_find("stop", context->config->args.item[0], &runs, &n, &run));
+    const en_status st = stop_run(run);
     eni_runs_free(runs, n);
     return st;
 }

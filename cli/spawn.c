@@ -171,13 +171,25 @@ en_status eni_servers_open(eni_launcher *l)
     return EN_EIO;
 }
 
+/* Of a psd or rank 0 that was killed: the file for `entrain ps`, and the token, if it has left that. */
+static void remove_leavings(const eni_launcher *l)
+{
+    char folder[256], token[512];
+    eni_run_status *runs;
+    eni_address leader;
+    size_t n;
+    if (!eni_env_has_runtime_dir(folder, sizeof folder)) return;
+    if (eni_runs_list(folder, &runs, &n) == EN_OK) eni_runs_free(runs, n); /* which removes them */
+    if (l->launch->takes == NULL || l->address[0] == '\0' ||
+        eni_address_parse(l->address, &leader) != EN_OK ||
+        eni_token_path(folder, leader.port, token, sizeof token) != EN_OK)
+        return;
+    if (eni_writer_look(token) == ENI_WRITER_ENDED) eni_token_remove(token);
+}
+
 void eni_servers_close(eni_launcher *l)
 {
-    char folder[256];
-    eni_run_status *runs;
-    size_t n; /* listing them removes the file for `entrain ps` of a psd or rank 0 that was killed */
-    if (eni_env_has_runtime_dir(folder, sizeof folder) && eni_runs_list(folder, &runs, &n) == EN_OK)
-        eni_runs_free(runs, n);
+    remove_leavings(l);
     if (l->psd.state[0] == 0) return;
     empty_folder(l->psd.state);
     rmdir(l->psd.state);
@@ -277,6 +289,8 @@ en_status eni_launcher_start_psd(eni_launcher *l, int server)
     config.server_rank = server;
     en_status st = set_text(&config.listen, l->address);
     if (st == EN_OK && server > 0) st = set_text(&config.leader, l->address);
+    if (st == EN_OK && server == 0 && l->launch->takes != NULL)
+        st = set_text(&config.takes, l->launch->takes);
     if (st == EN_OK && l->psd.state[0] != 0) st = set_text(&config.state, l->psd.state);
     if (st == EN_OK && config.trace != NULL) { /* eni_merge_trace: one file per process */
         if (server == 0)
@@ -306,6 +320,7 @@ en_status eni_launcher_start_worker(eni_launcher *l, int local_rank, int has_psd
     config.check = l->launch->is_check;
     config.probe = l->launch->costs != NULL;
     en_status st = set_text(has_psd ? &config.server : &config.rendezvous, l->address);
+    if (st == EN_OK && rank == 0 && l->launch->takes != NULL) st = set_text(&config.takes, l->launch->takes);
     if (st == EN_OK) st = spawn(l, role, rank, ENI_WORKER, &config);
     eni_config_fini(&config);
     return st;

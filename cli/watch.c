@@ -23,6 +23,7 @@ enum {
     RESULT_MS =
         1500, /* and so much longer for rank 0, which writes a result before it ends: a disk may be slow */
     TOGETHER_MS = 300,  /* a death is found twice, here and by the survivors: both parts make the line */
+    RESIZE_MS = 30000,  /* from the first goodbye of a run that goes on with other workers: rank 0 saves */
     LAST_MS = 2000,     /* a psd that is alone ends by itself within this time, or is ended */
     LOOK_AGAIN_MS = 50, /* while ending: is somebody stopped, who cannot hear that it should end? */
     MAX_EVENTS = ENI_CHILDREN_MAX + 2
@@ -136,7 +137,12 @@ static int restart(eni_launcher *l, const eni_child *c)
     return eni_launcher_start_psd(l, 0) == EN_OK;
 }
 
-static void note_lost(eni_launcher *l, const eni_child *c)
+static void note_broken(eni_launcher *l)
+{
+    if (l->course.broken_ns == 0) l->course.broken_ns = eni_now_ns();
+}
+
+static void note_lost(eni_launcher *l, eni_child *c)
 {
     char cause[sizeof c->cause];
     if (may_lose(l, c)) {
@@ -144,6 +150,8 @@ static void note_lost(eni_launcher *l, const eni_child *c)
         eni_warn("launch", "%s (pid %d) died: %s; the others go on", c->role, (int)c->pid, cause);
         return;
     }
+    c->is_lost = 1;
+    note_broken(l);
     if (l->failed == NULL && !l->has_named) {
         l->failed = c;
         begin_to_name(l);
@@ -151,7 +159,7 @@ static void note_lost(eni_launcher *l, const eni_child *c)
     if (l->first == EN_OK) l->first = EN_EPEER;
 }
 
-static void note_end(eni_launcher *l, const eni_child *c)
+static void note_end(eni_launcher *l, eni_child *c)
 {
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
     if (c->is_terminated) return;
@@ -222,12 +230,30 @@ static const eni_child *child_of(const eni_launcher *l, const eni_death *death)
     return NULL;
 }
 
+/* Of rank 0: where training begins, and then how far it is. */
+static bool take_progress(eni_launcher *l, const char *line)
+{
+    unsigned long long samples, total, steps;
+    eni_launch_course *course = &l->course;
+    double rate, loss;
+    if (sscanf(line, "progress %llu %llu %lf %lf %llu", &samples, &total, &rate, &loss, &steps) != 5)
+        return false;
+    course->steps = steps;
+    course->samples = samples;
+    if (course->begun_ns == 0) {
+        course->begun_ns = eni_now_ns();
+        course->begun_steps = steps;
+        course->begun_samples = samples;
+    } else if (l->launch->on_progress != NULL) {
+        l->launch->on_progress(l->launch->user, &(eni_launch_progress){samples, total, rate, loss});
+    }
+    return true;
+}
+
 static void take_line(eni_launcher *l, char *line)
 {
-    if (eni_relay_take(&l->relay, line) || take_cost(l, line)) return;
-    eni_launch_progress p;
+    if (eni_relay_take(&l->relay, line) || take_cost(l, line) || take_progress(l, line)) return;
     eni_death death;
-    unsigned long long samples, total;
     int64_t pid;
     const char *sentence = NULL;
     if (eni_end_read(line, &pid) || eni_cause_read(line, &pid, &sentence)) {
@@ -238,15 +264,15 @@ static void take_line(eni_launcher *l, char *line)
                 snprintf(l->child[i].cause, sizeof l->child[i].cause, "%s", sentence);
         return;
     }
-    if (sscanf(line, "progress %llu %llu %lf %lf", &samples, &total, &p.rate, &p.loss) == 4) {
-        p.samples = samples;
-        p.total = total;
-        if (l->launch->on_progress != NULL) l->launch->on_progress(l->launch->user, &p);
+    if (eni_resize_read(line, &l->course.asked, &sentence)) {
+        snprintf(l->course.why, sizeof l->course.why, "%s", sentence);
+        note_broken(l);
     } else if (!l->has_death && eni_failure_read(line, &death) &&
                (child_of(l, &death) == NULL || !child_of(l, &death)->is_terminated)) {
         /* not our doing: while we kill one after the other, those still alive see the first ones go */
         l->death = death;
         l->has_death = 1;
+        note_broken(l);
         begin_to_name(l);
     }
 }
@@ -322,7 +348,7 @@ static void name_failed(eni_launcher *l)
     }
     add_cause(l, dead, &death);
     eni_death_text(&death, text);
-    eni_error("launch", "%s", text);
+    eni_log(l->launch->may_go_on ? ENI_LOG_WARN : ENI_LOG_ERROR, "launch", "%s", text);
     snprintf(l->failure, sizeof l->failure, "%s", text);
     eni_relay_open(&l->relay, text, false);
 }
@@ -356,8 +382,23 @@ static void heed_failure(eni_launcher *l)
 {
     if (l->is_ending || (l->first == EN_OK && !l->has_death)) return;
     if (l->may_lose_ranks && l->first == EN_OK) return; /* the leader tells of losses by its own words */
+    const bool is_resize = l->course.asked > 0 && l->first == EN_EINTR && !l->has_death;
     l->is_ending = 1;
-    l->kill_ns = eni_now_ns() + (l->first == EN_EINVAL ? 0 : GRACE_MS) * ENI_MILLI;
+    l->kill_ns = eni_now_ns() + (l->first == EN_EINVAL ? 0 : is_resize ? RESIZE_MS : GRACE_MS) * ENI_MILLI;
+}
+
+/* Who died: those whose end was seen, and one of whom the survivors tell that was stopped, or silent. */
+static void count_lost(eni_launcher *l)
+{
+    eni_launch_course *course = &l->course;
+    const eni_child *told = l->has_death ? child_of(l, &l->death) : NULL;
+    for (int i = 0; i < l->nchildren; i++) {
+        course->is_loss |= l->child[i].is_lost;
+        course->lost += l->child[i].is_lost && l->child[i].rank >= 0;
+    }
+    course->is_loss |= l->has_death;
+    course->lost += l->has_death && l->death.rank >= 0 && (told == NULL || !told->is_lost);
+    if (l->has_death && l->death.step > (int64_t)course->steps) course->steps = (uint64_t)l->death.step;
 }
 
 static void end_the_rest(eni_launcher *l)
@@ -421,5 +462,6 @@ void eni_launcher_watch(eni_launcher *l)
     }
     read_reports(l);
     maybe_name(l);
+    count_lost(l);
     eni_relay_open(&l->relay, "", l->is_interrupted);
 }

@@ -301,6 +301,11 @@ en_status eni_config_resolve(eni_config *config)
     if (config->nesterov && config->momentum == 0)
         return eni_fail(EN_EINVAL, "config",
                         "--nesterov: \"on\" needs a momentum; give --momentum above 0, or --no-nesterov");
+    if (config->program == ENI_RUN && config->elastic == NULL && eni_config_is_given(config, "max-restarts"))
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--max-restarts: \"%lld\" is for a run that is started again; give --elastic=MIN..MAX too",
+            (long long)config->max_restarts);
     if (strcmp(config->rendezvous, "env://") == 0) EN_TRY(eni_env_rendezvous(config));
     return EN_OK;
 }

@@ -44,6 +44,8 @@ typedef enum eni_program {
     ENI_SCALE,      /* entrain scale */
     ENI_SIM,        /* entrain sim */
     ENI_GPUS,       /* entrain gpus */
+    ENI_JOIN,       /* entrain join RUN */
+    ENI_LEAVE,      /* entrain leave RUN RANK */
     ENI_PROGRAMS
 } eni_program;
 
@@ -75,7 +77,7 @@ typedef struct eni_list {
     int count;
 } eni_list;
 
-enum { ENI_CONFIG_KEYS_MAX = 144 };
+enum { ENI_CONFIG_KEYS_MAX = 160 };
 
 typedef struct eni_config {
     /* what is trained */
@@ -150,6 +152,8 @@ typedef struct eni_config {
     int64_t server_timeout_ns; /* 0: a lost psd ends the run */
     int64_t server_restarts;   /* by the launcher */
     int64_t on_worker_loss;    /* ENI_LOSS_* */
+    char *elastic;             /* "2..8": core/worker_range.h; NULL: the number of workers stays */
+    int64_t max_restarts;      /* of an elastic run, after losses */
     int64_t nnodes, node_rank; /* of `entrain run` on several hosts */
     char *master_addr;
     int64_t master_port;
@@ -201,6 +205,7 @@ typedef struct eni_config {
     int64_t begin_ns; /* when the launcher began this run (core/clock.h); 0: nobody did */
     bool check;       /* the worker joins, tries the exchange, and leaves */
     bool probe;       /* and measures what it takes */
+    char *takes; /* "2..8:64", of an elastic run whose number of workers can change: core/worker_range.h */
 
     char *config; /* the YAML file that was read, or NULL */
     char *help;   /* "page", "all"; NULL: not asked for */

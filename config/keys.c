@@ -7,6 +7,7 @@
 
 #include "config/units.h"
 #include "core/device_list.h"
+#include "core/worker_range.h"
 #include "core/options.h"
 #include "core/rank_groups.h"
 
@@ -178,6 +179,15 @@ static const char *check_primary(const char *text)
     return eni_primary_parse(text, setting, &a, &b)
                ? NULL
                : "SETTING:ARM:ARM, two arms by their order from 1, as even:1:2";
+}
+
+static const char *check_elastic(const char *text)
+{
+    eni_worker_range elastic;
+    const char *expected = eni_worker_range_read(text, &elastic);
+    return expected == NULL && elastic.batch > 0
+               ? "MIN..MAX, as 2..8; the samples of a step are --global-batch-size"
+               : expected;
 }
 
 static const char *check_help(const char *text)
@@ -403,9 +413,9 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "who takes part"
-    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 1024, "N", R | C | K | A | V | ON(ENI_GPUS), STUDY | FIRST,
-        "2; 1 for the strategy solo",
-        "workers; of run, compare and check: processes that are started on this host"),
+    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 1024, "N", R | C | K | A | V | ON(ENI_GPUS) | ON(ENI_JOIN),
+        STUDY | FIRST, "2; 1 for the strategy solo",
+        "workers; of run, compare and check: processes that are started on this host; of join: so many more"),
     INT("processes", "n", processes, "0", 1, 64, "N", E, FIRST, "one per core",
         "processes that share the test set; what comes out does not depend on it"),
     INT("rank", NULL, rank, NULL, 0, 4095, "N|new", W, ENV | FIRST, "RANK",
@@ -461,6 +471,10 @@ const eni_key eni_keys[] = {
         "so often a psd that was killed is started again; needs --server-timeout"),
     CHOICE("on-worker-loss", NULL, on_worker_loss, "fail", "fail|continue", TRAIN, MATCH, NULL,
            "fail: a lost worker ends the run; continue: the others go on, where the strategy can"),
+    TEXT("elastic", NULL, elastic, NULL, "MIN..MAX", check_elastic, NULL, R, STUDY, "off: a lost worker ends the run",
+         "after a loss, or `entrain join` and `leave`, the run goes on from a checkpoint with so many workers"),
+    INT("max-restarts", NULL, max_restarts, "3", 0, 1e6, "N", R, STUDY, NULL,
+        "with --elastic: losses after which the run is started again"),
     TIME("peer-timeout", peer_timeout_ns, "5s", 0.1, 86400, TRAIN | P | K, 0, NULL,
          "a peer whose heartbeat is silent for so long is dead"),
     TIME("join-timeout", join_timeout_ns, "60s", 0.1, 86400, TRAIN | P | K, 0, NULL,
@@ -564,6 +578,8 @@ const eni_key eni_keys[] = {
     INT("begin-ns", NULL, begin_ns, "0", 0, 9e18, "NS", W, HIDDEN, NULL, "when the launcher began this run"),
     INT("out-fd", NULL, out_fd, NULL, 0, 1 << 20, "FD", W, HIDDEN, NULL,
         "the folder of --out, which the launcher has taken for this run"),
+    TEXT("takes", NULL, takes, NULL, "MIN..MAX:SAMPLES", NULL, NULL, W | P, HIDDEN, NULL,
+         "how many workers the run may be asked for (--elastic)"),
     TIME("gpu-timeout", gpu_timeout_ns, "300s", 0.1, 86400, R | W, HIDDEN, NULL,
          "a GPU that has not answered for so long ends the run; for tests"),
     BOOL("mute", NULL, mute, "off", R | W, HIDDEN, NULL, "nothing for people: compare and scale speak for their runs"),
@@ -624,6 +640,12 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
          0, "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1"},
     [ENI_GPUS] = {"entrain gpus", "[-n N] [--stages=S] [--json]",
                   "Lists this host's GPUs, how they are linked, and which rank uses which.", 0, 0, ""},
+    [ENI_JOIN] = {"entrain join", "RUN [-n N]",
+                  "Gives an elastic run that `entrain ps` lists more workers, from a checkpoint on.", 1, 1,
+                  "workers=1"},
+    [ENI_LEAVE] = {"entrain leave", "RUN RANK",
+                   "Takes a worker out of an elastic run that `entrain ps` lists, from a checkpoint on.", 2,
+                   2, ""},
 };
 
 const char *eni_program_name(eni_program program)

@@ -85,6 +85,21 @@ static bool has_checkpoint(const char *dir)
     return has;
 }
 
+/* Their numbers have as many digits, so the names are in the order of samples. */
+en_status eni_out_newest(const eni_config *config, char *path_out, size_t bytes)
+{
+    char dir[1200], newest[256] = "";
+    EN_TRY(eni_out_checkpoints(config, dir, sizeof dir));
+    DIR *folder = opendir(dir);
+    for (const struct dirent *e; folder != NULL && (e = readdir(folder)) != NULL;)
+        if (is_of(e->d_name, WHOLE_CHECKPOINT) && strcmp(e->d_name, newest) > 0)
+            snprintf(newest, sizeof newest, "%s", e->d_name);
+    if (folder != NULL) closedir(folder);
+    if (newest[0] == '\0') return EN_ENOENT;
+    snprintf(path_out, bytes, "%.900s/%s", dir, newest);
+    return EN_OK;
+}
+
 static json_t *load(int fd, const char *name)
 {
     const int file = openat(fd, name, O_RDONLY | O_CLOEXEC);

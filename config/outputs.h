@@ -29,6 +29,9 @@ en_status eni_out_ask(const eni_config *config, const char *dir);
  * behind a link. `fd` is the folder. EN_EIO, logged. */
 en_status eni_out_clear(int fd, const char *dir);
 
+/* The path of the newest checkpoint there, whole or not. EN_ENOENT, not logged: there is none. */
+en_status eni_out_newest(const eni_config *config, char *path_out, size_t bytes);
+
 /* Where this run's checkpoints lie: --checkpoint-dir, else OUT/checkpoints. EN_ENOENT: nowhere. */
 en_status eni_out_checkpoints(const eni_config *config, char *dir_out, size_t bytes);
 

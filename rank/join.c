@@ -45,15 +45,23 @@ static en_status choose_token(eni_rank *self)
     return EN_OK;
 }
 
+static void tell_resize(void *user, int32_t workers, const char *why)
+{
+    const eni_rank *self = user;
+    if (self->asked.launcher_fd >= 0) eni_resize_write(self->asked.launcher_fd, workers, why);
+}
+
 static en_status start_leader(eni_rank *self, const eni_address *listen)
 {
     const eni_join_options *c = &self->asked;
-    char launcher[24];
+    char launcher[24], elastic[ENI_WORKER_RANGE_TEXT] = "";
     snprintf(launcher, sizeof launcher, "%d", c->launcher_fd >= 0 ? (int)getppid() : 0);
+    if (c->elastic.max > 0) eni_worker_range_text(&c->elastic, elastic);
     const eni_key_value attributes[] = {{"strategy", self->job.strategy->name},
                                         {"model", self->trainer.about.model},
                                         {"out", c->out},
-                                        {"launcher", launcher}};
+                                        {"launcher", launcher},
+                                        {"elastic", elastic}};
     eni_leader_config config = {.listen = *listen,
                                 .listen_fd = c->listen_fd,
                                 .is_insecure = c->is_insecure,
@@ -67,7 +75,10 @@ static en_status start_leader(eni_rank *self, const eni_address *listen)
                                 .budget = self->job.plan.micro_batches - self->saving.first_micro,
                                 .status_folder = c->private_folder[0] != 0 ? c->private_folder : NULL,
                                 .attributes = attributes,
-                                .nattributes = sizeof attributes / sizeof *attributes};
+                                .nattributes = sizeof attributes / sizeof *attributes,
+                                .elastic = c->elastic,
+                                .on_resize = tell_resize,
+                                .user = self};
     return eni_leader_start(&config, &self->leader);
 }
 
@@ -83,10 +94,12 @@ static en_status token_file(const eni_rank *self, uint16_t port, char *path_out,
     return eni_token_path(self->asked.private_folder, port, path_out, bytes);
 }
 
+/* Whoever is to be let in must find it; so must who may ask for other workers. */
 static en_status leave_token(eni_rank *self, uint16_t port)
 {
     char path[sizeof self->token_path];
-    if (self->asked.token_fd >= 0 || self->world.nranks == 1) return EN_OK;
+    const bool is_elastic = self->asked.elastic.max > 0;
+    if (!is_elastic && (self->asked.token_fd >= 0 || self->world.nranks == 1)) return EN_OK;
     if (self->asked.token_file != NULL && access(self->asked.token_file, F_OK) == 0)
         return EN_OK; /* the user's */
     EN_TRY(token_file(self, port, path, sizeof path));

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/worker_range.h"
 #include "runtime/spec/run_spec.h"
 
 /* How it meets the others (join.c). */
@@ -16,6 +17,7 @@ typedef struct eni_join_options {
     bool is_insecure;
     int64_t local_size;                   /* ranks here, where a launcher's environment says so; else 0 */
     int token_fd, listen_fd, launcher_fd; /* of `entrain run`; -1: none */
+    eni_worker_range elastic;             /* how many workers the run may be asked for; max 0: it may not */
     char private_folder[256];             /* of this user, for tokens and the list of runs; "": none */
     char out[1024];                       /* --out in that list, absolute; "" */
     int64_t join_timeout_ns, peer_timeout_ns, server_timeout_ns;

@@ -92,6 +92,16 @@ en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double 
     return EN_OK;
 }
 
+en_status eni_recorder_cut(const char *dir, int first, uint64_t resumed, double seconds)
+{
+    char path[1024];
+    for (int rank = first;; rank++) {
+        snprintf(path, sizeof path, "%s/metrics-%d.jsonl", dir, rank);
+        if (access(path, F_OK) != 0) return EN_OK;
+        EN_TRY(cut(path, resumed, seconds));
+    }
+}
+
 void eni_recorder_add(eni_recorder *recorder, const eni_step *s)
 {
     if (recorder == NULL) return;
@@ -176,11 +186,14 @@ static void print_line(const eni_bar *bar, uint64_t samples)
 }
 
 /* Not dprintf: glibc's leaks its buffer when the launcher has gone. */
-static void tell_launcher(const eni_bar *bar, uint64_t samples, double rate)
+static void tell_launcher(const eni_bar *bar)
 {
-    char line[160];
-    int n = snprintf(line, sizeof line, "progress %" PRIu64 " %" PRIu64 " %.1f %.6g\n", samples, bar->total,
-                     rate, bar->loss);
+    char line[200];
+    const double seconds = (double)(eni_now_ns() - bar->begin_ns) * 1e-9;
+    const double rate = seconds > 0 ? (double)bar->samples / seconds : 0;
+    if (bar->fd < 0) return;
+    int n = snprintf(line, sizeof line, "progress %" PRIu64 " %" PRIu64 " %.1f %.6g %" PRIu64 "\n",
+                     bar->samples, bar->total, rate, bar->loss, bar->steps);
     ssize_t ignored = write(bar->fd, line, (size_t)n);
     (void)ignored;
 }
@@ -192,19 +205,29 @@ void eni_bar_score(eni_bar *bar, uint64_t samples, double loss, double accuracy)
     if (!bar->quiet && !bar->tty && bar->has_lines) print_line(bar, samples);
 }
 
-void eni_bar_step(eni_bar *bar, uint64_t samples)
+void eni_bar_start(eni_bar *bar, uint64_t steps, uint64_t samples)
+{
+    bar->steps = steps;
+    bar->samples = samples;
+    tell_launcher(bar);
+}
+
+void eni_bar_step(eni_bar *bar, uint64_t steps, uint64_t samples)
 {
     int64_t now = eni_now_ns();
+    bar->steps = steps;
+    bar->samples = samples;
     int due = now - bar->last_ns >= ENI_SECOND / 10 || samples >= bar->total;
     double seconds = (double)(now - bar->begin_ns) * 1e-9;
     double rate = seconds > 0 ? (double)samples / seconds : 0;
-    if (due && bar->fd >= 0) tell_launcher(bar, samples, rate);
+    if (due) tell_launcher(bar);
     if (due && !bar->quiet && bar->tty) draw_bar(bar, samples, rate);
     if (due) bar->last_ns = now;
 }
 
 void eni_bar_done(eni_bar *bar)
 {
+    tell_launcher(bar);
     if (!bar->quiet && bar->tty) fputc('\n', stderr);
 }
 

@@ -64,6 +64,9 @@ typedef struct eni_recorder eni_recorder;
 en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double seconds,
                             eni_recorder **recorder_out);
 
+/* Cuts the files of ranks `first` and up in the same way: those of a run that goes on with fewer. EN_EIO, logged. */
+en_status eni_recorder_cut(const char *dir, int first, uint64_t resumed, double seconds);
+
 /* Hands what is buffered to the system, where it survives this process. NULL is fine. */
 void eni_recorder_flush(eni_recorder *recorder);
 
@@ -84,18 +87,22 @@ typedef struct eni_bar {
     bool has_lines; /* a plain line for each score where there is no terminal */
     int tty;        /* stderr is a terminal: this and the rest by eni_bar_begin */
     int64_t begin_ns, last_ns;
-    double loss, accuracy; /* of the last score; NaN: none yet, or no classes */
+    uint64_t steps, samples; /* as far as the run has come */
+    double loss, accuracy;   /* of the last score; NaN: none yet, or no classes */
 } eni_bar;
 
 void eni_bar_begin(eni_bar *bar);
 
+/* Training begins behind so many steps and samples. A launcher hears it at once. */
+void eni_bar_start(eni_bar *bar, uint64_t steps, uint64_t samples);
+
 /* After each step of rank 0, with what it knows of the run's samples: at most ten redraws a second. */
-void eni_bar_step(eni_bar *bar, uint64_t samples);
+void eni_bar_step(eni_bar *bar, uint64_t steps, uint64_t samples);
 
 /* Mean loss and share of hits over all ranks of the step that ended with so many samples. */
 void eni_bar_score(eni_bar *bar, uint64_t samples, double loss, double accuracy);
 
-/* Ends the bar's line. */
+/* Ends the bar's line; a launcher hears how far the run has come. */
 void eni_bar_done(eni_bar *bar);
 
 /* ---- TensorBoard: the curves of one run, one folder per run ---- */

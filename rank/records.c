@@ -26,6 +26,8 @@ en_status eni_records_open_metrics(eni_rank *self)
 {
     const char *dir = self->records.asked.out;
     if (dir == NULL) return EN_OK;
+    if (self->world.rank == 0 && self->saving.is_resumed)
+        EN_TRY(eni_recorder_cut(dir, self->world.nranks, resumed_samples(self), resumed_seconds(self)));
     return eni_recorder_open(dir, self->world.rank, resumed_samples(self), resumed_seconds(self),
                              &self->records.recorder);
 }

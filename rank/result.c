@@ -589,7 +589,7 @@ static void print_bubble(const json_t *result)
 static void print_last_lines(const eni_rank *self, const judgement *last, const json_t *result)
 {
     const eni_about *about = &self->trainer.about;
-    if (self->records.asked.is_mute) return;
+    if (self->records.asked.is_mute || eni_member_outcome(self->member).has_time) return; /* it is no end */
     if (!last->is_there)
         printf("Test set: not evaluated, the run was interrupted\n");
     else if (about->has_accuracy)

@@ -16,6 +16,7 @@
 #include "runtime/control/control.h"
 
 static const int64_t grace_ns = 500 * ENI_MILLI;     /* asked -> over */
+static const int64_t patient_ns = 60 * ENI_SECOND;   /* the same, by somebody who has time */
 static const int64_t last_stop_ns = 600 * ENI_MILLI; /* asked -> the last resort */
 static const int64_t last_loss_ns = 1500 * ENI_MILLI;
 enum { LOOK_MS = 100 }; /* a wish from elsewhere is seen that late */
@@ -32,6 +33,7 @@ struct eni_shutdown {
     atomic_int is_over, signal_number, is_stopping;
     atomic_int end;                    /* who ends this process */
     _Atomic int64_t asked_ns, lost_ns; /* INT64_MAX: not yet */
+    int64_t more_ns;                   /* the thread's: how much longer than else the end may take */
 };
 
 /* ---- what has happened ---- */
@@ -58,6 +60,8 @@ static void heed_signal(eni_shutdown *e)
     /* In a terminal all ranks get the signal at once: another's wish may have come before our own. */
     const bool is_second = e->has_signal;
     e->has_signal = true;
+    if (e->more_ns > 0) e->asked_ns = INT64_MAX; /* who waits here is in a hurry */
+    e->more_ns = 0;
     ask(e, number);
     if (!is_second) atomic_store(&e->signal_number, number);
     pthread_mutex_lock(&e->lock);
@@ -75,7 +79,10 @@ static void heed_member(eni_shutdown *e)
 {
     const en_status st = eni_member_status(e->member); /* first: a status that has failed has its death */
     const eni_run_outcome outcome = eni_member_outcome(e->member);
-    if (outcome.stop_why[0] != 0) ask(e, SIGTERM);
+    if (outcome.stop_why[0] != 0 && e->asked_ns == INT64_MAX) {
+        e->more_ns = outcome.has_time ? patient_ns : 0;
+        ask(e, SIGTERM);
+    }
     if (e->lost_ns != INT64_MAX || st == EN_OK) return;
     e->lost_ns = eni_now_ns();
     if (e->config.report_fd >= 0 && outcome.has_death) eni_failure_write(e->config.report_fd, &outcome.death);
@@ -92,7 +99,7 @@ static int64_t last_ns(const eni_shutdown *e)
 {
     int64_t last = INT64_MAX;
     if (atomic_load(&e->end) != END_OPEN) return last;
-    if (e->asked_ns != INT64_MAX) last = earlier(last, e->asked_ns + last_stop_ns);
+    if (e->asked_ns != INT64_MAX) last = earlier(last, e->asked_ns + e->more_ns + last_stop_ns);
     if (e->lost_ns != INT64_MAX) last = earlier(last, e->lost_ns + last_loss_ns);
     return last;
 }
@@ -103,7 +110,7 @@ static void look(eni_shutdown *e)
     if (e->member != NULL) heed_member(e);
     pthread_mutex_unlock(&e->lock);
     const int64_t now = eni_now_ns();
-    if (e->asked_ns != INT64_MAX && now >= e->asked_ns + grace_ns) get_over(e);
+    if (e->asked_ns != INT64_MAX && now >= e->asked_ns + e->more_ns + grace_ns) get_over(e);
     int nobody = END_OPEN;
     if (now >= last_ns(e) && atomic_compare_exchange_strong(&e->end, &nobody, END_LAST_RESORT))
         e->config.leave_at_once(e->config.user, e->lost_ns != INT64_MAX ? 1 : 128 + eni_shutdown_signal(e));

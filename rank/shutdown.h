@@ -2,7 +2,7 @@
  *
  * - asked: the user wants the run to end. It ends before one of the next steps, on all ranks alike, and the
  * rest (results, checkpoint, goodbye) follows as at the end of a budget.
- * - over: 0.5 s later, or at once while the ranks have not met, every wait ends with EN_EINTR, and rank 0
+ * - over: 0.5 s later (a minute, if it was asked by somebody who waits for the checkpoint: control/ask.h), or at once while the ranks have not met, every wait ends with EN_EINTR, and rank 0
  * writes what it knows.
  * - last: 0.6 s after it was asked, or 1.5 s after a death, the compute thread is inside a long kernel and
  * cannot hear. The process ends without it.

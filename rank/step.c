@@ -297,7 +297,7 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
     eni_member_note_samples(self->member, t->sum.samples);
     tell_score(self, deferred);
     eni_step_show(self);
-    if (self->world.rank == 0) eni_bar_step(&self->records.bar, s->samples);
+    if (self->world.rank == 0) eni_bar_step(&self->records.bar, t->sum.steps, s->samples);
     return eni_step_check_loss(self, s->step, deferred->loss);
 }
 

@@ -513,7 +513,8 @@ static en_status leave_token(eni_psd *p)
 {
     const eni_config *c = p->config;
     char folder[256], path[sizeof p->token.path];
-    if (c->token_fd >= 0 && c->max_workers == 0) return EN_OK; /* newcomers have inherited nothing */
+    /* Newcomers have inherited nothing, and who asks for other workers must find it, too. */
+    if (c->token_fd >= 0 && c->max_workers == 0 && !c->takes) return EN_OK;
     if (c->token_file) {
         if (access(c->token_file, F_OK) == 0) return EN_OK;
         snprintf(path, sizeof path, "%s", c->token_file);
@@ -536,15 +537,22 @@ static int64_t server_timeout(const eni_psd *p)
     return text && eni_parse_duration(text, &ns) ? ns : 0;
 }
 
+/* leader_config.on_resize. */
+static void tell_resize(void *user, int32_t workers, const char *why)
+{
+    const eni_psd *p = user;
+    if (p->config->result_fd >= 0) eni_resize_write((int)p->config->result_fd, workers, why);
+}
+
 static en_status start_leader(eni_psd *p)
 {
     const eni_config *c = p->config;
-    char launcher[24], out[1024], folder[256];
+    char launcher[24], out[1024], folder[256], elastic[ENI_WORKER_RANGE_TEXT] = "";
     const bool has_folder = eni_env_has_runtime_dir(folder, sizeof folder);
     snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
     eni_folder_absolute(c->out, out, sizeof out);
     const eni_key_value attributes[] = {
-        {"strategy", p->strategy->name}, {"out", out}, {"launcher", launcher}};
+        {"strategy", p->strategy->name}, {"out", out}, {"launcher", launcher}, {"elastic", elastic}};
     eni_leader_config config = {
         .listen_fd = (int)c->listen_fd,
         .is_insecure = c->insecure,
@@ -567,9 +575,12 @@ static en_status start_leader(eni_psd *p)
         .status_folder = has_folder ? folder : NULL,
         .attributes = attributes,
         .nattributes = sizeof attributes / sizeof *attributes,
+        .on_resize = tell_resize,
         .user = p,
     };
     eni_leader *leader;
+    if (c->takes && eni_worker_range_read(c->takes, &config.elastic) == NULL)
+        eni_worker_range_text(&config.elastic, elastic);
     EN_TRY(eni_address_parse(c->listen, &p->listen));
     config.listen = p->listen;
     EN_TRY(eni_leader_start(&config, &leader));

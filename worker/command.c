@@ -57,6 +57,7 @@ static void tell_join(const eni_config *c, eni_join_options *out)
                               .join_timeout_ns = c->join_timeout_ns,
                               .peer_timeout_ns = c->peer_timeout_ns,
                               .server_timeout_ns = c->server_timeout_ns};
+    if (c->takes != NULL) (void)eni_worker_range_read(c->takes, &out->elastic);
     eni_folder_absolute(c->out, out->out, sizeof out->out);
     (void)eni_env_has_runtime_dir(out->private_folder, sizeof out->private_folder);
 }

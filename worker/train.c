@@ -32,6 +32,9 @@ static en_status start_clock(eni_rank *rank)
     else
         EN_TRY(eni_member_gather(rank->member, "begin", NULL, 0, NULL, INT64_MAX));
     rank->records.stats.clock_begin_ns = eni_now_ns();
+    if (rank->world.rank == 0)
+        eni_bar_start(&rank->records.bar, rank->saving.first_step,
+                      rank->saving.is_resumed ? rank->saving.past.samples : 0);
     return EN_OK;
 }
 
@@ -64,7 +67,7 @@ en_status eni_train(eni_rank *rank)
     else if ((st = eni_step_settle(rank, true)) == EN_OK)
         st = stop_clock(rank);
     eni_step_show(rank); /* in the last gather the last ones have come */
-    eni_bar_done(&rank->records.bar);
+    if (rank->world.rank == 0) eni_bar_done(&rank->records.bar);
     EN_TRY(st);
     EN_TRY(eni_save_finish(rank));
     return eni_host_over(rank->exchange.host,

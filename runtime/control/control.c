@@ -192,6 +192,14 @@ void eni_end_write(int fd)
     if (fd >= 0) write_line(fd, line);
 }
 
+void eni_resize_write(int fd, int32_t workers, const char *why)
+{
+    char line[ENI_REASON_MAX + 40];
+    const int n = snprintf(line, sizeof line, "resize\t%d\t%.*s\n", (int)workers, (int)ENI_REASON_MAX, why);
+    ssize_t ignored = write(fd, line, (size_t)n);
+    (void)ignored;
+}
+
 static bool read_number(const char *text, long long *number_out)
 {
     char *end;
@@ -219,6 +227,15 @@ bool eni_cause_read(const char *line, int64_t *pid_out, const char **sentence_ou
     if (sscanf(line, "cause\t%lld\t%n", &pid, &used) != 1 || used == 0) return false;
     *pid_out = pid;
     *sentence_out = line + used;
+    return true;
+}
+
+bool eni_resize_read(const char *line, int32_t *workers_out, const char **why_out)
+{
+    int used = 0, workers;
+    if (sscanf(line, "resize\t%d\t%n", &workers, &used) != 1 || used == 0 || workers < 1) return false;
+    *workers_out = workers;
+    *why_out = line + used;
     return true;
 }
 

@@ -91,6 +91,7 @@ typedef struct eni_run_outcome {
     eni_death death;               /* the first failed rank */
     char reason[ENI_REASON_MAX];   /* how it ended, if not well, as one sentence */
     char stop_why[ENI_REASON_MAX]; /* an early end was asked for, by anybody: "Ctrl-C at rank 0" */
+    bool has_time;                 /* by somebody who waits for the checkpoint: nobody is cut off (ask.h) */
 } eni_run_outcome;
 
 /* The failure record, the same sentence in every process: "rank 1 (pid 4121 on host b) died at step 41 in
@@ -141,5 +142,12 @@ bool eni_cause_read(const char *line, int64_t *pid_out, const char **sentence_ou
  *     end \t PID \n */
 void eni_end_write(int fd);
 bool eni_end_read(const char *line, int64_t *pid_out);
+
+/* Who leads the run tells that it ends early to go on with so many workers (ask.h). Never blocks.
+ *
+ *     resize \t WORKERS \t WHY \n */
+void eni_resize_write(int fd, int32_t workers, const char *why);
+/* *why_out lies in the line. False: it is another kind of line. */
+bool eni_resize_read(const char *line, int32_t *workers_out, const char **why_out);
 
 #endif

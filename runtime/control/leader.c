@@ -45,7 +45,7 @@ static void on_stop(eni_leader *leader, const eni_connection *connection, const 
     char who[32], why[ENI_REASON_MAX];
     eni_peer_name(connection->peer.rank, who);
     snprintf(why, sizeof why, "%.400s, at %s", m->reason, who);
-    eni_leader_begin_stop(leader, why);
+    eni_leader_begin_stop(leader, why, false);
 }
 
 /* The same number gets the same answer, also from another incarnation of the leader. */
@@ -253,6 +253,8 @@ static void dispatch(eni_leader *leader, eni_connection *connection, eni_span fr
         serve_member(leader, connection, &message);
     } else if (st == EN_OK && connection->stage == CONNECTION_NEW && message.type == ENI_CTL_JOIN) {
         eni_leader_join(leader, connection, &message);
+    } else if (st == EN_OK && connection->stage == CONNECTION_NEW && message.type == ENI_CTL_WISH) {
+        eni_leader_wish(leader, connection, &message);
     } else if (connection->stage == CONNECTION_NEW) {
         eni_leader_refuse(connection, st == EN_EVERSION ? st : EN_EPROTO,
                           "what came first is no request to join: %s", why == NULL ? "another message" : why);
@@ -370,7 +372,7 @@ static void check_asked(eni_leader *leader)
     if (is_abort_asked)
         eni_leader_finish(leader, EN_EPEER, abort_reason);
     else if (is_stop_asked)
-        eni_leader_begin_stop(leader, stop_why);
+        eni_leader_begin_stop(leader, stop_why, false);
 }
 
 static bool has_connections(const eni_leader *leader)

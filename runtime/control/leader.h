@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 
+#include "core/worker_range.h"
 #include "runtime/control/control.h"
 #include "runtime/net/tcp.h"
 #include "runtime/net/token.h"
@@ -87,10 +88,12 @@ typedef struct eni_leader_config {
                                    all other servers); on_world is called at the start, with epoch + 1 */
 
     /* For `entrain ps`: the folder of its files (runs.h; borrowed during start; NULL: none), and, copied,
-     * what the leader does not know: "strategy", "out", "launcher" (pid), "model", .. */
+     * what the leader does not know: "strategy", "out", "launcher" (pid), "model", .. "leader" is its own: tcp://.. */
     const char *status_folder;
     const eni_key_value *attributes;
     size_t nattributes;
+
+    eni_worker_range elastic; /* how many workers it may be asked for (ask.h); max 0: their number stays */
 
     /* All callbacks run on the leader's thread, with no lock held; NULL: none. */
 
@@ -106,6 +109,8 @@ typedef struct eni_leader_config {
     void (*on_gather)(void *user, const char *tag, const eni_blob *blobs, size_t count, eni_blob *own_out);
     /* goes_on: this rank's pushes will not come any more. Called before LEFT is told to the others. */
     void (*on_left)(void *user, int32_t rank);
+    /* elastic: the run has begun to end early, so that it can go on with so many workers. */
+    void (*on_resize)(void *user, int32_t workers, const char *why);
     /* Called before the answer is sent: when it returns EN_OK the entry is as safe as it will ever be.
      * Anything else ends the run. */
     en_status (*journal)(void *user, const eni_entry *entry);

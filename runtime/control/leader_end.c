@@ -98,17 +98,19 @@ static eni_message stop_message(eni_leader *leader, uint32_t type)
     eni_message m = {.type = type, .index = leader->stop.step};
     pthread_mutex_lock(&leader->lock);
     memcpy(m.reason, leader->end.outcome.stop_why, sizeof m.reason);
+    m.has_time = leader->end.outcome.has_time;
     pthread_mutex_unlock(&leader->lock);
     return m;
 }
 
 /* First all ranks say which step they may still take without asking, so that none is past the one that is
  * chosen then. Claims end at once. */
-void eni_leader_begin_stop(eni_leader *leader, const char *why)
+void eni_leader_begin_stop(eni_leader *leader, const char *why, bool has_time)
 {
     pthread_mutex_lock(&leader->lock);
     if (leader->end.outcome.stop_why[0] == '\0')
         snprintf(leader->end.outcome.stop_why, sizeof leader->end.outcome.stop_why, "%s", why);
+    leader->end.outcome.has_time = has_time;
     pthread_mutex_unlock(&leader->lock);
     if (leader->stage != LEADER_RUNNING) {
         eni_leader_finish(leader, EN_EINTR, why);

@@ -94,8 +94,9 @@ typedef struct eni_leader_status {
     eni_run_writer *writer; /* NULL: none */
     eni_run_rank *rank;     /* (nmembers) */
     int64_t next_ns;
-    eni_score scores[256]; /* steps whose sums are not whole yet; total 0: a free place */
-    bool has_bad_score;    /* one was told of that cannot be: said once */
+    char address[ENI_ADDRESS_TEXT]; /* where it leads */
+    eni_score scores[256];          /* steps whose sums are not whole yet; total 0: a free place */
+    bool has_bad_score;             /* one was told of that cannot be: said once */
 } eni_leader_status;
 
 /* Moments on the monotonic clock, in ns. */
@@ -224,7 +225,8 @@ const eni_kept *eni_leader_member_blob(const eni_leader_member *member, uint64_t
 
 /* leader_end.c */
 void eni_leader_check_end(eni_leader *leader); /* after a goodbye, a DONE or a loss */
-void eni_leader_begin_stop(eni_leader *leader, const char *why);
+/* has_time: nobody is cut off; each rank finishes what it does. */
+void eni_leader_begin_stop(eni_leader *leader, const char *why, bool has_time);
 void eni_leader_check_paused(eni_leader *leader);
 /* The rank ends when it has done what it has claimed. NULL; else why it cannot be asked, in memory of the caller. */
 const char *eni_leader_ask_to_leave(eni_leader *leader, int64_t rank, char why_out[ENI_REASON_MAX]);
@@ -237,6 +239,7 @@ void eni_leader_check_silence(eni_leader *leader, int64_t now_ns);
 
 /* leader_join.c */
 void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_message *join);
+void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_message *wish); /* ask.h */
 void eni_leader_refuse(eni_connection *connection, en_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_message *message);

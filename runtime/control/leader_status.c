@@ -12,7 +12,7 @@
 #include "runtime/control/leader_state.h"
 #include "runtime/net/process.h"
 
-enum { NAMED_AT_MOST = 3, ATTRIBUTES_MAX = 33 };
+enum { NAMED_AT_MOST = 3, ATTRIBUTES_MAX = 34 };
 static const int64_t look_every_ns = 100 * ENI_MILLI;
 
 /* A sentence that grows; what does not fit is cut off. */
@@ -268,14 +268,15 @@ static eni_run_stage run_stage(const eni_leader *leader)
     return leader->stop.stage == STOP_NONE ? ENI_RUN_RUNNING : ENI_RUN_STOPPING;
 }
 
-/* What the leader was given, and the model if only the ranks know it. */
+/* What the leader was given, the model if only the ranks know it, and where it leads. */
 static size_t collect_attributes(const eni_leader *leader, eni_key_value *attributes, size_t room)
 {
-    size_t n = leader->config.nattributes < room - 1 ? leader->config.nattributes : room - 1;
+    size_t n = leader->config.nattributes < room - 2 ? leader->config.nattributes : room - 2;
     memcpy(attributes, leader->config.attributes, n * sizeof *attributes);
     const char *model = eni_key_value_find(leader->world.key_values, leader->world.nkey_values, "model");
     if (model != NULL && eni_key_value_find(attributes, n, "model") == NULL)
         attributes[n++] = (eni_key_value){"model", model};
+    attributes[n++] = (eni_key_value){"leader", leader->status.address};
     return n;
 }
 
@@ -342,6 +343,7 @@ void eni_leader_status_open(eni_leader *leader)
     if (leader->config.status_folder == NULL) return;
     leader->status.rank = eni_alloc_array((size_t)leader->nmembers, sizeof *leader->status.rank);
     if (leader->status.rank == NULL) return;
+    eni_address_format(&leader->address, leader->status.address);
     const eni_run_status run = collect(leader, attributes, leader->status.rank);
     leader->status.writer = eni_run_writer_open(leader->config.status_folder, &run);
 }

@@ -140,6 +140,7 @@ static void hear_why(eni_member *member, const eni_message *m)
     if (m->reason[0] == '\0') return; /* from a leader that came back: it knows the step alone */
     if (why[0] == '\0') eni_info("member", "the run ends early: %s", m->reason);
     memcpy(why, m->reason, sizeof m->reason);
+    member->end.outcome.has_time = m->has_time;
 }
 
 /* Order matters: see eni_member_enter. A server takes no steps, so it has nothing to answer. */

@@ -143,6 +143,12 @@ static const eni_field score[] = {
 };
 static const eni_field number[] = {NUMBER};
 static const eni_field reason[] = {REASON};
+static const eni_field wish[] = {
+    ENI_FIELD(ENI_FIELD_BYTES, eni_message, token, 0, 0, "the token is not of 16 bytes"),
+    UINT(kind, 255, "the kind is out of range"),
+    INT(amount, -ENI_RANKS_MAX, ENI_RANKS_MAX, "the number is out of range"),
+};
+static const eni_field pausing[] = {REASON, BOOL(has_time)};
 static const eni_field paused[] = {INT(step, -1, INT64_MAX - 1, "the step is out of range")};
 static const eni_field ready[] = {KEY_VALUES(member_data)};
 static const eni_field ask[] = {TAGGED};
@@ -160,7 +166,7 @@ static const eni_field went[] = {MEMBER(rank)};
 static const eni_field serve[] = {WORLD, KEY_VALUES(key_values)};
 static const eni_field renewed[] = {EPOCH, PEER};
 static const eni_field claimed[] = {NUMBER, BOOL(has_index), U64(index, "the index is out of range")};
-static const eni_field stopping[] = {U64(index, "the step is out of range"), REASON};
+static const eni_field stopping[] = {U64(index, "the step is out of range"), REASON, BOOL(has_time)};
 static const eni_field died[] = {MEMBER(death.rank),
                                  PID(death.pid),
                                  STEP(death.step),
@@ -193,6 +199,7 @@ static const layout layouts[] = {
     [ENI_CTL_READY] = {LONG(ready)},
     [ENI_CTL_ADDED] = {LONG(gather)},
     [ENI_CTL_SCORE] = {FIELDS(score)},
+    [ENI_CTL_WISH] = {FIELDS(wish)},
     [ENI_CTL_REFUSED] = {FIELDS(ended)},
     [ENI_CTL_PEER] = {LONG(peer)},
     [ENI_CTL_WELCOME] = {LONG(welcome)},
@@ -202,7 +209,7 @@ static const layout layouts[] = {
     [ENI_CTL_ENDED] = {FIELDS(ended)},
     [ENI_CTL_LEADER] = {FIELDS(peer)},
     [ENI_CTL_NOTICE] = {FIELDS(reason)},
-    [ENI_CTL_PAUSE] = {FIELDS(reason)},
+    [ENI_CTL_PAUSE] = {FIELDS(pausing)},
     [ENI_CTL_STOPPING] = {FIELDS(stopping)},
     [ENI_CTL_LEFT] = {FIELDS(died)},
     [ENI_CTL_SERVE] = {LONG(serve)},

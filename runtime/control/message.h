@@ -51,6 +51,8 @@ enum {
     ENI_CTL_READY = 11,    /* server, to SERVE: its shards */
     ENI_CTL_ADDED = 12,    /* server, to ASK: number, tag, blob */
     ENI_CTL_SCORE = 13,    /* rank: what its samples of a step have given */
+    ENI_CTL_WISH =
+        14, /* anybody, in place of JOIN (ask.h): token, kind, number; answered by REFUSED or BYE */
     ENI_CTL_REFUSED = 16,  /* leader, instead of WELCOME: status, reason */
     ENI_CTL_PEER = 17,     /* leader, before WELCOME and SERVE: one for every rank */
     ENI_CTL_WELCOME = 18,  /* leader: the run begins, or goes on */
@@ -96,8 +98,9 @@ typedef struct eni_message {
     int32_t rank, nranks, server, nservers, to;
     int64_t pid, step, waited_ns;
     uint64_t born, incarnation, budget, index, samples, number, done, moves, bytes;
-    uint32_t epoch, status, count, op, waits;
-    bool has_index;
+    int64_t amount; /* WISH */
+    uint32_t epoch, status, count, op, waits, kind;
+    bool has_index, has_time;
     char host[256], host_id[128], tag[ENI_TAG_MAX], phase[ENI_PHASE_MAX], reason[ENI_REASON_MAX];
     char what[ENI_WHAT_MAX], name[ENI_NAME_MAX];
     eni_key_value_list key_values, member_data;

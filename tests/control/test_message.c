@@ -41,6 +41,9 @@ static eni_message example(uint32_t type)
                      .op = 3,
                      .waits = 1,
                      .has_index = true,
+                     .has_time = true,
+                     .kind = 1,
+                     .amount = -1,
                      .what = "all-reduce",
                      .name = "fc2.weight",
                      .host = "a",
@@ -76,7 +79,7 @@ static const uint32_t all_types[] = {
     ENI_CTL_DONE,    ENI_CTL_WAITING,   ENI_CTL_STOP,    ENI_CTL_PAUSED,  ENI_CTL_READY,    ENI_CTL_ADDED,
     ENI_CTL_REFUSED, ENI_CTL_PEER,      ENI_CTL_WELCOME, ENI_CTL_CLAIMED, ENI_CTL_GATHERED, ENI_CTL_DEAD,
     ENI_CTL_ENDED,   ENI_CTL_LEADER,    ENI_CTL_NOTICE,  ENI_CTL_PAUSE,   ENI_CTL_STOPPING, ENI_CTL_LEFT,
-    ENI_CTL_SERVE,   ENI_CTL_RENEWED,   ENI_CTL_ASK,     ENI_CTL_SCORE,   ENI_CTL_SCORED};
+    ENI_CTL_SERVE,   ENI_CTL_RENEWED,   ENI_CTL_ASK,     ENI_CTL_SCORE,   ENI_CTL_SCORED,   ENI_CTL_WISH};
 enum { NTYPES = sizeof all_types / sizeof *all_types, PREFIX = 4 };
 
 static void every_type_comes_back(void **state)

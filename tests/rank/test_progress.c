@@ -54,7 +54,7 @@ static void train(int fd, int quiet, uint64_t log_every)
     eni_bar_begin(&bar);
     for (uint64_t step = 0; step < 10; step++) {
         if (log_every > 0 && step % log_every == 0) eni_bar_score(&bar, (step + 1) * 64, 1.5, accuracy);
-        eni_bar_step(&bar, (step + 1) * 64);
+        eni_bar_step(&bar, step + 1, (step + 1) * 64);
     }
     eni_bar_done(&bar);
 }

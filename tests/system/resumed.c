@@ -127,6 +127,27 @@ void half_way(char out[160], const char *flags, uint64_t samples)
     kill_everything(&p);
 }
 
+void hashes_by_hand(const char *flags, const int *workers, const json_t *paths, char hashes_out[HASHES])
+{
+    char out[160], text[700];
+    process p;
+    folder_for(out, "by_hand");
+    for (size_t i = 0; i <= json_array_size(paths); i++) {
+        unsigned long long samples = 1000000000; /* more than any */
+        const char *path = json_string_value(json_array_get(paths, i));
+        if (path != NULL && sscanf(strrchr(path, '/'), "/checkpoint-%llu", &samples) != 1)
+            fail_msg("%s", path);
+        snprintf(text, sizeof text, "-n %d %s --resume=auto --max-samples=%llu --checkpoint-every=%llu",
+                 workers[i], flags, samples, samples);
+        begin_run(&p, out, text);
+        const int code = process_wait(&p, GUARD);
+        if (code != 0) fail_msg("%s: exit %d\n%s", text, code, process_err(&p));
+    }
+    json_t *result = result_of(out);
+    hashes_of(result, hashes_out);
+    json_decref(result);
+}
+
 void path_of_newest(const char *out, char path[256])
 {
     snprintf(path, 256, "%s/checkpoints/checkpoint-%012llu.safetensors", out,

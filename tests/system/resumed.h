@@ -44,6 +44,10 @@ json_t *finish_run(const char *out, const char *expected, const char *flags);
 /* A run with these flags, slowly, that was killed at about `samples`. */
 void half_way(char out[160], const char *flags, uint64_t samples);
 
+/* What a run that was started again with other workers must end with: the hashes of runs by hand with these flags,
+ * workers[i] of them up to the checkpoint paths[i], and the last ones to the end. */
+void hashes_by_hand(const char *flags, const int *workers, const json_t *paths, char hashes_out[HASHES]);
+
 /* Compiles a source file of the project into a plugin; ends the program with 77 where there is no cc. */
 void build_plugin(const char *source, const char *plugin_file);
 

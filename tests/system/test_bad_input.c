@@ -85,6 +85,56 @@ static void refuse_all(const bad_case *cases, size_t n, const char *what)
 }
 #define REFUSE_ALL(cases, what) refuse_all(cases, sizeof(cases) / sizeof *(cases), what)
 
+/* ---- a run that is started again ---- */
+
+#define ELASTIC "run " RING " --out=~/elastic --checkpoint-every=8 "
+
+static void test_elastic(void **state)
+{
+    (void)state;
+    static const bad_case cases[] = {
+        {"entrain", ELASTIC "--elastic=8..2", {"--elastic", "\"8..2\"", "the smaller one first, as 2..8"}},
+        {"entrain", ELASTIC "--elastic=0..4", {"--elastic", "\"0..4\"", "from 1 to 1024"}},
+        {"entrain", ELASTIC "--elastic=x", {"--elastic", "\"x\"", "MIN..MAX"}},
+        {"entrain", ELASTIC "--elastic=2..8:64", {"--elastic", "\"2..8:64\"", "--global-batch-size"}},
+        {"entrain", ELASTIC "--elastic", {"--elastic", "needs a value"}},
+        {"entrain", ELASTIC "--elastic=2..4 -n 5", {"-n 5", "--elastic=2..4", "start with 2 to 4"}},
+        {"entrain", ELASTIC "--elastic=2..4 -n 1", {"-n 1", "--elastic=2..4", "start with 2 to 4"}},
+        {"entrain",
+         ELASTIC "--elastic=3..3 -n 3 --global-batch-size=64",
+         {"--global-batch-size", "\"64\"", "3 micro-batches", "give a multiple"}},
+        {"entrain",
+         "run " RING " --out=~/elastic --elastic=2..4",
+         {"--elastic=2..4", "checkpoints", "--checkpoint-every=SAMPLES"}},
+        {"entrain", "run " RING " --checkpoint-every=8 --elastic=2..4", {"--elastic=2..4", "--out=FOLDER"}},
+        {"entrain",
+         ELASTIC "--elastic=2..4 --strategy=ps-async",
+         {"--elastic=2..4", "ps-async", "--on-worker-loss=continue", "--max-workers=N"}},
+        {"entrain",
+         ELASTIC "--elastic=2..4 --strategy=ssp:bound=3",
+         {"--elastic=2..4", "ssp", "--max-workers=N"}},
+        {"entrain", ELASTIC "--elastic=1..4 --strategy=solo", {"--elastic=1..4", "solo", "--strategy=ring"}},
+        {"entrain",
+         ELASTIC "--elastic=2..4 --nnodes=2 --master-addr=127.0.0.1",
+         {"--elastic=2..4", "--nnodes=2", "torchrun"}},
+        {"entrain",
+         ELASTIC "-n 4 --elastic=2..4 --strategy=grouped --groups=0-1;2-3",
+         {"--groups=0-1;2-3", "--elastic=2..4", "--groups=N"}},
+        {"entrain", "run " RING " --max-restarts=2", {"--max-restarts", "\"2\"", "--elastic=MIN..MAX"}},
+        {"entrain", ELASTIC "--elastic=2..4 --max-restarts=-1", {"--max-restarts", "\"-1\"", "out of range"}},
+        {"worker", "--elastic=2..4", {"--elastic", "no flag of worker"}},
+        {"entrain", "compare --arm=ring:elastic=2..4 --arm=ps-sync", {"elastic"}},
+        {"entrain", "join", {"entrain join", "RUN"}},
+        {"entrain", "join 4194305", {"4194305", "entrain ps"}},
+        {"entrain", "join x", {"\"x\"", "entrain ps"}},
+        {"entrain", "join 1 -n 0", {"--workers", "\"0\"", "from 1 to 1024"}},
+        {"entrain", "join 1 2", {"\"2\"", "no more"}},
+        {"entrain", "leave 1", {"entrain leave", "RUN RANK"}},
+        {"entrain", "leave 4194305 1", {"4194305", "entrain ps"}},
+    };
+    REFUSE_ALL(cases, "elastic runs");
+}
+
 /* ---- flags --------------------------------------------------------------------------------------------- */
 
 static void test_flags(void **state)
@@ -869,7 +919,8 @@ static void test_quiet(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flags),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_elastic),
+                                       cmocka_unit_test(test_flags),
                                        cmocka_unit_test(test_commands),
                                        cmocka_unit_test(test_yaml),
                                        cmocka_unit_test(test_data),

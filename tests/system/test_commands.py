@@ -28,6 +28,7 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
         "a launcher: system_torchrun, system_mpirun, system_slurm",
     r"^[ab]\$ |^scp |^\(umask|--nnodes": "another host: system_netns",
     r"^entrain stop RUN": "RUN is a placeholder: system_ps",
+    r"entrain (join|leave) RUN": "RUN is a placeholder: system_elastic",
     r"\.\.\. +\(a port of": "has a placeholder",
     r"^git worktree|^cmake -S|^cd - |test_walk.py": "minutes: the test walk",
     r"--config=\S*resnet18-cifar10": "CIFAR-10 itself: system_recipes runs them on made-up files",
@@ -36,6 +37,7 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
     r"--seeds=1000": "system_storm has more seeds",
 }
 FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_addr --master_port --max_restarts --logdir
+    --rdzv_backend --rdzv_id --rdzv_endpoint
     --nodes --ntasks-per-node --fake --deps --list --gpus --ps-lite --torch --python --build --source --trace --page --write
     --only --repeat --algorithm --bytes --then-step --hosts --plot --minutes --optimizers --op
     --contract --mxnet --at-once --what --cflags --libs --size --test --cells --nproc-per-node

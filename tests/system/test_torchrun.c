@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tests/system/outer.h"
+#include "tests/system/resumed.h"
 
 static char torchrun[512];
 
@@ -132,11 +133,101 @@ static void test_restart(void **state)
             "run");
 }
 
-int main(void)
+/* ---- agents that come and go ---- */
+
+#define ELASTIC_JOB                                                                                          \
+    "--strategy=ring --device=ref --model=mlp --data=synthetic --limit-train-samples=103 "                   \
+    "--limit-test-samples=64 --global-batch-size=12 --epochs=300 --lr=0.02 --momentum=0.9 --nesterov "       \
+    "--log-level=warn"
+
+/* One worker, slow until the file is there: importing torch takes so long that a quick run would be over. */
+static const char *slow_worker(const char *hurry)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_static), cmocka_unit_test(test_standalone),
-                                       cmocka_unit_test(test_server), cmocka_unit_test(test_two_hosts),
-                                       cmocka_unit_test(test_restart)};
+    static char path[128];
+    snprintf(path, sizeof path, "%s/slow", system_folder());
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "#!/bin/sh\n[ -e %s ] || set -- \"$@\" --straggler=0:60\nexec \"$@\"\n", hurry);
+    fclose(file);
+    return path;
+}
+
+static void start_agent(process *p, int port, const char *script, const char *out)
+{
+    /* Agents that share a host must not share torch's own store: with it the second round may never begin. */
+    process_start(
+        p, torchrun, "OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
+        "--nnodes=1:2 --nproc_per_node=1 --max_restarts=3 --rdzv_backend=c10d --rdzv_id=elastic "
+        "--rdzv_endpoint=127.0.0.1:%d --rdzv_conf=last_call_timeout=1 --monitor_interval=0.1 "
+        "--local_addr=127.0.0.1 --no_python /bin/sh %s " EN_BUILD_DIR
+        "/worker --rendezvous=file://%s.meet --checkpoint-every=36 --resume=auto --out=%s " OUTER_ALONE
+        " " ELASTIC_JOB,
+        port, script, out, out);
+}
+
+/* What its host does when it fails: agent and worker are gone at once. */
+static void lose_agent(process *agent)
+{
+    const pid_t worker = process_child(agent->pid, EN_BUILD_DIR "/worker");
+    process_kill(agent, SIGKILL);
+    if (worker != 0) kill(worker, SIGKILL);
+    process_wait(agent, 10);
+}
+
+/* Two workers once a second one has a file of its own. */
+static void wait_for_second(const process *agent, const char *out)
+{
+    char path[200];
+    const double deadline = now_seconds() + 2 * GUARD;
+    snprintf(path, sizeof path, "%s/metrics-1.jsonl", out);
+    while (access(path, F_OK) != 0)
+        if (now_seconds() > deadline) fail_msg("no second worker\n%s", process_err(agent));
+}
+
+/* One agent, a second one comes, is lost with its host, and comes again. */
+static void test_agents_come_and_go(void **state)
+{
+    static const int workers[] = {1, 2, 1, 2};
+    process first, second;
+    char hurry[128], found[HASHES], expected[HASHES];
+    const char *out = outer_folder();
+    const int port = outer_port();
+    (void)state;
+    snprintf(hurry, sizeof hurry, "%s/hurry", system_folder());
+    const char *script = slow_worker(hurry);
+    start_agent(&first, port, script, out);
+    assert_int_equal(wait_for_checkpoint(&first, out, 1), 1);
+    start_agent(&second, port, script, out);
+    wait_for_second(&second, out);
+    assert_int_equal(wait_for_checkpoint(&first, out, newest_checkpoint(out) + 73), 1);
+    lose_agent(&second);
+    assert_int_equal(wait_for_checkpoint(&first, out, newest_checkpoint(out) + 73), 1); /* alone again */
+    FILE *file = fopen(hurry, "w");
+    assert_non_null(file);
+    fclose(file);
+    start_agent(&second, port, script, out);
+    expect_end(&first, 0);
+    expect_end(&second, 0);
+    json_t *result = result_of(out);
+    const json_t *paths = json_object_get(result, "resumed_from");
+    assert_int_equal(json_array_size(paths), 3);
+    assert_int_equal((int)number_at(result, "samples_applied"), 300 * 103);
+    hashes_of(result, found);
+    hashes_by_hand(ELASTIC_JOB, workers, paths, expected);
+    assert_string_equal(found, expected);
+    json_decref(result);
+    promise("torchrun --nnodes=1:2 --max_restarts=3: a second agent comes, is killed with its worker, and "
+            "comes again: the "
+            "bytes of runs by hand with 1, 2, 1 and 2 workers");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_static),  cmocka_unit_test(test_standalone),
+        cmocka_unit_test(test_server),  cmocka_unit_test(test_two_hosts),
+        cmocka_unit_test(test_restart), cmocka_unit_test(test_agents_come_and_go)};
     snprintf(torchrun, sizeof torchrun, "%s",
              outer_need("torchrun", "pip: torch; -DEN_PYTHON=VENV/bin/python3 says where"));
     if (!outer_torchrun_works())

@@ -1,0 +1,323 @@
+/* elastic.c - `entrain run`. With --elastic it is a row of attempts, each of which goes on from the last checkpoint of the
+ * one before, with as many workers as are left or were asked for, and the same global batch: whether they can be,
+ * each one's command, why it ended and what follows. One attempt is launch.c's; what each loss was, and what it
+ * took, is in result.json ("restarts"). */
+#include <errno.h>
+#include <jansson.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/launch.h"
+#include "config/outputs.h"
+#include "config/units.h"
+#include "core/clock.h"
+#include "core/worker_range.h"
+#include "core/files.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "runtime/spec/plugin.h"
+
+enum { FIRST_WAIT_MS = 100, WAIT_MS = 1000, MOST_WAIT_MS = 30000 };
+
+typedef struct elastic {
+    const eni_command_context *context;
+    const eni_config *config; /* as given */
+    eni_worker_range range;
+    bool can_change; /* ranks keep no state of their own, so another number of them can go on */
+    int out_fd;
+    int32_t workers; /* of the attempt */
+    bool has_begun;  /* an attempt has trained: what --out holds is this run's */
+    int64_t losses;
+    json_t *restarts;
+    size_t nknown;                           /* restarts of which it is known where they went on */
+    uint64_t at_steps, at_samples, repeated; /* how far the run had come; samples that were computed again */
+} elastic;
+
+/* ---- whether it can be --------------------------------------------------------------------------------- */
+
+static en_status check_strategy(const eni_config *c, const en_strategy *strategy)
+{
+    const uint32_t stores = EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS;
+    if (strategy->flags & EN_ALONE)
+        return eni_fail(
+            EN_EINVAL, "launch",
+            "--elastic=%s: %s is one process by itself, and their number cannot change; leave it out, or "
+            "give another strategy, such as --strategy=ring",
+            c->elastic, strategy->name);
+    if ((strategy->flags & stores) != 0 && !(strategy->flags & EN_SYNCHRONOUS))
+        return eni_fail(
+            EN_EINVAL, "launch",
+            "--elastic=%s: the workers of %s do not wait for each other, so the run need not start again "
+            "when one is lost or comes; give --on-worker-loss=continue, and --max-workers=N for seats",
+            c->elastic, strategy->name);
+    if (c->groups != NULL && strspn(c->groups, "0123456789") != strlen(c->groups))
+        return eni_fail(
+            EN_EINVAL, "launch",
+            "--groups=%s names ranks, whose number --elastic=%s changes; give a number of groups, "
+            "--groups=N",
+            c->groups, c->elastic);
+    return EN_OK;
+}
+
+static en_status check(const eni_config *c, const char *plugin_dir, elastic *e)
+{
+    const en_strategy *strategy;
+    (void)eni_worker_range_read(c->elastic, &e->range); /* checked with the key */
+    e->range.batch = c->global_batch_size > 0 ? c->global_batch_size : c->batch_size * c->workers;
+    EN_TRY(eni_plugin_find(plugin_dir, c->strategy, &strategy));
+    EN_TRY(check_strategy(c, strategy));
+    if (c->nnodes > 1)
+        return eni_fail(
+            EN_EINVAL, "launch",
+            "--elastic=%s with --nnodes=%lld: one launcher starts a run again, and it has one host; "
+            "torchrun does it on several (docs/elastic.md)",
+            c->elastic, (long long)c->nnodes);
+    if (c->workers < e->range.min || c->workers > e->range.max)
+        return eni_fail(EN_EINVAL, "launch",
+                        "-n %lld is outside of --elastic=%s: start with %d to %d workers",
+                        (long long)c->workers, c->elastic, e->range.min, e->range.max);
+    if (c->checkpoint_every == 0)
+        return eni_fail(
+            EN_EINVAL, "launch",
+            "--elastic=%s goes on from checkpoints: give --checkpoint-every=SAMPLES, or such as 1epoch",
+            c->elastic);
+    if (c->out == NULL)
+        return eni_fail(EN_EINVAL, "launch", "--elastic=%s needs --out=FOLDER, in which the run goes on",
+                        c->elastic);
+    e->can_change = strategy->state == 0 && !(strategy->flags & EN_USES_GROUPS) &&
+                    (strategy->flags & EN_SYNCHRONOUS) != 0;
+    return EN_OK;
+}
+
+/* ---- one attempt --------------------------------------------------------------------------------------- */
+
+/* Of ranks that this attempt does not have. */
+static void drop_stragglers(eni_config *config)
+{
+    eni_list *list = &config->straggler;
+    int kept = 0;
+    for (int i = 0; i < list->count; i++) {
+        int64_t rank = 0;
+        double factor;
+        (void)eni_straggler_parse(list->item[i], &rank, &factor);
+        if (rank < config->workers)
+            list->item[kept++] = list->item[i];
+        else
+            eni_free(list->item[i]);
+    }
+    list->count = kept;
+}
+
+/* The user's command, of another number of workers; and it goes on, once there is something to go on from. */
+static en_status make_config(const elastic *e, eni_config *config_out)
+{
+    char newest[1200];
+    EN_TRY(eni_config_copy(e->config, config_out));
+    config_out->workers = e->workers;
+    config_out->batch_size = e->range.batch / e->workers;
+    drop_stragglers(config_out);
+    if (!e->has_begun) return EN_OK;
+    config_out->overwrite = false;
+    if (config_out->resume != NULL && eni_out_newest(e->config, newest, sizeof newest) != EN_OK) return EN_OK;
+    eni_free(config_out->resume);
+    config_out->resume = eni_strdup("auto");
+    if (config_out->resume != NULL) return EN_OK;
+    eni_config_fini(config_out);
+    return EN_ENOMEM;
+}
+
+static en_status attempt(const elastic *e, eni_launch_outcome *outcome)
+{
+    char takes[ENI_WORKER_RANGE_TEXT];
+    eni_config config;
+    eni_worker_range_text(&e->range, takes);
+    EN_TRY(make_config(e, &config));
+    const eni_launch launch = {.config = &config,
+                               .plugin_dir = e->context->plugin_dir,
+                               .signal_fd = e->context->signal_fd,
+                               .has_gpus = e->has_begun,
+                               .out_fd = e->out_fd,
+                               .may_go_on = true,
+                               .takes = e->can_change ? takes : NULL,
+                               .outcome = outcome};
+    en_status st = eni_launch_run(&launch);
+    if (config.trace != NULL && (st == EN_OK || outcome->course.asked > 0)) {
+        const en_status merged = eni_merge_trace(config.trace, e->workers);
+        if (st == EN_OK) st = merged;
+    }
+    eni_config_fini(&config);
+    return st;
+}
+
+/* ---- what came of it ----------------------------------------------------------------------------------- */
+
+/* Where this attempt went on, for the restarts that waited for that. */
+static void note_begun(elastic *e, const eni_launch_course *course)
+{
+    size_t i;
+    json_t *restart;
+    if (course->begun_ns == 0) return;
+    e->has_begun = true;
+    json_array_foreach(e->restarts, i, restart)
+    {
+        if (i < e->nknown) continue;
+        const json_int_t broken_ns = json_integer_value(json_object_get(restart, "broken_ns"));
+        eni_json_set_int(restart, "resumed_from_step", course->begun_steps);
+        eni_json_set_number(restart, "seconds", (double)(course->begun_ns - broken_ns) * 1e-9);
+        json_object_del(restart, "broken_ns");
+    }
+    if (json_array_size(e->restarts) > e->nknown && e->at_samples > course->begun_samples)
+        e->repeated += e->at_samples - course->begun_samples;
+    e->nknown = json_array_size(e->restarts);
+    e->at_steps = course->steps;
+    e->at_samples = course->samples;
+}
+
+/* broken_ns stands in it until the next attempt trains: if none does, there are no seconds. */
+static void note_restart(elastic *e, const eni_launch_outcome *outcome, int32_t workers)
+{
+    const eni_launch_course *course = &outcome->course;
+    json_t *o = json_object();
+    eni_json_set_int(o, "at_step", e->at_steps);
+    json_object_set_new(o, "resumed_from_step", json_null());
+    ENI_JSON_SET_INTS(o, {"workers_before", (uint64_t)e->workers}, {"workers", (uint64_t)workers});
+    eni_json_set_text(o, "reason", course->is_loss ? outcome->cause : course->why);
+    json_object_set_new(o, "seconds", json_null());
+    eni_json_set_int(o, "broken_ns", (uint64_t)course->broken_ns);
+    json_array_append_new(e->restarts, o);
+}
+
+/* Into the result that rank 0 has left, if it has. */
+static en_status write_restarts(const elastic *e)
+{
+    char path[1200];
+    size_t i;
+    json_t *restart;
+    snprintf(path, sizeof path, "%.1000s/result.json", e->config->out);
+    json_t *result = json_load_file(path, 0, NULL);
+    if (result == NULL) return EN_OK;
+    json_array_foreach(e->restarts, i, restart) json_object_del(restart, "broken_ns");
+    json_object_set(result, "restarts", e->restarts);
+    eni_json_set_int(result, "repeated_samples", e->repeated);
+    char *text = json_dumps(result, JSON_INDENT(2));
+    json_decref(result);
+    if (text == NULL) return EN_ENOMEM;
+    const en_status st = eni_file_replace_text("launch", path, text);
+    free(text); /* jansson's */
+    return st;
+}
+
+/* ---- from one to the next ------------------------------------------------------------------------------ */
+
+static bool is_interrupted(const elastic *e, int wait_ms)
+{
+    struct pollfd p = {.fd = e->context->signal_fd, .events = POLLIN};
+    const int64_t end_ns = eni_now_ns() + wait_ms * ENI_MILLI;
+    int ready;
+    do
+        ready = poll(&p, 1, eni_ms_left(end_ns, wait_ms));
+    while (ready < 0 && errno == EINTR);
+    return ready > 0;
+}
+
+/* As many as are left, or fewer; at least the smallest number that fits. */
+static int32_t workers_after(const elastic *e, const eni_launch_course *course)
+{
+    const int32_t had = course->asked > 0 ? course->asked : e->workers;
+    int32_t workers = eni_worker_range_fit(&e->range, had - course->lost);
+    if (!e->can_change) return e->workers;
+    for (int32_t n = e->range.min; workers == 0; n++)
+        if (e->range.batch % n == 0) workers = n;
+    return workers;
+}
+
+static void describe_place(const elastic *e, char *text_out, size_t bytes)
+{
+    if (eni_out_newest(e->config, text_out, bytes) != EN_OK)
+        snprintf(text_out, bytes, "none: it begins anew");
+}
+
+/* A loss: EN_OK when it goes on, after a while. */
+static en_status heed_loss(elastic *e, const eni_launch_outcome *outcome, int32_t workers)
+{
+    char place[1200];
+    const int64_t most = e->config->max_restarts;
+    const int shift = e->losses < 8 ? (int)e->losses - 1 : 6;
+    describe_place(e, place, sizeof place);
+    if (++e->losses > most)
+        return eni_fail(
+            EN_EPEER, "launch",
+            "the run ends with its loss number %lld, one more than --max-restarts=%lld: %s; the last "
+            "checkpoint, from which --resume=auto goes on, is %s",
+            (long long)e->losses, (long long)most, outcome->cause, place);
+    const int wait_ms = e->losses == 1                    ? FIRST_WAIT_MS
+                        : WAIT_MS << shift > MOST_WAIT_MS ? MOST_WAIT_MS
+                                                          : WAIT_MS << shift;
+    eni_warn("launch", "going on in %.1f s with %d worker%s (loss %lld of %lld) from the last checkpoint: %s",
+             wait_ms * 1e-3, workers, workers == 1 ? "" : "s", (long long)e->losses, (long long)most, place);
+    return is_interrupted(e, wait_ms) ? EN_EINTR : EN_OK;
+}
+
+/* EN_OK: there is another attempt. */
+static en_status follow(elastic *e, en_status st, const eni_launch_outcome *outcome)
+{
+    const eni_launch_course *course = &outcome->course;
+    const bool is_asked = course->asked > 0 && st == EN_EINTR && !course->is_loss;
+    if (is_interrupted(e, 0)) return EN_EINTR;
+    if (!is_asked && (!course->is_loss || st == EN_EINVAL)) return st;
+    const int32_t workers = is_asked ? course->asked : workers_after(e, course);
+    if (!is_asked) EN_TRY(heed_loss(e, outcome, workers));
+    note_restart(e, outcome, workers);
+    e->workers = workers;
+    return EN_OK;
+}
+
+static en_status run(elastic *e)
+{
+    eni_launch_outcome outcome;
+    for (;;) {
+        const en_status st = attempt(e, &outcome);
+        note_begun(e, &outcome.course);
+        if (st == EN_OK || st == EN_ESTOP) return st;
+        EN_TRY(follow(e, st, &outcome));
+    }
+}
+
+static en_status run_elastic(const eni_command_context *context)
+{
+    const eni_config *c = context->config;
+    elastic e = {.context = context, .config = c, .workers = (int32_t)c->workers, .restarts = json_array()};
+    en_status st = check(c, context->plugin_dir, &e);
+    if (st == EN_OK) st = eni_out_take(c, c->out, ENI_OUT_RUN, &e.out_fd);
+    if (st == EN_OK) {
+        st = run(&e);
+        const en_status written = write_restarts(&e);
+        if (st == EN_OK) st = written;
+        close(e.out_fd);
+    }
+    json_decref(e.restarts);
+    return st;
+}
+
+en_status eni_command_run(const eni_command_context *context)
+{
+    int64_t begin = eni_now_ns();
+    const bool is_elastic = context->config->elastic != NULL;
+    eni_launch launch = {
+        .config = context->config, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
+    const en_status st = is_elastic ? run_elastic(context) : eni_launch_run(&launch);
+    if (st == EN_ESTOP) return EN_OK; /* it was finished before */
+    EN_TRY(st);
+    if (context->config->trace != NULL && !is_elastic &&
+        context->config->node_rank == 0) /* its own ranks; others stay apart */
+        EN_TRY(eni_merge_trace(context->config->trace, (int)context->config->workers));
+    if (!context->config->quiet && !context->config->mute)
+        printf("Time elapsed: %.2f s\n", (double)(eni_now_ns() - begin) * 1e-9);
+    return EN_OK;
+}

@@ -1,0 +1,89 @@
+/* join_leave.c - `entrain join` and `entrain leave`: another number of workers for a run of this user on this host, which
+ * its leader is asked for (control/ask.h). */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "cli/find_run.h"
+#include "config/env.h"
+#include "config/units.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
+#include "runtime/control/ask.h"
+
+enum { ANSWER_S = 10 };
+
+static const char *attribute(const eni_run_status *run, const char *key)
+{
+    const char *value = eni_key_value_find(run->attributes, run->nattributes, key);
+    return value == NULL ? "" : value;
+}
+
+/* The run's leader has left its token under its port. */
+static en_status ask(const eni_run_status *run, int64_t number, char why_out[ENI_REASON_MAX])
+{
+    char folder[256], path[512];
+    eni_address leader;
+    eni_token token;
+    EN_TRY(eni_env_runtime_dir(folder, sizeof folder));
+    EN_TRY(eni_address_parse(attribute(run, "leader"), &leader));
+    if (eni_address_is_anywhere(&leader)) snprintf(leader.host, sizeof leader.host, "127.0.0.1");
+    EN_TRY(eni_token_path(folder, leader.port, path, sizeof path));
+    EN_TRY(eni_token_read(path, &token));
+    return eni_ask(&leader, &token, ENI_ASK_RESIZE, number, eni_now_ns() + ANSWER_S * ENI_SECOND, why_out);
+}
+
+/* What can be known before its leader is asked. */
+static en_status check(const eni_run_status *run, const char *who)
+{
+    if (attribute(run, "elastic")[0] != '\0') return EN_OK;
+    return eni_fail(EN_EINVAL, who,
+                    "run %" PRId64 " (%s): its number of workers cannot change: it was not started with "
+                    "--elastic=MIN..MAX, or its ranks have state of their own",
+                    eni_run_number(run), attribute(run, "strategy"));
+}
+
+static en_status change(const eni_run_status *run, const char *who, int64_t number)
+{
+    char why[ENI_REASON_MAX] = "";
+    EN_TRY(check(run, who));
+    const en_status st = ask(run, number, why);
+    if (st == EN_OK)
+        printf("run %" PRId64 " (%s, %d worker%s): it saves, and goes on with other workers\n",
+               eni_run_number(run), attribute(run, "strategy"), (int)run->nranks,
+               run->nranks == 1 ? "" : "s");
+    else if (why[0] != '\0')
+        eni_error(who, "run %" PRId64 " (%s): %s", eni_run_number(run), attribute(run, "strategy"), why);
+    return st;
+}
+
+en_status eni_command_join(const eni_command_context *context)
+{
+    eni_run_status *runs;
+    const eni_run_status *run;
+    size_t n;
+    EN_TRY(eni_run_find("join", context->config->args.item[0], &runs, &n, &run));
+    const en_status st = change(run, "join", context->config->workers);
+    eni_runs_free(runs, n);
+    return st;
+}
+
+en_status eni_command_leave(const eni_command_context *context)
+{
+    const eni_list *args = &context->config->args;
+    eni_run_status *runs;
+    const eni_run_status *run;
+    size_t n;
+    int64_t rank;
+    EN_TRY(eni_run_find("leave", args->item[0], &runs, &n, &run));
+    en_status st = EN_OK;
+    if (!eni_parse_i64(args->item[1], &rank) || rank < 0 || rank >= run->nranks)
+        st = eni_fail(EN_EINVAL, "leave",
+                      "\"%.32s\" is no rank of run %" PRId64 ": give a number from 0 to %d", args->item[1],
+                      eni_run_number(run), (int)run->nranks - 1);
+    if (st == EN_OK) st = change(run, "leave", -1);
+    eni_runs_free(runs, n);
+    return st;
+}

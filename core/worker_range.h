@@ -1,0 +1,30 @@
+/* worker_range.h - how many workers a run may go on with (--elastic). Its global batch stays what it is, so only numbers
+ * that share it out evenly fit. Pure functions. */
+#ifndef CORE_WORKER_RANGE_H
+#define CORE_WORKER_RANGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { ENI_WORKER_RANGE_TEXT = 48 };
+
+typedef struct eni_worker_range {
+    int32_t min, max; /* workers; max 0: their number does not change */
+    int64_t batch;    /* samples per step over all workers; 0: not said */
+} eni_worker_range;
+
+/* Reads "MIN..MAX", as a user gives it, or with ":SAMPLES" behind it, as a launcher hands it down. NULL: it was
+ * read; else what was expected. */
+const char *eni_worker_range_read(const char *text, eni_worker_range *elastic_out);
+
+/* "2..8", or "2..8:64" where the batch is known. */
+void eni_worker_range_text(const eni_worker_range *elastic, char text_out[ENI_WORKER_RANGE_TEXT]);
+
+/* The largest number of workers that fits and is at most `most`; 0: there is none. */
+int32_t eni_worker_range_fit(const eni_worker_range *elastic, int32_t most);
+
+/* The numbers that fit, "2, 4, 8"; cut off where they have no room. */
+void eni_worker_range_list(const eni_worker_range *elastic, char *text_out, size_t bytes);
+
+#endif

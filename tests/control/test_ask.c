@@ -1,0 +1,111 @@
+/* test_ask.c - somebody outside asks a leader for other workers: it ends early and in good order, with time for it, or
+ * says why not; nobody without the token is heard. */
+#include "runtime/control/ask.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "crew.h"
+
+enum { RANKS = 3 };
+
+static struct {
+    int32_t workers;
+    char why[ENI_REASON_MAX];
+} resized;
+
+static void on_resize(void *user, int32_t workers, const char *why)
+{
+    (void)user;
+    resized.workers = workers;
+    snprintf(resized.why, sizeof resized.why, "%s", why);
+}
+
+static void begin(crew *c, eni_worker_range elastic)
+{
+    memset(&resized, 0, sizeof resized);
+    crew_init(c, RANKS);
+    c->config.elastic = elastic;
+    c->config.on_resize = on_resize;
+    assert_true(crew_start(c));
+}
+
+static en_status ask(const crew *c, eni_ask_kind kind, int64_t number, char why_out[ENI_REASON_MAX])
+{
+    return eni_ask(eni_leader_address(c->leader), &c->config.token, kind, number, crew_soon(), why_out);
+}
+
+static void it_ends_in_good_order(void **state)
+{
+    (void)state;
+    for (int change = -1; change <= 1; change += 2) {
+        crew c;
+        char why[ENI_REASON_MAX];
+        begin(&c, (eni_worker_range){2, 4, 12});
+        crew_join(&c, 0, RANKS);
+        assert_int_equal(ask(&c, ENI_ASK_RESIZE, change, why), EN_OK);
+        for (int r = 0; r < RANKS; r++) {
+            uint64_t step = 0;
+            while (eni_member_enter(c.hand[r].member, step) == EN_OK)
+                step++;
+            assert_int_equal(step, eni_member_stop_step(c.hand[r].member));
+            const eni_run_outcome outcome = eni_member_outcome(c.hand[r].member);
+            assert_true(outcome.has_time);
+            assert_non_null(strstr(outcome.stop_why, change > 0
+                                                         ? "4 workers were asked for (entrain join)"
+                                                         : "2 workers were asked for (entrain leave)"));
+        }
+        assert_int_equal(resized.workers, RANKS + change);
+        assert_string_equal(resized.why, eni_leader_outcome(c.leader).stop_why);
+        assert_int_equal(ask(&c, ENI_ASK_RESIZE, change, why), EN_EINVAL); /* once is enough */
+        assert_string_equal(why, "it is ending");
+        assert_true(crew_bye(&c));
+        crew_fini(&c);
+    }
+}
+
+static void expect_refused(const crew *c, eni_ask_kind kind, int64_t number, const char *sentence)
+{
+    char why[ENI_REASON_MAX];
+    assert_int_equal(ask(c, kind, number, why), EN_EINVAL);
+    if (strstr(why, sentence) == NULL) fail_msg("\"%s\", not: %s", why, sentence);
+    assert_int_equal(resized.workers, 0);
+}
+
+static void what_cannot_be_is_said(void **state)
+{
+    crew c;
+    char why[ENI_REASON_MAX];
+    (void)state;
+    begin(&c, (eni_worker_range){3, 6, 12});
+    expect_refused(&c, ENI_ASK_RESIZE, 1, "not all of its workers are here yet");
+    crew_join(&c, 0, RANKS);
+    expect_refused(&c, ENI_ASK_RESIZE, 4, "lets it have 6 at most");
+    expect_refused(&c, ENI_ASK_RESIZE, 2, "5 workers cannot share out the 12 samples");
+    expect_refused(&c, ENI_ASK_RESIZE, -1, "cannot have fewer: 3, 4, 6 can");
+    expect_refused(&c, ENI_ASK_LEAVE, 1, "no seats");
+    const eni_token other = {{1}};
+    assert_int_equal(eni_ask(eni_leader_address(c.leader), &other, ENI_ASK_RESIZE, 1, crew_soon(), why),
+                     EN_EDENIED);
+    assert_non_null(strstr(why, "the job token is not this run's"));
+    assert_true(crew_bye(&c)); /* the run has not noticed */
+    crew_fini(&c);
+    begin(&c, (eni_worker_range){0});
+    crew_join(&c, 0, RANKS);
+    expect_refused(&c, ENI_ASK_RESIZE, 1, "was not started with --elastic=MIN..MAX");
+    assert_true(crew_bye(&c));
+    crew_fini(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(it_ends_in_good_order),
+                                       cmocka_unit_test(what_cannot_be_is_said)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
