@@ -1,11 +1,13 @@
-/* join_leave.c - `entrain join` and `entrain leave`: another number of workers for a run of this user on this host, which
- * its leader is asked for (control/ask.h). */
+/* join_leave.c - `entrain join` and `entrain leave`: another number of workers for a run of this user on this host. The leader
+ * of an elastic run is asked for it (control/ask.h); where ranks come and go, newcomers are started here, and the leader
+ * is asked to let one go. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/commands.h"
 #include "cli/find_run.h"
+#include "cli/newcomers.h"
 #include "config/env.h"
 #include "config/units.h"
 #include "core/clock.h"
@@ -22,7 +24,8 @@ static const char *attribute(const eni_run_status *run, const char *key)
 }
 
 /* The run's leader has left its token under its port. */
-static en_status ask(const eni_run_status *run, int64_t number, char why_out[ENI_REASON_MAX])
+static en_status ask(const eni_run_status *run, eni_ask_kind kind, int64_t number,
+                     char why_out[ENI_REASON_MAX])
 {
     char folder[256], path[512];
     eni_address leader;
@@ -32,25 +35,33 @@ static en_status ask(const eni_run_status *run, int64_t number, char why_out[ENI
     if (eni_address_is_anywhere(&leader)) snprintf(leader.host, sizeof leader.host, "127.0.0.1");
     EN_TRY(eni_token_path(folder, leader.port, path, sizeof path));
     EN_TRY(eni_token_read(path, &token));
-    return eni_ask(&leader, &token, ENI_ASK_RESIZE, number, eni_now_ns() + ANSWER_S * ENI_SECOND, why_out);
+    return eni_ask(&leader, &token, kind, number, eni_now_ns() + ANSWER_S * ENI_SECOND, why_out);
+}
+
+/* Its ranks come and go. */
+static bool has_places(const eni_run_status *run)
+{
+    return attribute(run, "max-workers")[0] != '\0';
 }
 
 /* What can be known before its leader is asked. */
 static en_status check(const eni_run_status *run, const char *who)
 {
-    if (attribute(run, "elastic")[0] != '\0') return EN_OK;
+    if (attribute(run, "elastic")[0] != '\0' || has_places(run)) return EN_OK;
     return eni_fail(EN_EINVAL, who,
                     "run %" PRId64 " (%s): its number of workers cannot change: it was not started with "
-                    "--elastic=MIN..MAX, or its ranks have state of their own",
+                    "--elastic=MIN..MAX or --max-workers=N, or its ranks have state of their own",
                     eni_run_number(run), attribute(run, "strategy"));
 }
 
-static en_status change(const eni_run_status *run, const char *who, int64_t number)
+static en_status change(const eni_run_status *run, const char *who, eni_ask_kind kind, int64_t number)
 {
     char why[ENI_REASON_MAX] = "";
-    EN_TRY(check(run, who));
-    const en_status st = ask(run, number, why);
-    if (st == EN_OK)
+    const en_status st = ask(run, kind, number, why);
+    if (st == EN_OK && kind == ENI_ASK_LEAVE)
+        printf("run %" PRId64 " (%s): rank %" PRId64 " leaves when it has done what it has claimed\n",
+               eni_run_number(run), attribute(run, "strategy"), number);
+    else if (st == EN_OK)
         printf("run %" PRId64 " (%s, %d worker%s): it saves, and goes on with other workers\n",
                eni_run_number(run), attribute(run, "strategy"), (int)run->nranks,
                run->nranks == 1 ? "" : "s");
@@ -65,7 +76,11 @@ en_status eni_command_join(const eni_command_context *context)
     const eni_run_status *run;
     size_t n;
     EN_TRY(eni_run_find("join", context->config->args.item[0], &runs, &n, &run));
-    const en_status st = change(run, "join", context->config->workers);
+    en_status st = check(run, "join");
+    if (st == EN_OK && has_places(run))
+        st = eni_newcomers_start(run, (int)context->config->workers, context->signal_fd);
+    else if (st == EN_OK)
+        st = change(run, "join", ENI_ASK_RESIZE, context->config->workers);
     eni_runs_free(runs, n);
     return st;
 }
@@ -78,12 +93,16 @@ en_status eni_command_leave(const eni_command_context *context)
     size_t n;
     int64_t rank;
     EN_TRY(eni_run_find("leave", args->item[0], &runs, &n, &run));
-    en_status st = EN_OK;
-    if (!eni_parse_i64(args->item[1], &rank) || rank < 0 || rank >= run->nranks)
+    /* of the ranks that have been given, its leader knows who is here */
+    const int32_t limit = has_places(run) ? ENI_RANKS_MAX : run->nranks;
+    en_status st = check(run, "leave");
+    if (st == EN_OK && (!eni_parse_i64(args->item[1], &rank) || rank < 0 || rank >= limit))
         st = eni_fail(EN_EINVAL, "leave",
                       "\"%.32s\" is no rank of run %" PRId64 ": give a number from 0 to %d", args->item[1],
-                      eni_run_number(run), (int)run->nranks - 1);
-    if (st == EN_OK) st = change(run, "leave", -1);
+                      eni_run_number(run), (int)limit - 1);
+    if (st == EN_OK)
+        st = has_places(run) ? change(run, "leave", ENI_ASK_LEAVE, rank)
+                             : change(run, "leave", ENI_ASK_RESIZE, -1);
     eni_runs_free(runs, n);
     return st;
 }

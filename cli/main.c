@@ -37,7 +37,8 @@ static const command commands[] = {
     {"gpus", ENI_GPUS, eni_command_gpus, "this host's GPUs, their links, and which rank uses which (-n N)"},
     {"ps", ENI_PS, eni_command_ps, "your runs on this host"},
     {"stop", ENI_STOP, eni_command_stop, "end one of them early, in good order"},
-    {"join", ENI_JOIN, eni_command_join, "give one that was started with --elastic more workers"},
+    {"join", ENI_JOIN, eni_command_join,
+     "give one that was started with --elastic or --max-workers more workers"},
     {"leave", ENI_LEAVE, eni_command_leave, "take a worker out of one"},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };

@@ -180,8 +180,7 @@ static void remove_leavings(const eni_launcher *l)
     size_t n;
     if (!eni_env_has_runtime_dir(folder, sizeof folder)) return;
     if (eni_runs_list(folder, &runs, &n) == EN_OK) eni_runs_free(runs, n); /* which removes them */
-    if (l->launch->takes == NULL || l->address[0] == '\0' ||
-        eni_address_parse(l->address, &leader) != EN_OK ||
+    if (l->address[0] == '\0' || eni_address_parse(l->address, &leader) != EN_OK ||
         eni_token_path(folder, leader.port, token, sizeof token) != EN_OK)
         return;
     if (eni_writer_look(token) == ENI_WRITER_ENDED) eni_token_remove(token);

@@ -547,12 +547,16 @@ static void tell_resize(void *user, int32_t workers, const char *why)
 static en_status start_leader(eni_psd *p)
 {
     const eni_config *c = p->config;
-    char launcher[24], out[1024], folder[256], elastic[ENI_WORKER_RANGE_TEXT] = "";
+    char launcher[24], out[1024], folder[256], seats[24] = "", elastic[ENI_WORKER_RANGE_TEXT] = "";
     const bool has_folder = eni_env_has_runtime_dir(folder, sizeof folder);
     snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
     eni_folder_absolute(c->out, out, sizeof out);
-    const eni_key_value attributes[] = {
-        {"strategy", p->strategy->name}, {"out", out}, {"launcher", launcher}, {"elastic", elastic}};
+    if (c->max_workers > 0) snprintf(seats, sizeof seats, "%lld", (long long)c->max_workers);
+    const eni_key_value attributes[] = {{"strategy", p->strategy->name},
+                                        {"out", out},
+                                        {"launcher", launcher},
+                                        {"elastic", elastic},
+                                        {"max-workers", seats}};
     eni_leader_config config = {
         .listen_fd = (int)c->listen_fd,
         .is_insecure = c->insecure,

@@ -121,6 +121,9 @@ static bool serve_rank(eni_leader *leader, eni_leader_member *member, const eni_
         member->paused_step = m->step;
         eni_leader_check_paused(leader);
         return true;
+    case ENI_CTL_LEAVE:
+        eni_leader_ask_to_leave(leader, eni_leader_member_number(leader, member));
+        return true;
     case ENI_CTL_BYE: on_bye(leader, member); return true;
     default: return false;
     }

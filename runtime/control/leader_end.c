@@ -61,30 +61,6 @@ void eni_leader_check_end(eni_leader *leader)
     eni_leader_end(leader, EN_OK, "", &(eni_message){.type = ENI_CTL_BYE}); /* servers hear it */
 }
 
-/* ---- one that is asked to leave ---- */
-
-static const char *cannot_leave(const eni_leader *leader, int64_t rank)
-{
-    if (leader->config.nseats == 0) return "its ranks come and go only with --max-workers=N";
-    if (leader->stage != LEADER_RUNNING) return "it is not running";
-    if (rank == 0) return "rank 0 keeps the curve and the result; `entrain stop` ends the run";
-    if (rank < 0 || rank >= leader->ncame) return "it has no such rank";
-    if (leader->members[rank].stage != MEMBER_HERE) return "it is not here any more";
-    return leader->members[rank].is_leaving ? "it was asked to already" : NULL;
-}
-
-const char *eni_leader_ask_to_leave(eni_leader *leader, int64_t rank, char why_out[ENI_REASON_MAX])
-{
-    const char *why = cannot_leave(leader, rank);
-    if (why == NULL) {
-        leader->members[rank].is_leaving = true;
-        eni_leader_member_put(&leader->members[rank], &(eni_message){.type = ENI_CTL_LEAVE});
-        return NULL;
-    }
-    snprintf(why_out, ENI_REASON_MAX, "rank %lld cannot leave this run: %s", (long long)rank, why);
-    return why_out;
-}
-
 /* ---- the early end ---- */
 
 static void put_all(eni_leader *leader, const eni_message *m)

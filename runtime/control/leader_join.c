@@ -1,5 +1,4 @@
-/* leader_join.c - who may come in, and when: at the start, and back after a psd was restarted; and who may ask for
- * other workers.
+/* leader_join.c - who may come in, and when: at the start, while the run goes on, and back after a psd was restarted.
  *
  * A first incarnation: every JOIN is checked by itself and its sender waits. When all are there the leader
  * compares what they say, lets its own process and then the other servers open what they have, and welcomes
@@ -15,7 +14,6 @@
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
-#include "runtime/control/ask.h"
 #include "runtime/control/leader_state.h"
 #include "runtime/net/process.h"
 
@@ -616,78 +614,6 @@ void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_m
     if (connection->is_newcomer) return; /* it is let in when the others train */
     if (leader->config.revived != NULL || leader->stage == LEADER_RUNNING)
         connection_member(leader, connection);
-}
-
-/* ---- from outside: other workers, please ---- */
-
-/* Other workers than now, of an elastic run; 0: that cannot be, and why. */
-static int32_t resized(const eni_leader *leader, int64_t change, char why_out[ENI_REASON_MAX])
-{
-    const eni_worker_range *e = &leader->config.elastic;
-    const int64_t now = leader->config.nranks, wanted = now + change;
-    const int32_t fit =
-        wanted < 1 ? 0 : eni_worker_range_fit(e, (int32_t)(wanted < e->max ? wanted : e->max));
-    char fitting[160];
-    eni_worker_range_list(e, fitting, sizeof fitting);
-    if (change > 0 && wanted > e->max)
-        snprintf(why_out, ENI_REASON_MAX,
-                 "it has %d worker%s, and --elastic=%d..%d lets it have %d at most: ask for fewer, or none",
-                 (int)now, now == 1 ? "" : "s", e->min, e->max, e->max);
-    else if (change > 0 && fit != wanted)
-        snprintf(why_out, ENI_REASON_MAX,
-                 "%d workers cannot share out the %" PRId64
-                 " samples of a step (--global-batch-size) evenly: %s can",
-                 (int)wanted, e->batch, fitting);
-    else if (fit == 0)
-        snprintf(why_out, ENI_REASON_MAX,
-                 "it has %d worker%s, and with --elastic=%d..%d and %" PRId64
-                 " samples a step it cannot have fewer: %s can share them out",
-                 (int)now, now == 1 ? "" : "s", e->min, e->max, e->batch, fitting);
-    else
-        return fit;
-    return 0;
-}
-
-/* NULL: it can be asked; else why not. */
-static const char *why_not(const eni_leader *leader, const eni_message *wish)
-{
-    if (wish->kind != ENI_ASK_RESIZE)
-        return "this run has no seats that a worker can take or leave by itself";
-    if (leader->config.elastic.max == 0)
-        return "its number of workers cannot change: it was not started with --elastic=MIN..MAX, or its "
-               "ranks "
-               "have state of their own";
-    if (leader->stage == LEADER_ENDING || leader->stop.stage != STOP_NONE) return "it is ending";
-    if (leader->stage != LEADER_RUNNING)
-        return "not all of its workers are here yet: ask again when they are";
-    return NULL;
-}
-
-void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_message *wish)
-{
-    char why[ENI_REASON_MAX];
-    if (!eni_token_equal(&wish->token, &leader->config.token)) {
-        eni_leader_refuse(
-            connection, EN_EDENIED,
-            "the job token is not this run's: it was started by someone else, or is an old one");
-        return;
-    }
-    const char *obstacle = why_not(leader, wish);
-    const int32_t workers = obstacle == NULL ? resized(leader, wish->amount, why) : 0;
-    if (workers == 0) {
-        eni_message refused = {.type = ENI_CTL_REFUSED, .status = EN_EINVAL};
-        snprintf(refused.reason, sizeof refused.reason, "%s", obstacle == NULL ? why : obstacle);
-        eni_connection_put(connection, &refused);
-        eni_connection_leave(connection);
-        return;
-    }
-    snprintf(why, sizeof why, "%d workers were asked for (entrain %s)", workers,
-             wish->amount > 0 ? "join" : "leave");
-    if (workers == 1) snprintf(why, sizeof why, "1 worker was asked for (entrain leave)");
-    if (leader->config.on_resize != NULL) leader->config.on_resize(leader->config.user, workers, why);
-    eni_connection_put(connection, &(eni_message){.type = ENI_CTL_BYE});
-    eni_connection_leave(connection);
-    eni_leader_begin_stop(leader, why, true);
 }
 
 /* ---- while not all are there ---- */

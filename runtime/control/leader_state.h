@@ -3,6 +3,7 @@
  *     leader.c             life, calls, the loop, and what members say after WELCOME
  *     leader_join.c        who may come in, and come back: compare, open, let in
  *     leader_end.c         goodbyes, the early end, deaths: who died first
+ *     leader_wish.c        other workers, please (ask.h)
  *     leader_gather.c      blobs of all for all
  *     leader_status.c      how the run stands: who waits for whom; the file for `entrain ps`
  *     leader_connection.c  say something to a member, close a connection, write down, end the run
@@ -228,8 +229,6 @@ void eni_leader_check_end(eni_leader *leader); /* after a goodbye, a DONE or a l
 /* has_time: nobody is cut off; each rank finishes what it does. */
 void eni_leader_begin_stop(eni_leader *leader, const char *why, bool has_time);
 void eni_leader_check_paused(eni_leader *leader);
-/* The rank ends when it has done what it has claimed. NULL; else why it cannot be asked, in memory of the caller. */
-const char *eni_leader_ask_to_leave(eni_leader *leader, int64_t rank, char why_out[ENI_REASON_MAX]);
 void eni_leader_tell_stop(eni_leader *leader, eni_leader_member *member); /* to one who has just come back */
 void eni_leader_lost(eni_leader *leader, eni_connection *connection, const char *cause);
 void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection,
@@ -237,9 +236,13 @@ void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection,
 void eni_leader_gave_up(eni_leader *leader, eni_connection *connection, const char *reason);
 void eni_leader_check_silence(eni_leader *leader, int64_t now_ns);
 
+/* leader_wish.c */
+void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_message *wish);
+/* The rank ends when it has done what it has claimed; where it cannot, nothing happens. */
+void eni_leader_ask_to_leave(eni_leader *leader, int32_t rank);
+
 /* leader_join.c */
 void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_message *join);
-void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_message *wish); /* ask.h */
 void eni_leader_refuse(eni_connection *connection, en_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_message *message);

@@ -119,7 +119,7 @@ static void say_nobody(const eni_leader *leader, explanation *s, const eni_messa
 
 static void explain(const eni_leader *leader, const eni_message *wait, explanation *s)
 {
-    int32_t nranks = leader->config.nranks, behind = 0, there = 0;
+    int32_t nranks = leader->ncame, behind = 0, there = 0;
     int64_t now_ns = eni_now_ns();
     for (int32_t r = 0; r < nranks; r++) {
         behind += is_behind(&leader->members[r], wait);
@@ -203,7 +203,7 @@ void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns)
     if (leader->abort.at_ns != 0 || leader->stop.stage == STOP_PAUSING) return;
     if (!all_stuck(leader, now_ns, &is_split) || !is_split) return;
     say(&s, "all wait and nobody can go on, an exchange was skipped:");
-    for (int32_t r = 0, named = 0; r < leader->config.nranks; r++) {
+    for (int32_t r = 0, named = 0; r < leader->ncame; r++) {
         const eni_leader_member *member = &leader->members[r];
         if (member->stage == MEMBER_LOST) continue;
         say(&s, "%s rank %d ", named++ == 0 ? "" : ",", r);
@@ -317,15 +317,26 @@ static void collect_member(const eni_leader *leader, int32_t at, eni_run_rank *r
     snprintf(rank->host, sizeof rank->host, "%s", peer->host);
 }
 
+/* Those that take part: where ranks come and go, not all that there have been. */
+static int32_t count_workers(const eni_leader *leader)
+{
+    int32_t n = 0;
+    if (leader->config.nseats == 0) return leader->config.nranks;
+    for (int32_t r = 0; r < leader->ncame; r++)
+        n += leader->members[r].stage != MEMBER_LOST && leader->members[r].stage != MEMBER_GONE;
+    return n > 0 ? n : 1;
+}
+
 static eni_run_status collect(const eni_leader *leader, eni_key_value attributes[ATTRIBUTES_MAX],
                               eni_run_rank *rank)
 {
+    size_t n = 0;
     for (int32_t i = 0; i < leader->nmembers; i++)
-        collect_member(leader, i, &rank[i]);
+        if (i < leader->ncame || i >= leader->config.nranks) collect_member(leader, i, &rank[n++]);
     return (eni_run_status){.pid = getpid(),
                             .born = leader->born,
                             .stage = run_stage(leader),
-                            .nranks = leader->config.nranks,
+                            .nranks = count_workers(leader),
                             .nservers = leader->config.nservers,
                             .started_ns = leader->when.started_ns,
                             .samples = atomic_load_explicit(&leader->samples, memory_order_relaxed),
@@ -334,7 +345,7 @@ static eni_run_status collect(const eni_leader *leader, eni_key_value attributes
                             .attributes = attributes,
                             .nattributes = collect_attributes(leader, attributes, ATTRIBUTES_MAX),
                             .rank = rank,
-                            .nrank = (size_t)leader->nmembers};
+                            .nrank = n};
 }
 
 void eni_leader_status_open(eni_leader *leader)

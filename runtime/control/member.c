@@ -368,6 +368,10 @@ void eni_member_ask_stop(eni_member *member, const char *why)
 {
     char *said = member->end.outcome.stop_why;
     if (said[0] != '\0' || member->end.has_said_bye) return;
+    if (member->came_after_ns >= 0) { /* it came by itself, and goes by itself */
+        eni_member_put(member, &(eni_message){.type = ENI_CTL_LEAVE});
+        return;
+    }
     eni_message m = {.type = ENI_CTL_STOP};
     snprintf(m.reason, sizeof m.reason, "%s", why);
     memcpy(said, m.reason, sizeof m.reason);

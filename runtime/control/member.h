@@ -121,7 +121,8 @@ void eni_member_wait_device(eni_member *member, const char *what, const char *na
 
 /* ---- early end ---- */
 
-/* Asks the leader to end the run early and in good order; `why` ("Ctrl-C", "entrain stop") is told to all.
+/* Asks the leader to end the run early and in good order; `why` ("Ctrl-C", "entrain stop") is told to all. A rank that
+ * came while the run went on asks to leave it, and the run goes on.
  * Returns at once. Claims are answered EN_ESTOP from then on, and eni_member_enter ends all ranks of a
  * synchronous run before the same step. Then results, checkpoint and BYE follow as at the end of a budget. */
 void eni_member_stop(eni_member *member, const char *why);

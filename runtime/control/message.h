@@ -71,7 +71,7 @@ enum {
     ENI_CTL_SCORED = 31,   /* leader, to rank 0: the same of all ranks */
     ENI_CTL_CAME = 32,     /* leader, to ranks: a newcomer is in */
     ENI_CTL_WENT = 33,     /* leader, to ranks: one that was asked to leave has left in good order */
-    ENI_CTL_LEAVE = 34,    /* leader, to the one that is asked to; its next claim has no index */
+    ENI_CTL_LEAVE = 34, /* leader, to the one that is asked to; its next claim has no index. Rank: may I? */
 };
 
 /* HEARTBEAT's word on waiting. */

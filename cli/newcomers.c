@@ -1,0 +1,156 @@
+/* newcomers.c - `entrain join` for a run whose ranks come and go: starts workers that are as those of the run on this host,
+ * and stays until they have ended. What a worker was told is its command line; a newcomer gets all of it but what the
+ * launcher has said to that one alone. */
+#include "cli/newcomers.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "runtime/net/process.h"
+
+enum { COMMAND_MAX = 1 << 20, WORDS_MAX = 1024, LOOK_MS = 50 };
+
+typedef struct command {
+    char program[4096], folder[4096]; /* what it runs, and where */
+    char text[COMMAND_MAX];           /* its words, each ended by a 0 */
+    char *word[WORDS_MAX + 2];
+} command;
+
+/* A rank of the run that lives here. */
+static const eni_run_rank *find_example(const eni_run_status *run)
+{
+    for (size_t i = 0; i < run->nrank; i++) {
+        const eni_run_rank *r = &run->rank[i];
+        if (r->rank >= 0 && r->pid > 0 && r->born != 0 &&
+            eni_process_look(r->pid, r->born) == ENI_PROCESS_RUNS)
+            return r;
+    }
+    return NULL;
+}
+
+static bool is_its_own(const char *word)
+{
+    static const char *const own[] = {
+        "--rank=",      "--local-rank=", "--local-size=", "--token-fd=", "--result-fd=",
+        "--listen-fd=", "--begin-ns=",   "--out-fd=",     "--resume="};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (strncmp(word, own[i], strlen(own[i])) == 0) return true;
+    return false;
+}
+
+static en_status read_link(int64_t pid, const char *name, char *out, size_t bytes)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/%s", pid, name);
+    const ssize_t n = readlink(path, out, bytes - 1);
+    if (n < 0) return eni_fail(EN_ENOENT, "join", "cannot read %s: %s", path, strerror(errno));
+    out[n] = '\0';
+    return EN_OK;
+}
+
+static en_status read_words(int64_t pid, char *text, size_t *bytes_out)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/cmdline", pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = -1;
+    *bytes_out = 0;
+    while (fd >= 0 && *bytes_out < COMMAND_MAX - 1 &&
+           (n = read(fd, text + *bytes_out, COMMAND_MAX - 1 - *bytes_out)) > 0)
+        *bytes_out += (size_t)n;
+    if (fd >= 0) close(fd);
+    text[*bytes_out] = '\0';
+    if (n == 0 && *bytes_out > 0) return EN_OK;
+    return eni_fail(EN_ENOENT, "join", "cannot read %s: %s", path, strerror(errno));
+}
+
+static en_status read_command(const eni_run_rank *example, command *c)
+{
+    static char newcomer[] = "--rank=new";
+    size_t bytes, n = 0;
+    EN_TRY(read_link(example->pid, "exe", c->program, sizeof c->program));
+    EN_TRY(read_link(example->pid, "cwd", c->folder, sizeof c->folder));
+    EN_TRY(read_words(example->pid, c->text, &bytes));
+    for (char *word = c->text; word < c->text + bytes && n < WORDS_MAX; word += strlen(word) + 1)
+        if (!is_its_own(word)) c->word[n++] = word;
+    c->word[n] = newcomer;
+    return EN_OK;
+}
+
+/* It leaves when we are gone. In a group of its own, so that Ctrl-C comes to us alone. */
+static pid_t start(const command *c)
+{
+    const pid_t own = getpid(), pid = fork();
+    if (pid != 0) return pid;
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    setpgid(0, 0);
+    if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != own || chdir(c->folder) != 0) _exit(126);
+    execv(c->program, c->word);
+    _exit(127);
+}
+
+/* A second signal is a user in a hurry. */
+static void pass_on(int signal_fd, const pid_t *pids, int n, int *nsignals)
+{
+    struct pollfd p = {.fd = signal_fd, .events = POLLIN};
+    if (*nsignals > 0 || poll(&p, 1, LOOK_MS) <= 0) {
+        if (*nsignals > 0) poll(NULL, 0, LOOK_MS);
+        return;
+    }
+    *nsignals = 1; /* it stays readable: main says by it how we end */
+    for (int i = 0; i < n; i++)
+        if (pids[i] > 0) kill(pids[i], SIGTERM);
+}
+
+static en_status await_all(int signal_fd, pid_t *pids, int n)
+{
+    int nsignals = 0, worst = 0;
+    for (int left = n; left > 0;) {
+        pass_on(signal_fd, pids, n, &nsignals);
+        for (int i = 0; i < n; i++) {
+            int status;
+            if (pids[i] <= 0 || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
+            const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+            if (code > worst && code <= 2) worst = code; /* it has said why; above: a signal that we sent */
+            pids[i] = 0;
+            left--;
+        }
+    }
+    if (nsignals > 0) return EN_EINTR;
+    return worst == 0 ? EN_OK : worst == 2 ? EN_EINVAL : EN_EPEER;
+}
+
+en_status eni_newcomers_start(const eni_run_status *run, int n, int signal_fd)
+{
+    const eni_run_rank *example = find_example(run);
+    if (example == NULL)
+        return eni_fail(EN_EINVAL, "join",
+                        "no worker of run %" PRId64
+                        " lives on this host, whose flags a newcomer could take; start "
+                        "it by hand: worker --rank=new, and the flags of the others",
+                        run->pid);
+    command *c = eni_alloc(sizeof *c);
+    pid_t *pids = eni_alloc_array((size_t)n, sizeof *pids);
+    en_status st = c == NULL || pids == NULL ? EN_ENOMEM : read_command(example, c);
+    int started = 0;
+    for (; st == EN_OK && started < n; started++)
+        if ((pids[started] = start(c)) < 0)
+            st = eni_fail(EN_EIO, "join", "cannot start a worker: %s", strerror(errno));
+    const en_status ended = started > 0 ? await_all(signal_fd, pids, started) : EN_OK;
+    eni_free(pids);
+    eni_free(c);
+    return st == EN_OK ? ended : st;
+}

@@ -1,0 +1,114 @@
+/* leader_wish.c - what somebody outside the run wants of it (ask.h): other workers of an elastic run, or a rank to leave one
+ * whose ranks come and go. Who asks shows the token, gets one answer and goes. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "runtime/control/ask.h"
+#include "runtime/control/leader_state.h"
+
+/* ---- a rank that is to leave ---- */
+
+static const char *cannot_leave(const eni_leader *leader, int64_t rank)
+{
+    if (leader->config.nseats == 0) return "its ranks come and go only with --max-workers=N";
+    if (rank == 0) return "rank 0 keeps the curve and the result; `entrain stop` ends the run";
+    if (rank < 0 || rank >= leader->ncame) return "it has no such rank";
+    if (leader->members[rank].stage != MEMBER_HERE) return "that rank is not here any more";
+    return leader->members[rank].is_leaving ? "it was asked to already" : NULL;
+}
+
+void eni_leader_ask_to_leave(eni_leader *leader, int32_t rank)
+{
+    if (cannot_leave(leader, rank) != NULL) return;
+    leader->members[rank].is_leaving = true;
+    eni_leader_member_put(&leader->members[rank], &(eni_message){.type = ENI_CTL_LEAVE});
+}
+
+/* ---- another number of workers ---- */
+
+/* Other workers than now, of an elastic run; 0: that cannot be, and why. */
+static int32_t resized(const eni_leader *leader, int64_t change, char why_out[ENI_REASON_MAX])
+{
+    const eni_worker_range *e = &leader->config.elastic;
+    const int64_t now = leader->config.nranks, wanted = now + change;
+    const int32_t fit =
+        wanted < 1 ? 0 : eni_worker_range_fit(e, (int32_t)(wanted < e->max ? wanted : e->max));
+    char fitting[160];
+    eni_worker_range_list(e, fitting, sizeof fitting);
+    if (change > 0 && wanted > e->max)
+        snprintf(why_out, ENI_REASON_MAX,
+                 "it has %d worker%s, and --elastic=%d..%d lets it have %d at most: ask for fewer, or none",
+                 (int)now, now == 1 ? "" : "s", e->min, e->max, e->max);
+    else if (change > 0 && fit != wanted)
+        snprintf(why_out, ENI_REASON_MAX,
+                 "%d workers cannot share out the %" PRId64
+                 " samples of a step (--global-batch-size) evenly: %s can",
+                 (int)wanted, e->batch, fitting);
+    else if (fit == 0)
+        snprintf(why_out, ENI_REASON_MAX,
+                 "it has %d worker%s, and with --elastic=%d..%d and %" PRId64
+                 " samples a step it cannot have fewer: %s can share them out",
+                 (int)now, now == 1 ? "" : "s", e->min, e->max, e->batch, fitting);
+    else
+        return fit;
+    return 0;
+}
+
+/* ---- one wish ---- */
+
+static const char *not_now(const eni_leader *leader)
+{
+    if (leader->stage == LEADER_ENDING || leader->stop.stage != STOP_NONE) return "it is ending";
+    return leader->stage != LEADER_RUNNING ? "not all of its workers are here yet: ask again when they are"
+                                           : NULL;
+}
+
+/* NULL: it can be asked; else why not. */
+static const char *why_not(const eni_leader *leader, const eni_message *wish)
+{
+    const char *no = not_now(leader);
+    if (no != NULL || wish->kind == ENI_ASK_LEAVE)
+        return no != NULL ? no : cannot_leave(leader, wish->amount);
+    if (wish->kind != ENI_ASK_RESIZE) return "it does not know that wish: is `entrain` of another version?";
+    if (leader->config.elastic.max > 0) return NULL;
+    return leader->config.nseats > 0
+               ? "its ranks come and go one by one: `entrain join` starts those that come"
+               : "its number of workers cannot change: it was not started with "
+                 "--elastic=MIN..MAX, or its ranks have state of their own";
+}
+
+static void resize(eni_leader *leader, int32_t workers, const char *command)
+{
+    char why[ENI_REASON_MAX];
+    snprintf(why, sizeof why, "%d worker%s asked for (entrain %s)", workers, workers == 1 ? " was" : "s were",
+             command);
+    if (leader->config.on_resize != NULL) leader->config.on_resize(leader->config.user, workers, why);
+    eni_leader_begin_stop(leader, why, true);
+}
+
+void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_message *wish)
+{
+    char why[ENI_REASON_MAX];
+    int32_t workers = 0;
+    eni_message answer = {.type = ENI_CTL_BYE};
+    if (!eni_token_equal(&wish->token, &leader->config.token)) {
+        eni_leader_refuse(
+            connection, EN_EDENIED,
+            "the job token is not this run's: it was started by someone else, or is an old one");
+        return;
+    }
+    const char *no = why_not(leader, wish);
+    if (no == NULL && wish->kind == ENI_ASK_RESIZE && (workers = resized(leader, wish->amount, why)) == 0)
+        no = why;
+    if (no != NULL) {
+        answer = (eni_message){.type = ENI_CTL_REFUSED, .status = EN_EINVAL};
+        snprintf(answer.reason, sizeof answer.reason, "%s", no);
+    }
+    eni_connection_put(connection, &answer);
+    eni_connection_leave(connection);
+    if (no != NULL) return;
+    if (wish->kind == ENI_ASK_LEAVE)
+        eni_leader_ask_to_leave(leader, (int32_t)wish->amount);
+    else
+        resize(leader, workers, wish->amount > 0 ? "join" : "leave");
+}
