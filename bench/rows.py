@@ -315,6 +315,14 @@ def idle(tools):
         Row("waiting psd", Pick("ps-sync", "core_percent", {"role": "psd"}), "% of a core", at_most=1)])
 
 
+def restart(tools):
+    """A synchronous run that loses one of its two workers goes on with the other."""
+    programs = {s: [tools.here("restart.py"), f"--build={tools.build}", f"--strategy={s}"] for s in ("ring", "ps-sync")}
+    return Experiment("restart", programs, [
+        Row(f"a worker dies: from the loss to training again, convnet, {s}", Pick(s, "seconds"), "s", at_most=1)
+        for s in programs])
+
+
 def predict(tools):
     """The test set over two processes beside one: they share nothing but memory bandwidth and a counter."""
     models = {"convnet": "convnet", "resnet18": "resnet18 (7x7 stem)"}
@@ -364,5 +372,5 @@ def experiments(tools):
         allreduce_tcp(tools, 2), allreduce_tcp(tools, 4),
         fused_step(tools), pushpull(tools), pushpull_small(tools), async_against_sync(tools),
         residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), resnet_two(tools),
-        convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), predict(tools), recipe(tools), idle(tools),
+        convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), predict(tools), recipe(tools), idle(tools), restart(tools),
     ]
