@@ -21,11 +21,11 @@
 
 enum { COMMAND_MAX = 1 << 20, WORDS_MAX = 1024, LOOK_MS = 50 };
 
-typedef struct command {
+typedef struct worker_command {
     char program[4096], folder[4096]; /* what it runs, and where */
     char text[COMMAND_MAX];           /* its words, each ended by a 0 */
     char *word[WORDS_MAX + 2];
-} command;
+} worker_command;
 
 /* A rank of the run that lives here. */
 static const eni_run_rank *find_example(const eni_run_status *run)
@@ -75,7 +75,7 @@ static en_status read_words(int64_t pid, char *text, size_t *bytes_out)
     return eni_fail(EN_ENOENT, "join", "cannot read %s: %s", path, strerror(errno));
 }
 
-static en_status read_command(const eni_run_rank *example, command *c)
+static en_status read_command(const eni_run_rank *example, worker_command *c)
 {
     static char newcomer[] = "--rank=new";
     size_t bytes, n = 0;
@@ -89,7 +89,7 @@ static en_status read_command(const eni_run_rank *example, command *c)
 }
 
 /* It leaves when we are gone. In a group of its own, so that Ctrl-C comes to us alone. */
-static pid_t start(const command *c)
+static pid_t start(const worker_command *c)
 {
     const pid_t own = getpid(), pid = fork();
     if (pid != 0) return pid;
@@ -142,7 +142,7 @@ en_status eni_newcomers_start(const eni_run_status *run, int n, int signal_fd)
                         " lives on this host, whose flags a newcomer could take; start "
                         "it by hand: worker --rank=new, and the flags of the others",
                         run->pid);
-    command *c = eni_alloc(sizeof *c);
+    worker_command *c = eni_alloc(sizeof *c);
     pid_t *pids = eni_alloc_array((size_t)n, sizeof *pids);
     en_status st = c == NULL || pids == NULL ? EN_ENOMEM : read_command(example, c);
     int started = 0;

@@ -277,6 +277,17 @@ static en_status resolve_nodes(const eni_config *config)
                     (long long)config->node_rank, (long long)config->nnodes);
 }
 
+/* A file that was written by a run has it, too. */
+static en_status resolve_restarts(const eni_config *config)
+{
+    const bool is_asked = config->origin[eni_key_find("max-restarts", 12)] == ENI_FROM_FLAG;
+    if (config->program != ENI_RUN || config->elastic != NULL || !is_asked) return EN_OK;
+    return eni_fail(
+        EN_EINVAL, "config",
+        "--max-restarts: \"%lld\" is for a run that is started again; give --elastic=MIN..MAX too",
+        (long long)config->max_restarts);
+}
+
 en_status eni_config_resolve(eni_config *config)
 {
     if ((config->program == ENI_EVAL || config->program == ENI_PREDICT) && config->init == NULL)
@@ -301,11 +312,7 @@ en_status eni_config_resolve(eni_config *config)
     if (config->nesterov && config->momentum == 0)
         return eni_fail(EN_EINVAL, "config",
                         "--nesterov: \"on\" needs a momentum; give --momentum above 0, or --no-nesterov");
-    if (config->program == ENI_RUN && config->elastic == NULL && eni_config_is_given(config, "max-restarts"))
-        return eni_fail(
-            EN_EINVAL, "config",
-            "--max-restarts: \"%lld\" is for a run that is started again; give --elastic=MIN..MAX too",
-            (long long)config->max_restarts);
+    EN_TRY(resolve_restarts(config));
     if (strcmp(config->rendezvous, "env://") == 0) EN_TRY(eni_env_rendezvous(config));
     return EN_OK;
 }

@@ -7,9 +7,9 @@
 
 #include "config/units.h"
 #include "core/device_list.h"
-#include "core/worker_range.h"
 #include "core/options.h"
 #include "core/rank_groups.h"
+#include "core/worker_range.h"
 
 /* ---- what the texts of some keys must look like: eni_key_check ---------------------------------------- */
 

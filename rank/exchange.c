@@ -37,12 +37,12 @@ static en_status open_group(eni_rank *self, eni_rank_group *g, const eni_coll_fa
         for (size_t i = 0; i < n; i++)
             g->arenas[i] = all->arenas[g->peers[i].rank];
     } else if (g->choice.transport == ENI_OVER_SHM) {
-        EN_TRY(eni_mesh_arenas(&self->mesh, &g->info, &self->token, self->exchange.arena, deadline, abort_fd,
-                               g->arenas));
+        EN_TRY(eni_mesh_arenas(&self->mesh, &g->info, &self->token.value, self->exchange.arena, deadline,
+                               abort_fd, g->arenas));
     } else {
         g->sockets = eni_alloc_array(n, sizeof *g->sockets);
         if (g->sockets == NULL) return EN_ENOMEM;
-        EN_TRY(eni_mesh_sockets(&self->mesh, &g->info, &self->token, deadline, abort_fd, g->sockets));
+        EN_TRY(eni_mesh_sockets(&self->mesh, &g->info, &self->token.value, deadline, abort_fd, g->sockets));
     }
     const eni_coll_config config = {.rank = g->info.rank,
                                     .nranks = g->info.nranks,
@@ -240,7 +240,7 @@ static en_status open_client(eni_rank *self, int64_t deadline)
                                 .psd = self->exchange.endpoints,
                                 .arena = self->exchange.arena,
                                 .buckets = self->job.buckets,
-                                .token = &self->token,
+                                .token = &self->token.value,
                                 .rank = self->world.rank,
                                 .incarnation = self->info->incarnation,
                                 .shaper = self->exchange.shaper,

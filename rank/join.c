@@ -38,10 +38,10 @@ static int leads_everywhere(const eni_rank *self)
 static en_status choose_token(eni_rank *self)
 {
     const eni_join_options *c = &self->asked;
-    if (c->token_fd >= 0) return eni_token_read_fd(c->token_fd, &self->token);
+    if (c->token_fd >= 0) return eni_token_read_fd(c->token_fd, &self->token.value);
     if (c->token_file != NULL && access(c->token_file, F_OK) == 0)
-        return eni_token_read(c->token_file, &self->token);
-    eni_token_make(&self->token);
+        return eni_token_read(c->token_file, &self->token.value);
+    eni_token_make(&self->token.value);
     return EN_OK;
 }
 
@@ -69,7 +69,7 @@ static en_status start_leader(eni_rank *self, const eni_address *listen)
                                 .rank = 0,
                                 .host = self->host,
                                 .host_id = self->host_id,
-                                .token = self->token,
+                                .token = self->token.value,
                                 .join_ns = c->join_timeout_ns,
                                 .peer_timeout_ns = c->peer_timeout_ns,
                                 .budget = self->job.plan.micro_batches - self->saving.first_micro,
@@ -97,14 +97,14 @@ static en_status token_file(const eni_rank *self, uint16_t port, char *path_out,
 /* Whoever is to be let in must find it; so must who may ask for other workers. */
 static en_status leave_token(eni_rank *self, uint16_t port)
 {
-    char path[sizeof self->token_path];
+    char path[sizeof self->token.path];
     const bool is_elastic = self->asked.elastic.max > 0;
     if (!is_elastic && (self->asked.token_fd >= 0 || self->world.nranks == 1)) return EN_OK;
     if (self->asked.token_file != NULL && access(self->asked.token_file, F_OK) == 0)
         return EN_OK; /* the user's */
     EN_TRY(token_file(self, port, path, sizeof path));
-    EN_TRY(eni_token_write(&self->token, path, &self->token_lock));
-    memcpy(self->token_path, path, sizeof path); /* only now is it ours to remove */
+    EN_TRY(eni_token_write(&self->token.value, path, &self->token.lock));
+    memcpy(self->token.path, path, sizeof path); /* only now is it ours to remove */
     return EN_OK;
 }
 
@@ -113,7 +113,7 @@ static en_status lead_by_file(eni_rank *self)
 {
     eni_address listen = {.host = "127.0.0.1"};
     eni_file_rendezvous rendezvous = {.pid = getpid()};
-    char path[sizeof self->token_path];
+    char path[sizeof self->token.path];
     EN_TRY(eni_file_rendezvous_parse(self->asked.rendezvous, path, sizeof path, &listen.port));
     EN_TRY(eni_file_rendezvous_check_free(path, self->host_id));
     if (self->asked.is_insecure) snprintf(listen.host, sizeof listen.host, "0.0.0.0");
@@ -125,11 +125,11 @@ static en_status lead_by_file(eni_rank *self)
     snprintf(rendezvous.address[rendezvous.naddresses++].host, ENI_HOST_MAX, "127.0.0.1");
     for (int i = 0; i < rendezvous.naddresses; i++)
         rendezvous.address[i].port = port;
-    rendezvous.token = self->token;
+    rendezvous.token = self->token.value;
     memcpy(rendezvous.host, self->host, sizeof rendezvous.host);
     memcpy(rendezvous.host_id, self->host_id, sizeof rendezvous.host_id);
-    EN_TRY(eni_file_rendezvous_write(&rendezvous, path, &self->token_lock)); /* the lock: as for the token */
-    memcpy(self->token_path, path, sizeof path);
+    EN_TRY(eni_file_rendezvous_write(&rendezvous, path, &self->token.lock)); /* the lock: as for the token */
+    memcpy(self->token.path, path, sizeof path);
     return EN_OK;
 }
 
@@ -216,7 +216,7 @@ static en_status read_token(eni_rank *self, const eni_address *leader, int64_t d
     const int64_t begin = eni_now_ns();
     const int is_users = self->asked.token_file != NULL;
     int64_t say = begin + 5 * ENI_SECOND;
-    if (self->asked.token_fd >= 0) return eni_token_read_fd(self->asked.token_fd, &self->token);
+    if (self->asked.token_fd >= 0) return eni_token_read_fd(self->asked.token_fd, &self->token.value);
     EN_TRY(check_near(self, leader));
     EN_TRY(token_file(self, leader->port, path, sizeof path));
     while (access(path, F_OK) != 0 || (!is_users && eni_writer_look(path) == ENI_WRITER_ENDED)) {
@@ -232,18 +232,18 @@ static en_status read_token(eni_rank *self, const eni_address *leader, int64_t d
         }
         eni_sleep_until(now + 20 * ENI_MILLI);
     }
-    return eni_token_read(path, &self->token);
+    return eni_token_read(path, &self->token.value);
 }
 
 static en_status follow(eni_rank *self, int64_t deadline_ns, eni_address *leader_out)
 {
     const eni_join_options *c = &self->asked;
     if (!eni_rank_has_store(self) && is_file(self)) {
-        char path[sizeof self->token_path];
+        char path[sizeof self->token.path];
         uint16_t port;
         EN_TRY(eni_file_rendezvous_parse(c->rendezvous, path, sizeof path, &port));
-        return eni_file_rendezvous_find(path, self->host_id, deadline_ns, eni_rank_alive, self, &self->token,
-                                        leader_out);
+        return eni_file_rendezvous_find(path, self->host_id, deadline_ns, eni_rank_alive, self,
+                                        &self->token.value, leader_out);
     }
     if (!eni_rank_has_store(self)) EN_TRY(check_reachable(self, NULL));
     EN_TRY(eni_address_parse(eni_rank_has_store(self) ? c->server : c->rendezvous, leader_out));
@@ -406,7 +406,7 @@ en_status eni_rank_join(eni_rank *self)
     eni_key_value member_data[] = {
         {"data", self->mesh.address}, {"arena", self->mesh.name}, {"shown-every", shown_every}};
     eni_member_config config = {.leader = leader,
-                                .token = self->token,
+                                .token = self->token.value,
                                 .rank = self->world.rank,
                                 .nranks = self->world.nranks,
                                 .host = self->host,
@@ -503,6 +503,6 @@ void eni_rank_leave(eni_rank *self)
     self->groups = NULL;
     eni_leader_stop(self->leader);
     self->leader = NULL;
-    if (self->token_path[0] != 0) eni_token_remove(self->token_path);
-    if (self->token_lock >= 0) close(self->token_lock);
+    if (self->token.path[0] != 0) eni_token_remove(self->token.path);
+    if (self->token.lock >= 0) close(self->token.lock);
 }

@@ -12,7 +12,7 @@
 void eni_rank_init(eni_rank *self)
 {
     self->mesh = (eni_mesh){.tcp_fd = -1, .unix_fd = -1};
-    self->token_lock = self->records.out_fd = -1;
+    self->token.lock = self->records.out_fd = -1;
     self->abort_fd = eni_shutdown_fd(self->shutdown);
 }
 

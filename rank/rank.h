@@ -145,6 +145,12 @@ typedef struct eni_saving {
     char last_path[1100];             /* of the last one that was written; "" */
 } eni_saving;
 
+typedef struct eni_rank_token {
+    eni_token value;
+    char path[512]; /* written by us as leader; removed at the end */
+    int lock;       /* on it while we live; -1: none */
+} eni_rank_token;
+
 struct eni_rank {
     eni_join_options asked;
     const char *version;    /* of this program: all ranks' must be equal */
@@ -154,10 +160,8 @@ struct eni_rank {
 
     /* who takes part */
     char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];
-    eni_token token;
-    char token_path[512]; /* written by us as leader; removed at the end */
-    int token_lock;       /* on it while we live; -1: none */
-    eni_leader *leader;   /* rank 0 of a run without servers */
+    eni_rank_token token;
+    eni_leader *leader; /* rank 0 of a run without servers */
     eni_mesh mesh;
     eni_member *member;
     const eni_world_info *info;
@@ -219,8 +223,7 @@ int64_t eni_rank_answer_by(const eni_rank *self, int64_t timeout_ns);
 /* Before anything is opened. */
 void eni_rank_init(eni_rank *self);
 
-/* Nanoseconds since `begin_ns`, when a launcher began this run; 0: none did, and it is since this process
- * started, on a grid of 10 ms, or 0 where /proc does not say. */
+/* Nanoseconds since `begin_ns`, when a launcher began this run; 0: since this process started, or 0 (no /proc). */
 int64_t eni_startup_ns(int64_t begin_ns);
 
 /* For every bucket, one after the other: a collective of which `like` has all but bucket, offset and count (a
@@ -238,8 +241,7 @@ en_status eni_rank_join(eni_rank *self);
  * the user called it off. Waits for the leader's word for two seconds at most. */
 en_status eni_rank_cause(eni_rank *self, en_status st);
 
-/* Before anything is closed: the others hear the cause from us if we are the first to know, and what waits in
- * our threads and sockets goes on. */
+/* Before anything is closed: the others hear the cause from us if we are the first to know; our waits end. */
 void eni_rank_give_up(eni_rank *self, en_status st);
 
 /* Says goodbye, and as the leader waits for the others'. */
@@ -254,8 +256,7 @@ void eni_rank_leave(eni_rank *self);
 en_status eni_rank_connect(eni_rank *self);
 /* Of a newcomer, when it is ready for its first step: the weights of now, and from then on the store counts it. */
 en_status eni_rank_come_in(eni_rank *self);
-/* Once the trainer is connected: opens the strategy, puts back what a checkpoint has, shares what may be
- * shared. */
+/* Once the trainer is connected: opens the strategy, puts back what a checkpoint has, shares what may be shared. */
 en_status eni_rank_start(eni_rank *self);
 void eni_exchange_close(eni_rank *self);
 
@@ -278,8 +279,7 @@ uint64_t eni_records_shown_every(const eni_rank *self);
 /* With --eval-first, or a target, the initial weights are the first point of the curve. */
 en_status eni_records_point_zero(eni_rank *self);
 
-/* At the end of a run that ends well: a full disk shows when the last buffer is written. The curve is
- * result.c's. */
+/* At the end of a run that ends well: a full disk shows when the last buffer is written. The curve is result.c's. */
 en_status eni_records_close(eni_rank *self);
 
 /* Whatever is still open. */
@@ -287,16 +287,14 @@ void eni_records_free(eni_rank *self);
 
 /* ---- result.c ---- */
 
-/* Gathers everybody's figures; rank 0 writes result.json and prints the last lines. After a wish to end early
- * nothing is evaluated. */
+/* Gathers everybody's figures; rank 0 writes result.json and prints. After a wish to end early nothing is evaluated. */
 en_status eni_result(eni_rank *self);
 
 /* Takes away what an earlier run left in --out: it would pass for ours if we were killed. */
 void eni_result_clear(const eni_rank *self);
 
 /* What rank 0 can say of a run that has no such end: who took part, and why it ended. Nothing on other ranks,
- * without
- * --out, or when there is a result already. Any thread. */
+ * without --out, or when there is a result already. Any thread. */
 void eni_result_cut_short(const eni_rank *self, const char *exit, const char *cause);
 
 #endif

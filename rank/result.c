@@ -237,7 +237,7 @@ static json_t *theory_of_staleness(const eni_rank *self)
     double sum = 0, weight = 0;
     int64_t since = t->clock_begin_ns;
     int living = self->nfirst;
-    eni_presence p;
+    eni_presence_event p;
     en_theory theory;
     for (size_t i = 0; since < t->clock_end_ns; i++) {
         const bool is_event = eni_member_presence(self->member, i, &p) && p.at_ns < t->clock_end_ns;
@@ -256,7 +256,7 @@ static json_t *theory_of_staleness(const eni_rank *self)
 /* With --max-workers most ranks may never have come. */
 static bool was_there(const eni_rank *self, int rank)
 {
-    eni_presence p;
+    eni_presence_event p;
     for (size_t i = 0; rank >= self->nfirst && eni_member_presence(self->member, i, &p); i++)
         if (p.rank == rank && p.kind == ENI_CAME) return true;
     return rank < self->nfirst;
@@ -271,7 +271,7 @@ static void add_presence(const eni_rank *self, json_t *result)
     for (int r = 0; r < self->world.nranks && eni_rank_has_seats(self); r++) {
         double from = 0, to = (double)t->train_ns * 1e-9;
         const char *end = "stayed";
-        eni_presence p;
+        eni_presence_event p;
         if (!was_there(self, r)) continue;
         for (size_t i = 0; eni_member_presence(self->member, i, &p); i++) {
             if (p.rank != r) continue;

@@ -54,8 +54,8 @@ typedef struct kept {
 typedef struct eni_psd {
     const eni_config *config;
     const en_strategy *strategy;
-    eni_hook_guard *hooks;  /* of this process; NULL: nobody watches */
-    int32_t nranks, nfirst; /* that there can be; that the run begins with */
+    eni_hook_guard *hooks; /* of this process; NULL: nobody watches */
+    int32_t nranks;        /* that there can be */
     shares share;
     char name[32];        /* "psd", "psd 1" */
     const char *version;  /* of this program */
@@ -78,6 +78,12 @@ typedef struct eni_psd {
     eni_run_spec *told; /* what the workers are told */
     char *report;       /* freed with free() */
 } eni_psd;
+
+/* That the run begins with. */
+static int32_t first_ranks(const eni_psd *psd)
+{
+    return (int32_t)psd->config->world_size;
+}
 
 /* ---- the shards ---------------------------------------------------------------------------------------- */
 
@@ -167,7 +173,7 @@ static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i
         .nshards = psd->share.nshards,
         .nown = psd->share.own,
         .nranks = psd->nranks,
-        .nfirst = psd->nfirst,
+        .nfirst = first_ranks(psd),
         .is_client = psd->is_client,
         .epoch = world->epoch,
         .incarnation = world->incarnation,
@@ -278,8 +284,8 @@ static en_status open_shards(eni_psd *psd, const eni_world_info *world, char why
         snprintf(why_out, ENI_REASON_MAX, "psd cannot open its %d shards: %s", psd->share.own,
                  en_status_str(st));
     else
-        eni_info("psd", "%d worker%s here: %u bucket%s, %llu elements, %s", psd->nfirst,
-                 psd->nfirst == 1 ? " is" : "s are", psd->setup.store.nbuckets,
+        eni_info("psd", "%d worker%s here: %u bucket%s, %llu elements, %s", first_ranks(psd),
+                 first_ranks(psd) == 1 ? " is" : "s are", psd->setup.store.nbuckets,
                  psd->setup.store.nbuckets == 1 ? "" : "s", (unsigned long long)psd->setup.elements,
                  psd->strategy->name);
     return st;
@@ -561,7 +567,7 @@ static en_status start_leader(eni_psd *p)
         .listen_fd = (int)c->listen_fd,
         .is_insecure = c->insecure,
         .nranks = p->nranks,
-        .nfirst = p->nfirst,
+        .nfirst = first_ranks(p),
         .nseats = (int32_t)c->max_workers,
         .nservers = p->share.nservers,
         .rank = -1,
@@ -609,10 +615,10 @@ static void print_lines(const eni_psd *p)
              p->config->insecure ? " --insecure" : "");
     for (int k = 1; k < p->share.nservers; k++)
         printf("%s --leader=%s --server-rank=%d --servers=%d --shards=%d --strategy=%s --world-size=%d%s\n",
-               psd, address, k, p->share.nservers, p->share.own, p->config->strategy, p->nfirst, rest);
+               psd, address, k, p->share.nservers, p->share.own, p->config->strategy, first_ranks(p), rest);
     printf("%s --strategy=%s --server=%s --rank=0 --world-size=%d%s\n", worker, p->config->strategy, address,
-           p->nfirst, rest);
-    if (p->nfirst > 1) printf("(one terminal a worker, --rank=0 to --rank=%d)\n", p->nfirst - 1);
+           first_ranks(p), rest);
+    if (first_ranks(p) > 1) printf("(one terminal a worker, --rank=0 to --rank=%d)\n", first_ranks(p) - 1);
     fflush(stdout);
 }
 
@@ -634,7 +640,6 @@ static en_status count_servers(eni_psd *p)
             EN_EINVAL, "psd",
             "%lld servers with %lld shards each are too many: a worker connects to at most %d shards",
             (long long)c->servers, (long long)c->shards, ENI_SHARDS_MAX);
-    p->nfirst = (int32_t)c->world_size;
     p->nranks = eni_config_ranks(c);
     p->share.server = (int32_t)c->server_rank;
     p->share.nservers = (int32_t)c->servers;

@@ -32,7 +32,7 @@ static void leave_at_once(void *user, int code)
     const bool is_failed = code == 1;
     eni_result_cut_short(&worker->rank, is_failed ? "failed" : "interrupted",
                          is_failed ? "a process was lost" : "");
-    if (worker->rank.token_path[0] != 0) eni_token_remove(worker->rank.token_path);
+    if (worker->rank.token.path[0] != 0) eni_token_remove(worker->rank.token.path);
     eni_end_write((int)worker->config->result_fd);
     _exit(code);
 }

@@ -504,7 +504,7 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
     leader->config = *config;
     leader->config.host = leader->config.host_id = NULL;
     leader->config.attributes = NULL;
-    leader->born = eni_process_born(getpid());
+    leader->status.born = eni_process_born(getpid());
     leader->stop.step = ENI_STEP_NEVER;
     leader->listener.fd = leader->loop.wake_fd = leader->loop.over_fd = -1;
     if (config->peer_timeout_ns == 0) leader->config.peer_timeout_ns = 5 * ENI_SECOND;

@@ -55,7 +55,7 @@ bool eni_leader_has_own_member(const eni_leader *leader)
     for (size_t i = 0; i < leader->nconnections && leader->config.rank >= 0; i++) {
         const eni_connection *connection = &leader->connections[i];
         if (connection->stage != CONNECTION_JOINED && connection->stage != CONNECTION_ACTIVE) continue;
-        if (connection->peer.pid == getpid() && connection->peer.born == leader->born) return true;
+        if (connection->peer.pid == getpid() && connection->peer.born == leader->status.born) return true;
     }
     return false;
 }

@@ -244,7 +244,7 @@ static eni_peer own_peer(const eni_leader *leader)
     const eni_leader_config *config = &leader->config;
     return (eni_peer){.rank = config->rank,
                       .pid = getpid(),
-                      .born = leader->born,
+                      .born = leader->status.born,
                       .host = config->host,
                       .host_id = config->host_id};
 }

@@ -94,6 +94,7 @@ typedef enum eni_stop_stage { STOP_NONE, STOP_PAUSING, STOP_CHOSEN } eni_stop_st
 typedef struct eni_leader_status {
     eni_run_writer *writer; /* NULL: none */
     eni_run_rank *rank;     /* (nmembers) */
+    uint64_t born;          /* this process was */
     int64_t next_ns;
     char address[ENI_ADDRESS_TEXT]; /* where it leads */
     eni_score scores[256];          /* steps whose sums are not whole yet; total 0: a free place */
@@ -150,7 +151,6 @@ typedef struct eni_leader_verdict {
 struct eni_leader {
     eni_leader_config config; /* host, host_id and attributes are our own copies */
     eni_address address;
-    uint64_t born;
     eni_leader_loop loop;
     eni_leader_listener listener;
     eni_leader_stage stage;

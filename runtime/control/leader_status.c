@@ -334,7 +334,7 @@ static eni_run_status collect(const eni_leader *leader, eni_key_value attributes
     for (int32_t i = 0; i < leader->nmembers; i++)
         if (i < leader->ncame || i >= leader->config.nranks) collect_member(leader, i, &rank[n++]);
     return (eni_run_status){.pid = getpid(),
-                            .born = leader->born,
+                            .born = leader->status.born,
                             .stage = run_stage(leader),
                             .nranks = count_workers(leader),
                             .nservers = leader->config.nservers,

@@ -150,7 +150,7 @@ bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out)
     return lost != NULL;
 }
 
-bool eni_member_presence(eni_member *member, size_t i, eni_presence *presence_out)
+bool eni_member_presence(eni_member *member, size_t i, eni_presence_event *presence_out)
 {
     pthread_mutex_lock(&member->lock);
     const bool is_there = i < member->end.nheard;

@@ -163,13 +163,13 @@ bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out)
 /* What this member has heard of the others, in the order in which it has: who has come while it was there, who was
  * lost, who has left because it was asked to. */
 typedef enum eni_presence_kind { ENI_CAME, ENI_LOST, ENI_WENT } eni_presence_kind;
-typedef struct eni_presence {
+typedef struct eni_presence_event {
     eni_presence_kind kind;
     int32_t rank;
     int64_t at_ns; /* monotonic clock of this host */
-} eni_presence;
+} eni_presence_event;
 /* Number `i`; false: there are not so many. */
-bool eni_member_presence(eni_member *member, size_t i, eni_presence *presence_out);
+bool eni_member_presence(eni_member *member, size_t i, eni_presence_event *presence_out);
 
 /* This rank has joined a run that went on, which had trained for so long; -1: it was there from the beginning. */
 int64_t eni_member_came_after(const eni_member *member);

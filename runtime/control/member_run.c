@@ -55,9 +55,9 @@ static void on_dead(eni_member *member, const eni_message *m)
 /* A reader that lacks one for want of memory reports less. */
 static void note_presence(eni_member *member, eni_presence_kind kind, int32_t rank)
 {
-    eni_presence *heard = realloc(member->end.heard, (member->end.nheard + 1) * sizeof *heard);
+    eni_presence_event *heard = realloc(member->end.heard, (member->end.nheard + 1) * sizeof *heard);
     if (heard == NULL) return;
-    heard[member->end.nheard++] = (eni_presence){kind, rank, eni_now_ns()};
+    heard[member->end.nheard++] = (eni_presence_event){kind, rank, eni_now_ns()};
     member->end.heard = heard;
 }
 

@@ -97,8 +97,8 @@ typedef struct eni_member_scores {
 typedef struct eni_member_end {
     atomic_int status;
     eni_run_outcome outcome;
-    eni_lost *lost;      /* whom the run goes on without */
-    eni_presence *heard; /* (nheard) of ranks that came and went */
+    eni_lost *lost;            /* whom the run goes on without */
+    eni_presence_event *heard; /* (nheard) of ranks that came and went */
     size_t nheard;
     atomic_bool is_leaving; /* this one is to leave */
     bool is_interrupted;    /* abort_fd was readable */

@@ -308,8 +308,7 @@ static en_status tell_partitions(eni_store *store, int32_t who, int member)
 }
 
 /* Forgets what a lost client has not been answered: nobody waits for it, and its memory goes away. A
- * contribution that was answered stays staged: who was told that it has arrived must be able to rely on it.
- */
+ * contribution that was answered stays staged: who was told that it has arrived must be able to rely on it. */
 static void forget_calls(eni_store *store, eni_partition *part, int32_t who)
 {
     for (uint32_t i = part->nstaged; i-- > 0;) {
@@ -341,8 +340,7 @@ static en_status leave(eni_store *store, int32_t who)
     return tell_partitions(store, who, EN_MEMBER_LEFT);
 }
 
-/* Idempotent: an incarnation that is known or older changes nothing. A newer one leaves first. clock NULL:
- * the least of the others. */
+/* Idempotent: an incarnation that is known or older changes nothing, a newer one leaves first. No clock: the least. */
 static en_status join(eni_store *store, int32_t who, uint64_t incarnation, const uint64_t *clock)
 {
     eni_client_record *client = &store->client[who];
@@ -354,10 +352,9 @@ static en_status join(eni_store *store, int32_t who, uint64_t incarnation, const
         eni_partition *part = &store->part[b];
         if (part->pub.count == 0) continue;
         eni_dedupe *dedupe = &part->dedupe[who];
-        const uint64_t least = part->pub.min_clock == UINT64_MAX ? 0 : part->pub.min_clock;
+        const uint64_t at = clock != NULL ? *clock : eni_store_least_clock(store, b);
         /* What the partition knows of the rank, and what of it waits for a step, outlives a restart. */
-        *dedupe =
-            (eni_dedupe){.peer = dedupe->peer, .staged = dedupe->staged, .clock = clock ? *clock : least};
+        *dedupe = (eni_dedupe){.peer = dedupe->peer, .staged = dedupe->staged, .clock = at};
     }
     client->presence = ENI_ACTIVE;
     store->nactive++;

@@ -29,7 +29,6 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
     r"^[ab]\$ |^scp |^\(umask|--nnodes": "another host: system_netns",
     r"^entrain stop RUN": "RUN is a placeholder: system_ps",
     r"entrain (join|leave) RUN": "RUN is a placeholder: system_elastic, system_join",
-    r"worker --rank=new": "joins a run on another host: system_join",
     r"\.\.\. +\(a port of": "has a placeholder",
     r"^git worktree|^cmake -S|^cd - |test_walk.py": "minutes: the test walk",
     r"--config=\S*resnet18-cifar10": "CIFAR-10 itself: system_recipes runs them on made-up files",
