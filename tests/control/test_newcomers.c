@@ -77,7 +77,7 @@ static void gather_all(crew *c, const int *hands, int n)
 
 static void expect_presence(crew *c, int hand, size_t at, eni_presence_kind kind, int rank)
 {
-    eni_presence p;
+    eni_presence_event p;
     const int64_t deadline = crew_soon();
     while (!eni_member_presence(c->hand[hand].member, at, &p)) {
         assert_true(eni_now_ns() < deadline);
