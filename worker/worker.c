@@ -360,11 +360,13 @@ static void introduce_trainer(eni_worker *w)
 
 static en_status prepare(eni_worker *w)
 {
-    w->rank.world = (en_world){.size = sizeof w->rank.world,
-                               .rank = (int32_t)w->config->rank,
-                               .nranks = w->config->world_size > 0 ? eni_config_ranks(w->config) : 1};
+    const bool is_newcomer = w->config->rank == ENI_RANK_OF_NEWCOMER; /* how many began is nothing to it */
+    w->rank.world =
+        (en_world){.size = sizeof w->rank.world,
+                   .rank = (int32_t)w->config->rank,
+                   .nranks = w->config->world_size > 0 || is_newcomer ? eni_config_ranks(w->config) : 1};
     w->rank.nfirst = w->config->world_size > 0 ? (int32_t)w->config->world_size : 1;
-    w->rank.is_newcomer = w->config->rank == ENI_RANK_OF_NEWCOMER;
+    w->rank.is_newcomer = is_newcomer;
     if (w->rank.world.nranks == 1 && w->rank.world.rank < 0) w->rank.world.rank = 0;
     EN_TRY(eni_refuse_without_gpu(w->config));
     EN_TRY(find_strategy(w));

@@ -86,8 +86,10 @@ static bool compare(const eni_key_value *ours, size_t nours, const eni_connectio
             const char *b = eni_key_value_find(connection->key_values, connection->nkey_values, key);
             if (a != NULL && b != NULL && strcmp(a, b) == 0) continue;
             if (connection->is_newcomer && is_of_the_start(key)) continue;
-            snprintf(reason_out, ENI_REASON_MAX, "%.60s differs: %s has %.150s, rank %d has %.150s", key,
-                     whose, a == NULL ? "none" : a, connection->peer.rank, b == NULL ? "none" : b);
+            char who[32] = "the newcomer";
+            if (!connection->is_newcomer) eni_peer_name(connection->peer.rank, who);
+            snprintf(reason_out, ENI_REASON_MAX, "%.60s differs: %s has %.150s, %s has %.150s", key, whose,
+                     a == NULL ? "none" : a, who, b == NULL ? "none" : b);
             return false;
         }
     return true;

@@ -369,6 +369,7 @@ void eni_member_ask_stop(eni_member *member, const char *why)
     char *said = member->end.outcome.stop_why;
     if (said[0] != '\0' || member->end.has_said_bye) return;
     if (member->came_after_ns >= 0) { /* it came by itself, and goes by itself */
+        member->end.asks_to_leave = true;
         eni_member_put(member, &(eni_message){.type = ENI_CTL_LEAVE});
         return;
     }

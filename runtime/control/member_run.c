@@ -75,6 +75,7 @@ static void on_went(eni_member *member, const eni_message *m)
 
 static void on_leave(eni_member *member)
 {
+    if (atomic_load(&member->end.is_leaving)) return; /* a leader that came back says it again */
     eni_info("member", "this rank was asked to leave: it ends when it has done what it has claimed");
     atomic_store(&member->end.is_leaving, true);
 }

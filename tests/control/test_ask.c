@@ -89,7 +89,7 @@ static void what_cannot_be_is_said(void **state)
     expect_refused(&c, ENI_ASK_RESIZE, 4, "lets it have 6 at most");
     expect_refused(&c, ENI_ASK_RESIZE, 2, "5 workers cannot share out the 12 samples");
     expect_refused(&c, ENI_ASK_RESIZE, -1, "cannot have fewer: 3, 4, 6 can");
-    expect_refused(&c, ENI_ASK_LEAVE, 1, "no seats");
+    expect_refused(&c, ENI_ASK_LEAVE, 1, "its ranks come and go only with --max-workers=N");
     const eni_token other = {{1}};
     assert_int_equal(eni_ask(eni_leader_address(c.leader), &other, ENI_ASK_RESIZE, 1, crew_soon(), why),
                      EN_EDENIED);

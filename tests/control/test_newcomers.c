@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "crew.h"
+#include "runtime/control/ask.h"
 
 enum { FIRST = 2, SEATS = 3, BUDGET = 100 };
 
@@ -153,6 +154,96 @@ static void a_rank_is_never_given_twice(void **state)
     crew_fini(&c);
 }
 
+/* ---- leaving, as somebody outside wants it ---- */
+
+static en_status ask_to_leave(const crew *c, int rank, char why_out[ENI_REASON_MAX])
+{
+    return eni_ask(eni_leader_address(c->leader), &c->config.token, ENI_ASK_LEAVE, rank, crew_soon(),
+                   why_out);
+}
+
+static void stays(const crew *c, int rank, const char *sentence)
+{
+    char why[ENI_REASON_MAX];
+    assert_int_equal(ask_to_leave(c, rank, why), EN_EINVAL);
+    if (strstr(why, sentence) == NULL) fail_msg("\"%s\", not: %s", why, sentence);
+}
+
+static void *claim(void *hand)
+{
+    crew_hand *h = hand;
+    uint64_t index;
+    h->status = eni_member_claim(h->member, &index, crew_soon());
+    return NULL;
+}
+
+/* What it has claimed it keeps, and it gets no more. */
+static void expect_no_more(crew *c, int hand)
+{
+    const int64_t deadline = crew_soon();
+    while (!eni_member_is_leaving(c->hand[hand].member)) {
+        assert_true(eni_now_ns() < deadline);
+        poll(NULL, 0, 2);
+    }
+    claim(&c->hand[hand]);
+    assert_int_equal(c->hand[hand].status, EN_ESTOP);
+}
+
+static void one_that_is_asked_to_leaves(void **state)
+{
+    (void)state;
+    crew c;
+    char why[ENI_REASON_MAX];
+    open_run(&c, SEATS);
+    stays(&c, 2, "it has no such rank");
+    train(&c);
+    come(&c, 2, 2);
+    stays(&c, 0, "rank 0 keeps the curve and the result");
+    stays(&c, -1, "it has no such rank");
+    stays(&c, 3, "it has no such rank");
+    claim(&c.hand[2]);
+    assert_int_equal(c.hand[2].status, EN_OK);
+    assert_int_equal(ask_to_leave(&c, 2, why), EN_OK);
+    stays(&c, 2, "it was asked to already");
+    expect_no_more(&c, 2);
+    refused(&c, 3, EN_EINVAL, "all 3 places of the run are taken"); /* until it has gone */
+    assert_int_equal(pthread_create(&c.hand[0].thread, NULL, gather, &c.hand[0]), 0);
+    assert_int_equal(eni_member_bye(c.hand[2].member, crew_soon()), EN_OK);
+    gather_all(&c, (int[]){1}, 1); /* the others do not wait for it */
+    pthread_join(c.hand[0].thread, NULL);
+    assert_int_equal(c.hand[0].status, EN_OK);
+    for (int h = 0; h < FIRST; h++)
+        expect_presence(&c, h, 1, ENI_WENT, 2);
+    stays(&c, 2, "that rank is not here any more");
+    come(&c, 4, 3);
+    claim(&c.hand[0]);
+    assert_int_equal(c.hand[0].status, EN_OK);
+    gather_all(&c, (int[]){0, 1, 4}, 3);
+    eni_member_close(c.hand[2].member);
+    c.hand[2].member = NULL;
+    assert_true(crew_bye(&c));
+    crew_fini(&c);
+}
+
+/* A newcomer that ends by itself, as on SIGTERM; and the run goes on. */
+static void a_newcomer_that_wants_to_leaves(void **state)
+{
+    (void)state;
+    crew c;
+    open_run(&c, SEATS);
+    train(&c);
+    come(&c, 2, 2);
+    eni_member_stop(c.hand[2].member, "Ctrl-C");
+    expect_no_more(&c, 2);
+    assert_int_equal(eni_member_bye(c.hand[2].member, crew_soon()), EN_OK);
+    expect_presence(&c, 0, 1, ENI_WENT, 2);
+    gather_all(&c, (int[]){0, 1}, 2);
+    eni_member_close(c.hand[2].member);
+    c.hand[2].member = NULL;
+    assert_true(crew_bye(&c));
+    crew_fini(&c);
+}
+
 /* ---- refused ------------------------------------------------------------------------------------------- */
 
 static void who_does_not_fit_is_refused(void **state)
@@ -205,9 +296,12 @@ static void a_run_without_places_takes_nobody(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_gets_the_next_rank_and_takes_part), cmocka_unit_test(one_that_comes_early_waits),
-        cmocka_unit_test(a_rank_is_never_given_twice), cmocka_unit_test(who_does_not_fit_is_refused),
-        cmocka_unit_test(a_run_without_places_takes_nobody)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_gets_the_next_rank_and_takes_part),
+                                       cmocka_unit_test(one_that_comes_early_waits),
+                                       cmocka_unit_test(a_rank_is_never_given_twice),
+                                       cmocka_unit_test(one_that_is_asked_to_leaves),
+                                       cmocka_unit_test(a_newcomer_that_wants_to_leaves),
+                                       cmocka_unit_test(who_does_not_fit_is_refused),
+                                       cmocka_unit_test(a_run_without_places_takes_nobody)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
