@@ -213,7 +213,8 @@ static en_status target(bench *b, bench_layer *l)
 static en_status more_tensors(bench *b, bench_layer *l)
 {
     void *x2, *stats;
-    EN_TRY(tensor(b, l, l->op.kind == EN_OP_ADD ? (uint64_t)en_extent_count(l->op.x) : 0, l->op.dtype, &x2));
+    const bool adds = l->op.kind == EN_OP_ADD || (l->op.flags & EN_OP_FUSE_ADD) != 0;
+    EN_TRY(tensor(b, l, adds ? (uint64_t)en_extent_count(l->op.x) : 0, l->op.dtype, &x2));
     EN_TRY(tensor(b, l, (uint64_t)en_op_stats(&l->op), EN_F32, &stats));
     l->args.x2 = x2;
     l->args.stats = stats;

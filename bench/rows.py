@@ -283,6 +283,35 @@ def resnet_two(tools):
     return Experiment("resnet-2", programs, rows, deadline_s=200)
 
 
+def pipeline(tools):
+    """Two stages of a thread each, batch 128; and what else two cores may do with that batch."""
+    ours = [tools.here("pipeline.py"), f"--build={tools.build}"]
+    programs = {s: ours + ["--parallel=pipeline", "--stages=2", "--micro-batches=8", f"--pipeline={s}"] for s in ("1f1b", "gpipe")}
+    programs |= {"one": ours, "chunks": ours + ["--micro-batches=8"], "twice": ours + ["--at-once=2"],
+                 "data": ours + ["--parallel=data", "--device=cpu:0,cpu:1"], "ring": ours + ["-n", 2, "--strategy=ring"],
+                 "threads": ours + ["--threads=2"]}
+    words, rows = RESNETS["resnet18:stem=cifar"][0], []
+    for s in ("1f1b", "gpipe"):
+        figure, rate, core = f"{words}, 2 stages, 8 micro-batches, {s}", Pick(s, "samples_s"), Pick(s, "core_samples_s")
+        programs[f"torch {s}"] = tools.command("pipelining", 2, [f"--schedule={s}", "--style=plain,best"])
+        rows += [
+            Row(figure + ": measured beside predicted bubble", Pick(s, "bubble_off", scale=100), "points", at_most=5),
+            Row(figure + ": bubble", Pick(s, "bubble", scale=100), "% of the time"),
+            Row(figure + ": a core, bubble and imbalance taken out", core, "images/s", "one core, no stages", Pick("one", "samples_s"),
+                at_least=0.9),
+            Row(figure + ": a core, bubble and imbalance taken out", core, "images/s", "one core, 8 micro-batches",
+                Pick("chunks", "samples_s")),
+            Row(figure + ": a core, bubble and imbalance taken out", core, "images/s", "a core of two that are at it alone (limit)",
+                Pick("twice", "samples_s", scale=0.5)),
+            Row(figure, rate, "images/s", "torch.distributed.pipelining over Gloo, plain",
+                Pick(f"torch {s}", "samples_s", {"style": "plain"}), at_least=1.2),
+            Row(figure, rate, "images/s", "the same, channels_last", Pick(f"torch {s}", "samples_s", {"style": "best"}), at_least=1.2)]
+    rows += [Row(f"{words}, {name}", Pick(key, "samples_s"), "images/s", "two solos of 128 side by side", Pick("twice", "samples_s"))
+             for key, name in (("data", "--parallel=data on 2 devices, 64 each"), ("ring", "ring of 2 workers, 64 each"),
+                               ("threads", "1 worker, 2 threads"), ("1f1b", "2 stages, 1f1b"), ("gpipe", "2 stages, gpipe"))]
+    return Experiment("pipeline", programs, rows, deadline_s=300)
+
+
 def overlap(tools):
     """On a wire of 200 MB/s: what of the communication that could be hidden a step hides behind its backward."""
     programs = {s: [tools.here("overlap.py"), f"--build={tools.build}", f"--strategy={s}", "--net=rate:200MB",
@@ -371,6 +400,7 @@ def experiments(tools):
                              (KB4, "arena", "gloo", None)]),
         allreduce_tcp(tools, 2), allreduce_tcp(tools, 4),
         fused_step(tools), pushpull(tools), pushpull_small(tools), async_against_sync(tools),
-        residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), resnet_two(tools),
-        convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), predict(tools), recipe(tools), idle(tools), restart(tools),
+        residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), resnet_two(tools), pipeline(tools),
+        convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), predict(tools), recipe(tools), idle(tools),
+        restart(tools),
     ]

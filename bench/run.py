@@ -48,6 +48,7 @@ class Tools:
                          "pslite": self.find_pslite(args.ps_lite), "mxnet": self.find_mxnet(args.mxnet),
                          "torchvision": self.find_images(args.python, "torchvision", "augment"),
                          "Pillow": self.find_images(args.python, "PIL", "resize")}
+        self.commands["pipelining"] = self.find_pipelining([args.python] + args.torch)
         self.torches = []
         for i, python in enumerate([args.python] + args.torch):
             self.add_torch(python, i > 0)
@@ -67,6 +68,8 @@ class Tools:
             return command[:-1] + ["-n", processes, command[-1]] + words
         if name == "gloo":
             return command + [f"--ranks={processes}"] + words
+        if name == "pipelining":  # two it is
+            return command + words
         return command + [f"--workers={processes}"] + words
 
     def can_compile(self, name):
@@ -132,6 +135,12 @@ class Tools:
         if not self.has(python, module):
             return f"{module}: {python} has none (--python=PATH picks another)"
         return [python, "bench/peers/torch_images.py", f"--what={what}"]
+
+    def find_pipelining(self, pythons):
+        for python in pythons:
+            if self.has(python, "torch.distributed.pipelining, torchvision"):
+                return [python, "bench/peers/torch_pipeline.py"]
+        return "torch.distributed.pipelining: torch 2.4 or later and torchvision (--torch=VENV/bin/python3)"
 
     def add_torch(self, python, is_second):
         script = "import torch; print(torch.__version__)"

@@ -106,6 +106,29 @@ class Peers(unittest.TestCase):
         self.assertEqual(least, [[1.4, 1], [1.2, 0.95]])
 
 
+class Stages(unittest.TestCase):
+    """bench/pipeline.py on a small network: what rows.py takes from it."""
+
+    def measured(self, *flags):
+        said = subprocess.run([sys.executable, ROOT / "bench/pipeline.py", f"--build={BUILD}", "--batch=8", "--steps=2",
+                               "--model=resnet18:width=4,stem=cifar", *flags], capture_output=True, text=True, timeout=120)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        return json.loads(said.stdout)
+
+    def test_stages_have_a_bubble_and_what_a_core_does_without_it(self):
+        row = self.measured("--parallel=pipeline", "--stages=2", "--micro-batches=4", "--pipeline=gpipe")
+        self.assertEqual((row["schedule"], row["micro_batches"], len(row["cuts"])), ("gpipe", 4, 1))
+        self.assertAlmostEqual(row["bubble_ideal"], 1 / 5)
+        self.assertAlmostEqual(row["bubble_off"], abs(row["bubble"] - row["bubble_predicted"]), delta=2e-4)
+        own = [sum(pair) for pair in zip(row["forward_ms"], row["backward_ms"])]
+        self.assertAlmostEqual(row["balance"], sum(own) / 2 / max(own), delta=0.01)
+        self.assertAlmostEqual(row["core_samples_s"] * 2 * 4 / 5 * row["balance"], row["samples_s"], delta=row["samples_s"] / 100)
+
+    def test_other_ways_have_samples_per_second(self):
+        for flags in ([], ["-n", "2", "--strategy=ring"], ["--parallel=data", "--device=cpu:0,cpu:1"], ["--at-once=2"]):
+            self.assertGreater(self.measured(*flags)["samples_s"], 0)
+
+
 class Programs(unittest.TestCase):
     def test_objects_are_read_and_other_lines_are_not(self):
         objects, why = run.run_program(["/bin/sh", "-c", "echo words; echo '{\"a\":1}'; echo '{\"a\":2}'"], 20)
