@@ -341,6 +341,43 @@ static void one_step_of_a_pipeline_is_drawn(void **state)
     assert_non_null(strstr(said, "pipeline.strip[8] should be [stage, backward, chunk, begin, end]\n"));
 }
 
+/* One of each end. */
+static void who_took_part_is_drawn(void **state)
+{
+    (void)state;
+    const char *const file = "runs/even-2-s1/result.json";
+    free(report(EN_OK));
+    char *page = fixture_read(dir, "report.html");
+    assert_null(strstr(page, "Who took part")); /* ranks of no run could come later */
+    free(page);
+    json_t *presence =
+        json_pack("[{s:i, s:f, s:f, s:s}, {s:i, s:f, s:f, s:s}, {s:i, s:f, s:f, s:s}]", "rank", 0, "from_s",
+                  0.0, "to_s", 4.0, "end", "stayed", "rank", 1, "from_s", 0.0, "to_s", 1.5, "end", "lost",
+                  "rank", 2, "from_s", 1.0, "to_s", 3.0, "end", "left");
+    fixture_set(dir, file, "presence", json_deep_copy(presence));
+    free(report(EN_OK));
+    page = fixture_read(dir, "report.html");
+    const char *const parts[] = {"id=\"timeline\"",           "id=\"presence\"", "Who took part",
+                                 "left, as it was asked to", "presence.csv",    "id=\"shares\""};
+    in_order(page, parts, sizeof parts / sizeof parts[0]);
+    char *csv = fixture_read(dir, "plots/presence.csv"), *script = fixture_read(dir, "plots/presence-0-2-1.gp");
+    assert_non_null(strstr(csv, "even,ps-async,1,real,,,,,0,0,4,stayed\n"));
+    assert_non_null(strstr(csv, "even,ps-async,1,real,,,,,1,0,1.5,lost\n"));
+    assert_non_null(strstr(csv, "even,ps-async,1,real,,,,,2,1,3,left\n"));
+    assert_non_null(script);
+    assert_non_null(strstr(script, "rectangle from first 1, first 2.68 to first 3, first 3.32 fs solid 1.0 "
+                                   "noborder fc rgb '#0072b2'"));
+    assert_non_null(strstr(script, "set xrange [0:4]"));
+    free(page);
+    free(csv);
+    free(script);
+
+    json_object_set_new(json_array_get(presence, 2), "to_s", json_real(0.5));
+    fixture_set(dir, file, "presence", presence);
+    free(report(EN_EFORMAT));
+    assert_non_null(strstr(said, "presence[2] should be from one time to a later one\n"));
+}
+
 /* Everything optional is gone; the report is thinner, not absent. */
 static void a_bare_result_is_enough(void **state)
 {
@@ -610,6 +647,7 @@ int main(void)
                                        WITH_STUDY(staleness_per_worker_comes_from_psd_too),
                                        WITH_STUDY(unseen_bytes_are_not_none),
                                        WITH_STUDY(one_step_of_a_pipeline_is_drawn),
+                                       WITH_STUDY(who_took_part_is_drawn),
                                        WITH_STUDY(a_bare_result_is_enough),
                                        WITH_STUDY(one_run_folder_is_a_comparison_of_one),
                                        WITH_STUDY(the_numbers_come_as_csv_too),

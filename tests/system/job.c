@@ -97,23 +97,53 @@ static int has_phase(const char *phases, const char *phase)
     return 0;
 }
 
-/* What its leader says of a rank; 0: nothing now. */
-static int ask(const job *j, int rank, eni_run_rank *rank_out)
+/* Its leader's word, in *runs_out, to be released also where it says nothing: NULL. */
+static const eni_run_status *look(const job *j, eni_run_status **runs_out, size_t *n_out)
+{
+    char folder[256];
+    *runs_out = NULL;
+    *n_out = 0;
+    snprintf(folder, sizeof folder, "%s/entrain", system_folder());
+    if (eni_runs_list(folder, runs_out, n_out) != EN_OK) return NULL;
+    for (size_t i = 0; i < *n_out; i++)
+        if (is_ours(j, &(*runs_out)[i])) return &(*runs_out)[i];
+    return NULL;
+}
+
+int job_ask(const job *j, int rank, eni_run_rank *rank_out)
 {
     eni_run_status *runs;
     size_t n;
     int found = 0;
-    char folder[256];
-    snprintf(folder, sizeof folder, "%s/entrain", system_folder());
-    if (eni_runs_list(folder, &runs, &n) != EN_OK) return 0;
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; is_ours(j, &runs[i]) && k < runs[i].nrank; k++) {
-            if (runs[i].rank[k].rank != rank) continue;
-            *rank_out = runs[i].rank[k];
-            found = 1;
-        }
+    const eni_run_status *run = look(j, &runs, &n);
+    for (size_t k = 0; run != NULL && k < run->nrank; k++) {
+        if (run->rank[k].rank != rank) continue;
+        *rank_out = run->rank[k];
+        found = 1;
+    }
     eni_runs_free(runs, n);
     return found;
+}
+
+int job_attribute(const job *j, const char *key, char *value_out, size_t bytes)
+{
+    eni_run_status *runs;
+    size_t n;
+    const eni_run_status *run = look(j, &runs, &n);
+    const char *value = run == NULL ? NULL : eni_key_value_find(run->attributes, run->nattributes, key);
+    snprintf(value_out, bytes, "%s", value == NULL ? "" : value);
+    eni_runs_free(runs, n);
+    return value != NULL;
+}
+
+double job_given_out(const job *j)
+{
+    eni_run_status *runs;
+    size_t n;
+    const eni_run_status *run = look(j, &runs, &n);
+    const double given = run == NULL || run->budget == 0 ? 0 : (double)run->claimed / (double)run->budget;
+    eni_runs_free(runs, n);
+    return given;
 }
 
 /* What was seen last is left in `seen`, for a test that fails. */
@@ -121,7 +151,7 @@ static int is_there(const job *j, int rank, int state, const char *phases, int64
                     size_t bytes)
 {
     eni_run_rank r;
-    if (!ask(j, rank, &r)) return 0;
+    if (!job_ask(j, rank, &r)) return 0;
     snprintf(seen, bytes, "rank %d: state %d, step %lld, phase \"%s\"", rank, (int)r.state, (long long)r.step,
              r.phase);
     /* What the leader writes may be 0.1 s old: who was active may wait by now. */
@@ -133,12 +163,12 @@ int64_t job_step(const job *j, int rank)
 {
     eni_run_rank r;
     const double deadline = now_seconds() + GUARD * SLOWNESS;
-    while (!ask(j, rank, &r))
+    while (!job_ask(j, rank, &r))
         if (now_seconds() > deadline) fail_msg("the leader says nothing of rank %d", rank);
     return r.step;
 }
 
-void job_wait(job *j, int rank, int state, const char *phases, int64_t step, double seconds)
+void job_wait(const job *j, int rank, int state, const char *phases, int64_t step, double seconds)
 {
     char seen[160] = "nothing";
     const double deadline = now_seconds() + seconds * SLOWNESS;

@@ -36,7 +36,14 @@ void job_all_ranks(job *j);
 
 /* Waits until the run's leader says that `rank` is in this state (-1: any), in one of the phases (words
  * separated by spaces; NULL: any), and at this step or later. */
-void job_wait(job *j, int rank, int state, const char *phases, int64_t step, double seconds);
+void job_wait(const job *j, int rank, int state, const char *phases, int64_t step, double seconds);
+
+/* What its leader says now of a rank, and of the run under this key; 0: nothing. */
+int job_ask(const job *j, int rank, eni_run_rank *rank_out);
+int job_attribute(const job *j, const char *key, char *value_out, size_t bytes);
+
+/* Micro-batches that have been given out, in parts of all of them. */
+double job_given_out(const job *j);
 
 /* The step in which `rank` was when its leader heard of it last. */
 int64_t job_step(const job *j, int rank);

@@ -140,6 +140,16 @@ int sockets_left(const char *names)
     return search.n;
 }
 
+int shared_memory_left(void)
+{
+    int n = 0;
+    DIR *dir = opendir("/dev/shm");
+    for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;)
+        n += strstr(e->d_name, "entrain") != NULL;
+    if (dir != NULL) closedir(dir);
+    return n;
+}
+
 int files_left(const char *name)
 {
     char path[256];

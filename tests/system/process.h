@@ -81,6 +81,9 @@ int process_sockets(pid_t pid, char *names_out, size_t bytes);
 /* How many of these names still exist. */
 int sockets_left(const char *names);
 
+/* Files of entrain in /dev/shm. */
+int shared_memory_left(void);
+
 /* Files in the folder below `name` ("entrain": token files); 0 if it does not exist. */
 int files_left(const char *name);
 

@@ -85,6 +85,46 @@ static void refuse_all(const bad_case *cases, size_t n, const char *what)
 }
 #define REFUSE_ALL(cases, what) refuse_all(cases, sizeof(cases) / sizeof *(cases), what)
 
+/* ---- workers that come later ---- */
+
+#define SEATS "run -n 2 " RING " --max-workers=4 "
+
+static void test_places(void **state)
+{
+    (void)state;
+    static const bad_case cases[] = {
+        {"entrain",
+         "run -n 3 " RING " --strategy=ps-async --max-workers=2",
+         {"--max-workers", "\"2\"", "below the 3 workers", "give 3 or more"}},
+        {"entrain", "run " RING " --max-workers=0", {"--max-workers", "\"0\"", "from 1 to"}},
+        {"entrain", "run " RING " --max-workers=1000000", {"--max-workers", "\"1000000\"", "from 1 to"}},
+        {"worker",
+         RING " --strategy=ps-async --world-size=2 --rank=new --server=tcp://127.0.0.1:1",
+         {"--rank", "\"new\"", "--max-workers=N", "other flags"}},
+        {"worker", RING " --strategy=ps-async --rank=newer", {"--rank", "\"newer\""}},
+        {"entrain", "sim -n 3 --strategy=ps-async --join=2", {"--join", "\"2\"", "RANK@TIME", "2@500ms"}},
+        {"entrain", "sim -n 3 --strategy=ps-async --join=0@1s", {"--join", "\"0@1s\"", "rank of 1 or more"}},
+        {"entrain", "sim -n 3 --strategy=ps-async --join=3@1s", {"--join=3@1s", "ranks 0 to 2", "larger -n"}},
+        {"entrain", "sim -n 3 --strategy=ps-async --leave=2@soon", {"--leave", "\"2@soon\"", "RANK@TIME"}},
+        {"entrain", "sim -n 3 --strategy=ps-async --leave=7@1s", {"--leave=7@1s", "ranks 0 to 2"}},
+    };
+    REFUSE_ALL(cases, "places for workers that come later");
+    static const bad_case started[] = {
+        {"entrain",
+         SEATS "--strategy=ring",
+         {"--max-workers=4", "workers of ring cannot come later", "--elastic=2..4"}},
+        {"entrain",
+         SEATS "--strategy=ps-sync",
+         {"--max-workers=4", "workers of ps-sync cannot come later", "ps-async and ssp"}},
+        {"entrain",
+         SEATS "--strategy=ps-async --assign=fixed",
+         {"--max-workers=4", "--assign=fixed", "leave it out"}},
+    };
+    for (size_t i = 0; i < sizeof started / sizeof *started; i++)
+        refuse_in(&started[i], NULL, 2); /* each worker may say it */
+    process_nobody_left(WITHIN);
+}
+
 /* ---- a run that is started again ---- */
 
 #define ELASTIC "run " RING " --out=~/elastic --checkpoint-every=8 "
@@ -919,7 +959,7 @@ static void test_quiet(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_elastic),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_places), cmocka_unit_test(test_elastic),
                                        cmocka_unit_test(test_flags),
                                        cmocka_unit_test(test_commands),
                                        cmocka_unit_test(test_yaml),

@@ -4,7 +4,6 @@
  * Without arguments the quick part; "all": every row of the table. Phases are not guessed by time: the test
  * asks the leader where the ranks are, as `entrain ps` does, and holds them there: somebody is missing,
  * somebody is stopped, somebody is slow, or a device or the emulated network is. */
-#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -152,16 +151,6 @@ static void reach(job *j, const kill_case *c)
 }
 
 /* ---- what must be so afterwards ------------------------------------------------------------------------ */
-
-static int shared_memory_left(void)
-{
-    int n = 0;
-    DIR *dir = opendir("/dev/shm");
-    for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;)
-        n += strstr(e->d_name, "entrain") != NULL;
-    if (dir != NULL) closedir(dir);
-    return n;
-}
 
 static void expect_nothing_left(job *j, const char *title, int files)
 {
