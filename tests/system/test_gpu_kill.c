@@ -1,6 +1,5 @@
 /* test_gpu_kill.c - SIGKILL for a rank that computes on a GPU, in each way in which gradients meet: the
  * others end within two seconds, name it once, and nothing is left: no process, no socket, no memory file. */
-#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,16 +41,6 @@ static const kill_case cases[] = {
 };
 
 static double worst;
-
-static int shared_memory_left(void)
-{
-    int n = 0;
-    DIR *dir = opendir("/dev/shm");
-    for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;)
-        n += strstr(e->d_name, "entrain") != NULL;
-    if (dir != NULL) closedir(dir);
-    return n;
-}
 
 /* Until all ranks are past the steps that are not recorded, so that what is killed is what usually runs. */
 static void start(job *j, const kill_case *c)
