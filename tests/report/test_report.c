@@ -217,7 +217,7 @@ static void a_malformed_run_ends_in_one_sentence(void **state)
     (void)state;
     const char *const file = "runs/even-0-s1/eval.jsonl";
     char *good = fixture_read(dir, file);
-    refuses(file, "{\"samples\":10,\"t\":1}\n{\"samples\":",
+    refuses(file, "{\"samples\":10,\"t\":1}\n{\"samples\":\n",
             "line 2 is not a JSON object: unexpected token near end of file");
     refuses(file, "{\"samples\":10,\"t\":1,\"test_accuracy\":80.6}\n",
             "line 1.test_accuracy 80.6 should be a fraction from 0 to 1");
@@ -357,10 +357,11 @@ static void who_took_part_is_drawn(void **state)
     fixture_set(dir, file, "presence", json_deep_copy(presence));
     free(report(EN_OK));
     page = fixture_read(dir, "report.html");
-    const char *const parts[] = {"id=\"timeline\"",           "id=\"presence\"", "Who took part",
+    const char *const parts[] = {"id=\"timeline\"",          "id=\"presence\"", "Who took part",
                                  "left, as it was asked to", "presence.csv",    "id=\"shares\""};
     in_order(page, parts, sizeof parts / sizeof parts[0]);
-    char *csv = fixture_read(dir, "plots/presence.csv"), *script = fixture_read(dir, "plots/presence-0-2-1.gp");
+    char *csv = fixture_read(dir, "plots/presence.csv"),
+         *script = fixture_read(dir, "plots/presence-0-2-1.gp");
     assert_non_null(strstr(csv, "even,ps-async,1,real,,,,,0,0,4,stayed\n"));
     assert_non_null(strstr(csv, "even,ps-async,1,real,,,,,1,0,1.5,lost\n"));
     assert_non_null(strstr(csv, "even,ps-async,1,real,,,,,2,1,3,left\n"));

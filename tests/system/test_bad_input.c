@@ -142,7 +142,7 @@ static void test_elastic(void **state)
         {"entrain", ELASTIC "--elastic=2..4 -n 1", {"-n 1", "--elastic=2..4", "start with 2 to 4"}},
         {"entrain",
          ELASTIC "--elastic=3..3 -n 3 --global-batch-size=64",
-         {"--global-batch-size", "\"64\"", "3 micro-batches", "give a multiple"}},
+         {"--global-batch-size", "\"64\"", "3 batches of a step", "give a multiple"}},
         {"entrain",
          "run " RING " --out=~/elastic --elastic=2..4",
          {"--elastic=2..4", "checkpoints", "--checkpoint-every=SAMPLES"}},
@@ -959,7 +959,8 @@ static void test_quiet(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_places), cmocka_unit_test(test_elastic),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_places),
+                                       cmocka_unit_test(test_elastic),
                                        cmocka_unit_test(test_flags),
                                        cmocka_unit_test(test_commands),
                                        cmocka_unit_test(test_yaml),
