@@ -9,7 +9,8 @@
 
 samples_s is --batch / the median step after the first one. Of stages also: their means of a chunk, `balance` (their mean
 / the slowest one's), `bubble_off` (between measured and predicted), and `core_samples_s`: what a core does with bubble
-and imbalance taken out, samples_s / (S x M / (M + S - 1) x balance). One JSON object; with --plot both schedules take turns, and the table has medians (least .. most).
+and imbalance taken out, samples_s / (S x M / (M + S - 1) x balance). One JSON object; with --plot both
+schedules take turns, and the table has medians (least .. most).
 """
 import argparse
 import json
@@ -81,11 +82,18 @@ def draw(found, path):
     for schedule in SCHEDULES:
         lines = ["%d %g %g %g %g" % (m, *curve(found[schedule, m], "bubble"), curve(found[schedule, m], "bubble_predicted")[0])
                  for m in CHUNKS]
-        blocks.append(f"${'s' + schedule} << EOD\n" + "\n".join(lines) + "\nEOD\n")
+        blocks.append(f"$s{schedule} << EOD\n" + "\n".join(lines) + "\nEOD\n")
+    panels = "".join(f"""set title '{s}'
+plot $s{s} using 1:2:3:4 with yerrorbars lc rgb '{c}' pt 7 ps 0.5 notitle, \\
+    $s{s} using 1:2 with lines lc rgb '{c}' lw 1.5 title 'measured', \\
+    $s{s} using 1:5 with linespoints lc rgb '{c}' pt 6 ps 0.9 lw 0.6 title 'predicted', \\
+    $ideal using 1:2 with lines lc rgb '#555555' dt 2 title '1 / (M + 1)'
+""" for s, c in SCHEDULES.items())
     script = "".join(blocks) + f"""$ideal << EOD
 {ideal}
 EOD
-set terminal svg size 480,340 font 'sans,11' background 'white'
+set terminal svg size 760,320 font 'sans,11' background 'white'
+set multiplot layout 1,2
 set logscale x 2
 set xtics (1,2,4,8)
 set xrange [0.9:9]
@@ -96,11 +104,7 @@ set key top right reverse Left samplen 2
 set grid lc rgb '#dddddd'
 set border 3
 set tics nomirror
-plot """ + ", ".join(
-        f"$s{s} using 1:2:3:4 with yerrorbars lc rgb '{c}' pt 7 ps 0.5 notitle, "
-        f"$s{s} using 1:2 with lines lc rgb '{c}' lw 1.5 title '{s}, measured', "
-        f"$s{s} using 1:5 with linespoints lc rgb '{c}' pt 6 ps 0.7 lw 0.6 title '{s}, predicted'" for s, c in SCHEDULES.items()) + (
-            ", $ideal using 1:2 with lines lc rgb '#555555' dt 2 title '1 / (M + 1)'\n")
+{panels}"""
     pathlib.Path(path).write_bytes(subprocess.run(["gnuplot"], input=script.encode(), stdout=subprocess.PIPE, check=True).stdout)
 
 
