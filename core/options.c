@@ -59,15 +59,25 @@ int eni_edit_distance(const char *a, const char *b)
     return last[nb];
 }
 
+static bool begins_alike(const char *a, const char *b)
+{
+    const size_t na = strnlen(a, WORD_MAX), nb = strnlen(b, WORD_MAX), shorter = na < nb ? na : nb;
+    return shorter > 1 && strncmp(a, b, shorter) == 0;
+}
+
+/* A word that only goes on, or stops early, is half as far: "lrate" means lr, not leave. */
+static int distance_of(const char *word, const char *known)
+{
+    const int distance = eni_edit_distance(word, known);
+    return begins_alike(word, known) ? distance / 2 : distance;
+}
+
 bool eni_is_nearer(const char *word, const char *known, const char *nearest)
 {
-    const size_t length = strnlen(word, WORD_MAX), other = strnlen(known, WORD_MAX),
-                 shorter = length < other ? length : other;
-    const int distance = eni_edit_distance(word, known),
-              most = length < 6 ? 1 + (length > 3) : (int)length / 3;
-    const bool begins_alike = shorter > 1 && strncmp(word, known, shorter) == 0;
-    const bool is_near = begins_alike || distance <= (word[0] == known[0] ? most : 1);
-    return is_near && (nearest == NULL || distance < eni_edit_distance(word, nearest));
+    const size_t length = strnlen(word, WORD_MAX);
+    const int distance = distance_of(word, known), most = length < 6 ? 1 + (length > 3) : (int)length / 3;
+    const bool is_near = begins_alike(word, known) || distance <= (word[0] == known[0] ? most : 1);
+    return is_near && (nearest == NULL || distance < distance_of(word, nearest));
 }
 
 bool eni_is_text(const char *text)
