@@ -10,6 +10,8 @@
 #include "core/log.h"
 #include "core/options.h"
 #include "core/try.h"
+#include "remote/transfer.h"
+#include "remote/url.h"
 #include "data/dataset.h"
 #include "models/node.h"
 #include "models/registry.h"
@@ -145,10 +147,13 @@ static en_status print_dataset(const eni_config *config, const char *name)
 en_status eni_command_data(const eni_command_context *context)
 {
     const eni_list *names = &context->config->args;
+    if (context->config->clear_cache) return eni_transfer_clear(context->config, context->signal_fd);
     for (int i = 0; names->count == 0 && eni_dataset_name_at(i) != NULL; i++)
         printf("%-16s %s\n", eni_dataset_name_at(i), eni_dataset_help_at(i));
     for (int i = 0; i < names->count; i++)
-        EN_TRY(print_dataset(context->config, names->item[i]));
+        EN_TRY(eni_is_url(names->item[i])
+                   ? eni_transfer_list(context->config, names->item[i], context->signal_fd)
+                   : print_dataset(context->config, names->item[i]));
     return EN_OK;
 }
 

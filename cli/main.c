@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "config/env.h"
 #include "config/folders.h"
 #include "core/options.h"
 #include "core/log.h"
 #include "core/hook.h"
 #include "core/signals.h"
 #include "core/version.h"
+#include "remote/transfer.h"
 
 typedef struct command {
     const char *name;
@@ -76,6 +78,18 @@ static void tell_end(void *user, const char *sentence)
               sentence, (int)getpid());
 }
 
+/* What lies in buckets comes before the command and goes after it. */
+static en_status run_between(const command *c, eni_config *config, const eni_command_context *context)
+{
+    eni_mirror *mirror = NULL;
+    en_status st = eni_transfer_bring(config, context->signal_fd);
+    if (st == EN_OK) st = eni_mirror_open(config, context->signal_fd, &mirror);
+    if (c->program != ENI_DATA) eni_env_forget_keys(); /* which asks for lists */
+    if (st == EN_OK) st = c->run(context);
+    const en_status gone = eni_mirror_close(mirror);
+    return st == EN_OK ? gone : st;
+}
+
 static int run_command(const command *c, int argc, char **argv)
 {
     eni_config config;
@@ -93,15 +107,16 @@ static int run_command(const command *c, int argc, char **argv)
         const eni_hook_guard_config guard = {is_sim ? config.hook_timeout_ns : 0, tell_end, &config};
         eni_hook_guard *hooks = eni_hook_guard_begin(&guard);
         eni_log_set_level((int)config.log_level);
+        const int signal_fd = is_sim ? -1 : eni_signals_open();
         eni_command_context context = {.config = &config,
                                        .plugin_dir = plugins,
                                        .hooks = hooks,
-                                       .signal_fd = is_sim ? -1 : eni_signals_open(),
+                                       .signal_fd = signal_fd,
                                        .argc = argc,
                                        .argv = argv,
                                        .version = eni_version};
-        code = eni_signals_exit_code(c->run(&context), context.signal_fd);
-        close(context.signal_fd);
+        code = eni_signals_exit_code(run_between(c, &config, &context), signal_fd);
+        close(signal_fd);
         eni_hook_guard_end(hooks);
     }
     eni_config_fini(&config);

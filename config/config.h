@@ -84,7 +84,9 @@ typedef struct eni_config {
     char *strategy; /* "ssp:bound=3", "./mine.so:period=8": eni_spec_head */
     char *model;    /* "convnet" */
     char *data;     /* a name of `entrain data` or a folder */
-    char *data_dir; /* the folder that holds the named set; NULL: the package's */
+    char *
+        data_dir; /* the folder that holds the named set, or the copy of a URL's; NULL: the package's, to be fetched */
+    char *data_endpoint, *data_keys; /* of buckets: remote/transfer.h */
     char *optimizer;
     double lr, momentum, weight_decay;
     bool nesterov;
@@ -196,8 +198,9 @@ typedef struct eni_config {
     eni_list settings;   /* "even", "slow" */
     char *primary;       /* "even:1:2": the comparison that is tested by itself; NULL: none */
     bool csv;
-    bool json;       /* entrain gpus */
-    int64_t figures; /* ENI_FIGURES_* */
+    bool json;        /* entrain gpus */
+    bool clear_cache; /* entrain data */
+    int64_t figures;  /* ENI_FIGURES_* */
 
     /* descriptors that the launcher hands down, -1: none */
     int64_t listen_fd, token_fd, result_fd, out_fd;

@@ -19,6 +19,7 @@
 
 #include "config/keys.h"
 #include "config/units.h"
+#include "core/digest.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -45,6 +46,31 @@ en_status eni_env_runtime_dir(char *path_out, size_t bytes)
 {
     if (eni_env_has_runtime_dir(path_out, bytes)) return EN_OK;
     return eni_fail(EN_EINVAL, "env", "XDG_RUNTIME_DIR is longer than %zu bytes; shorten or unset it", bytes);
+}
+
+en_status eni_env_cache_dir(char *path_out, size_t bytes)
+{
+    const char *base = eni_env("XDG_CACHE_HOME"), *home = eni_env("HOME");
+    if (base == NULL && home == NULL)
+        return eni_fail(EN_EINVAL, "env",
+                        "there is no place for copies of what lies in a bucket: set XDG_CACHE_HOME or HOME");
+    const int length = base != NULL ? snprintf(path_out, bytes, "%s/entrain", base)
+                                    : snprintf(path_out, bytes, "%s/.cache/entrain", home);
+    if (path_out[0] == '/' && length > 0 && (size_t)length < bytes) return EN_OK;
+    return eni_fail(EN_EINVAL, "env", "%s=%.200s is no absolute path, or longer than %zu bytes",
+                    base != NULL ? "XDG_CACHE_HOME" : "HOME", base != NULL ? base : home, bytes);
+}
+
+void eni_env_forget_keys(void)
+{
+    static const char *const names[] = {
+        "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN",
+        "OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_SESSION_TOKEN"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *value = getenv(names[i]);
+        if (value != NULL) eni_wipe(value, strlen(value));
+        unsetenv(names[i]);
+    }
 }
 
 /* ---- launchers ---- */

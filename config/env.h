@@ -15,6 +15,14 @@ en_status eni_env_runtime_dir(char *path_out, size_t bytes);
 /* The same for who can do without it: false, and "", when it does not fit; nothing is logged. */
 bool eni_env_has_runtime_dir(char *path_out, size_t bytes);
 
+/* Where copies of what lies in buckets go: $XDG_CACHE_HOME/entrain, else $HOME/.cache/entrain; it may not exist yet.
+ * EN_EINVAL, logged: neither is set, or it does not fit. */
+en_status eni_env_cache_dir(char *path_out, size_t bytes);
+
+/* Takes the keys to buckets out of the environment, and overwrites where they stood: neither children, nor a core, nor
+ * /proc/PID/environ has them from now on. Main thread, before any other starts. */
+void eni_env_forget_keys(void);
+
 /* Any other variable that is only shown or passed on (NO_COLOR, TERM, COLUMNS); NULL if unset or empty. */
 const char *eni_env(const char *name);
 

@@ -1,30 +1,49 @@
-/* digest.c - SHA-256 by libsodium, piece by piece or at once; random bytes. */
+/* digest.c - SHA-256 by libcrypto, piece by piece or at once; HMAC; random bytes.
+ *
+ * The calls of OpenSSL 1 stay: those that replace them take memory for every hash and may fail, and both lead to the
+ * same code. */
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include "core/digest.h"
 
-#include <sodium.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/sha.h>
+#include <string.h>
+#include <sys/random.h>
 
-_Static_assert(sizeof(crypto_hash_sha256_state) <= sizeof(eni_digest), "libsodium's state has its place");
+_Static_assert(sizeof(SHA256_CTX) <= sizeof(eni_digest), "libcrypto's state has its place");
 
-static crypto_hash_sha256_state *state_of(eni_digest *digest)
+static SHA256_CTX *state_of(eni_digest *digest)
 {
     return (void *)digest->state;
 }
 
 void eni_digest_begin(eni_digest *digest)
 {
-    crypto_hash_sha256_init(state_of(digest));
+    SHA256_Init(state_of(digest));
 }
 
 void eni_digest_add(eni_digest *digest, const void *data, size_t bytes)
 {
-    crypto_hash_sha256_update(state_of(digest), data, bytes);
+    SHA256_Update(state_of(digest), data, bytes);
+}
+
+void eni_digest_hex(const unsigned char hash[ENI_DIGEST_BYTES], char hex_out[ENI_DIGEST_HEX])
+{
+    static const char digit[] = "0123456789abcdef";
+    for (int i = 0; i < ENI_DIGEST_BYTES; i++) {
+        hex_out[2 * i] = digit[hash[i] >> 4];
+        hex_out[2 * i + 1] = digit[hash[i] & 15];
+    }
+    hex_out[ENI_DIGEST_HEX - 1] = '\0';
 }
 
 void eni_digest_end(eni_digest *digest, char hex_out[ENI_DIGEST_HEX])
 {
-    unsigned char hash[crypto_hash_sha256_BYTES];
-    crypto_hash_sha256_final(state_of(digest), hash);
-    sodium_bin2hex(hex_out, ENI_DIGEST_HEX, hash, sizeof hash);
+    unsigned char hash[ENI_DIGEST_BYTES];
+    SHA256_Final(hash, state_of(digest));
+    eni_digest_hex(hash, hex_out);
 }
 
 void eni_digest_of(const void *data, size_t bytes, char hex_out[ENI_DIGEST_HEX])
@@ -35,12 +54,29 @@ void eni_digest_of(const void *data, size_t bytes, char hex_out[ENI_DIGEST_HEX])
     eni_digest_end(&digest, hex_out);
 }
 
+void eni_digest_hmac(const void *key, size_t key_bytes, const char *text,
+                     unsigned char hash_out[ENI_DIGEST_BYTES])
+{
+    HMAC(EVP_sha256(), key, (int)key_bytes, (const unsigned char *)text, strlen(text), hash_out, NULL);
+}
+
+void eni_wipe(void *memory, size_t bytes)
+{
+    OPENSSL_cleanse(memory, bytes);
+}
+
+/* The kernel gives up to 256 bytes at once, and waits only while it has just started (getrandom(2)). */
 void eni_random_bytes(void *memory_out, size_t bytes)
 {
-    randombytes_buf(memory_out, bytes);
+    for (unsigned char *at = memory_out; bytes > 0;) {
+        const ssize_t n = getrandom(at, bytes < 256 ? bytes : 256, 0);
+        if (n <= 0) continue;
+        at += n;
+        bytes -= (size_t)n;
+    }
 }
 
 const char *eni_digest_library(void)
 {
-    return sodium_version_string();
+    return OpenSSL_version(OPENSSL_VERSION_STRING);
 }

@@ -1,4 +1,5 @@
-/* digest.h - SHA-256 (FIPS 180-4), by libsodium: hashes are what "the same run" means everywhere above. */
+/* digest.h - SHA-256 (FIPS 180-4) and what rests on it, by OpenSSL's libcrypto, which uses the SHA instructions of the
+ * CPU: hashes are what "the same run" means everywhere above. Any thread. */
 #ifndef CORE_DIGEST_H
 #define CORE_DIGEST_H
 
@@ -6,10 +7,11 @@
 #include <stdint.h>
 
 #define ENI_DIGEST_HEX 65 /* 64 hex digits and the terminating 0 */
+enum { ENI_DIGEST_BYTES = 32 };
 
 /* A running hash. */
 typedef struct eni_digest {
-    _Alignas(16) unsigned char state[128]; /* libsodium's */
+    _Alignas(16) unsigned char state[128]; /* libcrypto's */
 } eni_digest;
 
 void eni_digest_begin(eni_digest *digest);
@@ -17,11 +19,19 @@ void eni_digest_add(eni_digest *digest, const void *data, size_t bytes);
 
 /* Writes the hash in lower-case hex. */
 void eni_digest_end(eni_digest *digest, char hex_out[ENI_DIGEST_HEX]);
+void eni_digest_hex(const unsigned char hash[ENI_DIGEST_BYTES], char hex_out[ENI_DIGEST_HEX]);
 
 /* The hash of one piece of memory. */
 void eni_digest_of(const void *data, size_t bytes, char hex_out[ENI_DIGEST_HEX]);
 
-/* The version of libsodium: "1.0.18". */
+/* HMAC-SHA256 (RFC 2104) of a text, whose key may be what an earlier call gave. */
+void eni_digest_hmac(const void *key, size_t key_bytes, const char *text,
+                     unsigned char hash_out[ENI_DIGEST_BYTES]);
+
+/* Overwrites what must not stay in memory; the compiler may not leave it out. */
+void eni_wipe(void *memory, size_t bytes);
+
+/* The version of the library: "3.0.19". */
 const char *eni_digest_library(void);
 
 /* Fills memory with random bytes from the operating system (for tokens and names, never for training). */

@@ -58,6 +58,27 @@ const char *eni_dataset_help_at(int i)
     return i >= 0 && i < NAMED ? table[i].help : NULL;
 }
 
+const char *eni_dataset_file_at(int i)
+{
+    static const char *const others[] = {
+        "train-images-idx3-ubyte",    "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte",
+        "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte",     "t10k-images-idx3-ubyte.gz",
+        "t10k-labels-idx1-ubyte",     "t10k-labels-idx1-ubyte.gz",  ENI_CIFAR_NAME};
+    enum { OTHERS = sizeof others / sizeof *others };
+    if (i < OTHERS) return i < 0 ? NULL : others[i];
+    int nfirst = 0;
+    while (eni_cifar_file(ENI_CIFAR_10, nfirst) != NULL)
+        nfirst++;
+    i -= OTHERS;
+    return i < nfirst ? eni_cifar_file(ENI_CIFAR_10, i) : eni_cifar_file(ENI_CIFAR_100, i - nfirst);
+}
+
+/* What lies in a bucket; `folder` of the options is the copy. */
+static bool is_url(const char *name)
+{
+    return strstr(name, "://") != NULL;
+}
+
 static const struct named *find_named(const char *name)
 {
     for (int i = 0; i < NAMED; i++)
@@ -106,14 +127,17 @@ static en_status refuse_unknown(const eni_data_options *options)
 /* Where its files are looked for; NULL: it has none. */
 static const char *folder_of(const struct named *named, const eni_data_options *options)
 {
-    if (named == NULL) return options->name;
+    if (named == NULL) return is_url(options->name) ? options->folder : options->name;
     return named->folder != NULL && options->folder != NULL ? options->folder : named->folder;
 }
 
 static en_status find_set(const eni_data_options *options, set_source *source_out)
 {
     const struct named *named = find_named(options->name);
-    if (named == NULL && !is_folder(options->name)) return refuse_unknown(options);
+    if (named == NULL && is_url(options->name) && (options->folder == NULL || !is_folder(options->folder)))
+        return eni_fail(EN_ENOENT, "dataset", "%s: there is no folder %s with a copy of it", options->name,
+                        options->folder != NULL ? options->folder : "(none was named)");
+    if (named == NULL && !is_url(options->name) && !is_folder(options->name)) return refuse_unknown(options);
     set_source *s = source_out;
     *s = (set_source){
         .name = "folder",

@@ -28,8 +28,9 @@ typedef struct eni_data_want {
 eni_data_want eni_data_want_of(const en_schema *schema);
 
 typedef struct eni_data_options {
-    const char *name;   /* one of eni_dataset_name_at, or a folder that holds files of MNIST or CIFAR */
-    const char *folder; /* of the named set; NULL: where Debian's package puts it */
+    const char *
+        name; /* one of eni_dataset_name_at, or a folder that holds files of MNIST or CIFAR, or a URL of one */
+    const char *folder; /* of the named set (NULL: where Debian's package puts it), or the copy of a URL's */
     uint64_t holdout;   /* the last so many training samples become ENI_HOLDOUT, before limit_train counts */
     uint64_t limit_train; /* the first so many samples of the file; 0: all */
     uint64_t limit_test;
@@ -132,6 +133,9 @@ en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST
 
 /* Bytes of memory that the samples of all splits take. */
 uint64_t eni_dataset_bytes(const eni_dataset *dataset);
+
+/* The i-th name that a file of a set may have in its folder; NULL behind the last. */
+const char *eni_dataset_file_at(int i);
 
 /* For `entrain data`: the i-th named set, NULL behind the last. */
 const char *eni_dataset_name_at(int i);

@@ -9,6 +9,7 @@ allowed() { # folder -> prefixes that it may include, itself and include/entrain
     config) echo "core" ;;
     ops|ops/*) echo "core ops" ;;
     models|data) echo "core ops" ;;
+    remote) echo "core config data" ;;
     runtime/net) echo "core" ;;
     runtime/control) echo "core runtime/net" ;;
     runtime/spec) echo "core ops runtime/net runtime/control" ;;
@@ -20,9 +21,9 @@ allowed() { # folder -> prefixes that it may include, itself and include/entrain
     runtime/sim/faults) echo "core ops runtime/net runtime/spec runtime/client runtime/store runtime/sim" ;;
     server) echo "core ops config runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client" ;;
     rank) echo "core ops models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
-    worker) echo "rank core ops config models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
+    worker) echo "rank core ops config models data remote runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
     report) echo "core config" ;;
-    cli) echo "report core ops config models data runtime" ;;
+    cli) echo "report core ops config models data remote runtime" ;;
     *) echo "*" ;;
     esac
 }
@@ -32,7 +33,8 @@ vendor() { # header -> the folders that may include it
     oneapi/*|dnnl*) echo "ops/cpu" ;;
     cuda*|cublas*|cudnn*|nccl*) echo "ops/cuda" ;;
     zmq.h) echo "runtime/net" ;;
-    sodium*|isa-l/*) echo "core" ;;
+    openssl/*|isa-l/*) echo "core" ;;
+    curl/*|expat.h) echo "remote" ;;
     zlib.h) echo "data" ;;
     yaml.h) echo "config" ;;
     esac
@@ -40,7 +42,7 @@ vendor() { # header -> the folders that may include it
 
 bad=0
 offence() { echo "$1"; bad=1; }
-for folder in core config models data ops ops/ref ops/cpu ops/cuda runtime/net runtime/control runtime/spec \
+for folder in core config models data remote ops ops/ref ops/cpu ops/cuda runtime/net runtime/control runtime/spec \
     runtime/collective runtime/store runtime/client runtime/host runtime/sim runtime/sim/faults server rank worker report cli strategies; do
     for file in "$folder"/*.c "$folder"/*.h "$folder"/*.cu "$folder"/*.cuh; do
         [ -e "$file" ] || continue

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/env.h"
 #include "config/folders.h"
 #include "core/hook.h"
 #include "core/log.h"
@@ -10,6 +11,7 @@
 #include "core/signals.h"
 #include "core/version.h"
 #include "runtime/control/control.h"
+#include "remote/transfer.h"
 #include "runtime/spec/plugin.h"
 #include "worker/worker.h"
 
@@ -65,6 +67,12 @@ static int run(eni_worker *worker)
     return code;
 }
 
+/* Who writes the files of the run. */
+static bool is_first(const eni_config *config)
+{
+    return config->rank == 0;
+}
+
 int main(int argc, char **argv)
 {
     eni_config config;
@@ -90,7 +98,13 @@ int main(int argc, char **argv)
         eni_worker worker = {.config = &config,
                              .plugin_dir = plugins,
                              .rank = {.version = eni_version, .records.asked = {.argv = argv, .argc = argc}}};
-        code = run(&worker);
+        eni_mirror *mirror = NULL;
+        en_status st = eni_transfer_bring(&config, -1);
+        if (st == EN_OK && is_first(&config)) st = eni_mirror_open(&config, -1, &mirror);
+        eni_env_forget_keys();
+        code = st == EN_OK ? run(&worker) : eni_signals_exit_code(st, -1);
+        st = eni_mirror_close(mirror);
+        if (code == 0 && st != EN_OK) code = 1;
         eni_end_write((int)config.result_fd);
         if (worker.gpu.is_stuck) leave_stuck(code);
     }

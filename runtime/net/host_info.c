@@ -238,7 +238,7 @@ void eni_host_info_facts(const char *version, eni_host_info_tell tell, void *use
     zmq_version(&major, &minor, &patch);
     snprintf(text, sizeof text, "%d.%d.%d", major, minor, patch);
     tell(user, "libraries", "ZeroMQ", text);
-    tell(user, "libraries", "libsodium", eni_digest_library());
+    tell(user, "libraries", "OpenSSL", eni_digest_library());
 }
 
 /* ---- who owns a port: /proc/net/tcp gives the socket's inode, /proc/PID/fd whose it is ---- */

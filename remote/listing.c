@@ -1,0 +1,194 @@
+/* listing.c - see listing.h. */
+#include "remote/listing.h"
+
+#include <errno.h>
+#include <expat.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "core/options.h"
+
+enum { DEPTH = 8, TEXT = 3 * ENI_BUCKET_KEY };
+
+/* Of one document: where the parser is, and the text of the element that it is in. */
+typedef struct reading {
+    XML_Parser parser;
+    const char *why; /* it was stopped; NULL: it was not */
+    int depth;
+    char name[DEPTH][32];
+    char text[TEXT];
+    size_t length;
+    bool is_url_encoded;
+    size_t first; /* object of this page: what its encoding is may be said behind them */
+    eni_object object;
+    eni_listing *listing;     /* or .. */
+    eni_service_error *error; /* .. this */
+} reading;
+
+static void stop(reading *r, const char *why)
+{
+    if (r->why == NULL) r->why = why;
+    XML_StopParser(r->parser, XML_FALSE);
+}
+
+static void XMLCALL begin_element(void *user, const XML_Char *name, const XML_Char **attributes)
+{
+    reading *r = user;
+    (void)attributes;
+    r->length = 0;
+    if (r->depth == DEPTH) {
+        stop(r, "it is nested deeper than any list of a bucket");
+        return;
+    }
+    snprintf(r->name[r->depth++], sizeof r->name[0], "%.31s", name);
+    if (r->depth == 2 && strcmp(name, "Contents") == 0) r->object = (eni_object){0};
+}
+
+static void XMLCALL add_text(void *user, const XML_Char *text, int length)
+{
+    reading *r = user;
+    if (r->length + (size_t)length >= TEXT) {
+        stop(r, "it has a longer text than any list of a bucket");
+        return;
+    }
+    memcpy(r->text + r->length, text, (size_t)length);
+    r->length += (size_t)length;
+}
+
+static void XMLCALL refuse_doctype(void *user, const XML_Char *name, const XML_Char *system,
+                                   const XML_Char *public, int has_internal)
+{
+    (void)name, (void)system, (void)public, (void)has_internal;
+    stop(user, "it has a DOCTYPE, which no list of a bucket has");
+}
+
+/* Cut, and without what a terminal would obey. */
+static void keep(char *into, size_t bytes, const char *text)
+{
+    snprintf(into, bytes, "%.*s", (int)bytes - 1, eni_is_text(text) ? text : "(not text)");
+    if (!eni_is_text(into)) into[0] = '\0'; /* cut within a letter */
+}
+
+static bool keep_whole(reading *r, char *into, size_t bytes, const char *what)
+{
+    if (r->length < bytes) {
+        memcpy(into, r->text, r->length + 1);
+        return true;
+    }
+    stop(r, what);
+    return false;
+}
+
+static void end_object(reading *r)
+{
+    eni_listing *l = r->listing;
+    if (l->n == ENI_LISTING_OBJECTS) {
+        stop(r, "there are over 100,000 objects; name a longer prefix");
+        return;
+    }
+    if (l->n == l->room) {
+        const size_t room = l->room == 0 ? 64 : 2 * l->room;
+        eni_object *more = eni_alloc_array(room, sizeof *more);
+        if (more == NULL) {
+            stop(r, "there is no memory for it");
+            return;
+        }
+        if (l->n > 0) memcpy(more, l->object, l->n * sizeof *more);
+        eni_free(l->object);
+        l->object = more;
+        l->room = room;
+    }
+    l->object[l->n++] = r->object;
+}
+
+static void end_field(reading *r, const char *name)
+{
+    if (strcmp(name, "Key") == 0) {
+        keep_whole(r, r->object.key, sizeof r->object.key, "a key has over 1,024 bytes");
+    } else if (strcmp(name, "ETag") == 0) {
+        if (keep_whole(r, r->object.etag, sizeof r->object.etag, "an ETag is longer than any") &&
+            (!eni_is_text(r->object.etag) || strpbrk(r->object.etag, " \t") != NULL))
+            stop(r, "an ETag is none");
+    } else if (strcmp(name, "Size") == 0) {
+        char *end;
+        errno = 0;
+        r->object.size = strtoull(r->text, &end, 10);
+        if (end == r->text || *end != '\0' || r->text[0] == '-' || errno != 0 || r->object.size > INT64_MAX)
+            stop(r, "a size is no number");
+    }
+}
+
+static void XMLCALL end_element(void *user, const XML_Char *name)
+{
+    reading *r = user;
+    r->text[r->length] = '\0';
+    if (r->depth == 2 && r->error != NULL) {
+        if (strcmp(name, "Code") == 0) keep(r->error->code, sizeof r->error->code, r->text);
+        if (strcmp(name, "Message") == 0) keep(r->error->message, sizeof r->error->message, r->text);
+        if (strcmp(name, "Region") == 0) keep(r->error->region, sizeof r->error->region, r->text);
+    } else if (r->depth == 2 && r->listing != NULL) {
+        if (strcmp(name, "IsTruncated") == 0) r->listing->is_truncated = strcmp(r->text, "true") == 0;
+        if (strcmp(name, "NextContinuationToken") == 0)
+            keep_whole(r, r->listing->token, sizeof r->listing->token,
+                       "the token of its next page is too long");
+        if (strcmp(name, "EncodingType") == 0) r->is_url_encoded = strcmp(r->text, "url") == 0;
+        if (strcmp(name, "Contents") == 0) end_object(r);
+    } else if (r->depth == 3 && r->listing != NULL && strcmp(r->name[1], "Contents") == 0) {
+        end_field(r, name);
+    }
+    r->length = 0;
+    r->depth--;
+}
+
+/* Parses all of it; the clause that says what is wrong, or NULL. */
+static const char *parse(reading *r, const char *root, const char *xml, size_t bytes)
+{
+    r->parser = XML_ParserCreate("UTF-8");
+    if (r->parser == NULL) return "there is no memory for it";
+    XML_SetUserData(r->parser, r);
+    XML_SetElementHandler(r->parser, begin_element, end_element);
+    XML_SetCharacterDataHandler(r->parser, add_text);
+    XML_SetStartDoctypeDeclHandler(r->parser, refuse_doctype);
+    const bool is_read = XML_Parse(r->parser, xml, (int)bytes, XML_TRUE) == XML_STATUS_OK;
+    const char *why = r->why != NULL ? r->why : is_read ? NULL : XML_ErrorString(XML_GetErrorCode(r->parser));
+    XML_ParserFree(r->parser);
+    if (why == NULL && strcmp(r->name[0], root) != 0) why = "it is another document";
+    return why;
+}
+
+en_status eni_listing_add(eni_listing *listing, const char *xml, size_t bytes, char *why_out,
+                          size_t why_bytes)
+{
+    reading *r = eni_alloc(sizeof *r);
+    if (r == NULL) return EN_ENOMEM;
+    r->listing = listing;
+    r->first = listing->n;
+    listing->is_truncated = false;
+    listing->token[0] = '\0';
+    const char *why = parse(r, "ListBucketResult", xml, bytes);
+    for (size_t i = r->first; why == NULL && r->is_url_encoded && i < listing->n; i++)
+        if (!eni_url_decode(listing->object[i].key)) why = "a key is not encoded as it says";
+    if (why == NULL && listing->is_truncated && listing->token[0] == '\0')
+        why = "it does not name its next page";
+    eni_free(r);
+    if (why != NULL) snprintf(why_out, why_bytes, "%s", why);
+    return why == NULL ? EN_OK : EN_EFORMAT;
+}
+
+void eni_listing_fini(eni_listing *listing)
+{
+    eni_free(listing->object);
+    *listing = (eni_listing){0};
+}
+
+void eni_service_error_read(const char *xml, size_t bytes, eni_service_error *error_out)
+{
+    *error_out = (eni_service_error){{0}, {0}, {0}};
+    reading *r = eni_alloc(sizeof *r);
+    if (r == NULL) return;
+    r->error = error_out;
+    if (parse(r, "Error", xml, bytes) != NULL) *error_out = (eni_service_error){{0}, {0}, {0}};
+    eni_free(r);
+}

@@ -1,0 +1,45 @@
+/* listing.h - what a service answers in XML: a page of a bucket's list, or an error. Read by expat, under limits, since
+ * whoever stands behind the address may have written it.
+ *
+ *     <ListBucketResult>  <IsTruncated>, <NextContinuationToken>, <Contents> of <Key>, <Size>, <ETag>
+ *     <Error>             <Code>, <Message>, <Region>, <ServerTime>
+ *
+ * Any thread. */
+#ifndef REMOTE_LISTING_H
+#define REMOTE_LISTING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "remote/url.h"
+
+enum { ENI_ETAG = 130, ENI_LISTING_TOKEN = 1024, ENI_LISTING_OBJECTS = 100000 };
+
+typedef struct eni_object {
+    char key[ENI_BUCKET_KEY];
+    char etag[ENI_ETAG]; /* with its quotes, as it is sent back */
+    uint64_t size;
+} eni_object;
+
+typedef struct eni_listing {
+    eni_object *object;
+    size_t n, room;
+    bool is_truncated;
+    char token[ENI_LISTING_TOKEN]; /* of the next page */
+} eni_listing;
+
+/* Adds the objects of a page to those of the pages before, and sets what follows. EN_EFORMAT, with a clause in why_out
+ * ("it has a DOCTYPE"); EN_ENOMEM. The caller finis in any case. */
+en_status eni_listing_add(eni_listing *listing, const char *xml, size_t bytes, char *why_out,
+                          size_t why_bytes);
+void eni_listing_fini(eni_listing *listing); /* safe on zeroed memory */
+
+typedef struct eni_service_error {
+    char code[64], message[256], region[ENI_REGION];
+} eni_service_error;
+
+/* What can be read of it; the texts are fit for a log. */
+void eni_service_error_read(const char *xml, size_t bytes, eni_service_error *error_out);
+
+#endif

@@ -1,0 +1,569 @@
+/* main.c - the program `transfer`, which the others start (transfer.h) for what lies in buckets:
+ *
+ *     transfer fetch  -- URL NAME..       files of these names below the URL, into the cache
+ *     transfer get    -- URL              one object, into the cache
+ *     transfer newest -- URL FOLDER       the newest checkpoint below the URL, into FOLDER
+ *     transfer list   -- URL              a table of what is there
+ *     transfer mirror --file=F --as=URL --folder=DIR --into=URL      what is renamed there, up
+ *     transfer clear                      the cache
+ *
+ * The path of what came goes to descriptor 3, with a 0 behind it. Keys are taken out of this process's environment before
+ * anything else, and nobody can attach to it or find its core. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/env.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/options.h"
+#include "core/signals.h"
+#include "core/try.h"
+#include "remote/cache.h"
+
+enum {
+    ANSWER_FD = 3,
+    ROUNDS = 3,
+    FILES_MAX = 64,
+    SHOWN = 3,
+    TICK_MS = 100,
+    LINE_MS = 5000,
+    LOOK_MS = 500,
+    CHUNK = 1 << 20
+};
+
+static const char checkpoints[] = "checkpoint-*.safetensors";
+
+typedef struct options {
+    const char *cache, *endpoint, *keys, *flag;
+    const char *file, *as, *folder, *into; /* of mirror */
+    bool is_quiet;
+} options;
+
+/* ---- how far it is ---- */
+
+typedef struct progress {
+    char url[200];
+    uint64_t total, done, done_before; /* before: it was there already */
+    int64_t begin_ns, shown_ns;
+    bool is_quiet, is_tty;
+} progress;
+
+static void show(progress *p, bool is_last)
+{
+    const double seconds = (double)(eni_now_ns() - p->begin_ns) * 1e-9;
+    const double rate = seconds > 0 ? (double)(p->done - p->done_before) / seconds : 0;
+    const double left = rate > 0 ? (double)(p->total - p->done) / rate : 0;
+    char text[400];
+    snprintf(text, sizeof text, "%s: %3.0f %% of %.1f MB, %.1f MB/s, %.0f s left", p->url,
+             p->total > 0 ? 100 * (double)p->done / (double)p->total : 100.0, (double)p->total * 1e-6,
+             rate * 1e-6, left);
+    if (p->is_tty)
+        fprintf(stderr, "\r%s\033[K%s", text, is_last ? "\n" : "");
+    else if (!is_last)
+        eni_info("remote", "%s", text);
+    p->shown_ns = eni_now_ns();
+}
+
+static void on_bytes(void *user, uint64_t more)
+{
+    progress *p = user;
+    p->done += more;
+    const int64_t every = (p->is_tty ? TICK_MS : LINE_MS) * (ENI_SECOND / 1000);
+    if (!p->is_quiet && p->total > 0 && eni_now_ns() - p->shown_ns > every) show(p, false);
+}
+
+/* ---- a bucket, with its keys ---- */
+
+typedef struct session {
+    eni_bucket_url url;
+    eni_bucket_place place;
+    eni_keys keys;
+    eni_bucket *bucket;
+    progress progress;
+} session;
+
+static en_status open_session(const options *o, const char *flag, const char *text, session *s)
+{
+    *s = (session){.progress = {.is_quiet = o->is_quiet, .is_tty = isatty(STDERR_FILENO) != 0}};
+    snprintf(s->progress.url, sizeof s->progress.url, "%.199s", text);
+    EN_TRY(eni_bucket_url_parse(flag, text, &s->url));
+    EN_TRY(eni_keys_find(s->url.kind, o->keys, eni_env, &s->keys));
+    EN_TRY(eni_bucket_place_find(&s->url, o->endpoint, s->keys.region[0] != '\0' ? s->keys.region : NULL,
+                                 &s->place));
+    const eni_bucket_options bucket = {.url = &s->url,
+                                       .place = &s->place,
+                                       .keys = &s->keys,
+                                       .ca_file = eni_env("AWS_CA_BUNDLE"),
+                                       .on_bytes = on_bytes,
+                                       .user = &s->progress};
+    return eni_bucket_open(&bucket, &s->bucket);
+}
+
+static void close_session(session *s)
+{
+    eni_bucket_close(s->bucket);
+    eni_wipe(&s->keys, sizeof s->keys);
+}
+
+/* The key of the URL as a folder: "data" is "data/". */
+static void prefix_of(const session *s, char prefix_out[ENI_BUCKET_KEY + 1])
+{
+    const size_t length = strlen(s->url.key);
+    snprintf(prefix_out, ENI_BUCKET_KEY + 1, "%s%s", s->url.key,
+             length == 0 || s->url.key[length - 1] == '/' ? "" : "/");
+}
+
+static en_status answer(const char *path)
+{
+    const size_t bytes = strlen(path) + 1;
+    return write(ANSWER_FD, path, bytes) == (ssize_t)bytes ? EN_OK : EN_EIO;
+}
+
+/* ---- down ---- */
+
+static size_t choose(const eni_listing *listing, const char *prefix, char **names, int nnames,
+                     eni_cache_file *files)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < listing->n; i++)
+        for (int k = 0; k < nnames && n < FILES_MAX; k++)
+            if (strcmp(listing->object[i].key + strlen(prefix), names[k]) == 0)
+                files[n++] = (eni_cache_file){.object = &listing->object[i], .name = names[k]};
+    return n;
+}
+
+/* A service that gives keys which do not begin as asked is wrong, and so would be what follows. */
+static en_status check_prefix(const eni_listing *listing, const char *prefix, const char *url)
+{
+    for (size_t i = 0; i < listing->n; i++)
+        if (strncmp(listing->object[i].key, prefix, strlen(prefix)) != 0)
+            return eni_fail(EN_EFORMAT, "remote", "%s: the service lists keys that do not begin so", url);
+    return EN_OK;
+}
+
+static en_status refuse_empty(const char *flag, const char *url, const char *prefix,
+                              const eni_listing *listing)
+{
+    char some[400] = "";
+    for (size_t i = 0; i < listing->n && i < SHOWN; i++)
+        eni_text_add(some, sizeof some, "%s%.100s", i > 0 ? ", " : "",
+                     listing->object[i].key + strlen(prefix));
+    if (listing->n == 0)
+        return eni_fail(EN_EINVAL, "remote",
+                        "%s=%s: nothing lies there; `entrain data s3://BUCKET` lists a bucket", flag, url);
+    return eni_fail(EN_EINVAL, "remote",
+                    "%s=%s: no files of a data set lie right there (IDX as MNIST's, or the .bin files of "
+                    "CIFAR), but %s%s",
+                    flag, url, some, listing->n > SHOWN ? ", .." : "");
+}
+
+static en_status fetch_files(session *s, eni_cache *cache, eni_cache_file *files, size_t n)
+{
+    progress *p = &s->progress;
+    EN_TRY(eni_cache_look(cache, files, n));
+    p->total = p->done = 0;
+    for (size_t i = 0; i < n; i++)
+        p->total += files[i].object->size, p->done += files[i].have;
+    p->done_before = p->done;
+    p->begin_ns = p->shown_ns = eni_now_ns();
+    const bool is_complete = p->done == p->total;
+    en_status st = EN_OK;
+    for (size_t i = 0; st == EN_OK && i < n; i++)
+        if (!files[i].is_here) st = eni_cache_fetch(cache, s->bucket, &files[i]);
+    if (!p->is_quiet && p->is_tty && !is_complete) show(p, true);
+    EN_TRY(st);
+    const double seconds = (double)(eni_now_ns() - p->begin_ns) * 1e-9;
+    if (is_complete)
+        eni_debug("remote", "%s: all of it is in %s", p->url, cache->path);
+    else if (!p->is_quiet)
+        eni_info("remote", "%s: %.1f MB in %.1f s, now in %s", p->url,
+                 (double)(p->total - p->done_before) * 1e-6, seconds, cache->path);
+    eni_cache_tidy(cache, files, n);
+    return EN_OK;
+}
+
+/* EN_EMISMATCH: it changed under way. */
+static en_status fetch_once(session *s, eni_cache *cache, const char *flag, const char *url, char **names,
+                            int nnames)
+{
+    char prefix[ENI_BUCKET_KEY + 1];
+    eni_cache_file files[FILES_MAX];
+    eni_listing listing;
+    prefix_of(s, prefix);
+    EN_TRY(eni_bucket_list(s->bucket, prefix, &listing));
+    en_status st = check_prefix(&listing, prefix, url);
+    const size_t n = st == EN_OK ? choose(&listing, prefix, names, nnames, files) : 0;
+    if (st == EN_OK && n == 0) st = refuse_empty(flag, url, prefix, &listing);
+    if (st == EN_OK) st = fetch_files(s, cache, files, n);
+    eni_listing_fini(&listing);
+    return st;
+}
+
+/* The object of exactly this key. */
+static en_status get_once(session *s, eni_cache *cache, const char *flag, const char *url, const char *name)
+{
+    eni_listing listing;
+    EN_TRY(eni_bucket_list(s->bucket, s->url.key, &listing));
+    const eni_object *found = NULL;
+    for (size_t i = 0; i < listing.n; i++)
+        if (strcmp(listing.object[i].key, s->url.key) == 0) found = &listing.object[i];
+    eni_cache_file file = {.object = found, .name = name};
+    const en_status st = found != NULL
+                             ? fetch_files(s, cache, &file, 1)
+                             : eni_fail(EN_EINVAL, "remote", "%s=%s: there is no such object", flag, url);
+    eni_listing_fini(&listing);
+    return st;
+}
+
+static en_status bring(const options *o, const char *url, char **names, int nnames)
+{
+    session s;
+    eni_cache cache = {.fd = -1, .lock_fd = -1};
+    char path[PATH_MAX];
+    const char *flag = o->flag != NULL ? o->flag : "--data", *slash = strrchr(url, '/');
+    en_status st = open_session(o, flag, url, &s);
+    if (st == EN_OK && names == NULL && (s.url.key[0] == '\0' || slash[1] == '\0' || slash[1] == '.'))
+        st = eni_fail(EN_EINVAL, "remote", "%s=%s names no file in the bucket", flag, url);
+    if (st == EN_OK) st = eni_cache_open(o->cache, url, o->endpoint, &cache);
+    for (int round = 0; st == EN_OK || st == EN_EMISMATCH; round++) {
+        st = names != NULL ? fetch_once(&s, &cache, flag, url, names, nnames)
+                           : get_once(&s, &cache, flag, url, slash + 1);
+        if (st != EN_EMISMATCH) break;
+        if (round == ROUNDS - 1)
+            st = eni_fail(EN_EIO, "remote",
+                          "%s changes while it is fetched (another ETag or size each of %d times): try again "
+                          "when it rests",
+                          url, ROUNDS);
+        else
+            eni_info("remote", "%s has changed while it was fetched: from its list again", url);
+    }
+    snprintf(path, sizeof path, "%.3000s%s%.255s", cache.path, names == NULL ? "/" : "",
+             names == NULL ? slash + 1 : "");
+    if (st == EN_OK) st = answer(path);
+    eni_cache_close(&cache);
+    close_session(&s);
+    return st;
+}
+
+/* ---- the newest checkpoint ---- */
+
+static const eni_object *find_newest(const eni_listing *listing, const char *prefix)
+{
+    const eni_object *newest = NULL;
+    for (size_t i = 0; i < listing->n; i++) {
+        const eni_object *at = &listing->object[i];
+        if (strncmp(at->key, prefix, strlen(prefix)) == 0 &&
+            fnmatch(checkpoints, at->key + strlen(prefix), FNM_PATHNAME) == 0 &&
+            (newest == NULL || strcmp(at->key, newest->key) > 0))
+            newest = at;
+    }
+    return newest;
+}
+
+static en_status bring_newest(const options *o, const char *url, const char *folder)
+{
+    session s;
+    eni_listing listing = {0};
+    char prefix[ENI_BUCKET_KEY + 1] = "", path[PATH_MAX] = "", part[PATH_MAX + 8];
+    en_status st = open_session(o, "--checkpoint-dir", url, &s);
+    if (st == EN_OK) prefix_of(&s, prefix);
+    if (st == EN_OK) st = eni_bucket_list(s.bucket, prefix, &listing);
+    const eni_object *newest = st == EN_OK ? find_newest(&listing, prefix) : NULL;
+    if (newest != NULL) {
+        uint64_t have = 0;
+        eni_digest digest;
+        eni_digest_begin(&digest);
+        snprintf(path, sizeof path, "%.3000s/%.255s", folder, newest->key + strlen(prefix));
+        snprintf(part, sizeof part, "%s.tmp", path); /* which the run would sweep */
+        const int fd = open(part, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd < 0) st = eni_fail(EN_EIO, "remote", "cannot write into %s: %s", folder, strerror(errno));
+        if (st == EN_OK) st = eni_bucket_get(s.bucket, newest, fd, &have, &digest);
+        if (st == EN_EMISMATCH)
+            st = eni_fail(EN_EIO, "remote", "%s changes while it is fetched", newest->key);
+        if (fd >= 0 && (close(fd) != 0 || (st == EN_OK && rename(part, path) != 0)) && st == EN_OK)
+            st = eni_fail(EN_EIO, "remote", "cannot write %s: %s", path, strerror(errno));
+        if (st != EN_OK) unlink(part);
+        if (st == EN_OK)
+            eni_info("remote", "the newest checkpoint of %s is %s", url, newest->key + strlen(prefix));
+    }
+    if (st == EN_OK) st = answer(path);
+    eni_listing_fini(&listing);
+    close_session(&s);
+    return st;
+}
+
+/* ---- a table ---- */
+
+static en_status print_list(const options *o, const char *url)
+{
+    session s;
+    eni_listing listing = {0};
+    uint64_t bytes = 0;
+    en_status st = open_session(o, "entrain data", url, &s);
+    if (st == EN_OK) st = eni_bucket_list(s.bucket, s.url.key, &listing);
+    for (size_t i = 0; st == EN_OK && i < listing.n; i++) {
+        char size[32];
+        eni_text_grouped((double)listing.object[i].size, ",", size, sizeof size);
+        printf("%16s  %s\n", size,
+               eni_is_text(listing.object[i].key) ? listing.object[i].key : "(a key that is no text)");
+        bytes += listing.object[i].size;
+    }
+    if (st == EN_OK)
+        printf("%zu object%s, %.1f MB\n", listing.n, listing.n == 1 ? "" : "s", (double)bytes * 1e-6);
+    eni_listing_fini(&listing);
+    close_session(&s);
+    return st;
+}
+
+/* ---- up ---- */
+
+/* One file of this host as it was when it went up: who has been renamed over it is another. */
+typedef struct uploaded {
+    char name[256];
+    ino_t inode;
+    struct timespec time;
+} uploaded;
+
+enum { UPLOADED_MAX = 64 };
+
+typedef struct mirror {
+    const options *o;
+    session *of_file, *of_folder; /* NULL: not asked for */
+    char prefix[ENI_BUCKET_KEY + 1];
+    uploaded done[UPLOADED_MAX]; /* a ring: a folder keeps the two newest */
+    size_t ndone;
+    uploaded file; /* as it was at the beginning: an older run's */
+    bool has_failed;
+} mirror;
+
+static bool is_same(const uploaded *known, const struct stat *info)
+{
+    return known->inode == info->st_ino && known->time.tv_sec == info->st_mtim.tv_sec &&
+           known->time.tv_nsec == info->st_mtim.tv_nsec;
+}
+
+static en_status hash_file(int fd, uint64_t bytes, char hex_out[ENI_DIGEST_HEX])
+{
+    eni_digest digest;
+    char *chunk = eni_alloc(CHUNK);
+    if (chunk == NULL) return EN_ENOMEM;
+    eni_digest_begin(&digest);
+    uint64_t at = 0;
+    for (ssize_t n; at < bytes && (n = pread(fd, chunk, CHUNK, (off_t)at)) > 0; at += (uint64_t)n)
+        eni_digest_add(&digest, chunk, (size_t)n);
+    eni_digest_end(&digest, hex_out);
+    eni_free(chunk);
+    return at == bytes ? EN_OK
+                       : eni_fail(EN_EIO, "remote", "cannot read what is to be saved: %s", strerror(errno));
+}
+
+/* It may lose its name meanwhile: the open file stays. */
+static en_status upload(session *s, const char *path, const char *key, struct stat *info_out)
+{
+    char hex[ENI_DIGEST_HEX];
+    const int64_t begin = eni_now_ns();
+    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) return EN_ENOENT;
+    if (fd < 0 || fstat(fd, info_out) != 0) {
+        if (fd >= 0) close(fd);
+        return eni_fail(EN_EIO, "remote", "cannot read %s: %s", path, strerror(errno));
+    }
+    en_status st = hash_file(fd, (uint64_t)info_out->st_size, hex);
+    if (st == EN_OK) st = eni_bucket_put(s->bucket, key, fd, (uint64_t)info_out->st_size, hex);
+    close(fd);
+    if (st == EN_OK)
+        eni_info("remote", "%s is saved in %s://%s too: %.1f MB in %.1f s", path,
+                 s->url.kind == ENI_S3 ? "s3" : "oss", s->url.bucket, (double)info_out->st_size * 1e-6,
+                 (double)(eni_now_ns() - begin) * 1e-9);
+    else
+        eni_warn("remote", "%s is not in the bucket; it stays here", path);
+    return st;
+}
+
+static uploaded *find_done(mirror *m, const char *name)
+{
+    for (size_t i = 0; i < UPLOADED_MAX; i++)
+        if (strcmp(m->done[i].name, name) == 0) return &m->done[i];
+    return NULL;
+}
+
+static void note_done(mirror *m, const char *name, const struct stat *info)
+{
+    uploaded *u = find_done(m, name);
+    if (u == NULL) u = &m->done[m->ndone++ % UPLOADED_MAX];
+    *u = (uploaded){.inode = info->st_ino, .time = info->st_mtim};
+    snprintf(u->name, sizeof u->name, "%.255s", name);
+}
+
+/* The oldest first that is not up yet; false: there is none. */
+static bool find_next(mirror *m, char name_out[256])
+{
+    DIR *dir = opendir(m->o->folder);
+    name_out[0] = '\0';
+    for (const struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
+        struct stat info;
+        if (fnmatch(checkpoints, e->d_name, 0) != 0 ||
+            fstatat(dirfd(dir), e->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
+        const uploaded *known = find_done(m, e->d_name);
+        if (known != NULL && is_same(known, &info)) continue;
+        if (name_out[0] == '\0' || strcmp(e->d_name, name_out) < 0)
+            snprintf(name_out, 256, "%.255s", e->d_name);
+    }
+    if (dir != NULL) closedir(dir);
+    return name_out[0] != '\0';
+}
+
+static void upload_folder(mirror *m)
+{
+    char name[256], path[PATH_MAX], key[2 * ENI_BUCKET_KEY];
+    while (m->of_folder != NULL && find_next(m, name)) {
+        struct stat info = {0};
+        snprintf(path, sizeof path, "%.3000s/%s", m->o->folder, name);
+        snprintf(key, sizeof key, "%s%s", m->prefix, name);
+        const en_status st = upload(m->of_folder, path, key, &info);
+        if (st == EN_ENOENT) continue; /* it was retired */
+        m->has_failed = m->has_failed || st != EN_OK;
+        note_done(m, name, &info); /* one that failed too: the next one is newer */
+    }
+}
+
+/* What the bucket has already need not go there again. */
+static en_status open_folder(mirror *m, session *s)
+{
+    eni_listing listing;
+    EN_TRY(open_session(m->o, "--checkpoint-dir", m->o->into, s));
+    m->of_folder = s;
+    prefix_of(s, m->prefix);
+    EN_TRY(eni_bucket_list(s->bucket, m->prefix, &listing));
+    for (size_t i = 0; i < listing.n; i++) {
+        char path[PATH_MAX];
+        struct stat info;
+        const char *name = listing.object[i].key + strlen(m->prefix);
+        snprintf(path, sizeof path, "%.3000s/%.255s", m->o->folder, name);
+        if (strncmp(listing.object[i].key, m->prefix, strlen(m->prefix)) == 0 &&
+            fnmatch(checkpoints, name, 0) == 0 && stat(path, &info) == 0 &&
+            (uint64_t)info.st_size == listing.object[i].size)
+            note_done(m, name, &info);
+    }
+    eni_listing_fini(&listing);
+    return EN_OK;
+}
+
+/* A list shows, before anybody trains, whether the keys and the name are right. */
+static en_status open_file(mirror *m, session *s)
+{
+    struct stat info;
+    eni_listing listing;
+    EN_TRY(open_session(m->o, "--save", m->o->as, s));
+    m->of_file = s;
+    EN_TRY(eni_bucket_list(s->bucket, s->url.key, &listing));
+    eni_listing_fini(&listing);
+    if (stat(m->o->file, &info) == 0) m->file = (uploaded){.inode = info.st_ino, .time = info.st_mtim};
+    return EN_OK;
+}
+
+/* Until the one who started us says 'f'; or is gone, and with it what we were for. */
+static bool wait_for_end(void)
+{
+    char order = 0;
+    struct pollfd watched = {STDIN_FILENO, POLLIN, 0};
+    if (poll(&watched, 1, LOOK_MS) <= 0) return false;
+    if (read(STDIN_FILENO, &order, 1) != 1) _exit(1);
+    return true;
+}
+
+static en_status run_mirror(const options *o)
+{
+    session file = {0}, folder = {0};
+    mirror *m = eni_alloc(sizeof *m);
+    if (m == NULL) return EN_ENOMEM;
+    m->o = o;
+    en_status st = o->as != NULL ? open_file(m, &file) : EN_OK;
+    if (st == EN_OK && o->into != NULL) st = open_folder(m, &folder);
+    if (st == EN_OK && write(ANSWER_FD, "", 1) != 1) st = EN_EIO;
+    close(ANSWER_FD);
+    for (bool is_over = false; st == EN_OK && !is_over;) {
+        is_over = wait_for_end();
+        upload_folder(m);
+    }
+    struct stat info;
+    if (st == EN_OK && o->as != NULL && stat(o->file, &info) == 0 && !is_same(&m->file, &info) &&
+        upload(&file, o->file, file.url.key, &info) != EN_OK)
+        m->has_failed = true;
+    if (st == EN_OK && m->has_failed) st = EN_EIO;
+    if (m->of_file != NULL) close_session(m->of_file);
+    if (m->of_folder != NULL) close_session(m->of_folder);
+    eni_free(m);
+    return st;
+}
+
+static en_status clear(const options *o)
+{
+    uint64_t bytes;
+    EN_TRY(eni_cache_clear(o->cache, &bytes));
+    printf("%s: %.1f MB removed\n", o->cache, (double)bytes * 1e-6);
+    return EN_OK;
+}
+
+/* ---- */
+
+static en_status dispatch(const options *o, const char *verb, int n, char **rest)
+{
+    if (strcmp(verb, "fetch") == 0 && n > 1) return bring(o, rest[0], rest + 1, n - 1);
+    if (strcmp(verb, "get") == 0 && n == 1) return bring(o, rest[0], NULL, 0);
+    if (strcmp(verb, "newest") == 0 && n == 2) return bring_newest(o, rest[0], rest[1]);
+    if (strcmp(verb, "list") == 0 && n == 1) return print_list(o, rest[0]);
+    if (strcmp(verb, "mirror") == 0 && n == 0) return run_mirror(o);
+    if (strcmp(verb, "clear") == 0 && n == 0) return clear(o);
+    return eni_fail(EN_EINVAL, "remote",
+                    "transfer is started by entrain and worker: entrain run --data=s3://BUCKET/PREFIX");
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option known[] = {{"cache", required_argument, NULL, 'c'},
+                                          {"endpoint", required_argument, NULL, 'e'},
+                                          {"keys", required_argument, NULL, 'k'},
+                                          {"log-level", required_argument, NULL, 'l'},
+                                          {"flag", required_argument, NULL, 'g'},
+                                          {"file", required_argument, NULL, 'f'},
+                                          {"as", required_argument, NULL, 'a'},
+                                          {"folder", required_argument, NULL, 'd'},
+                                          {"into", required_argument, NULL, 'i'},
+                                          {"quiet", no_argument, NULL, 'q'},
+                                          {NULL, 0, NULL, 0}};
+    options o = {.cache = ""};
+    prctl(PR_SET_DUMPABLE, 0);
+    signal(SIGXFSZ, SIG_IGN);
+    for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
+        if (c == 'c') o.cache = optarg;
+        if (c == 'e') o.endpoint = optarg;
+        if (c == 'k') o.keys = optarg;
+        if (c == 'l') eni_log_set_level(atoi(optarg));
+        if (c == 'g') o.flag = optarg;
+        if (c == 'f') o.file = optarg;
+        if (c == 'a') o.as = optarg;
+        if (c == 'd') o.folder = optarg;
+        if (c == 'i') o.into = optarg;
+        if (c == 'q') o.is_quiet = true;
+        if (c == '?') return 2;
+    }
+    if (optind >= argc) return dispatch(&o, "", 0, argv) == EN_OK ? 0 : 2;
+    const int code =
+        eni_signals_exit_code(dispatch(&o, argv[optind], argc - optind - 1, argv + optind + 1), -1);
+    return fflush(stdout) == 0 ? code : 1;
+}

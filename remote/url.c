@@ -1,0 +1,224 @@
+/* url.c - see url.h. */
+#include "remote/url.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/log.h"
+#include "core/options.h"
+#include "core/try.h"
+
+bool eni_is_url(const char *text)
+{
+    if (text == NULL) return false;
+    const size_t scheme = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.");
+    return scheme > 0 && strncmp(text + scheme, "://", 3) == 0;
+}
+
+/* ---- the name of a thing ---- */
+
+/* What both services allow: 3 to 63 lower-case letters, digits, '-' and '.', a letter or digit at both ends. OSS has no '.'.
+ */
+static bool is_bucket(const char *name, size_t length, bool may_have_dots)
+{
+    if (length < 3 || length >= ENI_BUCKET_NAME || name[0] == '-' || name[0] == '.' ||
+        name[length - 1] == '-' || name[length - 1] == '.')
+        return false;
+    for (size_t i = 0; i < length; i++)
+        if (!islower((unsigned char)name[i]) && !isdigit((unsigned char)name[i]) && name[i] != '-' &&
+            !(may_have_dots && name[i] == '.'))
+            return false;
+    return true;
+}
+
+/* Letters, digits, '-' and '.', as names in DNS have. */
+static bool is_host(const char *name, size_t length)
+{
+    if (length == 0 || length >= ENI_BUCKET_HOST || name[0] == '.' || name[0] == '-') return false;
+    for (size_t i = 0; i < length; i++)
+        if (!isalnum((unsigned char)name[i]) && name[i] != '-' && name[i] != '.') return false;
+    return true;
+}
+
+static const char *how_written(int kind)
+{
+    return kind == ENI_S3 ? "s3://BUCKET/PREFIX" : "oss://BUCKET.HOST/PREFIX";
+}
+
+en_status eni_bucket_url_parse(const char *flag, const char *text, eni_bucket_url *url_out)
+{
+    eni_bucket_url url = {0};
+    if (strncmp(text, "s3://", 5) == 0)
+        url.kind = ENI_S3;
+    else if (strncmp(text, "oss://", 6) == 0)
+        url.kind = ENI_OSS;
+    else
+        return eni_fail(EN_EINVAL, "remote",
+                        "%s=%.200s: such URLs are not known; there are s3://BUCKET/PREFIX and "
+                        "oss://BUCKET.HOST/PREFIX, and paths of files",
+                        flag, text);
+    const char *rest = strchr(text, ':') + 3, *slash = strchr(rest, '/');
+    const size_t head = slash != NULL ? (size_t)(slash - rest) : strlen(rest);
+    const char *dot = url.kind == ENI_OSS ? memchr(rest, '.', head) : NULL;
+    const size_t name = dot != NULL ? (size_t)(dot - rest) : head;
+    if (!is_bucket(rest, name, url.kind == ENI_S3))
+        return eni_fail(
+            EN_EINVAL, "remote",
+            "%s=%.200s: \"%.*s\" can be no bucket (3 to 63 lower-case letters, digits and '-'); it is "
+            "written %s",
+            flag, text, name < 80 ? (int)name : 80, rest, how_written(url.kind));
+    memcpy(url.bucket, rest, name);
+    if (url.kind == ENI_OSS) {
+        if (dot == NULL || !is_host(dot + 1, head - name - 1))
+            return eni_fail(
+                EN_EINVAL, "remote",
+                "%s=%.200s: where is the bucket? Write oss://%s.HOST/PREFIX, with the HOST of its "
+                "region, such as oss-cn-hangzhou.aliyuncs.com",
+                flag, text, url.bucket);
+        memcpy(url.host, dot + 1, head - name - 1);
+    }
+    const char *key = slash != NULL ? slash + 1 : "";
+    if (strlen(key) >= ENI_BUCKET_KEY || !eni_is_text(key))
+        return eni_fail(EN_EINVAL, "remote",
+                        "%s=%.200s: a key has at most %d bytes of UTF-8 without control characters", flag,
+                        text, ENI_BUCKET_KEY - 1);
+    strcpy(url.key, key);
+    *url_out = url;
+    return EN_OK;
+}
+
+/* ---- where requests go ---- */
+
+/* A host of this machine, with or without a port. */
+static bool is_loopback(const char *host)
+{
+    static const char *const names[] = {"localhost", "[::1]"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const size_t length = strlen(names[i]);
+        if (strncasecmp(host, names[i], length) == 0 && (host[length] == '\0' || host[length] == ':'))
+            return true;
+    }
+    int part[4], n = 0;
+    return sscanf(host, "%3d.%3d.%3d.%3d%n", &part[0], &part[1], &part[2], &part[3], &n) == 4 &&
+           part[0] == 127 && (host[n] == '\0' || host[n] == ':');
+}
+
+static en_status read_endpoint(const char *endpoint, eni_bucket_place *place)
+{
+    const char *host = strstr(endpoint, "://");
+    place->is_plain = strncmp(endpoint, "http://", 7) == 0;
+    if (host == NULL || (!place->is_plain && strncmp(endpoint, "https://", 8) != 0))
+        return eni_fail(EN_EINVAL, "remote",
+                        "--data-endpoint=%.200s: it is written https://HOST or https://HOST:PORT", endpoint);
+    host += 3;
+    const size_t length = strcspn(host, "/");
+    const char *end = host + length;
+    if (length == 0 || length >= sizeof place->host || (end[0] != '\0' && end[1] != '\0') ||
+        strcspn(host, "@?#%\\ \t\"'<>{}|^`") < length || !eni_is_text(host))
+        return eni_fail(
+            EN_EINVAL, "remote",
+            "--data-endpoint=%.200s: only a host and a port, as https://HOST:PORT; no path, no user",
+            endpoint);
+    memcpy(place->host, host, length);
+    place->host[length] = '\0';
+    if (!place->is_plain || is_loopback(place->host)) return EN_OK;
+    return eni_fail(
+        EN_EINVAL, "remote",
+        "--data-endpoint=%.200s: http:// is for this host only, since everyone on the way could read "
+        "the data; give https://%.200s",
+        endpoint, place->host);
+}
+
+/* "oss-cn-hangzhou-internal.aliyuncs.com" is in cn-hangzhou. */
+static void region_of_host(const char *host, char region_out[ENI_REGION])
+{
+    static const char internal[] = "-internal";
+    size_t length = strcspn(host, ".");
+    if (strncmp(host, "oss-", 4) != 0 || length >= ENI_REGION) return;
+    if (length > sizeof internal &&
+        memcmp(host + length - (sizeof internal - 1), internal, sizeof internal - 1) == 0)
+        length -= sizeof internal - 1;
+    memcpy(region_out, host + 4, length - 4);
+    region_out[length - 4] = '\0';
+}
+
+en_status eni_bucket_place_find(const eni_bucket_url *url, const char *endpoint, const char *region,
+                                eni_bucket_place *place_out)
+{
+    eni_bucket_place place = {0};
+    if (endpoint != NULL) {
+        EN_TRY(read_endpoint(endpoint, &place));
+        place.has_bucket_in_path = true;
+    }
+    if (url->kind == ENI_OSS) region_of_host(url->host, place.region);
+    if (region != NULL && (url->kind == ENI_S3 || place.region[0] == '\0')) {
+        if (!is_host(region, strlen(region)) || strlen(region) >= sizeof place.region)
+            return eni_fail(EN_EINVAL, "remote", "%s=%.80s: no region has such a name",
+                            url->kind == ENI_S3 ? "AWS_REGION" : "OSS_REGION", region);
+        strcpy(place.region, region);
+    }
+    if (place.region[0] == '\0' && url->kind == ENI_OSS)
+        return eni_fail(
+            EN_EINVAL, "remote",
+            "oss://%s.%s: its region does not follow from the host's name; set OSS_REGION, such as "
+            "cn-hangzhou",
+            url->bucket, url->host);
+    if (place.region[0] == '\0') strcpy(place.region, "us-east-1");
+    if (endpoint == NULL) {
+        char host[2 * ENI_BUCKET_HOST];
+        /* A name with dots does not fit the one star in the certificates of S3. */
+        place.has_bucket_in_path = url->kind == ENI_S3 && strchr(url->bucket, '.') != NULL;
+        if (url->kind == ENI_OSS)
+            snprintf(host, sizeof host, "%s.%s", url->bucket, url->host);
+        else
+            snprintf(host, sizeof host, "%s%ss3.%s.amazonaws.com%s",
+                     place.has_bucket_in_path ? "" : url->bucket, place.has_bucket_in_path ? "" : ".",
+                     place.region, strncmp(place.region, "cn-", 3) == 0 ? ".cn" : "");
+        if (strlen(host) >= sizeof place.host)
+            return eni_fail(EN_EINVAL, "remote", "the host \"%.200s\" has too long a name", host);
+        strcpy(place.host, host);
+    }
+    *place_out = place;
+    return EN_OK;
+}
+
+/* ---- as bytes of a URL ---- */
+
+bool eni_url_add(char *out, size_t bytes, const char *text, bool keeps_slash)
+{
+    size_t at = strlen(out);
+    for (; *text != '\0'; text++) {
+        const unsigned char c = (unsigned char)*text;
+        const bool stays = (c < 128 && isalnum(c)) || strchr("-._~", c) != NULL || (keeps_slash && c == '/');
+        if (at + (stays ? 1 : 3) >= bytes) return false;
+        at += (size_t)snprintf(out + at, bytes - at, stays ? "%c" : "%%%02X", c);
+    }
+    return true;
+}
+
+static int hex_value(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
+}
+
+bool eni_url_decode(char *text)
+{
+    char *to = text;
+    for (const char *from = text; *from != '\0'; from++) {
+        char c = *from == '+' ? ' ' : *from;
+        if (c == '%') {
+            const int high = hex_value(from[1]), low = high < 0 ? -1 : hex_value(from[2]);
+            c = (char)(high * 16 + low);
+            if (high < 0 || low < 0 || c == '\0') return false;
+            from += 2;
+        }
+        *to++ = c;
+    }
+    *to = '\0';
+    return true;
+}

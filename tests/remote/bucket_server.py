@@ -1,0 +1,218 @@
+"""A service of buckets on loopback that believes nobody: every signature is made again by the services' own Python
+libraries, botocore and oss2, and the path must be encoded as they encode it. What goes wrong is set by the test.
+
+    with Server("s3") as server:
+        server.objects["data/train.bin"] = b".."
+        run(f"--data-endpoint={server.endpoint}", ..)
+"""
+import email.utils
+import hashlib
+import http.server
+import socket
+import threading
+import time
+import types
+import urllib.parse
+from xml.sax.saxutils import escape
+
+import botocore.auth
+import botocore.awsrequest
+import botocore.credentials
+import botocore.utils
+import oss2
+import oss2.credentials
+
+ID, SECRET, TOKEN = "AKIDENTRAINTEST", "secret/of+this=test0123456789abcdefghij", "token-that-ends-soon-abcdefghijk"
+BUCKET, REGION = "entrain-test", "eu-test-1"
+
+
+def etag_of(data):
+    return f'"{hashlib.md5(data).hexdigest()}"'
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = 0
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, code, body=b"", **headers):
+        if isinstance(body, str):
+            body = body.encode()
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def fail(self, code, name, message="", more="", **headers):
+        self.server.of.failures.append(name)
+        self.answer(code, f"<?xml version='1.0'?><Error><Code>{name}</Code><Message>{escape(message)}</Message>{more}</Error>",
+                    Content_Type="application/xml", **headers)
+
+    # ---- whether the signature is right ----
+
+    def signature_of_s3(self, given):
+        names = given["SignedHeaders"].split(";")
+        assert {n for n in map(str.lower, self.headers) if n.startswith("x-amz-")} | {"host"} == set(names), "all are signed"
+        request = botocore.awsrequest.AWSRequest(self.command, f"http://{self.headers['Host']}{self.path}",
+                                                 {n: self.headers[n] for n in names if n != "host"})
+        request.context["timestamp"] = self.headers["x-amz-date"]
+        of = self.server.of
+        auth = botocore.auth.S3SigV4Auth(botocore.credentials.Credentials(ID, SECRET, of.token), "s3", REGION)
+        return auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request)
+
+    def signature_of_oss(self, key):
+        of = self.server.of
+        query = urllib.parse.urlsplit(self.path).query
+        request = types.SimpleNamespace(method=self.command, headers=dict(self.headers), region=REGION, product="oss",
+                                        cloudbox_id=None, params=dict(urllib.parse.parse_qsl(query)))
+        request.headers = {n.lower(): v for n, v in request.headers.items()}
+        provider = oss2.credentials.StaticCredentialsProvider(ID, SECRET, of.token)
+        auth = oss2.ProviderAuthV4(provider)
+        return auth._ProviderAuthV4__make_signature(request, BUCKET, key, None, provider.get_credentials(),
+                                                    self.headers["x-oss-date"])
+
+    def is_let_in(self, path, key):
+        of = self.server.of
+        words = self.headers.get("Authorization", " ").split(" ", 1)
+        given = dict(part.strip().split("=", 1) for part in words[1].split(",") if "=" in part)
+        token = self.headers.get("x-amz-security-token" if of.kind == "s3" else "x-oss-security-token")
+        if words[0] != ("AWS4-HMAC-SHA256" if of.kind == "s3" else "OSS4-HMAC-SHA256"):
+            self.fail(403, "AccessDenied", "no signature")
+        elif not given["Credential"].startswith(ID + "/"):
+            self.fail(403, "InvalidAccessKeyId", "no such key")
+        elif token != of.token:
+            self.fail(403, "ExpiredToken" if token else "InvalidToken", "the token has ended")
+        elif path != "/" + BUCKET + "/" + botocore.utils.percent_encode(key, safe="/~"):
+            self.fail(400, "InvalidURI", "it is encoded in another way")
+        elif (self.signature_of_s3(given) if of.kind == "s3" else self.signature_of_oss(key)) != given["Signature"]:
+            self.fail(403, "SignatureDoesNotMatch", "the signature is another")
+        else:
+            return True
+        return False
+
+    # ---- requests ----
+
+    def begin(self):
+        """(path, key, query), or None where it has been answered."""
+        of = self.server.of
+        path, _, query = self.path.partition("?")
+        of.requests.append((self.command, self.path, dict(self.headers)))
+        if of.instead:
+            code, headers = of.instead.pop(0)
+            if code:
+                self.fail(code, {403: "AccessDenied", 503: "SlowDown"}.get(code, "InternalError"), **headers)
+                return None
+        if of.skewed:
+            date = email.utils.formatdate(time.time() + 1200, usegmt=True)
+            self.send_response_only(403)
+            body = b"<Error><Code>RequestTimeTooSkewed</Code><Message>the clocks differ</Message></Error>"
+            self.send_header("Date", date)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return None
+        if not path.startswith(f"/{BUCKET}/"):
+            self.fail(404, "NoSuchBucket", "there is none")
+            return None
+        key = urllib.parse.unquote(path[len(BUCKET) + 2:])
+        return (key, dict(urllib.parse.parse_qsl(query))) if self.is_let_in(path, key) else None
+
+    def do_GET(self):
+        asked = self.begin()
+        if asked is None:
+            return
+        key, query = asked
+        if key == "":
+            self.list(query)
+        elif key not in self.server.of.objects:
+            self.fail(404, "NoSuchKey", "there is none")
+        else:
+            self.give(key)
+
+    def list(self, query):
+        of = self.server.of
+        assert query["list-type"] == "2" and query["encoding-type"] == "url"
+        if of.page is not None:
+            self.answer(200, of.page, Content_Type="application/xml")
+            return
+        keys = sorted(k for k in of.objects if k.startswith(query.get("prefix", "")) and
+                      k > query.get("continuation-token", ""))
+        page, more = keys[:of.page_size], len(keys) > of.page_size
+        quote = urllib.parse.quote if of.kind == "oss" else urllib.parse.quote_plus
+        body = "".join(f"<Contents><Key>{quote(k)}</Key><ETag>{escape(of.listed_etag(k))}</ETag>"
+                       f"<Size>{len(of.objects[k]) + of.size_off}</Size></Contents>" for k in page)
+        token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
+        self.answer(200, f"<?xml version='1.0' encoding='UTF-8'?><ListBucketResult><Name>{BUCKET}</Name>"
+                         f"<EncodingType>url</EncodingType><IsTruncated>{str(more).lower()}</IsTruncated>{token}{body}"
+                         "</ListBucketResult>", Content_Type="application/xml")
+
+    def give(self, key):
+        of = self.server.of
+        data, etag = of.objects[key], etag_of(of.objects[key])
+        if self.headers.get("If-Match", etag) != etag:
+            self.fail(412, "PreconditionFailed", "it is another object now")
+            return
+        begin, asked = 0, self.headers.get("Range")
+        if asked and of.knows_ranges:
+            begin = int(asked[len("bytes="):].rstrip("-"))
+            if begin >= len(data):
+                self.fail(416, "InvalidRange", "it is shorter")
+                return
+        self.send_response(206 if begin else 200)
+        self.send_header("ETag", etag)
+        self.send_header("Content-Length", str(len(data) - begin))
+        if begin:
+            self.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
+        self.end_headers()
+        end = len(data)
+        if of.cuts:
+            end = min(end, begin + of.cuts.pop(0))
+        if of.on_get is not None:
+            of.on_get(key)
+        self.wfile.write(memoryview(data)[begin:end])
+        if end < len(data):
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+
+    def do_PUT(self):
+        asked = self.begin()
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        if asked is None:
+            return
+        if self.server.of.kind == "s3" and self.headers["x-amz-content-sha256"] != hashlib.sha256(data).hexdigest():
+            self.fail(400, "XAmzContentSHA256Mismatch", "the body is another")
+            return
+        self.server.of.objects[asked[0]] = data
+        self.answer(200, ETag=etag_of(data))
+
+
+class Server:
+    def __init__(self, kind):
+        self.kind, self.objects, self.token = kind, {}, None
+        self.requests, self.failures = [], []  # what came, and which errors went
+        self.instead = []  # (code, headers) for the next requests; code 0: as usual
+        self.skewed, self.knows_ranges, self.page, self.page_size, self.size_off = False, True, None, 1000, 0
+        self.cuts = []  # the next bodies end after so many bytes
+        self.on_get, self.other_etag = None, None
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads, self.http.of = True, self
+        self.endpoint = f"http://127.0.0.1:{self.http.server_address[1]}"
+        self.url = f"s3://{BUCKET}" if kind == "s3" else f"oss://{BUCKET}.oss-{REGION}.example.com"
+
+    def listed_etag(self, key):
+        return self.other_etag or etag_of(self.objects[key])
+
+    def gets(self, key):
+        return sum(method == "GET" and urllib.parse.unquote(path) == f"/{BUCKET}/{key}" for method, path, _ in self.requests)
+
+    def __enter__(self):
+        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.http.shutdown()
+        self.http.server_close()
