@@ -83,10 +83,10 @@ static en_status run_between(const command *c, eni_config *config, const eni_com
 {
     eni_mirror *mirror = NULL;
     en_status st = eni_transfer_bring(config, context->signal_fd);
-    if (st == EN_OK) st = eni_mirror_open(config, context->signal_fd, &mirror);
+    if (st == EN_OK) st = eni_mirror_open(config, config->node_rank == 0, context->signal_fd, &mirror);
     if (c->program != ENI_DATA) eni_env_forget_keys(); /* which asks for lists */
     if (st == EN_OK) st = c->run(context);
-    const en_status gone = eni_mirror_close(mirror);
+    const en_status gone = eni_mirror_close(mirror, st);
     return st == EN_OK ? gone : st;
 }
 

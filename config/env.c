@@ -61,6 +61,14 @@ en_status eni_env_cache_dir(char *path_out, size_t bytes)
                     base != NULL ? "XDG_CACHE_HOME" : "HOME", base != NULL ? base : home, bytes);
 }
 
+/* Who looks through the environment has pieces of it in vector registers, which the dynamic linker leaves on the stack
+ * when it resolves a call (_dl_runtime_resolve): 32 bytes of a key were found there. */
+static __attribute__((noinline)) void clear_stack_below(void)
+{
+    char below[1 << 16];
+    eni_wipe(below, sizeof below);
+}
+
 void eni_env_forget_keys(void)
 {
     static const char *const names[] = {
@@ -71,6 +79,7 @@ void eni_env_forget_keys(void)
         if (value != NULL) eni_wipe(value, strlen(value));
         unsetenv(names[i]);
     }
+    clear_stack_below();
 }
 
 /* ---- launchers ---- */

@@ -7,8 +7,7 @@
  *     transfer mirror --file=F --as=URL --folder=DIR --into=URL      what is renamed there, up
  *     transfer clear                      the cache
  *
- * The path of what came goes to descriptor 3, with a 0 behind it. Keys are taken out of this process's environment before
- * anything else, and nobody can attach to it or find its core. */
+ * The path of what came goes to descriptor 3, with a 0 behind it. Nobody can attach to this process, or find its core. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -237,6 +236,7 @@ static en_status bring(const options *o, const char *url, char **names, int nnam
     en_status st = open_session(o, flag, url, &s);
     if (st == EN_OK && names == NULL && (s.url.key[0] == '\0' || slash[1] == '\0' || slash[1] == '.'))
         st = eni_fail(EN_EINVAL, "remote", "%s=%s names no file in the bucket", flag, url);
+    eni_env_forget_keys();
     if (st == EN_OK) st = eni_cache_open(o->cache, url, o->endpoint, &cache);
     for (int round = 0; st == EN_OK || st == EN_EMISMATCH; round++) {
         st = names != NULL ? fetch_once(&s, &cache, flag, url, names, nnames)
@@ -345,7 +345,8 @@ typedef struct mirror {
     char prefix[ENI_BUCKET_KEY + 1];
     uploaded done[UPLOADED_MAX]; /* a ring: a folder keeps the two newest */
     size_t ndone;
-    uploaded file; /* as it was at the beginning: an older run's */
+    uploaded file; /* as it was at the beginning: an older run's .. */
+    bool has_file; /* .. which is in the bucket, by its size */
     bool has_failed;
 } mirror;
 
@@ -471,18 +472,23 @@ static en_status open_file(mirror *m, session *s)
     EN_TRY(open_session(m->o, "--save", m->o->as, s));
     m->of_file = s;
     EN_TRY(eni_bucket_list(s->bucket, s->url.key, &listing));
+    const bool is_here = stat(m->o->file, &info) == 0;
+    for (size_t i = 0; i < listing.n; i++)
+        if (strcmp(listing.object[i].key, s->url.key) == 0)
+            m->has_file = is_here && listing.object[i].size == (uint64_t)info.st_size;
     eni_listing_fini(&listing);
-    if (stat(m->o->file, &info) == 0) m->file = (uploaded){.inode = info.st_ino, .time = info.st_mtim};
+    if (is_here) m->file = (uploaded){.inode = info.st_ino, .time = info.st_mtim};
     return EN_OK;
 }
 
-/* Until the one who started us says 'f'; or is gone, and with it what we were for. */
-static bool wait_for_end(void)
+/* Until the one who started us says that the run has ended, well ('f') or not; or is gone, and with it what we were for. */
+static bool wait_for_end(char *order_out)
 {
     char order = 0;
     struct pollfd watched = {STDIN_FILENO, POLLIN, 0};
     if (poll(&watched, 1, LOOK_MS) <= 0) return false;
     if (read(STDIN_FILENO, &order, 1) != 1) _exit(1);
+    *order_out = order;
     return true;
 }
 
@@ -494,15 +500,18 @@ static en_status run_mirror(const options *o)
     m->o = o;
     en_status st = o->as != NULL ? open_file(m, &file) : EN_OK;
     if (st == EN_OK && o->into != NULL) st = open_folder(m, &folder);
+    eni_env_forget_keys();
     if (st == EN_OK && write(ANSWER_FD, "", 1) != 1) st = EN_EIO;
     close(ANSWER_FD);
+    char order = 0;
     for (bool is_over = false; st == EN_OK && !is_over;) {
-        is_over = wait_for_end();
+        is_over = wait_for_end(&order);
         upload_folder(m);
     }
     struct stat info;
-    if (st == EN_OK && o->as != NULL && stat(o->file, &info) == 0 && !is_same(&m->file, &info) &&
-        upload(&file, o->file, file.url.key, &info) != EN_OK)
+    const bool is_unsaved = order == 'f' && !m->has_file;
+    if (st == EN_OK && o->as != NULL && stat(o->file, &info) == 0 &&
+        (!is_same(&m->file, &info) || is_unsaved) && upload(&file, o->file, file.url.key, &info) != EN_OK)
         m->has_failed = true;
     if (st == EN_OK && m->has_failed) st = EN_EIO;
     if (m->of_file != NULL) close_session(m->of_file);

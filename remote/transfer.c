@@ -255,8 +255,8 @@ static en_status bring_newest(const eni_config *c, const char *url, const char *
 }
 
 /* Adds the pairs LOCAL URL that are to be taken up, and sets what is local. */
-static en_status name_pairs(eni_config *c, int signal_fd, char save[PATH_MAX], char save_url[2048],
-                            char dir[PATH_MAX], char dir_url[2048])
+static en_status name_pairs(eni_config *c, bool is_writer, int signal_fd, char save[PATH_MAX],
+                            char save_url[2048], char dir[PATH_MAX], char dir_url[2048])
 {
     const char *name;
     if (eni_is_url(c->checkpoint_dir)) {
@@ -264,7 +264,7 @@ static en_status name_pairs(eni_config *c, int signal_fd, char save[PATH_MAX], c
         snprintf(dir_url, 2048, "%s", c->checkpoint_dir);
         snprintf(dir, PATH_MAX, "%.1000s/checkpoints", c->out);
         EN_TRY(set(&c->checkpoint_dir, dir));
-        EN_TRY(bring_newest(c, dir_url, dir, signal_fd));
+        if (is_writer) EN_TRY(bring_newest(c, dir_url, dir, signal_fd));
     }
     if (eni_is_url(c->save)) {
         EN_TRY(needs_out(c, "--save", c->save));
@@ -276,13 +276,14 @@ static en_status name_pairs(eni_config *c, int signal_fd, char save[PATH_MAX], c
     return EN_OK;
 }
 
-en_status eni_mirror_open(eni_config *config, int signal_fd, eni_mirror **mirror_out)
+en_status eni_mirror_open(eni_config *config, bool is_writer, int signal_fd, eni_mirror **mirror_out)
 {
     char save[PATH_MAX] = "", save_url[2048] = "", dir[PATH_MAX] = "", dir_url[2048] = "";
     args a;
     *mirror_out = NULL;
     if (!eni_is_url(config->save) && !eni_is_url(config->checkpoint_dir)) return EN_OK;
-    EN_TRY(name_pairs(config, signal_fd, save, save_url, dir, dir_url));
+    EN_TRY(name_pairs(config, is_writer, signal_fd, save, save_url, dir, dir_url));
+    if (!is_writer) return EN_OK;
     EN_TRY(begin_args(&a, config, "mirror"));
     if (save[0] != '\0') add(&a, "--file"), add(&a, save), add(&a, "--as"), add(&a, save_url);
     if (dir[0] != '\0') add(&a, "--folder"), add(&a, dir), add(&a, "--into"), add(&a, dir_url);
@@ -316,10 +317,10 @@ static int take_signal(int signal_fd)
     return (int)info.ssi_signo;
 }
 
-en_status eni_mirror_close(eni_mirror *mirror)
+en_status eni_mirror_close(eni_mirror *mirror, en_status ended)
 {
     if (mirror == NULL) return EN_OK;
-    static const char last = 'f';
+    const char last = ended == EN_OK ? 'f' : 'n';
     const bool is_told = write(mirror->process.order_fd, &last, 1) == 1;
     if (!is_told) eni_debug("remote", "the program transfer has ended before");
     const int first = take_signal(mirror->signal_fd);

@@ -20,12 +20,13 @@ typedef struct eni_mirror eni_mirror;
 
 /* For --save and --checkpoint-dir, whichever are URLs: sets paths in --out in their place, and starts the process that takes
  * up whatever is renamed there. With --resume=auto, what the bucket has and --out has not comes down first: the newest
- * checkpoint. NULL comes out where there is no URL. EN_EINVAL: no --out; as above. */
-en_status eni_mirror_open(eni_config *config, int signal_fd, eni_mirror **mirror_out);
+ * checkpoint. Who does not write these files (`is_writer`) gets the paths alone. NULL comes out where there is no process.
+ * EN_EINVAL: no --out; as above. */
+en_status eni_mirror_open(eni_config *config, bool is_writer, int signal_fd, eni_mirror **mirror_out);
 
-/* The run is over: waits until all is taken up, or given up and said, and frees. EN_EIO: something could not be taken up; the
+/* The run is over (`ended`: how): waits until all is taken up, or given up and said, and frees. EN_EIO: something could not be taken up; the
  * file stays in --out. EN_EINTR: after a (second) signal nothing more is waited for. NULL is fine. */
-en_status eni_mirror_close(eni_mirror *mirror);
+en_status eni_mirror_close(eni_mirror *mirror, en_status ended);
 
 /* `entrain data URL`: prints what a bucket has there. */
 en_status eni_transfer_list(const eni_config *config, const char *url, int signal_fd);

@@ -67,12 +67,6 @@ static int run(eni_worker *worker)
     return code;
 }
 
-/* Who writes the files of the run. */
-static bool is_first(const eni_config *config)
-{
-    return config->rank == 0;
-}
-
 int main(int argc, char **argv)
 {
     eni_config config;
@@ -100,10 +94,10 @@ int main(int argc, char **argv)
                              .rank = {.version = eni_version, .records.asked = {.argv = argv, .argc = argc}}};
         eni_mirror *mirror = NULL;
         en_status st = eni_transfer_bring(&config, -1);
-        if (st == EN_OK && is_first(&config)) st = eni_mirror_open(&config, -1, &mirror);
+        if (st == EN_OK) st = eni_mirror_open(&config, config.rank == 0 && config.result_fd < 0, -1, &mirror);
         eni_env_forget_keys();
         code = st == EN_OK ? run(&worker) : eni_signals_exit_code(st, -1);
-        st = eni_mirror_close(mirror);
+        st = eni_mirror_close(mirror, code == 0 ? EN_OK : EN_EIO);
         if (code == 0 && st != EN_OK) code = 1;
         eni_end_write((int)config.result_fd);
         if (worker.gpu.is_stuck) leave_stuck(code);

@@ -183,6 +183,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         data = self.rfile.read(int(self.headers["Content-Length"]))
         if asked is None:
             return
+        if self.server.of.refuses_puts:
+            self.fail(403, "AccessDenied", "it is for reading")
+            return
         if self.server.of.kind == "s3" and self.headers["x-amz-content-sha256"] != hashlib.sha256(data).hexdigest():
             self.fail(400, "XAmzContentSHA256Mismatch", "the body is another")
             return
@@ -197,7 +200,7 @@ class Server:
         self.instead = []  # (code, headers) for the next requests; code 0: as usual
         self.skewed, self.knows_ranges, self.page, self.page_size, self.size_off = False, True, None, 1000, 0
         self.cuts = []  # the next bodies end after so many bytes
-        self.on_get, self.other_etag = None, None
+        self.on_get, self.other_etag, self.refuses_puts = None, None, False
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads, self.http.of = True, self
         self.endpoint = f"http://127.0.0.1:{self.http.server_address[1]}"

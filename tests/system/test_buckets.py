@@ -1,0 +1,514 @@
+#!/usr/bin/env python3
+"""Data, weights and checkpoints in buckets (docs/buckets.md): the programs, against a service that checks every signature
+by botocore and oss2 (bucket_server.py), and by moto, if pip has it.
+
+    test_buckets.py BUILD [NAME ..]
+"""
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+try:
+    from bucket_server import BUCKET, ID, REGION, SECRET, TOKEN, Server
+except ImportError as missing:
+    print(f"skipped: {missing} (pip install botocore oss2)")
+    sys.exit(77)
+
+BUILD = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path("build")
+SECRETS = (ID, SECRET, TOKEN)
+
+
+def keys_of(kind, token=None):
+    names = {"s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+             "oss": ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_SESSION_TOKEN")}[kind]
+    env = dict(zip(names, (ID, SECRET, token or "")))
+    return {**env, "AWS_REGION": REGION} if kind == "s3" else env
+
+
+class Place:
+    """A folder with a cache and a home of its own, a server, and the commands in them."""
+
+    def __init__(self, kind="s3"):
+        self.kind, self.server = kind, Server(kind)
+
+    def __enter__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="entrain-test-buckets-")
+        self.top = pathlib.Path(self.folder.name)
+        self.cache = self.top / "cache"
+        self.server.__enter__()
+        return self
+
+    def __exit__(self, *_):
+        self.server.__exit__()
+        self.folder.cleanup()
+
+    def env(self, **more):
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "OSS_"))}
+        return {**kept, **keys_of(self.kind, self.server.token), "XDG_CACHE_HOME": str(self.cache), "HOME": str(self.top),
+                **more}
+
+    def popen(self, *args, program="entrain", env=None, **more):
+        return subprocess.Popen([BUILD / program, *map(str, args)], env=env or self.env(), stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, **more)
+
+    def run(self, *args, code=0, timeout=120, **more):
+        """What it said, all of it."""
+        process = self.popen(*args, **more)
+        out, err = process.communicate(timeout=timeout)
+        said = out + err
+        assert process.returncode == code, f"{args}: exit {process.returncode}, expected {code}\n{said}"
+        assert not any(s in said for s in SECRETS), f"a key is in what it says: {said}"
+        return said
+
+    def data(self, prefix, *args, **more):
+        """Trains a step on what lies there."""
+        return self.run("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", f"--data={self.server.url}/{prefix}",
+                        f"--data-endpoint={self.server.endpoint}", "--limit-test-samples=16", *args, **more)
+
+    def refuse(self, sentence, prefix, *args, **more):
+        said = self.data(prefix, *args, code=2, **more)
+        errors = [line for line in said.splitlines() if " E " in line]
+        assert len(errors) == 1 and re.search(sentence, errors[0]), f"expected one sentence with \"{sentence}\":\n{said}"
+
+    def copies(self):
+        return sorted(p.name for p in (self.cache / "entrain").glob("*/*") if not p.name.startswith(".") and
+                      not p.name.endswith(".entrain"))
+
+
+def idx_set(train=64, test=16, seed=1):
+    """The four files of a small set."""
+    draw = random.Random(seed)
+    files = {}
+    for name, n in (("train", train), ("t10k", test)):
+        files[f"{name}-images-idx3-ubyte"] = (b"\0\0\x08\x03" + n.to_bytes(4, "big") + (28).to_bytes(4, "big") * 2 +
+                                              draw.randbytes(n * 784))
+        files[f"{name}-labels-idx1-ubyte"] = b"\0\0\x08\x01" + n.to_bytes(4, "big") + bytes(i % 10 for i in range(n))
+    return files
+
+
+def put_set(server, prefix, **how):
+    for name, data in idx_set(**how).items():
+        server.objects[f"{prefix}/{name}"] = data
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# ---- what is asked of a bucket ----
+
+def test_the_same_bytes_as_a_folder():
+    for kind in ("s3", "oss"):
+        with Place(kind) as p:
+            prefix = "my data+50%/中文 ~(1)"
+            put_set(p.server, prefix, train=600)
+            folder = p.top / "folder"
+            folder.mkdir()
+            for name, data in idx_set(train=600).items():
+                (folder / name).write_bytes(data)
+            common = ("run", "-n", "2", "--strategy=ring", "--model=mlp", "--epochs=2", "--batch-size=16")
+            p.run(*common, f"--data={folder}", f"--out={p.top}/a", f"--save={p.top}/a.safetensors")
+            p.run(*common, f"--data={p.server.url}/{prefix}", f"--data-endpoint={p.server.endpoint}", f"--out={p.top}/b",
+                  f"--save={p.server.url}/w eights/b+1.safetensors")
+            assert sha256(p.top / "a.safetensors") == sha256(p.top / "b" / "b+1.safetensors")
+            assert p.server.objects["w eights/b+1.safetensors"] == (p.top / "a.safetensors").read_bytes()
+            a, b = (json.loads((p.top / x / "result.json").read_text()) for x in "ab")
+            assert a["data_sha256"] == b["data_sha256"]
+            assert f"{p.server.url}/{prefix}" in (p.top / "b" / "config.yaml").read_text()
+            assert "data-dir" not in (p.top / "b" / "config.yaml").read_text()
+            assert p.server.failures == []
+    print("PROMISE training from a bucket of S3 and of OSS ends with the bytes of a folder with the same files; keys with "
+          "blanks, plus, percent and Chinese; the weights go up whole")
+
+
+def test_workers_by_hand():
+    with Place() as p:
+        put_set(p.server, "d")
+        free = socket.socket()
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        args = ("--strategy=ring", "--model=mlp", "--steps=2", f"--data={p.server.url}/d", "--limit-test-samples=16",
+                f"--data-endpoint={p.server.endpoint}", f"--rendezvous=tcp://127.0.0.1:{port}", "--world-size=3",
+                f"--out={p.top}/out", f"--save={p.server.url}/w.safetensors")
+        workers = [p.popen(*args, f"--rank={r}", program="worker") for r in range(3)]
+        for worker in workers:
+            out, err = worker.communicate(timeout=120)
+            assert worker.returncode == 0, out + err
+        assert all(p.server.gets(f"d/{name}") == 1 for name in idx_set()), "one of the host fetches"
+        assert "w.safetensors" in p.server.objects
+    print("PROMISE three workers without a launcher: one fetches for all of the host, rank 0's weights go up")
+
+
+def test_it_is_fetched_once():
+    with Place() as p:
+        put_set(p.server, "d")
+        p.data("d")
+        names = list(idx_set())
+        assert p.copies() == sorted(names)
+        p.data("d")
+        assert all(p.server.gets(f"d/{n}") == 1 for n in names)
+        known = next((p.cache / "entrain").glob("*/train-images-idx3-ubyte.entrain"))
+        says = json.loads(known.read_text())
+        assert says["sha256"] == hashlib.sha256(p.server.objects["d/" + names[0]]).hexdigest() and says["etag"] and says["size"]
+        copy = known.with_suffix("")
+        copy.write_bytes(copy.read_bytes()[:-1] + b"x")  # somebody touches it
+        p.data("d")
+        assert p.server.gets("d/" + names[0]) == 2 and copy.read_bytes() == p.server.objects["d/" + names[0]]
+        put_set(p.server, "d", seed=2)  # the labels stay
+        p.data("d")
+        assert p.server.gets("d/" + names[0]) == 3 and p.server.gets("d/train-labels-idx1-ubyte") == 1
+        for path in (p.cache / "entrain").rglob("*"):
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, f"{path} is open to others"
+        assert stat.S_IMODE((p.cache / "entrain").stat().st_mode) == 0o700
+        said = p.run("data", "--clear-cache")
+        assert "removed" in said and list((p.cache / "entrain").iterdir()) == []
+    print("PROMISE a second run fetches nothing; what changed here or there is fetched anew; the cache is the owner's alone")
+
+
+def test_many_objects():
+    with Place() as p:
+        put_set(p.server, "d")
+        for i in range(2300):
+            p.server.objects[f"d/a-{i:05d} 中"] = b"x"
+        p.data("d")
+        said = p.run("data", f"{p.server.url}/d/", f"--data-endpoint={p.server.endpoint}")
+        assert "2304 objects" in said and "a-02299 中" in said
+        listed = [path for _, path, _ in p.server.requests if "list-type" in path]
+        assert len(listed) == 6, "three pages each"
+    print("PROMISE a prefix of 2,304 objects: all of them are seen, by pages")
+
+
+def test_keys_that_end():
+    for kind in ("s3", "oss"):
+        with Place(kind) as p:
+            p.server.token = TOKEN
+            put_set(p.server, "d")
+            p.data("d")
+            p.server.token = "another one"
+            env = p.env(**keys_of(kind, TOKEN))
+            p.refuse("does not let the keys .* in, HTTP 403 .ExpiredToken", "d", env=env)
+    print("PROMISE temporary tokens are used; one that has ended is named")
+
+
+# ---- what goes wrong ----
+
+def test_trouble_on_the_way():
+    with Place() as p:
+        put_set(p.server, "d")
+        size = len(p.server.objects["d/train-images-idx3-ubyte"])
+        p.server.instead = [(503, {}), (500, {}), (0, {}), (429, {"Retry_After": "1"}), (502, {})]
+        begin = time.monotonic()
+        p.data("d")
+        assert time.monotonic() - begin >= 1 and p.server.instead == []
+        p.run("data", "--clear-cache")
+        p.server.cuts = [10] * (size // 5)
+        p.data("d", timeout=300)
+        assert p.copies() == sorted(idx_set()), p.copies()
+        assert p.server.gets("d/train-images-idx3-ubyte") > size // 10, (p.server.gets("d/train-images-idx3-ubyte"), size)
+        p.run("data", "--clear-cache")
+        p.server.cuts, p.server.knows_ranges = [size // 2, 100], False
+        p.data("d")
+        p.run("data", "--clear-cache")
+        p.server.knows_ranges = True
+        p.server.instead = [(503, {})] * 100
+        said = p.data("d", code=1)
+        assert "HTTP 503 (SlowDown" in said and p.server.instead == [(503, {})] * 93
+        p.server.instead = []
+        p.server.cuts = [0] * 1000
+        said = p.data("d", code=1)
+        assert "cannot be reached, or stops in between (7 tries)" in said, said
+    print("PROMISE 429, 500, 502 and 503 are tried again and Retry-After is kept; a connection that is cut every 10 bytes comes "
+          "to the whole set; with no progress it ends after 7 tries")
+
+
+def test_what_is_not_what_was_listed():
+    with Place() as p:
+        put_set(p.server, "d")
+        image = "d/train-images-idx3-ubyte"
+        changed = []
+
+        def change(key):
+            if key == image and not changed:
+                changed.append(key)
+                put_set(p.server, "d", seed=3)
+
+        p.server.cuts, p.server.on_get = [10 ** 9, 10 ** 9, 100], change  # the third object, in the order of names
+        p.data("d")
+        copy = next((p.cache / "entrain").glob("*/train-images-idx3-ubyte"))
+        assert changed and copy.read_bytes() == p.server.objects[image]
+        p.server.on_get = None
+        p.run("data", "--clear-cache")
+        p.server.other_etag = '"00000000000000000000000000000000"'
+        assert "another ETag or size each of 3 times" in p.data("d", code=1)
+        p.server.other_etag, p.server.size_off = None, 1
+        assert p.data("d", code=1)
+        p.server.size_off = -1
+        assert p.data("d", code=1)
+        assert p.copies() == [], "nothing of it has a name"
+    print("PROMISE an object that changes while it comes is fetched anew; a wrong ETag or size never becomes a file")
+
+
+def test_refusals():
+    with Place() as p:
+        put_set(p.server, "d")
+        p.server.objects["other/readme.txt"] = b"x"
+        p.refuse("nothing lies there", "nowhere")
+        p.refuse(r"no files of a data set lie right there .* but readme.txt", "other")
+        p.refuse(r"d=\S+ such URLs are not known; there are s3://BUCKET/PREFIX and oss://"[2:], "d", "--data=gs://bucket/x")
+        p.refuse("can be no bucket", "d", "--data=s3://B/x")
+        p.refuse("http:// is for this host only", "d", "--data-endpoint=http://example.com")
+        p.refuse("knows no such bucket, HTTP 404", "d", "--data=s3://another-bucket/x")
+        p.refuse("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY .and AWS_SESSION_TOKEN", "d",
+                 env={k: v for k, v in p.env().items() if not k.startswith("AWS_")})
+        p.refuse("AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not", "d", env=p.env(AWS_SECRET_ACCESS_KEY=""))
+        p.refuse("HTTP 403 .SignatureDoesNotMatch", "d", env=p.env(AWS_SECRET_ACCESS_KEY="wrong"))
+        keys = p.top / "keys"
+        keys.write_text("[default]\naws_access_key_id = x\naws_secret_access_key = y\n")
+        keys.chmod(0o640)
+        p.refuse(r"others may read these keys.*chmod 600", "d", f"--data-keys={keys}")
+        p.refuse("there is no file of keys", "d", f"--data-keys={p.top}/none")
+        p.server.instead = [(307, {"Location": "http://127.0.0.1:1/elsewhere"})]
+        p.refuse("sends requests .* on to http://127.0.0.1:1/elsewhere, which is not followed", "d")
+        p.server.instead = [(301, {"x_amz_bucket_region": "us-west-9"})]
+        p.refuse("lies in the region us-west-9, .*: set AWS_REGION=us-west-9", "d")
+        p.server.skewed = True
+        p.refuse(r"the clock of this host says .* GMT, that of the service .* GMT: set it right", "d")
+        p.server.skewed = False
+        for page in ("<!DOCTYPE x [<!ENTITY a 'b'>]><ListBucketResult/>", "<html>", "\0\1\2", "<ListBucketResult><IsTruncated>true"
+                     "</IsTruncated></ListBucketResult>"):
+            p.server.page = page
+            p.refuse("answers no list of", "d")
+        p.server.page = None
+        p.refuse("--save=.* needs --out=FOLDER", "d", f"--save={p.server.url}/w.safetensors")
+        keys.chmod(0o600)
+        keys.write_text(f"[default]\naws_access_key_id = {ID}\naws_secret_access_key = {SECRET}\n")
+        p.data("d", f"--data-keys={keys}", env={k: v for k, v in p.env().items() if not k.startswith("AWS_") or k == "AWS_REGION"})
+        (p.cache / "entrain").chmod(0o777)
+        p.refuse("others may write there .mode 0777", "d")
+    print("PROMISE an unknown scheme, a wrong bucket, region, key, clock, prefix, endpoint or cache, files of keys that others may "
+          "read and answers that are no lists: one sentence each, exit 2; no redirect is followed")
+
+
+def test_no_room():
+    with Place() as p:
+        put_set(p.server, "d", train=4000)
+        p.cache.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", p.cache], capture_output=True).returncode == 0
+        if not mounted:
+            print("not tried: a full disk (no mount here)")
+            return
+        try:
+            p.refuse(r"needs 3\.2 MB in .*, and 2\.1 MB are free there: make room", "d")
+        finally:
+            subprocess.run(["umount", p.cache], check=True)
+    print("PROMISE a disk without room is named before anything comes, with both figures")
+
+
+# ---- who does it ----
+
+@contextlib.contextmanager
+def held(server, key):
+    """The first GET of that key comes to its half and stays there until the event is set."""
+    reached, go = threading.Event(), threading.Event()
+
+    def wait(asked):
+        if asked == key and not reached.is_set():
+            reached.set()
+            go.wait(60)
+
+    server.on_get = wait
+    yield reached, go
+    go.set()
+    server.on_get = None
+
+
+def test_two_at_once():
+    with Place() as p:
+        put_set(p.server, "d")
+        with held(p.server, "d/train-images-idx3-ubyte") as (reached, go):
+            args = ("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", f"--data={p.server.url}/d",
+                    f"--data-endpoint={p.server.endpoint}", "--limit-test-samples=16")
+            first = p.popen(*args)
+            assert reached.wait(60)
+            second = p.popen(*args)
+            lines = []
+            for line in second.stderr:
+                lines.append(line)
+                if "another process fetches" in line:
+                    break
+            go.set()
+            for process in (first, second):
+                out, err = process.communicate(timeout=120)
+                assert process.returncode == 0, out + err + "".join(lines)
+        assert all(p.server.gets(f"d/{n}") == 1 for n in idx_set())
+    print("PROMISE two launchers at once: one fetches, the other says that it waits")
+
+
+def test_killed_and_resumed():
+    for sent in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+        with Place() as p:
+            put_set(p.server, "d", train=2000)
+            image = "d/train-images-idx3-ubyte"
+            half = len(p.server.objects[image]) // 2
+            p.server.cuts = [10 ** 9, 10 ** 9, half]
+            stop = threading.Event()
+
+            def wait_at_rest(key, seen=[]):
+                if key == image:
+                    seen.append(key)
+                if key == image and len(seen) == 2:  # the half is there
+                    stop.set()
+                    time.sleep(0.2)
+
+            p.server.on_get = wait_at_rest
+            run = p.popen("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", f"--data={p.server.url}/d",
+                          f"--data-endpoint={p.server.endpoint}", "--limit-test-samples=16")
+            p.server.cuts.append(0)
+            assert stop.wait(60)
+            run.send_signal(sent)
+            out, err = run.communicate(timeout=30)
+            assert run.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[sent], out + err
+            assert "train-images-idx3-ubyte" not in p.copies(), "it has its name when it is whole"
+            p.server.on_get, p.server.cuts = None, []
+            before = len(p.server.requests)
+            p.data("d")
+            asked = [headers.get("Range") for _, path, headers in p.server.requests[before:] if path.endswith("train-images-idx3-ubyte")]
+            assert asked == [f"bytes={half}-"], asked
+            assert [x for x in (p.cache / "entrain").rglob(".*") if x.suffix in (".part", ".of")] == []
+    print("PROMISE a fetch that is killed, or ended by a signal, is taken up where it was")
+
+
+def memory_of(pid):
+    """All that it has in memory, as root sees it."""
+    found = bytearray()
+    for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines():
+        begin, end = (int(x, 16) for x in line.split()[0].split("-"))
+        if " r" not in line[:40] or "[v" in line or end - begin > 1 << 30:
+            continue
+        with open(f"/proc/{pid}/mem", "rb", 0) as memory, contextlib.suppress(OSError, ValueError):
+            memory.seek(begin)
+            found += memory.read(end - begin)
+    return bytes(found)
+
+
+def below(pid):
+    """(pid, name) of its children and theirs."""
+    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        yield int(child), pathlib.Path(f"/proc/{child}/comm").read_text().strip()
+        yield from below(int(child))
+
+
+def test_nobody_else_has_the_keys():
+    with Place() as p:
+        p.server.token = TOKEN
+        put_set(p.server, "d")
+        run = p.popen("run", "-n", "2", "--strategy=ring", "--epochs=100000", "--model=mlp", f"--data={p.server.url}/d",
+                      f"--data-endpoint={p.server.endpoint}", "--limit-test-samples=16", f"--out={p.top}/out", "--log-level=trace",
+                      f"--save={p.server.url}/w.safetensors", f"--checkpoint-dir={p.server.url}/c", "--checkpoint-every=3000")
+        deadline = time.monotonic() + 60
+        while not any(k.startswith("c/") for k in p.server.objects):
+            assert run.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        names = {}
+        for pid, name in [(run.pid, "entrain"), *below(run.pid)]:
+            names.setdefault(name, []).append(pid)
+            env = pathlib.Path(f"/proc/{pid}/environ").read_bytes() + pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+            where = env + (b"" if name == "transfer" else memory_of(pid))
+            found = [s for s in SECRETS if s.encode() in where]
+            assert not found, f"{name} has the key {found}: {where[max(0, where.index(found[0].encode()) - 200):][:400]}"
+        assert len(names["worker"]) == 2 and len(names["transfer"]) == 1, names
+        transfer = names["transfer"][0]
+        assert pathlib.Path(f"/proc/{transfer}").stat().st_uid == 0
+        run.send_signal(signal.SIGTERM)
+        out, err = run.communicate(timeout=60)
+        assert run.returncode == 143, out + err
+        files = [x for x in [*(p.top / "out").rglob("*"), *p.cache.rglob("*")] if x.is_file()]
+        said = out + err + "".join(x.read_bytes().decode(errors="replace") for x in files)
+        assert len(files) > 6 and not any(s in said for s in SECRETS)
+        newest = max((p.top / "out" / "checkpoints").iterdir())
+        assert p.server.objects["c/" + newest.name] == newest.read_bytes(), "the last one is up too"
+    print("PROMISE launcher and ranks have no key: neither in memory, environment and arguments, nor in any log or file")
+
+
+def test_saved():
+    with Place() as p:
+        put_set(p.server, "d", train=640)
+        args = ("run", "-n", "2", "--strategy=ring", "--epochs=3", "--batch-size=16", "--model=mlp", f"--data={p.server.url}/d",
+                f"--data-endpoint={p.server.endpoint}", "--limit-test-samples=16", f"--save={p.server.url}/w.safetensors",
+                f"--checkpoint-dir={p.server.url}/c", "--checkpoint-every=640", "--resume=auto")
+        p.run(*args, f"--out={p.top}/a")
+        up = sorted(k for k in p.server.objects if k.startswith("c/"))
+        assert up and all(p.server.objects[f"c/{x.name}"] == x.read_bytes() for x in (p.top / "a" / "checkpoints").iterdir())
+        weights = p.server.objects.pop("w.safetensors")
+        del p.server.objects[up[-1]]  # as if the run had died before its end
+        p.run(*args, f"--out={p.top}/b")  # on another host
+        assert json.loads((p.top / "b" / "result.json").read_text())["resumed_from"] and p.server.objects["w.safetensors"] == weights
+        said = p.run("eval", f"--init={p.server.url}/w.safetensors", "--model=mlp", f"--data={p.server.url}/d",
+                     f"--data-endpoint={p.server.endpoint}")
+        assert "Accuracy" in said or "accuracy" in said
+
+        def refuse_puts():
+            p.server.refuses_puts = True
+
+        refuse_puts()
+        said = p.run(*args, f"--out={p.top}/c", f"--save={p.server.url}/again.safetensors", code=1)
+        assert "is not in the bucket; it stays here" in said and sha256(p.top / "c" / "again.safetensors") == hashlib.sha256(weights).hexdigest()
+        p.server.refuses_puts = False
+        p.run(*args, f"--out={p.top}/c", f"--save={p.server.url}/again.safetensors")
+        assert p.server.objects["again.safetensors"] == weights, "the same line again takes it up"
+    print("PROMISE checkpoints and weights go up whole; another host goes on from the newest; an upload that fails is said, exit 1, "
+          "its file stays, and the same line again takes it up")
+
+
+def test_moto():
+    try:
+        import boto3
+        import flask  # noqa: F401 (moto needs it, and says so by a warning)
+        from moto.server import ThreadedMotoServer
+    except ImportError as missing:
+        print(f"not tried: moto ({missing})")
+        return
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with Place() as p:
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+        server.start()
+        try:
+            endpoint = "http://%s:%d" % server.get_host_and_port()
+            s3 = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id=ID, aws_secret_access_key=SECRET)
+            s3.create_bucket(Bucket=BUCKET)
+            for name, data in idx_set().items():
+                s3.put_object(Bucket=BUCKET, Key="a b+%/" + name, Body=data)
+            env = p.env(AWS_REGION="us-east-1")
+            p.run("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", f"--data=s3://{BUCKET}/a b+%", f"--out={p.top}/o",
+                  f"--data-endpoint={endpoint}", "--limit-test-samples=16", f"--save=s3://{BUCKET}/o u+t.safetensors", env=env)
+            body = s3.get_object(Bucket=BUCKET, Key="o u+t.safetensors")["Body"].read()
+            assert body == (p.top / "o" / "o u+t.safetensors").read_bytes()
+        finally:
+            server.stop()
+    print("PROMISE moto's S3 gives and takes the same")
+
+
+def main():
+    tests = {name[5:]: test for name, test in globals().items() if name.startswith("test_")}
+    for name in sys.argv[2:] or tests:
+        begin = time.monotonic()
+        tests[name]()
+        print(f"{name}: {time.monotonic() - begin:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
