@@ -208,7 +208,7 @@ def test_keys_that_end():
 
 def test_trouble_on_the_way():
     with Place() as p:
-        put_set(p.server, "d")
+        put_set(p.server, "d", train=10)
         size = len(p.server.objects["d/train-images-idx3-ubyte"])
         p.server.instead = [(503, {}), (500, {}), (0, {}), (429, {"Retry_After": "1"}), (502, {})]
         begin = time.monotonic()
