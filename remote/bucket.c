@@ -48,7 +48,8 @@ typedef struct call {
     const eni_object *object;
     int fd;
     uint64_t have;
-    eni_digest *digest;
+    void (*on_have)(void *user, uint64_t have);
+    void *user;
     bool is_other; /* it is another object, or another size */
     int disk;      /* errno */
 
@@ -128,7 +129,7 @@ static bool check_begin(call *c)
     if (is_part) return c->range_begin == c->have && c->range_total == c->object->size;
     if (c->have == 0) return true;
     c->have = 0;
-    eni_digest_begin(c->digest);
+    c->on_have(c->user, 0);
     if (ftruncate(c->fd, 0) != 0) c->disk = errno;
     return c->disk == 0;
 }
@@ -154,8 +155,8 @@ static size_t take_body(char *data, size_t one, size_t n, void *user)
         }
         done += (size_t)w;
     }
-    eni_digest_add(c->digest, data, n);
     c->have += n;
+    c->on_have(c->user, c->have);
     if (c->b->o.on_bytes != NULL) c->b->o.on_bytes(c->b->o.user, n);
     return n;
 }
@@ -435,7 +436,7 @@ en_status eni_bucket_list(eni_bucket *bucket, const char *prefix, eni_listing *l
 }
 
 en_status eni_bucket_get(eni_bucket *bucket, const eni_object *object, int fd, uint64_t *have_inout,
-                         eni_digest *digest)
+                         void (*on_have)(void *user, uint64_t have), void *user)
 {
     if (*have_inout == object->size && object->size > 0) return EN_OK;
     call *c = eni_alloc(sizeof *c);
@@ -444,7 +445,8 @@ en_status eni_bucket_get(eni_bucket *bucket, const eni_object *object, int fd, u
     c->object = object;
     c->fd = fd;
     c->have = *have_inout;
-    c->digest = digest;
+    c->on_have = on_have;
+    c->user = user;
     if (st == EN_OK) st = perform(c);
     *have_inout = c->have;
     free(c->text);

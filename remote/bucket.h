@@ -37,11 +37,11 @@ void eni_bucket_close(eni_bucket *bucket); /* NULL is fine */
  * region, clock); EN_EIO: it cannot be reached, or fails; EN_EFORMAT: what it answers is no list. */
 en_status eni_bucket_list(eni_bucket *bucket, const char *prefix, eni_listing *listing_out);
 
-/* Appends what is missing of the object to a file with *have_inout bytes of it, and to their hash. EN_EMISMATCH, not logged:
- * it is not the object of that ETag and size any more. EN_EIO also for the local disk. On failure *have_inout says how
- * much is there. */
+/* Appends what is missing of the object to a file with *have_inout bytes of it. on_have says, after each piece, how many
+ * there are; less than before where a service sends all of it again. EN_EMISMATCH, not logged: it is not the object of that
+ * ETag and size any more. EN_EIO also for the local disk. On failure *have_inout says how much is there. */
 en_status eni_bucket_get(eni_bucket *bucket, const eni_object *object, int fd, uint64_t *have_inout,
-                         eni_digest *digest);
+                         void (*on_have)(void *user, uint64_t have), void *user);
 
 /* Makes the first `bytes` of a file, of this hash, the object of that key. Reads from offset 0. */
 en_status eni_bucket_put(eni_bucket *bucket, const char *key, int fd, uint64_t bytes,

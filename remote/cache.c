@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,37 +220,105 @@ en_status eni_cache_look(eni_cache *cache, eni_cache_file *files, size_t n)
                     cache->url, (double)needed * 1e-6, cache->path, (double)room * 1e-6);
 }
 
-/* The hash of what is there already. */
-static en_status hash_part(const eni_cache *cache, int fd, uint64_t have, eni_digest *digest)
+/* Hashes a file while it comes: a thread that follows what is written. */
+typedef struct follower {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    int fd;
+    uint64_t have, told;   /* under the lock: there are so many bytes; the thread was told so many */
+    bool is_over, is_anew; /* nothing more will come; it was begun again, so what was hashed is of no use */
+    uint64_t hashed;
+    eni_digest digest;
+    int error;
+} follower;
+
+/* As much as there is: the thread's work, and the whole of it where that was in vain. */
+static void hash_to(follower *f, uint64_t end)
 {
-    char *chunk = eni_alloc(CHUNK);
-    if (chunk == NULL) return EN_ENOMEM;
-    en_status st = EN_OK;
-    for (uint64_t at = 0; st == EN_OK && at < have;) {
-        const ssize_t n = pread(fd, chunk, have - at < CHUNK ? (size_t)(have - at) : CHUNK, (off_t)at);
+    static const size_t chunk_bytes = CHUNK;
+    char *chunk = f->error == 0 ? eni_alloc(chunk_bytes) : NULL;
+    if (chunk == NULL && f->error == 0) f->error = ENOMEM;
+    while (f->error == 0 && f->hashed < end) {
+        const uint64_t left = end - f->hashed;
+        const ssize_t n =
+            pread(f->fd, chunk, left < chunk_bytes ? (size_t)left : chunk_bytes, (off_t)f->hashed);
         if (n > 0) {
-            eni_digest_add(digest, chunk, (size_t)n);
-            at += (uint64_t)n;
+            eni_digest_add(&f->digest, chunk, (size_t)n);
+            f->hashed += (uint64_t)n;
         } else if (n == 0 || errno != EINTR) {
-            st = eni_fail(EN_EIO, "remote", "cannot read what %s has: %s", cache->path,
-                          n == 0 ? "it shrinks" : strerror(errno));
+            f->error = n == 0 ? EIO : errno; /* it has shrunk */
         }
     }
     eni_free(chunk);
-    return st;
+}
+
+static void *follow(void *user)
+{
+    follower *f = user;
+    for (bool is_over = false; !is_over;) {
+        pthread_mutex_lock(&f->lock);
+        while (!f->is_over && !f->is_anew && f->have == f->hashed)
+            pthread_cond_wait(&f->more, &f->lock);
+        const uint64_t have = f->have;
+        is_over = f->is_over || f->is_anew;
+        const bool is_useful = !f->is_anew;
+        pthread_mutex_unlock(&f->lock);
+        if (is_useful) hash_to(f, have);
+        if (f->error != 0) break;
+    }
+    return NULL;
+}
+
+static void tell_follower(void *user, uint64_t have)
+{
+    follower *f = user;
+    pthread_mutex_lock(&f->lock);
+    f->is_anew = f->is_anew || have < f->have;
+    f->have = have;
+    const bool is_much = f->is_anew || have - f->told >= CHUNK;
+    if (is_much) f->told = have;
+    pthread_mutex_unlock(&f->lock);
+    if (is_much) pthread_cond_signal(&f->more);
+}
+
+/* Ends the thread; the hash of the first `size` bytes, if `is_whole`. */
+static en_status end_follower(follower *f, const eni_cache *cache, bool is_whole, uint64_t size,
+                              char sha256_out[ENI_DIGEST_HEX])
+{
+    pthread_mutex_lock(&f->lock);
+    f->is_over = true;
+    pthread_mutex_unlock(&f->lock);
+    pthread_cond_signal(&f->more);
+    pthread_join(f->thread, NULL);
+    pthread_mutex_destroy(&f->lock);
+    pthread_cond_destroy(&f->more);
+    if (!is_whole) return EN_OK;
+    if (f->is_anew) {
+        f->hashed = 0;
+        f->error = 0;
+        eni_digest_begin(&f->digest);
+    }
+    hash_to(f, size);
+    eni_digest_end(&f->digest, sha256_out);
+    if (f->error == 0) return EN_OK;
+    return eni_fail(EN_EIO, "remote", "cannot read what has come to %s: %s", cache->path, strerror(f->error));
 }
 
 static en_status fetch_into(eni_cache *cache, eni_bucket *bucket, eni_cache_file *file, int fd,
                             char sha256_out[ENI_DIGEST_HEX])
 {
-    eni_digest digest;
-    eni_digest_begin(&digest);
-    EN_TRY(hash_part(cache, fd, file->have, &digest));
-    EN_TRY(eni_bucket_get(bucket, file->object, fd, &file->have, &digest));
-    if (fsync(fd) != 0)
-        return eni_fail(EN_EIO, "remote", "cannot bring %s to the disk: %s", file->name, strerror(errno));
-    eni_digest_end(&digest, sha256_out);
-    return EN_OK;
+    follower f = {
+        .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER, .fd = fd, .have = file->have};
+    eni_digest_begin(&f.digest);
+    const int cause = pthread_create(&f.thread, NULL, follow, &f);
+    if (cause != 0) return eni_fail(EN_EIO, "remote", "cannot start a thread: %s", strerror(cause));
+    const en_status st = eni_bucket_get(bucket, file->object, fd, &file->have, tell_follower, &f);
+    const en_status hashed = end_follower(&f, cache, st == EN_OK, file->have, sha256_out);
+    EN_TRY(st);
+    EN_TRY(hashed);
+    if (fsync(fd) == 0) return EN_OK;
+    return eni_fail(EN_EIO, "remote", "cannot bring %s to the disk: %s", file->name, strerror(errno));
 }
 
 /* What is known of it first: with a file that has no name yet it says nothing. */

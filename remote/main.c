@@ -273,6 +273,11 @@ static const eni_object *find_newest(const eni_listing *listing, const char *pre
     return newest;
 }
 
+static void ignore(void *user, uint64_t have)
+{
+    (void)user, (void)have;
+}
+
 static en_status bring_newest(const options *o, const char *url, const char *folder)
 {
     session s;
@@ -284,13 +289,11 @@ static en_status bring_newest(const options *o, const char *url, const char *fol
     const eni_object *newest = st == EN_OK ? find_newest(&listing, prefix) : NULL;
     if (newest != NULL) {
         uint64_t have = 0;
-        eni_digest digest;
-        eni_digest_begin(&digest);
         snprintf(path, sizeof path, "%.3000s/%.255s", folder, newest->key + strlen(prefix));
         snprintf(part, sizeof part, "%s.tmp", path); /* which the run would sweep */
         const int fd = open(part, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (fd < 0) st = eni_fail(EN_EIO, "remote", "cannot write into %s: %s", folder, strerror(errno));
-        if (st == EN_OK) st = eni_bucket_get(s.bucket, newest, fd, &have, &digest);
+        if (st == EN_OK) st = eni_bucket_get(s.bucket, newest, fd, &have, ignore, NULL);
         if (st == EN_EMISMATCH)
             st = eni_fail(EN_EIO, "remote", "%s changes while it is fetched", newest->key);
         if (fd >= 0 && (close(fd) != 0 || (st == EN_OK && rename(part, path) != 0)) && st == EN_OK)
