@@ -5,6 +5,7 @@ them again, --repeat times; a row takes one number from each repetition of one p
 beside it, one from another program of the same repetition. So a ratio is always of two figures that were taken
 seconds apart.
 """
+import shutil
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -352,6 +353,14 @@ def restart(tools):
         for s in programs])
 
 
+def fetch(tools):
+    """An object out of a bucket, from a service on this host."""
+    ours = [tools.here("fetch.py"), f"--build={tools.build}"]
+    return Experiment("fetch", {"both": ours if shutil.which("curl") else "no curl (apt-get install curl)"}, [
+        Row("1 GiB from a bucket on loopback, with signature and hash", Pick("both", "transfer_mb_s"), "MiB/s", "curl",
+            Pick("both", "curl_mb_s"), at_least=0.8)], deadline_s=300)
+
+
 def predict(tools):
     """The test set over two processes beside one: they share nothing but memory bandwidth and a counter."""
     models = {"convnet": "convnet", "resnet18": "resnet18 (7x7 stem)"}
@@ -403,4 +412,5 @@ def experiments(tools):
         residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), resnet_two(tools), pipeline(tools),
         convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), predict(tools), recipe(tools), idle(tools),
         restart(tools),
+        fetch(tools),
     ]
