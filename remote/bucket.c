@@ -99,6 +99,7 @@ static size_t take_header(char *line, size_t one, size_t n, void *user)
     if (IS("retry-after")) {
         keep_header(value, length, number, sizeof number);
         c->retry_after_s = strtol(number, NULL, 10);
+        if (c->retry_after_s > MOST_WAIT_MS / 1000) c->retry_after_s = MOST_WAIT_MS / 1000;
     }
     if (IS("content-range")) { /* bytes 0-9/10 */
         unsigned long long begin = 0, last = 0, total = 0;
@@ -165,7 +166,7 @@ static size_t give_body(char *data, size_t one, size_t n, void *user)
 {
     call *c = user;
     const uint64_t left = c->bytes - c->sent;
-    if (n * one < left || left == 0) n = left == 0 ? 0 : n * one;
+    n *= one;
     if (n > left) n = (size_t)left;
     if (n == 0) return 0;
     const ssize_t r = pread(c->fd, data, n, (off_t)c->sent);
@@ -344,12 +345,19 @@ static bool is_other_now(const call *c)
     return c->object != NULL && (c->is_other || c->code == 412 || c->code == 416 || c->code == 404);
 }
 
+/* What another try cannot mend, since it is wrong here. */
+static bool is_hopeless(CURLcode result)
+{
+    return result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE ||
+           result == CURLE_URL_MALFORMAT || result == CURLE_WRITE_ERROR || result == CURLE_COULDNT_RESOLVE_PROXY;
+}
+
 /* The request, until it is answered, refused, or not worth another try. */
 static en_status perform(call *c)
 {
+    uint64_t most = c->have; /* a service without ranges begins anew each time: that is no progress */
     for (int tries = 1;; tries++) {
         CURLcode result = CURLE_OK;
-        const uint64_t had = c->have;
         EN_TRY(try_once(c, &result));
         if (c->disk != 0)
             return eni_fail(EN_EIO, "remote", "cannot %s %s: %s", c->object != NULL ? "write" : "read",
@@ -362,7 +370,13 @@ static en_status perform(call *c)
             return eni_fail(EN_EINVAL, "remote",
                             "%s is not trusted: %s; AWS_CA_BUNDLE=FILE names the authority of one's own",
                             c->b->o.place->host, c->b->error);
-        if (c->have > had) tries = 0;
+        if (is_hopeless(result))
+            return eni_fail(EN_EINVAL, "remote", "%s cannot be asked: %s", c->b->o.place->host,
+                            c->b->error[0] != '\0' ? c->b->error : curl_easy_strerror(result));
+        if (c->have > most) {
+            tries = 0;
+            most = c->have;
+        }
         if (tries == ENI_BUCKET_TRIES) {
             if (result == CURLE_OK && c->code > 299) return refuse(c);
             return eni_fail(EN_EIO, "remote", "%s cannot be reached, or stops in between (%d tries): %s",

@@ -48,7 +48,7 @@ static const char checkpoints[] = "checkpoint-*.safetensors";
 typedef struct options {
     const char *cache, *endpoint, *keys, *flag;
     const char *file, *as, *folder, *into; /* of mirror */
-    bool is_quiet;
+    bool is_quiet, resumes; /* what lies in the folder already is this run's */
 } options;
 
 /* ---- how far it is ---- */
@@ -250,9 +250,11 @@ static en_status bring(const options *o, const char *url, char **names, int nnam
         else
             eni_info("remote", "%s has changed while it was fetched: from its list again", url);
     }
-    snprintf(path, sizeof path, "%.3000s%s%.255s", cache.path, names == NULL ? "/" : "",
-             names == NULL ? slash + 1 : "");
-    if (st == EN_OK) st = answer(path);
+    if (st == EN_OK) {
+        snprintf(path, sizeof path, "%.3000s%s%.255s", cache.path, names == NULL ? "/" : "",
+                 names == NULL ? slash + 1 : "");
+        st = answer(path);
+    }
     eni_cache_close(&cache);
     close_session(&s);
     return st;
@@ -290,13 +292,13 @@ static en_status bring_newest(const options *o, const char *url, const char *fol
     if (newest != NULL) {
         uint64_t have = 0;
         snprintf(path, sizeof path, "%.3000s/%.255s", folder, newest->key + strlen(prefix));
-        snprintf(part, sizeof part, "%s.tmp", path); /* which the run would sweep */
+        snprintf(part, sizeof part, "%s.%d.tmp", path, (int)getpid()); /* which the run would sweep */
         const int fd = open(part, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (fd < 0) st = eni_fail(EN_EIO, "remote", "cannot write into %s: %s", folder, strerror(errno));
         if (st == EN_OK) st = eni_bucket_get(s.bucket, newest, fd, &have, ignore, NULL);
         if (st == EN_EMISMATCH)
             st = eni_fail(EN_EIO, "remote", "%s changes while it is fetched", newest->key);
-        if (fd >= 0 && (close(fd) != 0 || (st == EN_OK && rename(part, path) != 0)) && st == EN_OK)
+        if (fd >= 0 && ((st == EN_OK && fsync(fd) != 0) | (close(fd) != 0) || (st == EN_OK && rename(part, path) != 0)) && st == EN_OK)
             st = eni_fail(EN_EIO, "remote", "cannot write %s: %s", path, strerror(errno));
         if (st != EN_OK) unlink(part);
         if (st == EN_OK)
@@ -340,14 +342,12 @@ typedef struct uploaded {
     struct timespec time;
 } uploaded;
 
-enum { UPLOADED_MAX = 64 };
-
 typedef struct mirror {
     const options *o;
     session *of_file, *of_folder; /* NULL: not asked for */
     char prefix[ENI_BUCKET_KEY + 1];
-    uploaded done[UPLOADED_MAX]; /* a ring: a folder keeps the two newest */
-    size_t ndone;
+    uploaded *done;
+    size_t ndone, room;
     uploaded file; /* as it was at the beginning: an older run's .. */
     bool has_file; /* .. which is in the bucket, by its size */
     bool has_failed;
@@ -379,9 +379,9 @@ static en_status upload(session *s, const char *path, const char *key, struct st
 {
     char hex[ENI_DIGEST_HEX];
     const int64_t begin = eni_now_ns();
-    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) return EN_ENOENT;
-    if (fd < 0 || fstat(fd, info_out) != 0) {
+    if ((fd < 0 && lstat(path, info_out) != 0) || (fd >= 0 && fstat(fd, info_out) != 0) || fd < 0) {
         if (fd >= 0) close(fd);
         return eni_fail(EN_EIO, "remote", "cannot read %s: %s", path, strerror(errno));
     }
@@ -399,7 +399,7 @@ static en_status upload(session *s, const char *path, const char *key, struct st
 
 static uploaded *find_done(mirror *m, const char *name)
 {
-    for (size_t i = 0; i < UPLOADED_MAX; i++)
+    for (size_t i = 0; i < m->ndone; i++)
         if (strcmp(m->done[i].name, name) == 0) return &m->done[i];
     return NULL;
 }
@@ -407,7 +407,13 @@ static uploaded *find_done(mirror *m, const char *name)
 static void note_done(mirror *m, const char *name, const struct stat *info)
 {
     uploaded *u = find_done(m, name);
-    if (u == NULL) u = &m->done[m->ndone++ % UPLOADED_MAX];
+    if (u == NULL && m->ndone == m->room) {
+        m->room = m->room == 0 ? 64 : 2 * m->room;
+        uploaded *more = realloc(m->done, m->room * sizeof *more);
+        if (more == NULL) _exit(1);
+        m->done = more;
+    }
+    if (u == NULL) u = &m->done[m->ndone++];
     *u = (uploaded){.inode = info->st_ino, .time = info->st_mtim};
     snprintf(u->name, sizeof u->name, "%.255s", name);
 }
@@ -420,7 +426,7 @@ static bool find_next(mirror *m, char name_out[256])
     for (const struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
         struct stat info;
         if (fnmatch(checkpoints, e->d_name, 0) != 0 ||
-            fstatat(dirfd(dir), e->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0)
+            fstatat(dirfd(dir), e->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode))
             continue;
         const uploaded *known = find_done(m, e->d_name);
         if (known != NULL && is_same(known, &info)) continue;
@@ -445,10 +451,22 @@ static void upload_folder(mirror *m)
     }
 }
 
+/* Of an earlier run, which this one does not go on with: it may be refused, or replace them. */
+static void note_present(mirror *m)
+{
+    char name[256], path[PATH_MAX];
+    struct stat info;
+    while (find_next(m, name)) {
+        snprintf(path, sizeof path, "%.3000s/%s", m->o->folder, name);
+        if (lstat(path, &info) == 0) note_done(m, name, &info);
+    }
+}
+
 /* What the bucket has already need not go there again. */
 static en_status open_folder(mirror *m, session *s)
 {
     eni_listing listing;
+    if (!m->o->resumes) note_present(m);
     EN_TRY(open_session(m->o, "--checkpoint-dir", m->o->into, s));
     m->of_folder = s;
     prefix_of(s, m->prefix);
@@ -501,6 +519,8 @@ static en_status run_mirror(const options *o)
     mirror *m = eni_alloc(sizeof *m);
     if (m == NULL) return EN_ENOMEM;
     m->o = o;
+    signal(SIGTERM, SIG_IGN); /* Slurm and systemd send it to all: whoever started us says when it is over */
+    signal(SIGINT, SIG_IGN);
     en_status st = o->as != NULL ? open_file(m, &file) : EN_OK;
     if (st == EN_OK && o->into != NULL) st = open_folder(m, &folder);
     eni_env_forget_keys();
@@ -519,6 +539,7 @@ static en_status run_mirror(const options *o)
     if (st == EN_OK && m->has_failed) st = EN_EIO;
     if (m->of_file != NULL) close_session(m->of_file);
     if (m->of_folder != NULL) close_session(m->of_folder);
+    free(m->done);
     eni_free(m);
     return st;
 }
@@ -557,6 +578,7 @@ int main(int argc, char **argv)
                                           {"folder", required_argument, NULL, 'd'},
                                           {"into", required_argument, NULL, 'i'},
                                           {"quiet", no_argument, NULL, 'q'},
+                                          {"resumes", no_argument, NULL, 'r'},
                                           {NULL, 0, NULL, 0}};
     options o = {.cache = ""};
     prctl(PR_SET_DUMPABLE, 0);
@@ -572,6 +594,7 @@ int main(int argc, char **argv)
         if (c == 'd') o.folder = optarg;
         if (c == 'i') o.into = optarg;
         if (c == 'q') o.is_quiet = true;
+        if (c == 'r') o.resumes = true;
         if (c == '?') return 2;
     }
     if (optind >= argc) return dispatch(&o, "", 0, argv) == EN_OK ? 0 : 2;

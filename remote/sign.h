@@ -14,7 +14,7 @@
 #include "remote/url.h"
 
 enum {
-    ENI_SIGNED_HEADERS = 4,
+    ENI_SIGNED_HEADERS = 5,
     ENI_SIGNED_TEXT = 4096,
     ENI_SIGNED_PATH = 3 * ENI_BUCKET_KEY + ENI_BUCKET_NAME + 2
 };

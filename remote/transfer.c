@@ -32,7 +32,7 @@ enum { ARGS = 64, ANSWER_FD = 3 };
 typedef struct args {
     const char *arg[ARGS];
     int n;
-    char cache[PATH_MAX], level[8], endpoint[2 * ENI_BUCKET_HOST], keys[PATH_MAX];
+    char cache[PATH_MAX], level[8];
 } args;
 
 static void add(args *a, const char *text)
@@ -70,7 +70,8 @@ static void become(const char *path, char **argv, pid_t parent, int answer_fd, i
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
-    setpgid(0, 0); /* Ctrl-C is for the command, which decides what follows */
+    setpgid(0, 0);           /* Ctrl-C is for the command, which decides what follows */
+    signal(SIGTTOU, SIG_IGN); /* `stty tostop` would stop whoever is not in front */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(126);
     if (order_fd >= 0 && dup2(order_fd, STDIN_FILENO) < 0) _exit(126);
     if (answer_fd == ANSWER_FD) /* dup2 would leave it to be closed by exec */
@@ -93,14 +94,20 @@ static en_status start(args *a, bool has_answer, bool has_orders, child *child_o
     if ((!has_answer || pipe2(answer, O_CLOEXEC) == 0) && (!has_orders || pipe2(order, O_CLOEXEC) == 0))
         c.pid = fork();
     if (c.pid == 0) become(path, (char **)(uintptr_t)a->arg, own, answer[1], order[0]);
-    const int cause = errno;
+    int cause = errno;
     if (answer[1] >= 0) close(answer[1]);
     if (order[0] >= 0) close(order[0]);
     c.answer_fd = answer[0];
     c.order_fd = order[1];
-    if (c.pid > 0) c.pidfd = (int)syscall(SYS_pidfd_open, c.pid, 0);
-    *child_out = c;
-    if (c.pid > 0) return EN_OK;
+    if (c.pid > 0 && (c.pidfd = (int)syscall(SYS_pidfd_open, c.pid, 0)) >= 0) {
+        *child_out = c;
+        return EN_OK;
+    }
+    if (c.pid > 0) { /* nobody could wait for it */
+        cause = errno;
+        kill(c.pid, SIGKILL);
+        waitpid(c.pid, NULL, 0);
+    }
     if (answer[0] >= 0) close(answer[0]);
     if (order[1] >= 0) close(order[1]);
     return eni_fail(EN_EIO, "remote", "cannot start %s: %s", path, strerror(cause));
@@ -263,7 +270,8 @@ static en_status name_pairs(eni_config *c, bool is_writer, int signal_fd, char s
         EN_TRY(needs_out(c, "--checkpoint-dir", c->checkpoint_dir));
         snprintf(dir_url, 2048, "%s", c->checkpoint_dir);
         snprintf(dir, PATH_MAX, "%.1000s/checkpoints", c->out);
-        EN_TRY(set(&c->checkpoint_dir, dir));
+        eni_free(c->checkpoint_dir);
+        c->checkpoint_dir = NULL; /* OUT/checkpoints, which --overwrite may clear */
         if (is_writer) EN_TRY(bring_newest(c, dir_url, dir, signal_fd));
     }
     if (eni_is_url(c->save)) {
@@ -287,6 +295,7 @@ en_status eni_mirror_open(eni_config *config, bool is_writer, int signal_fd, eni
     EN_TRY(begin_args(&a, config, "mirror"));
     if (save[0] != '\0') add(&a, "--file"), add(&a, save), add(&a, "--as"), add(&a, save_url);
     if (dir[0] != '\0') add(&a, "--folder"), add(&a, dir), add(&a, "--into"), add(&a, dir_url);
+    if (config->resume != NULL) add(&a, "--resumes");
     eni_mirror *m = eni_alloc(sizeof *m);
     if (m == NULL) return EN_ENOMEM;
     m->signal_fd = signal_fd;
@@ -294,15 +303,17 @@ en_status eni_mirror_open(eni_config *config, bool is_writer, int signal_fd, eni
     char ready = 0;
     ssize_t n = -1;
     if (st == EN_OK) {
-        while ((n = read(m->process.answer_fd, &ready, 1)) < 0 && errno == EINTR) {
+        struct pollfd watched[2] = {{m->process.answer_fd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
+        while (poll(watched, signal_fd >= 0 ? 2 : 1, -1) < 0 && errno == EINTR) {
         }
+        if (watched[0].revents != 0) n = read(m->process.answer_fd, &ready, 1);
         close(m->process.answer_fd);
     }
     if (st == EN_OK && n == 1) {
         *mirror_out = m;
         return EN_OK;
     }
-    const en_status ended = st == EN_OK ? finish(&m->process, -1) : st; /* it has said why */
+    const en_status ended = st == EN_OK ? finish(&m->process, signal_fd) : st; /* it has said why */
     eni_free(m);
     return ended == EN_OK ? EN_EIO : ended;
 }
