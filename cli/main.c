@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "config/env.h"
 #include "config/folders.h"
 #include "core/options.h"
 #include "core/log.h"
@@ -81,12 +80,11 @@ static void tell_end(void *user, const char *sentence)
 /* What lies in buckets comes before the command and goes after it. */
 static en_status run_between(const command *c, eni_config *config, const eni_command_context *context)
 {
-    eni_mirror *mirror = NULL;
-    en_status st = eni_transfer_bring(config, context->signal_fd);
-    if (st == EN_OK) st = eni_mirror_open(config, config->node_rank == 0, context->signal_fd, &mirror);
-    if (c->program != ENI_DATA) eni_env_forget_keys(); /* which asks for lists */
+    eni_uploads *uploads;
+    if (c->program == ENI_DATA) return c->run(context); /* which asks for lists */
+    en_status st = eni_transfer_begin(config, config->node_rank == 0, context->signal_fd, &uploads);
     if (st == EN_OK) st = c->run(context);
-    const en_status gone = eni_mirror_close(mirror, st);
+    const en_status gone = eni_transfer_end(uploads, st);
     return st == EN_OK ? gone : st;
 }
 

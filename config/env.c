@@ -75,8 +75,10 @@ void eni_env_forget_keys(void)
         "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN",
         "OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET", "OSS_SESSION_TOKEN"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char *value = getenv(names[i]);
-        if (value != NULL) eni_wipe(value, strlen(value));
+        const size_t length = strlen(names[i]);
+        for (char **entry = environ; *entry != NULL; entry++) /* it may be there twice */
+            if (strncmp(*entry, names[i], length) == 0 && (*entry)[length] == '=')
+                eni_wipe(*entry + length + 1, strlen(*entry + length + 1));
         unsetenv(names[i]);
     }
     clear_stack_below();

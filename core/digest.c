@@ -5,12 +5,16 @@
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "core/digest.h"
 
+#include <errno.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/sha.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
+
+#include "core/log.h"
 
 _Static_assert(sizeof(SHA256_CTX) <= sizeof(eni_digest), "libcrypto's state has its place");
 
@@ -70,6 +74,10 @@ void eni_random_bytes(void *memory_out, size_t bytes)
 {
     for (unsigned char *at = memory_out; bytes > 0;) {
         const ssize_t n = getrandom(at, bytes < 256 ? bytes : 256, 0);
+        if (n < 0 && errno != EINTR) {
+            eni_error("digest", "the kernel gives no random bytes: %s", strerror(errno));
+            _exit(1); /* a token that can be guessed is worse */
+        }
         if (n <= 0) continue;
         at += n;
         bytes -= (size_t)n;

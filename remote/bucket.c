@@ -349,7 +349,8 @@ static bool is_other_now(const call *c)
 static bool is_hopeless(CURLcode result)
 {
     return result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE ||
-           result == CURLE_URL_MALFORMAT || result == CURLE_WRITE_ERROR || result == CURLE_COULDNT_RESOLVE_PROXY;
+           result == CURLE_URL_MALFORMAT || result == CURLE_WRITE_ERROR ||
+           result == CURLE_COULDNT_RESOLVE_PROXY;
 }
 
 /* The request, until it is answered, refused, or not worth another try. */

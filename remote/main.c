@@ -48,7 +48,7 @@ static const char checkpoints[] = "checkpoint-*.safetensors";
 typedef struct options {
     const char *cache, *endpoint, *keys, *flag;
     const char *file, *as, *folder, *into; /* of mirror */
-    bool is_quiet, resumes; /* what lies in the folder already is this run's */
+    bool is_quiet, resumes;                /* what lies in the folder already is this run's */
 } options;
 
 /* ---- how far it is ---- */
@@ -298,7 +298,10 @@ static en_status bring_newest(const options *o, const char *url, const char *fol
         if (st == EN_OK) st = eni_bucket_get(s.bucket, newest, fd, &have, ignore, NULL);
         if (st == EN_EMISMATCH)
             st = eni_fail(EN_EIO, "remote", "%s changes while it is fetched", newest->key);
-        if (fd >= 0 && ((st == EN_OK && fsync(fd) != 0) | (close(fd) != 0) || (st == EN_OK && rename(part, path) != 0)) && st == EN_OK)
+        if (fd >= 0 &&
+            ((st == EN_OK && fsync(fd) != 0) | (close(fd) != 0) ||
+             (st == EN_OK && rename(part, path) != 0)) &&
+            st == EN_OK)
             st = eni_fail(EN_EIO, "remote", "cannot write %s: %s", path, strerror(errno));
         if (st != EN_OK) unlink(part);
         if (st == EN_OK)
@@ -568,18 +571,13 @@ static en_status dispatch(const options *o, const char *verb, int n, char **rest
 
 int main(int argc, char **argv)
 {
-    static const struct option known[] = {{"cache", required_argument, NULL, 'c'},
-                                          {"endpoint", required_argument, NULL, 'e'},
-                                          {"keys", required_argument, NULL, 'k'},
-                                          {"log-level", required_argument, NULL, 'l'},
-                                          {"flag", required_argument, NULL, 'g'},
-                                          {"file", required_argument, NULL, 'f'},
-                                          {"as", required_argument, NULL, 'a'},
-                                          {"folder", required_argument, NULL, 'd'},
-                                          {"into", required_argument, NULL, 'i'},
-                                          {"quiet", no_argument, NULL, 'q'},
-                                          {"resumes", no_argument, NULL, 'r'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option known[] = {
+        {"cache", required_argument, NULL, 'c'}, {"endpoint", required_argument, NULL, 'e'},
+        {"keys", required_argument, NULL, 'k'},  {"log-level", required_argument, NULL, 'l'},
+        {"flag", required_argument, NULL, 'g'},  {"file", required_argument, NULL, 'f'},
+        {"as", required_argument, NULL, 'a'},    {"folder", required_argument, NULL, 'd'},
+        {"into", required_argument, NULL, 'i'},  {"quiet", no_argument, NULL, 'q'},
+        {"resumes", no_argument, NULL, 'r'},     {NULL, 0, NULL, 0}};
     options o = {.cache = ""};
     prctl(PR_SET_DUMPABLE, 0);
     signal(SIGXFSZ, SIG_IGN);

@@ -118,7 +118,8 @@ en_status eni_sign(const eni_bucket_url *url, const eni_bucket_place *place, con
     const char *body = !s.d->hashes_body                 ? unsigned_body
                        : request->body_sha256[0] == '\0' ? empty_sha256
                                                          : request->body_sha256;
-    if (s.d->names_headers) add_header(&s, "", "host", place->host, true); /* curl would write another: no :443, lower case */
+    if (s.d->names_headers)
+        add_header(&s, "", "host", place->host, true); /* curl would write another: no :443, lower case */
     add_header(&s, prefix, "content-sha256", body, true);
     add_header(&s, prefix, "date", s.moment, true);
     if (keys->token[0] != '\0') add_header(&s, prefix, s.d->token, keys->token, true);

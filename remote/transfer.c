@@ -19,7 +19,6 @@
 
 #include "config/env.h"
 #include "config/folders.h"
-#include "config/outputs.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/signals.h"
@@ -27,7 +26,7 @@
 #include "data/dataset.h"
 #include "remote/url.h"
 
-enum { ARGS = 64, ANSWER_FD = 3 };
+enum { ARGS = 64, ANSWER_FD = 3, URL_BYTES = 2048 };
 
 typedef struct args {
     const char *arg[ARGS];
@@ -70,7 +69,7 @@ static void become(const char *path, char **argv, pid_t parent, int answer_fd, i
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
-    setpgid(0, 0);           /* Ctrl-C is for the command, which decides what follows */
+    setpgid(0, 0);            /* Ctrl-C is for the command, which decides what follows */
     signal(SIGTTOU, SIG_IGN); /* `stty tostop` would stop whoever is not in front */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(126);
     if (order_fd >= 0 && dup2(order_fd, STDIN_FILENO) < 0) _exit(126);
@@ -91,6 +90,7 @@ static en_status start(args *a, bool has_answer, bool has_orders, child *child_o
     a->arg[0] = path;
     a->arg[a->n] = NULL;
     const pid_t own = getpid();
+    fflush(stdout); /* before what it prints there */
     if ((!has_answer || pipe2(answer, O_CLOEXEC) == 0) && (!has_orders || pipe2(order, O_CLOEXEC) == 0))
         c.pid = fork();
     if (c.pid == 0) become(path, (char **)(uintptr_t)a->arg, own, answer[1], order[0]);
@@ -194,13 +194,6 @@ static en_status bring_file(const eni_config *c, const char *flag, char **field,
     return set(field, path);
 }
 
-en_status eni_transfer_bring(eni_config *config, int signal_fd)
-{
-    EN_TRY(bring_data(config, signal_fd));
-    EN_TRY(bring_file(config, "--init", &config->init, signal_fd));
-    return bring_file(config, "--resume", &config->resume, signal_fd);
-}
-
 en_status eni_transfer_list(const eni_config *config, const char *url, int signal_fd)
 {
     args a;
@@ -219,103 +212,123 @@ en_status eni_transfer_clear(const eni_config *config, int signal_fd)
 
 /* ---- what goes ---- */
 
-struct eni_mirror {
+struct eni_uploads {
     child process;
     int signal_fd;
 };
 
-static en_status needs_out(const eni_config *c, const char *flag, const char *url)
+/* What is to be taken up: a file and a folder of --out, and where to. "": nothing. */
+typedef struct outputs {
+    char file[PATH_MAX], as[URL_BYTES], folder[PATH_MAX], into[URL_BYTES];
+} outputs;
+
+static en_status check_out(const eni_config *c, const char *flag, const char *url, eni_bucket_url *parsed_out)
 {
+    EN_TRY(eni_bucket_url_parse(flag, url, parsed_out));
     if (c->out != NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "remote",
                     "%s=%.200s needs --out=FOLDER: files lie there before they go to the bucket", flag, url);
 }
 
-/* The name behind the last '/'. */
-static en_status name_of(const char *flag, const char *url, const char **name_out)
+/* The name behind the last '/'. No other file of --out ends so. */
+static en_status name_of(const eni_bucket_url *parsed, const char *url, const char **name_out)
 {
-    eni_bucket_url parsed;
-    EN_TRY(eni_bucket_url_parse(flag, url, &parsed));
-    const char *slash = strrchr(url, '/'), *name = slash + 1;
+    static const char suffix[] = ".safetensors";
+    const char *name = strrchr(url, '/') + 1;
+    const size_t length = strlen(name);
     *name_out = name;
-    if (parsed.key[0] != '\0' && *name != '\0' && strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+    if (parsed->key[0] != '\0' && length >= sizeof suffix &&
+        strcmp(name + length - (sizeof suffix - 1), suffix) == 0)
         return EN_OK;
     return eni_fail(EN_EINVAL, "remote",
-                    "%s=%.200s names no file: give the whole key, as %.200s%sweights.safetensors", flag, url,
-                    url, *name == '\0' && parsed.key[0] != '\0' ? "" : "/");
+                    "--save=%.200s: give the whole key, and one that ends in .safetensors, as "
+                    "s3://%s/runs/weights.safetensors",
+                    url, parsed->bucket);
 }
 
-/* --resume=auto on a host that has no checkpoint of this run yet. */
-static en_status bring_newest(const eni_config *c, const char *url, const char *dir, int signal_fd)
+/* Before anything is fetched: sets what is local. */
+static en_status name_outputs(eni_config *c, outputs *o)
 {
-    char newest[1200], path[PATH_MAX];
-    args a;
-    if (c->resume == NULL || strcmp(c->resume, "auto") != 0 ||
-        eni_out_newest(c, newest, sizeof newest) == EN_OK)
-        return EN_OK;
-    EN_TRY(eni_folder_check("--out", dir));
-    EN_TRY(begin_args(&a, c, "newest"));
-    add(&a, "--");
-    add(&a, url);
-    add(&a, dir);
-    return run(&a, signal_fd, path);
-}
-
-/* Adds the pairs LOCAL URL that are to be taken up, and sets what is local. */
-static en_status name_pairs(eni_config *c, bool is_writer, int signal_fd, char save[PATH_MAX],
-                            char save_url[2048], char dir[PATH_MAX], char dir_url[2048])
-{
+    eni_bucket_url parsed;
     const char *name;
     if (eni_is_url(c->checkpoint_dir)) {
-        EN_TRY(needs_out(c, "--checkpoint-dir", c->checkpoint_dir));
-        snprintf(dir_url, 2048, "%s", c->checkpoint_dir);
-        snprintf(dir, PATH_MAX, "%.1000s/checkpoints", c->out);
+        EN_TRY(check_out(c, "--checkpoint-dir", c->checkpoint_dir, &parsed));
+        snprintf(o->into, sizeof o->into, "%s", c->checkpoint_dir);
+        snprintf(o->folder, sizeof o->folder, "%.1000s/checkpoints", c->out);
         eni_free(c->checkpoint_dir);
         c->checkpoint_dir = NULL; /* OUT/checkpoints, which --overwrite may clear */
-        if (is_writer) EN_TRY(bring_newest(c, dir_url, dir, signal_fd));
     }
     if (eni_is_url(c->save)) {
-        EN_TRY(needs_out(c, "--save", c->save));
-        EN_TRY(name_of("--save", c->save, &name));
-        snprintf(save_url, 2048, "%s", c->save);
-        snprintf(save, PATH_MAX, "%.1000s/%.255s", c->out, name);
-        EN_TRY(set(&c->save, save));
+        EN_TRY(check_out(c, "--save", c->save, &parsed));
+        EN_TRY(name_of(&parsed, c->save, &name));
+        snprintf(o->as, sizeof o->as, "%s", c->save);
+        snprintf(o->file, sizeof o->file, "%.1000s/%.255s", c->out, name);
+        EN_TRY(set(&c->save, o->file));
     }
     return EN_OK;
 }
 
-en_status eni_mirror_open(eni_config *config, bool is_writer, int signal_fd, eni_mirror **mirror_out)
+static en_status bring_newest(const eni_config *c, const outputs *o, int signal_fd)
 {
-    char save[PATH_MAX] = "", save_url[2048] = "", dir[PATH_MAX] = "", dir_url[2048] = "";
+    char path[PATH_MAX];
     args a;
-    *mirror_out = NULL;
-    if (!eni_is_url(config->save) && !eni_is_url(config->checkpoint_dir)) return EN_OK;
-    EN_TRY(name_pairs(config, is_writer, signal_fd, save, save_url, dir, dir_url));
-    if (!is_writer) return EN_OK;
-    EN_TRY(begin_args(&a, config, "mirror"));
-    if (save[0] != '\0') add(&a, "--file"), add(&a, save), add(&a, "--as"), add(&a, save_url);
-    if (dir[0] != '\0') add(&a, "--folder"), add(&a, dir), add(&a, "--into"), add(&a, dir_url);
-    if (config->resume != NULL) add(&a, "--resumes");
-    eni_mirror *m = eni_alloc(sizeof *m);
-    if (m == NULL) return EN_ENOMEM;
-    m->signal_fd = signal_fd;
-    const en_status st = start(&a, true, true, &m->process);
+    if (o->into[0] == '\0' || c->resume == NULL || strcmp(c->resume, "auto") != 0) return EN_OK;
+    EN_TRY(eni_folder_check("--out", o->folder));
+    EN_TRY(begin_args(&a, c, "newest"));
+    add(&a, "--");
+    add(&a, o->into);
+    add(&a, o->folder);
+    return run(&a, signal_fd, path);
+}
+
+/* It says when it has found that it may. */
+static en_status wait_until_ready(eni_uploads *t)
+{
     char ready = 0;
-    ssize_t n = -1;
-    if (st == EN_OK) {
-        struct pollfd watched[2] = {{m->process.answer_fd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
-        while (poll(watched, signal_fd >= 0 ? 2 : 1, -1) < 0 && errno == EINTR) {
-        }
-        if (watched[0].revents != 0) n = read(m->process.answer_fd, &ready, 1);
-        close(m->process.answer_fd);
+    struct pollfd watched[2] = {{t->process.answer_fd, POLLIN, 0}, {t->signal_fd, POLLIN, 0}};
+    while (poll(watched, t->signal_fd >= 0 ? 2 : 1, -1) < 0 && errno == EINTR) {
     }
-    if (st == EN_OK && n == 1) {
-        *mirror_out = m;
-        return EN_OK;
-    }
-    const en_status ended = st == EN_OK ? finish(&m->process, signal_fd) : st; /* it has said why */
-    eni_free(m);
+    const bool is_ready = watched[0].revents != 0 && read(t->process.answer_fd, &ready, 1) == 1;
+    close(t->process.answer_fd);
+    if (is_ready) return EN_OK;
+    const en_status ended = finish(&t->process, t->signal_fd); /* it has said why */
     return ended == EN_OK ? EN_EIO : ended;
+}
+
+static en_status start_mirror(const eni_config *c, const outputs *o, int signal_fd, eni_uploads **uploads_out)
+{
+    args a;
+    if (o->file[0] == '\0' && o->folder[0] == '\0') return EN_OK;
+    EN_TRY(begin_args(&a, c, "mirror"));
+    if (o->file[0] != '\0') add(&a, "--file"), add(&a, o->file), add(&a, "--as"), add(&a, o->as);
+    if (o->folder[0] != '\0') add(&a, "--folder"), add(&a, o->folder), add(&a, "--into"), add(&a, o->into);
+    if (c->resume != NULL) add(&a, "--resumes");
+    eni_uploads *t = eni_alloc(sizeof *t);
+    if (t == NULL) return EN_ENOMEM;
+    t->signal_fd = signal_fd;
+    en_status st = start(&a, true, true, &t->process);
+    if (st == EN_OK) st = wait_until_ready(t);
+    if (st == EN_OK)
+        *uploads_out = t;
+    else
+        eni_free(t);
+    return st;
+}
+
+en_status eni_transfer_begin(eni_config *config, bool is_writer, int signal_fd, eni_uploads **uploads_out)
+{
+    outputs *o = eni_alloc(sizeof *o);
+    *uploads_out = NULL;
+    if (o == NULL) return EN_ENOMEM;
+    en_status st = name_outputs(config, o);
+    if (st == EN_OK) st = bring_data(config, signal_fd);
+    if (st == EN_OK) st = bring_file(config, "--init", &config->init, signal_fd);
+    if (st == EN_OK) st = bring_file(config, "--resume", &config->resume, signal_fd);
+    if (st == EN_OK && is_writer) st = bring_newest(config, o, signal_fd);
+    if (st == EN_OK && is_writer) st = start_mirror(config, o, signal_fd, uploads_out);
+    eni_env_forget_keys();
+    eni_free(o);
+    return st;
 }
 
 /* The one that has ended the run, so that only the next one ends the waiting. 0: there is none. */
@@ -328,16 +341,20 @@ static int take_signal(int signal_fd)
     return (int)info.ssi_signo;
 }
 
-en_status eni_mirror_close(eni_mirror *mirror, en_status ended)
+en_status eni_transfer_end(eni_uploads *uploads, en_status ended)
 {
-    if (mirror == NULL) return EN_OK;
+    if (uploads == NULL) return EN_OK;
     const char last = ended == EN_OK ? 'f' : 'n';
-    const bool is_told = write(mirror->process.order_fd, &last, 1) == 1;
-    if (!is_told) eni_debug("remote", "the program transfer has ended before");
-    const int first = take_signal(mirror->signal_fd);
-    const en_status st = finish(&mirror->process, mirror->signal_fd);
+    const bool is_told = write(uploads->process.order_fd, &last, 1) == 1;
+    const int first = take_signal(uploads->signal_fd);
+    en_status st = finish(&uploads->process, uploads->signal_fd);
     if (first != 0) raise(first); /* blocked: it waits there again, for the exit code */
-    if (st == EN_EINTR) eni_warn("remote", "interrupted: what has not been taken up yet stays in --out");
-    eni_free(mirror);
+    if (st == EN_OK && !is_told) st = EN_EIO;
+    if (st != EN_OK)
+        eni_warn(
+            "remote",
+            "%s: what is not in the bucket yet is in --out; with --resume=auto the same line takes it up",
+            st == EN_EINTR ? "interrupted" : "not all was taken up");
+    eni_free(uploads);
     return st;
 }

@@ -11,22 +11,21 @@
 
 #include "config/config.h"
 
-/* Brings --data, --init and --resume, whichever are URLs, into the cache of this host, and sets where they lie; blocks, and
- * shows how far it is unless --quiet. signal_fd: SIGINT and SIGTERM end it (they stay in it), and the next call goes on
- * where it was; -1: none. Nothing happens where there is no URL. EN_EINVAL, EN_EIO; EN_EINTR. */
-en_status eni_transfer_bring(eni_config *config, int signal_fd);
+typedef struct eni_uploads eni_uploads;
 
-typedef struct eni_mirror eni_mirror;
+/* Before a command: brings --data, --init and --resume, whichever are URLs, into the cache of this host and sets where they
+ * lie; for --save and --checkpoint-dir sets paths in --out, and starts the process that takes up what is renamed there. With
+ * --resume=auto the newest checkpoint of the bucket comes down first, if --out has none as new. Who does not write these
+ * files (`is_writer`) gets the paths alone. The keys are gone from the environment afterwards.
+ *
+ * Blocks, and shows how far it is unless --quiet. signal_fd: SIGINT and SIGTERM end it (they stay in it), and the next call
+ * goes on where it was; -1: none. EN_EINVAL: what a flag names cannot be, told before anything is fetched; EN_EIO; EN_EINTR. On
+ * failure, and where nothing is saved to a bucket, NULL comes out. */
+en_status eni_transfer_begin(eni_config *config, bool is_writer, int signal_fd, eni_uploads **uploads_out);
 
-/* For --save and --checkpoint-dir, whichever are URLs: sets paths in --out in their place, and starts the process that takes
- * up whatever is renamed there. With --resume=auto, what the bucket has and --out has not comes down first: the newest
- * checkpoint. Who does not write these files (`is_writer`) gets the paths alone. NULL comes out where there is no process.
- * EN_EINVAL: no --out; as above. */
-en_status eni_mirror_open(eni_config *config, bool is_writer, int signal_fd, eni_mirror **mirror_out);
-
-/* The run is over (`ended`: how): waits until all is taken up, or given up and said, and frees. EN_EIO: something could not be taken up; the
- * file stays in --out. EN_EINTR: after a (second) signal nothing more is waited for. NULL is fine. */
-en_status eni_mirror_close(eni_mirror *mirror, en_status ended);
+/* And after it (`ended`: how): waits until all is taken up, or given up and said, and frees. EN_EIO: something could not be
+ * taken up; the file stays in --out. EN_EINTR: after a (second) signal nothing more is waited for. NULL is fine. */
+en_status eni_transfer_end(eni_uploads *uploads, en_status ended);
 
 /* `entrain data URL`: prints what a bucket has there. */
 en_status eni_transfer_list(const eni_config *config, const char *url, int signal_fd);

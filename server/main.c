@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "config/env.h"
 #include "config/folders.h"
 #include "core/hook.h"
 #include "core/log.h"
@@ -49,6 +50,7 @@ int main(int argc, char **argv)
     eni_log_set_who("psd");
     eni_memory_share_heap();
     if (eni_config_parse(ENI_PSD, argc, argv, &config) != EN_OK) return 2;
+    eni_env_forget_keys(); /* it has no use for them */
     if (config.version)
         printf("psd (Entrain) %s\n", eni_version);
     else if (config.help != NULL)

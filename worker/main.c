@@ -3,7 +3,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "config/env.h"
 #include "config/folders.h"
 #include "core/hook.h"
 #include "core/log.h"
@@ -46,9 +45,8 @@ static void leave_stuck(int code)
     _exit(code);
 }
 
-static int run(eni_worker *worker)
+static int run(eni_worker *worker, int signal_fd)
 {
-    const int signal_fd = eni_signals_open();
     const eni_shutdown_config config = {.signal_fd = signal_fd,
                                         .report_fd = (int)worker->config->result_fd,
                                         .ended = &worker->rank.ended,
@@ -63,7 +61,6 @@ static int run(eni_worker *worker)
     const int code =
         st == EN_EINTR ? 128 + eni_shutdown_signal(worker->rank.shutdown) : eni_signals_exit_code(st, -1);
     eni_shutdown_stop(worker->rank.shutdown);
-    close(signal_fd);
     return code;
 }
 
@@ -92,13 +89,15 @@ int main(int argc, char **argv)
         eni_worker worker = {.config = &config,
                              .plugin_dir = plugins,
                              .rank = {.version = eni_version, .records.asked = {.argv = argv, .argc = argc}}};
-        eni_mirror *mirror = NULL;
-        en_status st = eni_transfer_bring(&config, -1);
-        if (st == EN_OK) st = eni_mirror_open(&config, config.rank == 0 && config.result_fd < 0, -1, &mirror);
-        eni_env_forget_keys();
-        code = st == EN_OK ? run(&worker) : eni_signals_exit_code(st, -1);
-        st = eni_mirror_close(mirror, code == 0 ? EN_OK : EN_EIO);
-        if (code == 0 && st != EN_OK) code = 1;
+        const int signal_fd = eni_signals_open();
+        eni_uploads *uploads;
+        const bool is_writer =
+            config.rank == 0 && config.result_fd < 0; /* else our launcher's transfer has it */
+        en_status st = eni_transfer_begin(&config, is_writer, signal_fd, &uploads);
+        code = st == EN_OK ? run(&worker, signal_fd) : eni_signals_exit_code(st, signal_fd);
+        st = eni_transfer_end(uploads, code == 0 ? EN_OK : EN_EIO);
+        if (code == 0 && st != EN_OK) code = eni_signals_exit_code(st, signal_fd);
+        close(signal_fd);
         eni_end_write((int)config.result_fd);
         if (worker.gpu.is_stuck) leave_stuck(code);
     }
