@@ -28,6 +28,7 @@ enum {
     MOST_WAIT_MS = 30000,
     PAGES = 2 * ENI_LISTING_OBJECTS / 1000
 };
+#define PAGE_OBJECTS "1000" /* the most that both give; of OSS's own accord there are 100 */
 
 struct eni_bucket {
     eni_bucket_options o;
@@ -424,12 +425,12 @@ static en_status list_page(eni_bucket *b, const char *prefix, eni_listing *listi
     if (c == NULL) return EN_ENOMEM;
     char why[128] = "";
     en_status st = begin_call(b, "GET", "", c);
-    if (st == EN_OK &&
-        !(add_query(c, "continuation-token", listing->token) && add_query(c, "encoding-type", "url") &&
-          add_query(c, "list-type", "2") && add_query(c, "prefix", prefix)))
+    if (st == EN_OK && !(add_query(c, "continuation-token", listing->token) &&
+                         add_query(c, "encoding-type", "url") && add_query(c, "list-type", "2") &&
+                         add_query(c, "max-keys", PAGE_OBJECTS) && add_query(c, "prefix", prefix)))
         st = eni_fail(EN_EINVAL, "remote", "the prefix %.100s.. is too long", prefix);
     if (st == EN_OK) st = perform(c);
-    if (st == EN_OK) st = eni_listing_add(listing, c->text, c->length, why, sizeof why);
+    if (st == EN_OK) st = eni_listing_add(listing, b->o.url->kind, c->text, c->length, why, sizeof why);
     if (st == EN_EFORMAT)
         eni_error("remote", "%s answers no list of %s://%s: %s", b->o.place->host, scheme_of(c),
                   b->o.url->bucket, why);

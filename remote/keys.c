@@ -45,9 +45,13 @@ static bool is_word(const char *text, size_t length, const char *const *words)
     return false;
 }
 
-static void take(char *into, size_t bytes, const char *text, size_t length)
+static void take(eni_keys *keys, char *into, size_t bytes, const char *text, size_t length)
 {
-    if (into[0] != '\0' || length >= bytes) return; /* one that is too long is found missing */
+    if (into[0] != '\0') return;
+    if (length >= bytes) {
+        keys->is_too_long = true;
+        return;
+    }
     memcpy(into, text, length);
     into[length] = '\0';
 }
@@ -61,10 +65,10 @@ static void take_pair(const char *key, size_t key_length, const char *value, siz
     static const char *const regions[] = {"region", NULL};
     trim(&key, &key_length);
     trim(&value, &length);
-    if (is_word(key, key_length, ids)) take(keys->id, sizeof keys->id, value, length);
-    if (is_word(key, key_length, secrets)) take(keys->secret, sizeof keys->secret, value, length);
-    if (is_word(key, key_length, tokens)) take(keys->token, sizeof keys->token, value, length);
-    if (is_word(key, key_length, regions)) take(keys->region, sizeof keys->region, value, length);
+    if (is_word(key, key_length, ids)) take(keys, keys->id, sizeof keys->id, value, length);
+    if (is_word(key, key_length, secrets)) take(keys, keys->secret, sizeof keys->secret, value, length);
+    if (is_word(key, key_length, tokens)) take(keys, keys->token, sizeof keys->token, value, length);
+    if (is_word(key, key_length, regions)) take(keys, keys->region, sizeof keys->region, value, length);
 }
 
 int eni_keys_parse(const char *text, size_t bytes, const char *profile, eni_keys *keys)
@@ -76,9 +80,10 @@ int eni_keys_parse(const char *text, size_t bytes, const char *profile, eni_keys
         const char *next = line + length + 1;
         trim(&line, &length);
         const char *equals = memchr(line, '=', length);
-        if (length > 1 && line[0] == '[' && line[length - 1] == ']') {
+        const char *bracket = length > 0 && line[0] == '[' ? memchr(line, ']', length) : NULL;
+        if (bracket != NULL) { /* a remark may stand behind it */
             const char *name = line + 1;
-            size_t name_length = length - 2;
+            size_t name_length = (size_t)(bracket - name);
             trim(&name, &name_length);
             if (name_length > 8 && strncmp(name, "profile ", 8) == 0)
                 name += 8, name_length -= 8; /* ~/.aws/config */
@@ -155,16 +160,27 @@ static en_status from_file(const struct service *s, const char *path, const char
     if (st == EN_ENOENT) return eni_fail(EN_EINVAL, "remote", "there is no file of keys %s", path);
     EN_TRY(st);
     snprintf(keys->from, sizeof keys->from, "%.63s", path);
+    if (keys->is_too_long) return EN_OK; /* which its caller refuses */
     if (has && keys->id[0] != '\0' && keys->secret[0] != '\0') return EN_OK;
     if (!is_asked && !has) return EN_OK;
     return eni_fail(EN_EINVAL, "remote", "%s has no [%s] with aws_access_key_id and aws_secret_access_key%s",
                     path, profile, s == &services[ENI_OSS] ? " (or accessKeyID and accessKeySecret)" : "");
 }
 
-static void take_variable(lookup variable, const char *name, char *into, size_t bytes)
+static void take_variable(lookup variable, const char *name, eni_keys *keys, char *into, size_t bytes)
 {
     const char *value = variable(name);
-    if (value != NULL) take(into, bytes, value, strlen(value));
+    if (value != NULL) take(keys, into, bytes, value, strlen(value));
+}
+
+/* ~/.aws/config may be read by all, so nothing else is taken from there. */
+static void take_region(const char *path, const char *profile, eni_keys *keys)
+{
+    bool has;
+    eni_keys config = {0};
+    (void)read_profile(path, profile, false, &config, &has);
+    take(keys, keys->region, sizeof keys->region, config.region, strlen(config.region));
+    eni_wipe(&config, sizeof config);
 }
 
 static en_status from_anywhere(const struct service *s, const char *file, lookup variable, eni_keys *keys)
@@ -173,25 +189,24 @@ static en_status from_anywhere(const struct service *s, const char *file, lookup
     const bool is_s3 = s == &services[ENI_S3];
     const char *asked_profile = is_s3 ? variable("AWS_PROFILE") : NULL;
     const char *profile = asked_profile != NULL ? asked_profile : s->profile;
-    take_variable(variable, s->region, keys->region, sizeof keys->region);
-    take_variable(variable, s->region_too, keys->region, sizeof keys->region);
+    take_variable(variable, s->region, keys, keys->region, sizeof keys->region);
+    take_variable(variable, s->region_too, keys, keys->region, sizeof keys->region);
     if (file != NULL) return from_file(s, file, asked_profile != NULL ? profile : "default", true, keys);
     const char *id = variable(s->id), *secret = variable(s->secret);
     if ((id == NULL) != (secret == NULL))
         return eni_fail(EN_EINVAL, "remote", "%s is set and %s is not: a key has both",
                         id != NULL ? s->id : s->secret, id != NULL ? s->secret : s->id);
     if (id != NULL) {
-        take_variable(variable, s->id, keys->id, sizeof keys->id);
-        take_variable(variable, s->secret, keys->secret, sizeof keys->secret);
-        take_variable(variable, s->token, keys->token, sizeof keys->token);
+        take_variable(variable, s->id, keys, keys->id, sizeof keys->id);
+        take_variable(variable, s->secret, keys, keys->secret, sizeof keys->secret);
+        take_variable(variable, s->token, keys, keys->token, sizeof keys->token);
         snprintf(keys->from, sizeof keys->from, "%s", s->id);
     } else if (name_file(variable, is_s3 ? variable("AWS_SHARED_CREDENTIALS_FILE") : NULL, s->file, path)) {
         EN_TRY(from_file(s, path, profile, asked_profile != NULL, keys));
     }
-    bool has;
     if (is_s3 && keys->region[0] == '\0' &&
         name_file(variable, variable("AWS_CONFIG_FILE"), ".aws/config", path))
-        (void)read_profile(path, profile, false, keys, &has);
+        take_region(path, profile, keys);
     return EN_OK;
 }
 
@@ -210,6 +225,10 @@ en_status eni_keys_find(int kind, const char *file, const char *(*variable)(cons
     eni_keys *keys = keys_out;
     *keys = (eni_keys){0};
     EN_TRY(from_anywhere(s, file, variable, keys));
+    if (keys->is_too_long)
+        return eni_fail(EN_EINVAL, "remote",
+                        "a key, a token or a region of %s is longer than any service makes them",
+                        keys->from[0] != '\0' ? keys->from : "the environment");
     if (keys->id[0] == '\0' || keys->secret[0] == '\0')
         return eni_fail(
             EN_EINVAL, "remote",

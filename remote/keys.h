@@ -12,6 +12,7 @@
 #ifndef REMOTE_KEYS_H
 #define REMOTE_KEYS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "entrain/status.h"
@@ -22,6 +23,7 @@ typedef struct eni_keys {
     char id[ENI_KEY_TEXT_MAX], secret[ENI_KEY_TEXT_MAX];
     char token[ENI_KEY_TOKEN_MAX]; /* "": they do not end */
     char region[64];               /* what the environment or the profile says; "": nothing */
+    bool is_too_long;              /* a value did not fit: eni_keys_find refuses it */
     char from[64];                 /* where they were found, for messages: a file's name may be cut */
 } eni_keys;
 

@@ -20,11 +20,11 @@ typedef struct reading {
     char name[DEPTH][32];
     char text[TEXT];
     size_t length;
-    bool is_url_encoded;
-    size_t first; /* object of this page: what its encoding is may be said behind them */
     eni_object object;
-    eni_listing *listing;     /* or .. */
-    eni_service_error *error; /* .. this */
+    bool has_size, is_url_encoded;
+    bool *encoding;           /* what is looked for: this, .. */
+    eni_listing *listing;     /* .. or this, .. */
+    eni_service_error *error; /* .. or this */
 } reading;
 
 static void stop(reading *r, const char *why)
@@ -43,7 +43,10 @@ static void XMLCALL begin_element(void *user, const XML_Char *name, const XML_Ch
         return;
     }
     snprintf(r->name[r->depth++], sizeof r->name[0], "%.31s", name);
-    if (r->depth == 2 && strcmp(name, "Contents") == 0) r->object = (eni_object){0};
+    if (r->depth == 2 && strcmp(name, "Contents") == 0) {
+        r->object = (eni_object){0};
+        r->has_size = false;
+    }
 }
 
 static void XMLCALL add_text(void *user, const XML_Char *text, int length)
@@ -68,7 +71,8 @@ static void XMLCALL refuse_doctype(void *user, const XML_Char *name, const XML_C
 static void keep(char *into, size_t bytes, const char *text)
 {
     snprintf(into, bytes, "%.*s", (int)bytes - 1, eni_is_text(text) ? text : "(not text)");
-    if (!eni_is_text(into)) into[0] = '\0'; /* cut within a letter */
+    for (size_t n = strlen(into); n > 0 && !eni_is_text(into);) /* cut within a letter */
+        into[--n] = '\0';
 }
 
 static bool keep_whole(reading *r, char *into, size_t bytes, const char *what)
@@ -84,6 +88,10 @@ static bool keep_whole(reading *r, char *into, size_t bytes, const char *what)
 static void end_object(reading *r)
 {
     eni_listing *l = r->listing;
+    if (r->object.key[0] == '\0' || r->object.etag[0] == '\0' || !r->has_size) {
+        stop(r, "an object has no key, no ETag or no size");
+        return;
+    }
     if (l->n == ENI_LISTING_OBJECTS) {
         stop(r, "there are over 100,000 objects; name a longer prefix");
         return;
@@ -106,16 +114,19 @@ static void end_object(reading *r)
 static void end_field(reading *r, const char *name)
 {
     if (strcmp(name, "Key") == 0) {
+        if (r->is_url_encoded && !eni_url_decode(r->text)) stop(r, "a key is not encoded as it says");
+        r->length = strlen(r->text);
         keep_whole(r, r->object.key, sizeof r->object.key, "a key has over 1,024 bytes");
     } else if (strcmp(name, "ETag") == 0) {
         if (keep_whole(r, r->object.etag, sizeof r->object.etag, "an ETag is longer than any") &&
             (!eni_is_text(r->object.etag) || strpbrk(r->object.etag, " \t") != NULL))
             stop(r, "an ETag is none");
     } else if (strcmp(name, "Size") == 0) {
-        char *end;
         errno = 0;
-        r->object.size = strtoull(r->text, &end, 10);
-        if (end == r->text || *end != '\0' || r->text[0] == '-' || errno != 0 || r->object.size > INT64_MAX)
+        r->object.size = strtoull(r->text, NULL, 10);
+        r->has_size = true;
+        if (r->length == 0 || strspn(r->text, "0123456789") != r->length || errno != 0 ||
+            r->object.size > INT64_MAX)
             stop(r, "a size is no number");
     }
 }
@@ -124,7 +135,9 @@ static void XMLCALL end_element(void *user, const XML_Char *name)
 {
     reading *r = user;
     r->text[r->length] = '\0';
-    if (r->depth == 2 && r->error != NULL) {
+    if (r->depth == 2 && r->encoding != NULL && strcmp(name, "EncodingType") == 0) {
+        *r->encoding = strcmp(r->text, "url") == 0;
+    } else if (r->depth == 2 && r->error != NULL) {
         if (strcmp(name, "Code") == 0) keep(r->error->code, sizeof r->error->code, r->text);
         if (strcmp(name, "Message") == 0) keep(r->error->message, sizeof r->error->message, r->text);
         if (strcmp(name, "Region") == 0) keep(r->error->region, sizeof r->error->region, r->text);
@@ -133,7 +146,6 @@ static void XMLCALL end_element(void *user, const XML_Char *name)
         if (strcmp(name, "NextContinuationToken") == 0)
             keep_whole(r, r->listing->token, sizeof r->listing->token,
                        "the token of its next page is too long");
-        if (strcmp(name, "EncodingType") == 0) r->is_url_encoded = strcmp(r->text, "url") == 0;
         if (strcmp(name, "Contents") == 0) end_object(r);
     } else if (r->depth == 3 && r->listing != NULL && strcmp(r->name[1], "Contents") == 0) {
         end_field(r, name);
@@ -158,21 +170,24 @@ static const char *parse(reading *r, const char *root, const char *xml, size_t b
     return why;
 }
 
-en_status eni_listing_add(eni_listing *listing, const char *xml, size_t bytes, char *why_out,
+en_status eni_listing_add(eni_listing *listing, int kind, const char *xml, size_t bytes, char *why_out,
                           size_t why_bytes)
 {
+    bool is_url_encoded = false; /* may be said behind the keys */
     reading *r = eni_alloc(sizeof *r);
     if (r == NULL) return EN_ENOMEM;
-    r->listing = listing;
-    r->first = listing->n;
+    r->encoding = &is_url_encoded;
+    parse(r, "ListBucketResult", xml, bytes);
+    *r = (reading){.listing = listing, .is_url_encoded = is_url_encoded};
     listing->is_truncated = false;
     listing->token[0] = '\0';
     const char *why = parse(r, "ListBucketResult", xml, bytes);
-    for (size_t i = r->first; why == NULL && r->is_url_encoded && i < listing->n; i++)
-        if (!eni_url_decode(listing->object[i].key)) why = "a key is not encoded as it says";
+    eni_free(r);
+    /* OSS encodes it as it does keys ("GetBucketV2 (ListObjectsV2)", EncodingType); S3 does not. */
+    if (why == NULL && is_url_encoded && kind == ENI_OSS && !eni_url_decode(listing->token))
+        why = "the token of its next page is not encoded as it says";
     if (why == NULL && listing->is_truncated && listing->token[0] == '\0')
         why = "it does not name its next page";
-    eni_free(r);
     if (why != NULL) snprintf(why_out, why_bytes, "%s", why);
     return why == NULL ? EN_OK : EN_EFORMAT;
 }

@@ -29,9 +29,9 @@ typedef struct eni_listing {
     char token[ENI_LISTING_TOKEN]; /* of the next page */
 } eni_listing;
 
-/* Adds the objects of a page to those of the pages before, and sets what follows. EN_EFORMAT, with a clause in why_out
+/* Adds the objects of a page of such a service (url.h) to those of the pages before, and sets what follows. EN_EFORMAT, with a clause in why_out
  * ("it has a DOCTYPE"); EN_ENOMEM. The caller finis in any case. */
-en_status eni_listing_add(eni_listing *listing, const char *xml, size_t bytes, char *why_out,
+en_status eni_listing_add(eni_listing *listing, int kind, const char *xml, size_t bytes, char *why_out,
                           size_t why_bytes);
 void eni_listing_fini(eni_listing *listing); /* safe on zeroed memory */
 

@@ -1,8 +1,10 @@
 /* url.c - see url.h. */
 #include "remote/url.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -100,9 +102,25 @@ static bool is_loopback(const char *host)
         if (strncasecmp(host, names[i], length) == 0 && (host[length] == '\0' || host[length] == ':'))
             return true;
     }
-    int part[4], n = 0;
-    return sscanf(host, "%3d.%3d.%3d.%3d%n", &part[0], &part[1], &part[2], &part[3], &n) == 4 &&
-           part[0] == 127 && (host[n] == '\0' || host[n] == ':');
+    char number[INET_ADDRSTRLEN] = "";
+    struct in_addr address;
+    const size_t length = strcspn(host, ":");
+    if (length < sizeof number) memcpy(number, host, length);
+    return inet_pton(AF_INET, number, &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
+}
+
+/* "HOST", "HOST:PORT", "[::1]:PORT". */
+static bool is_host_and_port(const char *text, size_t length)
+{
+    const char *bracket = text[0] == '[' ? memchr(text, ']', length) : NULL;
+    const char *after = bracket != NULL ? bracket + 1 : text, *end = text + length;
+    const char *colon = memchr(after, ':', (size_t)(end - after));
+    const char *name_end = colon != NULL ? colon : end;
+    if (name_end == text || (text[0] == '[' && (bracket == NULL || name_end != bracket + 1))) return false;
+    if (colon == NULL) return true;
+    const size_t digits = strspn(colon + 1, "0123456789");
+    const long port = strtol(colon + 1, NULL, 10);
+    return colon + 1 + digits == end && digits > 0 && digits <= 5 && port > 0 && port < 65536;
 }
 
 static en_status read_endpoint(const char *endpoint, eni_bucket_place *place)
@@ -116,7 +134,8 @@ static en_status read_endpoint(const char *endpoint, eni_bucket_place *place)
     const size_t length = strcspn(host, "/");
     const char *end = host + length;
     if (length == 0 || length >= sizeof place->host || (end[0] != '\0' && end[1] != '\0') ||
-        strcspn(host, "@?#%\\ \t\"'<>{}|^`") < length || !eni_is_text(host))
+        strcspn(host, "@?#%\\ \t\"'<>{}|^`") < length || !eni_is_text(host) ||
+        !is_host_and_port(host, length))
         return eni_fail(
             EN_EINVAL, "remote",
             "--data-endpoint=%.200s: only a host and a port, as https://HOST:PORT; no path, no user",
@@ -131,17 +150,18 @@ static en_status read_endpoint(const char *endpoint, eni_bucket_place *place)
         endpoint, place->host);
 }
 
-/* "oss-cn-hangzhou-internal.aliyuncs.com" is in cn-hangzhou. */
+/* "oss-cn-hangzhou-internal.aliyuncs.com" is in cn-hangzhou; "oss-accelerate.aliyuncs.com" leads to any region. */
 static void region_of_host(const char *host, char region_out[ENI_REGION])
 {
-    static const char internal[] = "-internal";
+    static const char internal[] = "-internal", anywhere[] = "oss-accelerate";
+    enum { FRONT = 4, INTERNAL = sizeof internal - 1 };
     size_t length = strcspn(host, ".");
-    if (strncmp(host, "oss-", 4) != 0 || length >= ENI_REGION) return;
-    if (length > sizeof internal &&
-        memcmp(host + length - (sizeof internal - 1), internal, sizeof internal - 1) == 0)
-        length -= sizeof internal - 1;
-    memcpy(region_out, host + 4, length - 4);
-    region_out[length - 4] = '\0';
+    if (strncmp(host, "oss-", FRONT) != 0 || length >= ENI_REGION) return;
+    if (strncmp(host, anywhere, sizeof anywhere - 1) == 0) return;
+    if (length > INTERNAL && memcmp(host + length - INTERNAL, internal, INTERNAL) == 0) length -= INTERNAL;
+    if (length <= FRONT) return;
+    memcpy(region_out, host + FRONT, length - FRONT);
+    region_out[length - FRONT] = '\0';
 }
 
 en_status eni_bucket_place_find(const eni_bucket_url *url, const char *endpoint, const char *region,

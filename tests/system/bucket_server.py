@@ -145,7 +145,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         quote = urllib.parse.quote if of.kind == "oss" else urllib.parse.quote_plus
         body = "".join(f"<Contents><Key>{quote(k)}</Key><ETag>{escape(of.listed_etag(k))}</ETag>"
                        f"<Size>{len(of.objects[k]) + of.size_off}</Size></Contents>" for k in page)
-        token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
+        token = quote(page[-1]) if more and of.kind == "oss" else escape(page[-1]) if more else ""
+        token = f"<NextContinuationToken>{token}</NextContinuationToken>" if more else ""
         self.answer(200, f"<?xml version='1.0' encoding='UTF-8'?><ListBucketResult><Name>{BUCKET}</Name>"
                          f"<EncodingType>url</EncodingType><IsTruncated>{str(more).lower()}</IsTruncated>{token}{body}"
                          "</ListBucketResult>", Content_Type="application/xml")
