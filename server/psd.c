@@ -250,8 +250,10 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     EN_TRY(eni_arenas_start(&arenas, &psd->arenas));
     for (int32_t i = 0; i < psd->share.own; i++)
         EN_TRY(open_shard(psd, world, i));
-    for (int32_t r = 0; psd->kept.past && r < psd->nranks; r++)
-        if (psd->kept.past->revived.rank[r].has_left) lose(psd, r);
+    for (int32_t r = 0; psd->kept.past && r < psd->nranks; r++) {
+        const eni_revived_rank *was = &psd->kept.past->revived.rank[r];
+        if (was->has_left || (was->is_leaving && was->has_said_bye)) lose(psd, r);
+    }
     EN_TRY(tell(psd, "host-id", psd->share.server, psd->host_id));
     if (psd->config->transport != ENI_TRANSPORT_TCP)
         EN_TRY(tell(psd, "arena", psd->share.server, eni_arenas_name(psd->arenas)));

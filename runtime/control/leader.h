@@ -36,7 +36,12 @@ typedef enum eni_entry_kind {
     ENI_ENTRY_LEFT = 2,  /* rank was lost and the run goes on */
     ENI_ENTRY_BYE = 3,   /* rank left in good order */
     ENI_ENTRY_STOP = 4,  /* the run ends before step `value` */
-    ENI_ENTRY_CAME = 5   /* the process `value` came as this rank while the run went on */
+    ENI_ENTRY_CAME =
+        5, /* the process `value`, born at `number` (0: it is on another host), came as this rank while
+                            the run went on */
+    ENI_ENTRY_LEAVE = 6, /* rank was asked to leave: when it leaves in good order, the run goes on */
+    ENI_ENTRY_TRAIN =
+        7 /* at `value` on the monotonic clock all ranks had begun to train; of runs with places */
 } eni_entry_kind;
 
 typedef struct eni_entry {
@@ -47,8 +52,9 @@ typedef struct eni_entry {
 
 typedef struct eni_revived_rank {
     uint64_t claim_number, claim_index; /* of the last answered claim; 0: none. UINT64_MAX: used up */
-    bool has_left, has_said_bye;
+    bool has_left, is_leaving, has_said_bye;
     int64_t came; /* the pid of one that came while the run went on; 0: none did */
+    uint64_t born;
 } eni_revived_rank;
 
 /* The previous incarnation. All of it is borrowed and stays valid until eni_leader_stop. */
@@ -59,8 +65,9 @@ typedef struct eni_revived {
     eni_revived_rank *rank; /* (nranks) */
     uint32_t epoch;         /* of the previous incarnation; this one is one more */
     uint64_t incarnation;
-    uint64_t claimed;   /* the next index to hand out */
-    uint64_t stop_step; /* ENI_STEP_NEVER: none */
+    uint64_t claimed;    /* the next index to hand out */
+    uint64_t stop_step;  /* ENI_STEP_NEVER: none */
+    int64_t training_ns; /* 0: not all ranks had begun to train */
 } eni_revived;
 
 typedef struct eni_leader_config {

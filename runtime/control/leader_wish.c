@@ -20,6 +20,7 @@ static const char *cannot_leave(const eni_leader *leader, int64_t rank)
 void eni_leader_ask_to_leave(eni_leader *leader, int32_t rank)
 {
     if (cannot_leave(leader, rank) != NULL) return;
+    if (eni_leader_write(leader, ENI_ENTRY_LEAVE, rank, 0, 0) != EN_OK) return;
     leader->members[rank].is_leaving = true;
     eni_leader_member_put(&leader->members[rank], &(eni_message){.type = ENI_CTL_LEAVE});
 }
@@ -104,11 +105,10 @@ void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_m
         answer = (eni_message){.type = ENI_CTL_REFUSED, .status = EN_EINVAL};
         snprintf(answer.reason, sizeof answer.reason, "%s", no);
     }
+    const bool leaves = no == NULL && wish->kind == ENI_ASK_LEAVE;
+    if (leaves)
+        eni_leader_ask_to_leave(leader, (int32_t)wish->amount); /* written down before it is answered */
     eni_connection_put(connection, &answer);
     eni_connection_leave(connection);
-    if (no != NULL) return;
-    if (wish->kind == ENI_ASK_LEAVE)
-        eni_leader_ask_to_leave(leader, (int32_t)wish->amount);
-    else
-        resize(leader, workers, wish->amount > 0 ? "join" : "leave");
+    if (no == NULL && !leaves) resize(leader, workers, wish->amount > 0 ? "join" : "leave");
 }
