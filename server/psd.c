@@ -555,22 +555,22 @@ static void tell_resize(void *user, int32_t workers, const char *why)
 static en_status start_leader(eni_psd *p)
 {
     const eni_config *c = p->config;
-    char launcher[24], out[1024], folder[256], seats[24] = "", elastic[ENI_WORKER_RANGE_TEXT] = "";
+    char launcher[24], out[1024], folder[256], places[24] = "", elastic[ENI_WORKER_RANGE_TEXT] = "";
     const bool has_folder = eni_env_has_runtime_dir(folder, sizeof folder);
     snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
     eni_folder_absolute(c->out, out, sizeof out);
-    if (c->max_workers > 0) snprintf(seats, sizeof seats, "%lld", (long long)c->max_workers);
+    if (c->max_workers > 0) snprintf(places, sizeof places, "%lld", (long long)c->max_workers);
     const eni_key_value attributes[] = {{"strategy", p->strategy->name},
                                         {"out", out},
                                         {"launcher", launcher},
                                         {"elastic", elastic},
-                                        {"max-workers", seats}};
+                                        {"max-workers", places}};
     eni_leader_config config = {
         .listen_fd = (int)c->listen_fd,
         .is_insecure = c->insecure,
         .nranks = p->nranks,
         .nfirst = first_ranks(p),
-        .nseats = (int32_t)c->max_workers,
+        .nplaces = (int32_t)c->max_workers,
         .nservers = p->share.nservers,
         .rank = -1,
         .host = p->host,

@@ -11,7 +11,6 @@
 
 #include <stdbool.h>
 
-#include "core/worker_range.h"
 #include "runtime/control/control.h"
 #include "runtime/net/tcp.h"
 #include "runtime/net/token.h"
@@ -76,7 +75,8 @@ typedef struct eni_leader_config {
     bool is_insecure;   /* may listen beyond loopback */
     int32_t nranks;     /* 1 .. ENI_RANKS_MAX: all that there can be */
     int32_t nfirst;     /* the run begins when ranks 0 .. nfirst-1 are there; 0: all */
-    int32_t nseats; /* > 0: so many may live at one time, and whoever comes later gets the next rank, which is
+    int32_t
+        nplaces; /* > 0: so many may live at one time, and whoever comes later gets the next rank, which is
                            never given twice; 0: nobody may come later */
     int32_t nservers; /* 0, 1: no other servers; S: servers 1 .. S-1 must join too */
     int32_t rank;     /* -1: psd 0; 0: a thread inside rank 0. How members name the leader's death */

@@ -399,20 +399,20 @@ static bool has_place(const eni_leader *leader, eni_connection *connection)
         leader->stop.stage != STOP_NONE)
         eni_leader_refuse(connection, EN_EINVAL,
                           "the run is ending: all its micro-batches are given out, or it was stopped");
-    else if (living - missing >= leader->config.nseats)
+    else if (living - missing >= leader->config.nplaces)
         eni_leader_refuse(connection, EN_EINVAL,
                           "all %d places of the run are taken: wait for one to become free, or start the "
                           "run with a larger --max-workers",
-                          leader->config.nseats);
+                          leader->config.nplaces);
     else if (leader->ncame >= leader->config.nranks)
         eni_leader_refuse(connection, EN_EINVAL,
                           "%d workers have come to this run, and that is all that can: %d for each of "
                           "--max-workers=%d",
-                          leader->ncame, ENI_RANKS_PER_SEAT, leader->config.nseats);
+                          leader->ncame, ENI_RANKS_PER_PLACE, leader->config.nplaces);
     else if (!compare(leader->world.key_values, leader->world.nkey_values, connection, "the run", reason))
         eni_leader_refuse(connection, EN_EMISMATCH, "%s", reason);
     else
-        return living < leader->config.nseats;
+        return living < leader->config.nplaces;
     return false;
 }
 
@@ -459,7 +459,7 @@ static bool all_train(const eni_leader *leader)
 void eni_leader_tick_newcomers(eni_leader *leader, int64_t now_ns)
 {
     uint64_t gathers;
-    if (leader->when.training_ns == 0 && leader->config.nseats > 0 && all_train(leader)) {
+    if (leader->when.training_ns == 0 && leader->config.nplaces > 0 && all_train(leader)) {
         if (eni_leader_write(leader, ENI_ENTRY_TRAIN, 0, 0, (uint64_t)now_ns) != EN_OK) return;
         leader->when.training_ns = now_ns;
     }
@@ -484,20 +484,20 @@ static bool check_numbers(eni_leader *leader, eni_connection *connection, const 
         eni_leader_refuse(
             connection, EN_EDENIED,
             "the job token is not this run's: it was started by someone else, or is an old one");
-    else if (is_newcomer && leader->config.nseats == 0)
+    else if (is_newcomer && leader->config.nplaces == 0)
         eni_leader_refuse(connection, EN_EINVAL,
                           "this run takes no newcomers: it was started without --max-workers=N");
     else if (is_newcomer && join->nranks != nranks)
         eni_leader_refuse(connection, EN_EINVAL,
                           "a newcomer was told --max-workers=%d, the run --max-workers=%d",
-                          join->nranks / ENI_RANKS_PER_SEAT, leader->config.nseats);
+                          join->nranks / ENI_RANKS_PER_PLACE, leader->config.nplaces);
     else if (join->nranks != nranks)
         eni_leader_refuse(connection, EN_EINVAL, "a %s was told --world-size=%d, the leader %d",
                           join->server > 0 ? "server" : "worker", join->nranks, nranks);
     else if (join->server == 0 && join->rank >= (join->incarnation != 0 ? nranks : first))
         eni_leader_refuse(
             connection, EN_EINVAL, "rank %d does not exist in a world of %d: ranks are 0 to %d%s", join->rank,
-            first, first - 1, leader->config.nseats > 0 ? ", and one that comes later is --rank=new" : "");
+            first, first - 1, leader->config.nplaces > 0 ? ", and one that comes later is --rank=new" : "");
     else if (join->server > 0 && join->nservers != servers_expected(leader) + 1)
         eni_leader_refuse(connection, EN_EINVAL, "psd %d was told --servers=%d, the leader %d", join->server,
                           join->nservers, servers_expected(leader) + 1);

@@ -325,7 +325,7 @@ static void collect_member(const eni_leader *leader, int32_t at, eni_run_rank *r
 /* Those that take part: where ranks come and go, not all that there have been. */
 static int32_t count_workers(const eni_leader *leader)
 {
-    const int32_t n = leader->config.nseats == 0 ? leader->config.nranks : eni_leader_count_living(leader);
+    const int32_t n = leader->config.nplaces == 0 ? leader->config.nranks : eni_leader_count_living(leader);
     return n > 0 ? n : 1;
 }
 

@@ -10,7 +10,7 @@
 
 static const char *cannot_leave(const eni_leader *leader, int64_t rank)
 {
-    if (leader->config.nseats == 0) return "its ranks come and go only with --max-workers=N";
+    if (leader->config.nplaces == 0) return "its ranks come and go only with --max-workers=N";
     if (rank == 0) return "rank 0 keeps the curve and the result; `entrain stop` ends the run";
     if (rank < 0 || rank >= leader->ncame) return "it has no such rank";
     if (leader->members[rank].stage != MEMBER_HERE) return "that rank is not here any more";
@@ -72,7 +72,7 @@ static const char *why_not(const eni_leader *leader, const eni_message *wish)
         return no != NULL ? no : cannot_leave(leader, wish->amount);
     if (wish->kind != ENI_ASK_RESIZE) return "it does not know that wish: is `entrain` of another version?";
     if (leader->config.elastic.max > 0) return NULL;
-    return leader->config.nseats > 0
+    return leader->config.nplaces > 0
                ? "its ranks come and go one by one: `entrain join` starts those that come"
                : "its number of workers cannot change: it was not started with "
                  "--elastic=MIN..MAX, or its ranks have state of their own";

@@ -144,7 +144,7 @@ static void open_stage_with(stage *s, int nranks, pid_t *victim)
     s->j->stop_step = ENI_STEP_NEVER;
     crew_init(&s->c, nranks);
     s->c.config.nfirst = RANKS;
-    s->c.config.nseats = nranks > RANKS ? RANKS + 1 : 0;
+    s->c.config.nplaces = nranks > RANKS ? RANKS + 1 : 0;
     for (int r = 0; r < CREW_MAX; r++) {
         s->c.hand[r].config.server_timeout_ns = 10 * ENI_SECOND;
         if (r >= RANKS) s->c.hand[r].config.rank = ENI_RANK_NEW;
