@@ -464,7 +464,7 @@ static void workers_come_and_go(void **state)
 {
     (void)state;
     come_and_go(1, 8, 4000);
-    come_and_go(2, 8, 2400);
+    come_and_go(6, 8, 2400);
 }
 
 static int wanted;
