@@ -6,6 +6,7 @@
  *
  * Each worker is so slow that there is a run to come to, however long it takes to come. */
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -389,7 +390,14 @@ static int count_here(const churn *c)
 static void one_comes(churn *c)
 {
     const int rank = (int)strlen(c->ends);
-    join(&c->t, &c->joiner[rank], 1);
+    process *joiner = &c->joiner[rank];
+    eni_run_rank r;
+    join(&c->t, joiner, 1);
+    while (job_ask(&c->t.j, rank, &r) == 0) {
+        struct pollfd ended = {.fd = joiner->pidfd, .events = POLLIN};
+        if (poll(&ended, 1, 10) > 0)
+            fail_msg("who was to be rank %d has ended: %s", rank, process_err(joiner));
+    }
     has_come(&c->t, rank);
     c->ends[rank] = 's';
     c->joins++;
@@ -416,8 +424,12 @@ static void psd_is_killed(churn *c)
 {
     const int64_t step = job_step(&c->t.j, 0);
     const pid_t psd = process_child(c->t.j.run.pid, "psd");
+    const double deadline = now_seconds() + GUARD;
     assert_true(psd > 0);
     assert_int_equal(kill(psd, SIGKILL), 0);
+    for (pid_t next = psd; next <= 0 || next == psd; next = process_child(c->t.j.run.pid, "psd"))
+        assert_true(now_seconds() <
+                    deadline); /* what the dead one has written must not be read for the next one's */
     c->psds++;
     c->t.unsaved = c->kills * KEPT;
     job_wait(&c->t.j, 0, -1, NULL, step + 1, COMES_WITHIN);
