@@ -54,7 +54,7 @@ static en_status check_strategy(const eni_config *c, const en_strategy *strategy
         return eni_fail(
             EN_EINVAL, "launch",
             "--elastic=%s: the workers of %s do not wait for each other, so the run need not start again "
-            "when one is lost or comes; give --on-worker-loss=continue, and --max-workers=N for seats",
+            "when one is lost or comes; give --on-worker-loss=continue, and --max-workers=N for places",
             c->elastic, strategy->name);
     if (c->groups != NULL && strspn(c->groups, "0123456789") != strlen(c->groups))
         return eni_fail(

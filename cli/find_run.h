@@ -2,14 +2,15 @@
 #ifndef CLI_FIND_RUN_H
 #define CLI_FIND_RUN_H
 
+#include "cli/commands.h"
 #include "runtime/control/runs.h"
 
 /* What the user calls the run: who started it, or who leads it where it was started by hand. */
 int64_t eni_run_number(const eni_run_status *run);
 
-/* By the number that `entrain ps` shows, or that of the leader. *run_out lies in *runs_out, which the caller frees.
- * EN_EINVAL, logged for `who`: there is no such run. */
-en_status eni_run_find(const char *who, const char *word, eni_run_status **runs_out, size_t *n_out,
-                       const eni_run_status **run_out);
+/* Does it with the run that the first argument of command `who` means: by the number that `entrain ps` shows, or that of the
+ * leader. EN_EINVAL, logged: there is no such run. */
+typedef en_status (*eni_run_do)(const eni_command_context *context, const eni_run_status *run);
+en_status eni_run_with(const eni_command_context *context, const char *who, eni_run_do act);
 
 #endif

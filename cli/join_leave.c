@@ -70,39 +70,35 @@ static en_status change(const eni_run_status *run, const char *who, eni_ask_kind
     return st;
 }
 
+static en_status join_run(const eni_command_context *context, const eni_run_status *run)
+{
+    const int64_t n = context->config->workers;
+    EN_TRY(check(run, "join"));
+    if (has_places(run)) return eni_newcomers_start(run, (int)n, context->signal_fd);
+    return change(run, "join", ENI_ASK_RESIZE, n);
+}
+
+static en_status leave_run(const eni_command_context *context, const eni_run_status *run)
+{
+    const char *word = context->config->args.item[1];
+    /* of the ranks that have been given, its leader knows who is here */
+    const int32_t limit = has_places(run) ? ENI_RANKS_MAX : run->nranks;
+    int64_t rank;
+    EN_TRY(check(run, "leave"));
+    if (!eni_parse_i64(word, &rank) || rank < 0 || rank >= limit)
+        return eni_fail(EN_EINVAL, "leave",
+                        "\"%.32s\" is no rank of run %" PRId64 ": give a number from 0 to %d", word,
+                        eni_run_number(run), (int)limit - 1);
+    return has_places(run) ? change(run, "leave", ENI_ASK_LEAVE, rank)
+                           : change(run, "leave", ENI_ASK_RESIZE, -1);
+}
+
 en_status eni_command_join(const eni_command_context *context)
 {
-    eni_run_status *runs;
-    const eni_run_status *run;
-    size_t n;
-    EN_TRY(eni_run_find("join", context->config->args.item[0], &runs, &n, &run));
-    en_status st = check(run, "join");
-    if (st == EN_OK && has_places(run))
-        st = eni_newcomers_start(run, (int)context->config->workers, context->signal_fd);
-    else if (st == EN_OK)
-        st = change(run, "join", ENI_ASK_RESIZE, context->config->workers);
-    eni_runs_free(runs, n);
-    return st;
+    return eni_run_with(context, "join", join_run);
 }
 
 en_status eni_command_leave(const eni_command_context *context)
 {
-    const eni_list *args = &context->config->args;
-    eni_run_status *runs;
-    const eni_run_status *run;
-    size_t n;
-    int64_t rank;
-    EN_TRY(eni_run_find("leave", args->item[0], &runs, &n, &run));
-    /* of the ranks that have been given, its leader knows who is here */
-    const int32_t limit = has_places(run) ? ENI_RANKS_MAX : run->nranks;
-    en_status st = check(run, "leave");
-    if (st == EN_OK && (!eni_parse_i64(args->item[1], &rank) || rank < 0 || rank >= limit))
-        st = eni_fail(EN_EINVAL, "leave",
-                      "\"%.32s\" is no rank of run %" PRId64 ": give a number from 0 to %d", args->item[1],
-                      eni_run_number(run), (int)limit - 1);
-    if (st == EN_OK)
-        st = has_places(run) ? change(run, "leave", ENI_ASK_LEAVE, rank)
-                             : change(run, "leave", ENI_ASK_RESIZE, -1);
-    eni_runs_free(runs, n);
-    return st;
+    return eni_run_with(context, "leave", leave_run);
 }

@@ -115,19 +115,24 @@ en_status eni_command_ps(const eni_command_context *context)
     return eni_table_print(&table, stdout);
 }
 
-en_status eni_run_find(const char *who, const char *word, eni_run_status **runs_out, size_t *n_out,
-                       const eni_run_status **run_out)
+en_status eni_run_with(const eni_command_context *context, const char *who, eni_run_do act)
 {
+    eni_run_status *runs;
+    const eni_run_status *run = NULL;
+    size_t n;
     char *end;
+    const char *word = context->config->args.item[0];
     const long long number = strtoll(word, &end, 10);
-    EN_TRY(list(runs_out, n_out));
-    for (size_t i = 0; i < *n_out && end != word && *end == 0; i++) {
-        *run_out = &(*runs_out)[i];
-        if (eni_run_number(*run_out) == number || (*run_out)->pid == number) return EN_OK;
-    }
-    eni_runs_free(*runs_out, *n_out);
-    return eni_fail(EN_EINVAL, who,
-                    "there is no run \"%.32s\" of yours on this host; `entrain ps` lists them", word);
+    EN_TRY(list(&runs, &n));
+    for (size_t i = 0; i < n && end != word && *end == 0 && run == NULL; i++)
+        if (eni_run_number(&runs[i]) == number || runs[i].pid == number) run = &runs[i];
+    const en_status st =
+        run != NULL
+            ? act(context, run)
+            : eni_fail(EN_EINVAL, who,
+                       "there is no run \"%.32s\" of yours on this host; `entrain ps` lists them", word);
+    eni_runs_free(runs, n);
+    return st;
 }
 
 /* ---- stop ---- */
@@ -147,8 +152,9 @@ static int wait_for_end(const int *pidfd, int64_t deadline_ns)
     return 1;
 }
 
-static en_status stop_run(const eni_run_status *run)
+static en_status stop_run(const eni_command_context *context, const eni_run_status *run)
 {
+    (void)context;
     const int64_t begin = eni_now_ns(), number = eni_run_number(run);
     const int pidfd[2] = {(int)syscall(SYS_pidfd_open, (pid_t)run->pid, 0),
                           number == run->pid ? -1 : (int)syscall(SYS_pidfd_open, (pid_t)number, 0)};
@@ -177,11 +183,5 @@ static en_status stop_run(const eni_run_status *run)
 
 en_status eni_command_stop(const eni_command_context *context)
 {
-    eni_run_status *runs;
-    const eni_run_status *run;
-    size_t n;
-    EN_TRY(eni_run_find("stop", context->config->args.item[0], &runs, &n, &run));
-    const en_status st = stop_run(run);
-    eni_runs_free(runs, n);
-    return st;
+    return eni_run_with(context, "stop", stop_run);
 }

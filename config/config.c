@@ -117,7 +117,7 @@ static int64_t world_of(const eni_config *config)
 
 int32_t eni_config_ranks(const eni_config *config)
 {
-    return (int32_t)(config->max_workers > 0 ? config->max_workers * ENI_RANKS_OF_A_SEAT : world_of(config));
+    return (int32_t)(config->max_workers > 0 ? config->max_workers * ENI_RANKS_PER_PLACE : world_of(config));
 }
 
 /* Micro-batches per step: what a global batch is split into. */
@@ -209,7 +209,7 @@ static en_status resolve_ranks(const eni_config *config)
             "--max-workers: \"%lld\" is below the %lld workers that the run begins with; give %lld or "
             "more",
             (long long)config->max_workers, (long long)world, (long long)world);
-    if (config->rank == ENI_RANK_OF_NEWCOMER && config->max_workers == 0)
+    if (config->rank == ENI_RANK_NEW && config->max_workers == 0)
         return eni_fail(
             EN_EINVAL, "config",
             "--rank: \"new\" joins a run that goes on; give its --max-workers=N too, and all its other "

@@ -23,6 +23,7 @@
 #include <stdio.h>
 
 #include "core/transform.h"
+#include "core/worker_range.h"
 #include "entrain/status.h"
 
 /* The programs; a key applies to some of them and is refused by the others. */
@@ -137,10 +138,10 @@ typedef struct eni_config {
     bool overlap;
 
     /* who takes part */
-    int64_t workers;          /* that entrain starts */
-    int64_t processes;        /* of eval, predict; 0: one per core */
-    int64_t rank, world_size; /* -1: not given; the rank of one that comes later: ENI_RANK_OF_NEWCOMER */
-    int64_t max_workers;      /* that may take part at one time; 0: nobody comes later */
+    int64_t workers;                /* that entrain starts */
+    int64_t processes;              /* of eval, predict; 0: one per core */
+    int64_t rank, world_size;       /* -1: not given; the rank of one that comes later: ENI_RANK_NEW */
+    int64_t max_workers;            /* that may take part at one time; 0: nobody comes later */
     int64_t local_rank, local_size; /* -1: not given, to be found out */
     char *host_id;
     char *groups; /* "2", "0-1;2-3": core/rank_groups.h; NULL: the ranks of a host are one */
@@ -268,11 +269,7 @@ enum { ENI_KIND_CONDITION, ENI_KIND_OWN, ENI_KIND_ASIDE, ENI_KIND_MATCH };
 typedef en_status (*eni_config_see)(void *user, const char *key, const char *value, bool is_told);
 en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see see, void *user);
 
-/* --rank=new, and how many --max-workers there can be. */
-enum { ENI_RANK_OF_NEWCOMER = -2, ENI_SEATS_MAX = 1024, ENI_RANKS_OF_A_SEAT = 4 };
-
-/* All ranks that there can be: the workers that the run begins with, or with --max-workers four for each of those, for
- * a rank is never given twice. Below 1 when nobody has said. */
+/* All ranks that there can be: the workers that the run begins with, or with --max-workers ENI_RANKS_PER_PLACE for each place. Below 1 when nobody has said. */
 int32_t eni_config_ranks(const eni_config *config);
 
 /* Devices of one rank, which are its stages with --parallel=model and pipeline: 1 for a run without --parallel; 0: all

@@ -9,7 +9,6 @@
 #include "core/device_list.h"
 #include "core/options.h"
 #include "core/rank_groups.h"
-#include "core/worker_range.h"
 
 /* ---- what the texts of some keys must look like: eni_key_check ---------------------------------------- */
 
@@ -429,7 +428,7 @@ const eni_key eni_keys[] = {
         "the number of this worker among all; new: it joins a run that goes on (--max-workers)"),
     INT("world-size", NULL, world_size, NULL, 1, 4096, "N", W | P, MATCH | ENV | FIRST, "WORLD_SIZE",
         "workers of the run"),
-    INT("max-workers", NULL, max_workers, "0", 1, ENI_SEATS_MAX, "N", R | W | P, MATCH | STUDY, "none come later",
+    INT("max-workers", NULL, max_workers, "0", 1, ENI_PLACES_MAX, "N", R | W | P, MATCH | STUDY, "none come later",
         "so many may take part at one time: others can join while the run goes on, where the strategy claims"),
     INT("local-rank", NULL, local_rank, NULL, 0, 4095, "N", W, ENV, "LOCAL_RANK, or found out",
         "the number of this worker on its host"),

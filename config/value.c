@@ -69,7 +69,7 @@ static en_status set_number(const eni_key *key, const char *value, const char *p
              key->type == ENI_KEY_AMOUNT ? ", or epochs as 10epochs" : "");
     if (*value == '\0') return refuse(place, value, "is empty", remedy);
     if (key->type == ENI_KEY_INT && takes_new(key) && strcmp(value, "new") == 0) {
-        *(int64_t *)out = ENI_RANK_OF_NEWCOMER;
+        *(int64_t *)out = ENI_RANK_NEW;
         return EN_OK;
     }
     const bool is_too_long = key->type == ENI_KEY_INT && eni_parse_real(value, &real) &&
@@ -235,7 +235,7 @@ const char *eni_key_text(const eni_config *config, const eni_key *key, char room
     switch (key->type) {
     case ENI_KEY_BOOL: return *(const bool *)from ? "on" : "off";
     case ENI_KEY_INT:
-        if (takes_new(key) && *(const int64_t *)from == ENI_RANK_OF_NEWCOMER) return "new";
+        if (takes_new(key) && *(const int64_t *)from == ENI_RANK_NEW) return "new";
         snprintf(room, 64, "%" PRId64, *(const int64_t *)from);
         return room;
     case ENI_KEY_REAL: eni_format_real(*(const double *)from, room, 64); return room;

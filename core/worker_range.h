@@ -1,11 +1,17 @@
-/* worker_range.h - how many workers a run may go on with (--elastic). Its global batch stays what it is, so only numbers
- * that share it out evenly fit. Pure functions. */
+/* worker_range.h - how many workers a run may have. With --max-workers=N there are places for N of them, who come and go.
+ * With --elastic the global batch stays what it is, so only numbers that share it out evenly fit. Pure functions. */
 #ifndef CORE_WORKER_RANGE_H
 #define CORE_WORKER_RANGE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+enum {
+    ENI_RANK_NEW = -2, /* in place of a rank: of one that comes while the run goes on, as its next rank */
+    ENI_PLACES_MAX = 1024,
+    ENI_RANKS_PER_PLACE = 4 /* that there can be, for none is given twice */
+};
 
 enum { ENI_WORKER_RANGE_TEXT = 48 };
 

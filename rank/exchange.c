@@ -364,7 +364,7 @@ en_status eni_exchange_measure(void *user, eni_costs *costs_out)
 {
     eni_rank *self = user;
     const int64_t begin = eni_now_ns();
-    if (eni_rank_has_seats(self))
+    if (eni_rank_has_places(self))
         return eni_fail(
             EN_EUNSUPPORTED, "exchange",
             "%s asks what an exchange costs, which all ranks measure together, and with --max-workers "
@@ -391,7 +391,7 @@ static en_status check_leaders(eni_rank *self)
     uint32_t slot;
     int which;
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
-    if (eni_rank_has_seats(self) && which == EN_EVAL_MEAN)
+    if (eni_rank_has_places(self) && which == EN_EVAL_MEAN)
         return eni_fail(
             EN_EUNSUPPORTED, "exchange",
             "%s evaluates the mean of all ranks' weights, and with --max-workers ranks meet at the "
@@ -447,7 +447,7 @@ en_status eni_rank_connect(eni_rank *self)
     if (self->world.nranks > 1) EN_TRY(check_depth(self));
     if (eni_rank_has_leaders(self))
         EN_TRY(open_local(self, deadline));
-    else if (self->world.nranks > 1 && !eni_rank_has_seats(self))
+    else if (self->world.nranks > 1 && !eni_rank_has_places(self))
         EN_TRY(open_all(self, deadline));
     if (eni_rank_uses_groups(self)) EN_TRY(open_groups(self, deadline));
     if (eni_rank_has_store(self) && !(eni_rank_has_leaders(self) && self->world.local_rank > 0))

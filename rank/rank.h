@@ -200,7 +200,7 @@ static inline int eni_rank_uses_groups(const eni_rank *self)
 }
 
 /* --max-workers: ranks come and go, and meet at the store only. */
-static inline bool eni_rank_has_seats(const eni_rank *self)
+static inline bool eni_rank_has_places(const eni_rank *self)
 {
     return self->nfirst < self->world.nranks;
 }

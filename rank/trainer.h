@@ -14,7 +14,7 @@
  *
  * All calls come on the compute thread, but report_run also on that of the last resort (shutdown.h), while the compute
  * thread is inside the trainer; `self` is the trainer's own. Statuses but EN_OK end the run. An entry
- * that is NULL has nothing to do; open, gradient, finish and evaluate are always there. */
+ * that is NULL has nothing to do; open, gradient and evaluate are always there. */
 #ifndef RANK_TRAINER_H
 #define RANK_TRAINER_H
 
@@ -47,7 +47,8 @@ typedef struct eni_trainer_ops {
     /* From the next batch to the last bucket submitted: eni_step_take for each micro-batch, eni_step_begin
      * once the samples that count are known, eni_step_submit for each bucket as soon as it is complete. */
     en_status (*gradient)(void *self, eni_step_run *run);
-    /* The strategy's finish of every bucket, and the weights to where the next forward reads them. */
+    /* The strategy's finish of every bucket, and the weights to where the next forward reads them. NULL: the host's, which
+     * leaves them there. */
     en_status (*finish)(void *self, eni_step_run *run);
     /* Loss (summed over the samples) and hits of the step whose run.set was `set`. With `may_wait` it blocks
      * until they are there; without, EN_ETIMEOUT if they are not. NULL: `gradient` has them at once, in the

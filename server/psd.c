@@ -250,8 +250,10 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     EN_TRY(eni_arenas_start(&arenas, &psd->arenas));
     for (int32_t i = 0; i < psd->share.own; i++)
         EN_TRY(open_shard(psd, world, i));
-    for (int32_t r = 0; psd->kept.past && r < psd->nranks; r++)
-        if (psd->kept.past->revived.rank[r].has_left) lose(psd, r);
+    for (int32_t r = 0; psd->kept.past && r < psd->nranks; r++) {
+        const eni_revived_rank *was = &psd->kept.past->revived.rank[r];
+        if (was->has_left || (was->is_leaving && was->has_said_bye)) lose(psd, r);
+    }
     EN_TRY(tell(psd, "host-id", psd->share.server, psd->host_id));
     if (psd->config->transport != ENI_TRANSPORT_TCP)
         EN_TRY(tell(psd, "arena", psd->share.server, eni_arenas_name(psd->arenas)));
@@ -553,22 +555,22 @@ static void tell_resize(void *user, int32_t workers, const char *why)
 static en_status start_leader(eni_psd *p)
 {
     const eni_config *c = p->config;
-    char launcher[24], out[1024], folder[256], seats[24] = "", elastic[ENI_WORKER_RANGE_TEXT] = "";
+    char launcher[24], out[1024], folder[256], places[24] = "", elastic[ENI_WORKER_RANGE_TEXT] = "";
     const bool has_folder = eni_env_has_runtime_dir(folder, sizeof folder);
     snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
     eni_folder_absolute(c->out, out, sizeof out);
-    if (c->max_workers > 0) snprintf(seats, sizeof seats, "%lld", (long long)c->max_workers);
+    if (c->max_workers > 0) snprintf(places, sizeof places, "%lld", (long long)c->max_workers);
     const eni_key_value attributes[] = {{"strategy", p->strategy->name},
                                         {"out", out},
                                         {"launcher", launcher},
                                         {"elastic", elastic},
-                                        {"max-workers", seats}};
+                                        {"max-workers", places}};
     eni_leader_config config = {
         .listen_fd = (int)c->listen_fd,
         .is_insecure = c->insecure,
         .nranks = p->nranks,
         .nfirst = first_ranks(p),
-        .nseats = (int32_t)c->max_workers,
+        .nplaces = (int32_t)c->max_workers,
         .nservers = p->share.nservers,
         .rank = -1,
         .host = p->host,

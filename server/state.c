@@ -401,13 +401,14 @@ typedef struct claim {
 
 typedef struct rank_entries {
     claim claim[2]; /* by the number's last bit */
-    _Atomic uint64_t has_left, has_said_bye, came;
+    _Atomic uint64_t has_left, is_leaving, has_said_bye, came, born;
 } rank_entries;
 
 /* The file. */
 typedef struct journal_file {
-    uint64_t magic, run, nranks, unused;
-    _Atomic uint64_t handed_out; /* follows the claims: at most the last one is not in it */
+    uint64_t magic, run, nranks;
+    _Atomic uint64_t training_ns; /* 0: not all ranks had begun to train */
+    _Atomic uint64_t handed_out;  /* follows the claims: at most the last one is not in it */
     _Atomic uint64_t is_stopping, stop_step;
     rank_entries rank[]; /* (nranks) */
 } journal_file;
@@ -495,7 +496,12 @@ void eni_journal_write(eni_journal *journal, const eni_entry *entry)
         break;
     case ENI_ENTRY_LEFT: set(&of->has_left, 1); break;
     case ENI_ENTRY_BYE: set(&of->has_said_bye, 1); break;
-    case ENI_ENTRY_CAME: set(&of->came, entry->value); break;
+    case ENI_ENTRY_LEAVE: set(&of->is_leaving, 1); break;
+    case ENI_ENTRY_TRAIN: set(&journal->file->training_ns, entry->value); break;
+    case ENI_ENTRY_CAME:
+        set(&of->born, entry->number);
+        set(&of->came, entry->value);
+        break;
     case ENI_ENTRY_STOP:
         set(&journal->file->stop_step, entry->value);
         set(&journal->file->is_stopping, 1);
@@ -515,11 +521,14 @@ void eni_journal_fold(const eni_journal *journal, eni_revived *revived)
         revived->rank[r] = (eni_revived_rank){.claim_number = atomic_load(&last->number),
                                               .claim_index = index,
                                               .has_left = atomic_load(&of->has_left) != 0,
+                                              .is_leaving = atomic_load(&of->is_leaving) != 0,
                                               .has_said_bye = atomic_load(&of->has_said_bye) != 0,
-                                              .came = (int64_t)atomic_load(&of->came)};
+                                              .came = (int64_t)atomic_load(&of->came),
+                                              .born = atomic_load(&of->born)};
         if (revived->rank[r].claim_number > 0 && index != UINT64_MAX && index >= revived->claimed)
             revived->claimed = index + 1;
     }
+    revived->training_ns = (int64_t)atomic_load(&file->training_ns);
     if (atomic_load(&file->is_stopping)) revived->stop_step = atomic_load(&file->stop_step);
 }
 

@@ -17,7 +17,8 @@ static en_status train_step(eni_rank *rank, uint64_t step)
     eni_step_open(rank, step, &run);
     EN_TRY(trainer->ops->gradient(trainer->self, &run)); /* all buckets are the strategy's now */
     eni_member_note(rank->member, (int64_t)step, "exchange");
-    EN_TRY(trainer->ops->finish(trainer->self, &run));
+    EN_TRY(trainer->ops->finish != NULL ? trainer->ops->finish(trainer->self, &run)
+                                        : eni_host_finish(rank->exchange.host));
     EN_TRY(eni_step_close(&run));
     EN_TRY(eni_snapshot_if_due(rank, eni_step_samples(&run)));
     return eni_save_step(rank, eni_step_samples(&run));

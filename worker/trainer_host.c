@@ -70,12 +70,6 @@ static en_status gradient(void *self, eni_step_run *run)
     return eni_gradient(w, run, forward_backward);
 }
 
-static en_status finish(void *self, eni_step_run *run)
-{
-    (void)self;
-    return eni_host_finish(run->rank->exchange.host);
-}
-
 /* ---- the rest ---- */
 
 /* The device is open since before anybody was met (worker.c). */
@@ -103,7 +97,6 @@ static void report_rank(void *self, json_t *report)
 const eni_trainer_ops eni_trainer_host = {.open = open_trainer,
                                           .warm_up = warm_up,
                                           .gradient = gradient,
-                                          .finish = finish,
                                           .state = eni_statistics_get,
                                           .set_state = eni_statistics_set,
                                           .recompute = eni_statistics_recompute,

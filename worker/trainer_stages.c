@@ -116,12 +116,6 @@ static en_status gradient(void *self, eni_step_run *run)
     return eni_gradient(self, run, compute);
 }
 
-static en_status finish(void *self, eni_step_run *run)
-{
-    (void)self;
-    return eni_host_finish(run->rank->exchange.host);
-}
-
 /* ---- beside the steps ------------------------------------------------------------------------------------ */
 
 static en_status warm_up(void *self)
@@ -160,7 +154,6 @@ const eni_trainer_ops eni_trainer_stages = {.open = open_trainer,
                                             .start = start,
                                             .warm_up = warm_up,
                                             .gradient = gradient,
-                                            .finish = finish,
                                             .state = eni_statistics_get,
                                             .set_state = eni_statistics_set,
                                             .recompute = eni_statistics_recompute,

@@ -85,7 +85,7 @@ static en_status open_data(eni_worker *w)
                                 .transform = eni_config_transform(w->config),
                                 .want = eni_data_want_of(&w->rank.job.schema)};
     const bool is_alone = w->rank.world.nranks == 1 ||
-                          (w->config->local_size == 1 && !eni_rank_has_seats(&w->rank)); /* on this host */
+                          (w->config->local_size == 1 && !eni_rank_has_places(&w->rank)); /* on this host */
     EN_TRY(is_alone ? eni_dataset_open(&options, &w->dataset) : eni_share_open(w, &options));
     if (w->dataset->pixels.repeat > 1 && w->rank.world.rank == 0)
         eni_info("worker", "%s has one channel and %s takes three: each gets the same", w->dataset->name,
@@ -100,11 +100,11 @@ static uint64_t samples_of(const eni_worker *w, int64_t amount)
 }
 
 /* --max-workers: only who claims micro-batches, and meets the others at the store, can come later. */
-static en_status check_seats(const eni_worker *w, bool may_claim)
+static en_status check_places(const eni_worker *w, bool may_claim)
 {
     const eni_config *c = w->config;
     const long long most = (long long)c->max_workers;
-    if (!eni_rank_has_seats(&w->rank)) return EN_OK;
+    if (!eni_rank_has_places(&w->rank)) return EN_OK;
     if (!may_claim || !eni_rank_has_store(&w->rank))
         return eni_fail(
             EN_EINVAL, "worker",
@@ -148,7 +148,7 @@ static en_status make_plan(eni_worker *w)
             "--on-worker-loss=continue: %s needs every rank in every step, so it cannot go on without "
             "one; ps-async and ssp can",
             job->strategy->name);
-    EN_TRY(check_seats(w, may_claim));
+    EN_TRY(check_places(w, may_claim));
     eni_plan_options options = {.train_samples = w->dataset->split[ENI_TRAIN].count,
                                 .world = (uint64_t)w->rank.nfirst * (uint64_t)job->accumulate,
                                 .batch = (uint64_t)c->batch_size,
@@ -360,7 +360,7 @@ static void introduce_trainer(eni_worker *w)
 
 static en_status prepare(eni_worker *w)
 {
-    const bool is_newcomer = w->config->rank == ENI_RANK_OF_NEWCOMER; /* how many began is nothing to it */
+    const bool is_newcomer = w->config->rank == ENI_RANK_NEW; /* how many began is nothing to it */
     w->rank.world =
         (en_world){.size = sizeof w->rank.world,
                    .rank = (int32_t)w->config->rank,
@@ -403,7 +403,7 @@ static en_status open_all(eni_worker *w)
     eni_rank *rank = &w->rank;
     const eni_trainer *trainer = &rank->trainer;
     EN_TRY(eni_rank_join(rank));
-    if (!eni_rank_has_seats(rank)) { /* who has joined has the data, and nobody comes later */
+    if (!eni_rank_has_places(rank)) { /* who has joined has the data, and nobody comes later */
         eni_share_close(w->share);
         w->share = NULL;
     }

@@ -9,7 +9,7 @@
 
 typedef enum eni_ask_kind {
     ENI_ASK_RESIZE = 1, /* an elastic run: so many more workers; below 0: one fewer */
-    ENI_ASK_LEAVE = 2   /* a run with seats: the rank that is to leave */
+    ENI_ASK_LEAVE = 2   /* a run with places: the rank that is to leave */
 } eni_ask_kind;
 
 /* Blocks until the deadline at most. EN_OK: it will be so. What the leader said, not logged: its status, with its

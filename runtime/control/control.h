@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/worker_range.h"
 #include "entrain/status.h"
 
 #define ENI_CONTROL_MAGIC   0x454e4331u /* "ENC1" */
@@ -22,8 +23,6 @@
 #define ENI_RANKS_MAX       4096
 #define ENI_SERVERS_MAX     64
 #define ENI_RANK_NONE       (-1 - ENI_SERVERS_MAX) /* a worker that has not been given its rank yet */
-#define ENI_RANK_NEW        (-2) /* in a JOIN: it comes while the run goes on, as its next rank */
-#define ENI_RANKS_PER_SEAT  4    /* --max-workers=N: so many ranks for each that may live at one time */
 #define ENI_REASON_MAX      512u
 #define ENI_TAG_MAX         64u /* with the terminating 0 */
 #define ENI_PHASE_MAX       32u /* with the terminating 0 */

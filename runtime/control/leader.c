@@ -492,9 +492,9 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
     if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX)
         return eni_fail(EN_EINVAL, "leader", "a world of %d ranks: 1 to %d are possible", config->nranks,
                         ENI_RANKS_MAX);
-    if (config->nfirst < 0 || config->nfirst > config->nranks || config->nseats < 0)
+    if (config->nfirst < 0 || config->nfirst > config->nranks || config->nplaces < 0)
         return eni_fail(EN_EINVAL, "leader", "a world of %d ranks, of which %d come first, %d at one time",
-                        config->nranks, config->nfirst, config->nseats);
+                        config->nranks, config->nfirst, config->nplaces);
     if (config->nservers < 0 || config->nservers > ENI_SERVERS_MAX)
         return eni_fail(EN_EINVAL, "leader", "%d servers: at most %d are possible", config->nservers,
                         ENI_SERVERS_MAX);

@@ -11,7 +11,6 @@
 
 #include <stdbool.h>
 
-#include "core/worker_range.h"
 #include "runtime/control/control.h"
 #include "runtime/net/tcp.h"
 #include "runtime/net/token.h"
@@ -36,7 +35,12 @@ typedef enum eni_entry_kind {
     ENI_ENTRY_LEFT = 2,  /* rank was lost and the run goes on */
     ENI_ENTRY_BYE = 3,   /* rank left in good order */
     ENI_ENTRY_STOP = 4,  /* the run ends before step `value` */
-    ENI_ENTRY_CAME = 5   /* the process `value` came as this rank while the run went on */
+    ENI_ENTRY_CAME =
+        5, /* the process `value`, born at `number` (0: it is on another host), came as this rank while
+                            the run went on */
+    ENI_ENTRY_LEAVE = 6, /* rank was asked to leave: when it leaves in good order, the run goes on */
+    ENI_ENTRY_TRAIN =
+        7 /* at `value` on the monotonic clock all ranks had begun to train; of runs with places */
 } eni_entry_kind;
 
 typedef struct eni_entry {
@@ -47,8 +51,9 @@ typedef struct eni_entry {
 
 typedef struct eni_revived_rank {
     uint64_t claim_number, claim_index; /* of the last answered claim; 0: none. UINT64_MAX: used up */
-    bool has_left, has_said_bye;
+    bool has_left, is_leaving, has_said_bye;
     int64_t came; /* the pid of one that came while the run went on; 0: none did */
+    uint64_t born;
 } eni_revived_rank;
 
 /* The previous incarnation. All of it is borrowed and stays valid until eni_leader_stop. */
@@ -59,8 +64,9 @@ typedef struct eni_revived {
     eni_revived_rank *rank; /* (nranks) */
     uint32_t epoch;         /* of the previous incarnation; this one is one more */
     uint64_t incarnation;
-    uint64_t claimed;   /* the next index to hand out */
-    uint64_t stop_step; /* ENI_STEP_NEVER: none */
+    uint64_t claimed;    /* the next index to hand out */
+    uint64_t stop_step;  /* ENI_STEP_NEVER: none */
+    int64_t training_ns; /* 0: not all ranks had begun to train */
 } eni_revived;
 
 typedef struct eni_leader_config {
@@ -69,7 +75,8 @@ typedef struct eni_leader_config {
     bool is_insecure;   /* may listen beyond loopback */
     int32_t nranks;     /* 1 .. ENI_RANKS_MAX: all that there can be */
     int32_t nfirst;     /* the run begins when ranks 0 .. nfirst-1 are there; 0: all */
-    int32_t nseats; /* > 0: so many may live at one time, and whoever comes later gets the next rank, which is
+    int32_t
+        nplaces; /* > 0: so many may live at one time, and whoever comes later gets the next rank, which is
                            never given twice; 0: nobody may come later */
     int32_t nservers; /* 0, 1: no other servers; S: servers 1 .. S-1 must join too */
     int32_t rank;     /* -1: psd 0; 0: a thread inside rank 0. How members name the leader's death */

@@ -30,14 +30,14 @@ static bool may_go(const eni_leader *leader, const eni_leader_member *leaving)
     return true;
 }
 
-/* One that was asked to leave is to the others as one that was lost: the run is not over with it. */
+/* The run is not over with one that was asked to leave. */
 static void let_go(eni_leader *leader, eni_leader_member *member)
 {
     eni_connection *connection = member->connection;
     const int32_t rank = eni_leader_member_number(leader, member);
     const bool is_leaving = member->is_leaving;
-    if (eni_leader_write(leader, is_leaving ? ENI_ENTRY_LEFT : ENI_ENTRY_BYE, rank, 0, 0) != EN_OK) return;
-    member->stage = is_leaving ? MEMBER_LOST : MEMBER_GONE;
+    if (eni_leader_write(leader, ENI_ENTRY_BYE, rank, 0, 0) != EN_OK) return;
+    member->stage = is_leaving ? MEMBER_LEFT : MEMBER_GONE;
     member->connection = NULL;
     eni_connection_put(connection, &(eni_message){.type = ENI_CTL_BYE});
     eni_connection_leave(connection);
@@ -181,6 +181,21 @@ static void go_on_without(eni_leader *leader, eni_leader_member *member, const e
     eni_leader_check_end(leader);
 }
 
+/* All that it may not have heard of a leader that died; what it has, it passes over. */
+void eni_leader_tell_presence(eni_leader *leader)
+{
+    for (int32_t r = 1; r < leader->ncame; r++) {
+        const eni_leader_member *member = &leader->members[r];
+        const eni_message went = {.type = ENI_CTL_WENT, .rank = r};
+        eni_message came = {.type = ENI_CTL_CAME}, left = {.type = ENI_CTL_LEFT};
+        eni_message_set_peer(&came, &leader->peers[r]);
+        left.death = describe(leader, &leader->peers[r], member, "psd died before it could tell more");
+        if (r >= eni_leader_first_ranks(leader)) eni_leader_member_put(leader->members, &came);
+        if (member->stage == MEMBER_LEFT) eni_leader_member_put(leader->members, &went);
+        if (member->stage == MEMBER_LOST) eni_leader_member_put(leader->members, &left);
+    }
+}
+
 static bool can_do_without(const eni_leader *leader, const eni_leader_member *member)
 {
     return leader->terms.goes_on && leader->stage == LEADER_RUNNING && member != NULL &&
@@ -296,29 +311,47 @@ static void lose_silent(eni_leader *leader, eni_leader_member *member, int64_t s
     lose(leader, member, &death);
 }
 
-static void never_back(eni_leader *leader, eni_leader_member *member, int64_t now_ns)
+static void never_back(eni_leader *leader, eni_leader_member *member, const char *cause)
 {
-    int32_t place = (int32_t)(member - leader->members);
-    eni_peer peer = leader->peers[place];
-    char cause[120];
+    eni_peer peer = leader->peers[member - leader->members];
     peer.rank = eni_leader_member_number(leader, member);
     if (peer.host == NULL) peer.host = "";
-    snprintf(cause, sizeof cause, "it did not come back within %.3g s",
-             (double)(now_ns - member->missing_ns) / 1e9);
     eni_death death = describe(leader, &peer, member, cause);
     lose(leader, member, &death);
 }
 
+/* A rank of this host that died with the leader before us, or after it: nobody would hear of it. A server may come back as
+ * another process. */
+static bool has_ended(const eni_leader *leader, int32_t i)
+{
+    const eni_peer *peer = &leader->peers[i];
+    return i < leader->config.nranks && peer->host_id != NULL &&
+           strcmp(peer->host_id, leader->config.host_id) == 0 &&
+           eni_process_look(peer->pid, peer->born) == ENI_PROCESS_ENDED;
+}
+
+static void check_missing(eni_leader *leader, int32_t i, int64_t now_ns)
+{
+    eni_leader_member *member = &leader->members[i];
+    char cause[120] = "its process ended while psd was away";
+    const int64_t missing_ns = now_ns - member->missing_ns;
+    if (missing_ns >= eni_leader_back_ns(leader)) /* or not READY */
+        snprintf(cause, sizeof cause, "it did not come back within %.3g s", (double)missing_ns / 1e9);
+    else if (member->connection != NULL || !has_ended(leader, i))
+        return;
+    never_back(leader, member, cause);
+}
+
 void eni_leader_check_silence(eni_leader *leader, int64_t now_ns)
 {
-    const int64_t timeout_ns = leader->config.peer_timeout_ns, back_ns = eni_leader_back_ns(leader);
+    const int64_t timeout_ns = leader->config.peer_timeout_ns;
     for (int32_t i = 0; i < leader->nmembers && leader->stage == LEADER_RUNNING; i++) {
         eni_leader_member *member = &leader->members[i];
         const eni_connection *connection = member->connection;
         if (connection != NULL && connection->stage == CONNECTION_ACTIVE &&
             now_ns - connection->heard_ns >= timeout_ns)
             lose_silent(leader, member, now_ns - connection->heard_ns);
-        else if (member->stage == MEMBER_MISSING && now_ns - member->missing_ns >= back_ns) /* or not READY */
-            never_back(leader, member, now_ns);
+        else if (member->stage == MEMBER_MISSING)
+            check_missing(leader, i, now_ns);
     }
 }

@@ -40,11 +40,16 @@ static const eni_leader_member *first_in(const eni_leader *leader, uint64_t numb
 
 bool eni_leader_is_between_gathers(const eni_leader *leader, uint64_t *done_out)
 {
-    const uint64_t number = open_number(leader);
-    if (number == 0 || first_in(leader, number) != NULL) return false;
-    for (int32_t r = 0; r < leader->config.nranks; r++)
-        if (takes_part(&leader->members[r]) && leader->members[r].told + 1 != number) return false;
-    *done_out = number - 1;
+    const eni_leader_member *first = NULL;
+    for (int32_t r = 0; r < leader->config.nranks; r++) {
+        const eni_leader_member *member = &leader->members[r];
+        if (!takes_part(member) || member->stage == MEMBER_MISSING) continue;
+        if (first == NULL) first = member;
+        if (member->told != first->told || eni_leader_member_blob(member, member->told + 1) != NULL)
+            return false;
+    }
+    if (first == NULL) return false;
+    *done_out = first->told;
     return true;
 }
 

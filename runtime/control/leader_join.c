@@ -134,6 +134,8 @@ static void welcome(eni_leader *leader, eni_leader_member *member)
     member->has_wait = member->has_paused = false;
     eni_connection_put(connection, &m);
     eni_leader_tell_stop(leader, member);
+    if (member->is_leaving) eni_connection_put(connection, &(eni_message){.type = ENI_CTL_LEAVE});
+    if (connection->incarnation != 0 && member == leader->members) eni_leader_tell_presence(leader);
 }
 
 static void put_serve(eni_leader *leader, eni_leader_member *member)
@@ -328,21 +330,30 @@ void eni_leader_revive(eni_leader *leader)
     const eni_revived *revived = leader->config.revived;
     for (int32_t r = 0; r < leader->config.nranks; r++) {
         eni_leader_member *member = &leader->members[r];
-        if (eni_peer_copy(&leader->peers[r], &revived->peers[r]) != EN_OK) {
+        const eni_revived_rank *was = &revived->rank[r];
+        eni_peer peer = revived->peers[r];
+        if (r >= eni_leader_first_ranks(leader)) peer.pid = was->came;
+        if (was->born != 0) { /* on this host */
+            peer.born = was->born;
+            peer.host = leader->config.host;
+            peer.host_id = leader->config.host_id;
+        }
+        if (eni_peer_copy(&leader->peers[r], &peer) != EN_OK) {
             eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
             return;
         }
-        if (r >= eni_leader_first_ranks(leader)) leader->peers[r].pid = revived->rank[r].came;
-        if (leader->peers[r].pid == 0) member->stage = MEMBER_LOST;
-        if (leader->peers[r].pid != 0 && r >= leader->ncame) leader->ncame = r + 1;
-        member->claims = revived->rank[r].claim_number;
-        member->claim_index = revived->rank[r].claim_index;
+        if (peer.pid == 0) member->stage = MEMBER_LOST;
+        if (peer.pid != 0 && r >= leader->ncame) leader->ncame = r + 1;
+        member->claims = was->claim_number;
+        member->claim_index = was->claim_index;
+        member->is_leaving = was->is_leaving;
         member->missing_ns = leader->when.started_ns;
-        if (revived->rank[r].has_said_bye) member->stage = MEMBER_GONE;
-        if (revived->rank[r].has_left) member->stage = MEMBER_LOST;
+        if (was->has_said_bye) member->stage = was->is_leaving ? MEMBER_LEFT : MEMBER_GONE;
+        if (was->has_left) member->stage = MEMBER_LOST;
     }
     make_world(leader, revived->epoch + 1, revived->incarnation, revived->key_values, revived->nkey_values);
     atomic_store_explicit(&leader->claimed, revived->claimed, memory_order_relaxed);
+    leader->when.training_ns = revived->training_ns;
     leader->stop.step = revived->stop_step;
     if (revived->stop_step != ENI_STEP_NEVER) leader->stop.stage = STOP_CHOSEN;
     if (open_world(leader)) open_servers(leader);
@@ -376,31 +387,32 @@ static void connection_member(eni_leader *leader, eni_connection *connection)
 
 /* ---- newcomers ---- */
 
-/* Whether it may come now. */
+/* Whether it may come now; one that never may is told so. The place of a rank that may be lost may become free. */
 static bool has_place(const eni_leader *leader, eni_connection *connection)
 {
-    int32_t living = 0;
+    const int32_t living = eni_leader_count_living(leader);
+    int32_t missing = 0;
     char reason[ENI_REASON_MAX];
-    for (int32_t r = 0; r < leader->config.nranks; r++)
-        living += eni_leader_member_lives(&leader->members[r]);
+    for (int32_t r = 0; r < leader->ncame; r++)
+        missing += leader->members[r].stage == MEMBER_MISSING;
     if (atomic_load_explicit(&leader->claimed, memory_order_relaxed) >= leader->terms.budget ||
         leader->stop.stage != STOP_NONE)
         eni_leader_refuse(connection, EN_EINVAL,
                           "the run is ending: all its micro-batches are given out, or it was stopped");
-    else if (living >= leader->config.nseats)
+    else if (living - missing >= leader->config.nplaces)
         eni_leader_refuse(connection, EN_EINVAL,
                           "all %d places of the run are taken: wait for one to become free, or start the "
                           "run with a larger --max-workers",
-                          leader->config.nseats);
+                          leader->config.nplaces);
     else if (leader->ncame >= leader->config.nranks)
         eni_leader_refuse(connection, EN_EINVAL,
                           "%d workers have come to this run, and that is all that can: %d for each of "
                           "--max-workers=%d",
-                          leader->ncame, ENI_RANKS_PER_SEAT, leader->config.nseats);
+                          leader->ncame, ENI_RANKS_PER_PLACE, leader->config.nplaces);
     else if (!compare(leader->world.key_values, leader->world.nkey_values, connection, "the run", reason))
         eni_leader_refuse(connection, EN_EMISMATCH, "%s", reason);
     else
-        return true;
+        return living < leader->config.nplaces;
     return false;
 }
 
@@ -408,8 +420,10 @@ static bool has_place(const eni_leader *leader, eni_connection *connection)
 static void admit(eni_leader *leader, eni_connection *connection, uint64_t gathers)
 {
     const int32_t rank = leader->ncame;
+    const eni_peer *peer = &connection->peer;
+    const uint64_t born = strcmp(peer->host_id, leader->config.host_id) == 0 ? peer->born : 0;
     eni_leader_member *member = &leader->members[rank];
-    if (eni_leader_write(leader, ENI_ENTRY_CAME, rank, 0, (uint64_t)connection->peer.pid) != EN_OK) return;
+    if (eni_leader_write(leader, ENI_ENTRY_CAME, rank, born, (uint64_t)peer->pid) != EN_OK) return;
     leader->ncame++;
     connection->peer.rank = rank;
     connection->done = gathers;
@@ -427,7 +441,7 @@ static void admit(eni_leader *leader, eni_connection *connection, uint64_t gathe
                  connection->peer.host);
 }
 
-/* Newcomers have no gathers behind them that others could still be in. */
+/* Nobody is in a gather of the start any more: a newcomer has none behind it that another rank could still be in. */
 static bool all_train(const eni_leader *leader)
 {
     const int32_t first = eni_leader_first_ranks(leader);
@@ -440,20 +454,22 @@ static bool all_train(const eni_leader *leader)
     return true;
 }
 
-/* Those that wait get in while the others train and no gather is under way: the first one that they take part
- * in is the one behind it. */
+/* Those that wait get in once all have begun to train, and while no gather is under way: the first one that they take part
+ * in is the one behind it. A rank that a psd waits for which came back has done the same gathers, so nobody waits for it. */
 void eni_leader_tick_newcomers(eni_leader *leader, int64_t now_ns)
 {
     uint64_t gathers;
+    if (leader->when.training_ns == 0 && leader->config.nplaces > 0 && all_train(leader)) {
+        if (eni_leader_write(leader, ENI_ENTRY_TRAIN, 0, 0, (uint64_t)now_ns) != EN_OK) return;
+        leader->when.training_ns = now_ns;
+    }
     for (size_t i = 0; i < leader->nconnections && leader->stage == LEADER_RUNNING; i++) {
         eni_connection *connection = &leader->connections[i];
         if (connection->stage != CONNECTION_JOINED || !connection->is_newcomer) continue;
         if (!has_place(leader, connection)) continue;
-        if (all_train(leader) && eni_leader_is_between_gathers(leader, &gathers))
+        if (leader->when.training_ns != 0 && eni_leader_is_between_gathers(leader, &gathers))
             admit(leader, connection, gathers);
     }
-    if (leader->when.training_ns == 0 && leader->config.nseats > 0 && all_train(leader))
-        leader->when.training_ns = now_ns;
 }
 
 /* ---- one JOIN ---- */
@@ -468,20 +484,20 @@ static bool check_numbers(eni_leader *leader, eni_connection *connection, const 
         eni_leader_refuse(
             connection, EN_EDENIED,
             "the job token is not this run's: it was started by someone else, or is an old one");
-    else if (is_newcomer && leader->config.nseats == 0)
+    else if (is_newcomer && leader->config.nplaces == 0)
         eni_leader_refuse(connection, EN_EINVAL,
                           "this run takes no newcomers: it was started without --max-workers=N");
     else if (is_newcomer && join->nranks != nranks)
         eni_leader_refuse(connection, EN_EINVAL,
                           "a newcomer was told --max-workers=%d, the run --max-workers=%d",
-                          join->nranks / ENI_RANKS_PER_SEAT, leader->config.nseats);
+                          join->nranks / ENI_RANKS_PER_PLACE, leader->config.nplaces);
     else if (join->nranks != nranks)
         eni_leader_refuse(connection, EN_EINVAL, "a %s was told --world-size=%d, the leader %d",
                           join->server > 0 ? "server" : "worker", join->nranks, nranks);
     else if (join->server == 0 && join->rank >= (join->incarnation != 0 ? nranks : first))
         eni_leader_refuse(
             connection, EN_EINVAL, "rank %d does not exist in a world of %d: ranks are 0 to %d%s", join->rank,
-            first, first - 1, leader->config.nseats > 0 ? ", and one that comes later is --rank=new" : "");
+            first, first - 1, leader->config.nplaces > 0 ? ", and one that comes later is --rank=new" : "");
     else if (join->server > 0 && join->nservers != servers_expected(leader) + 1)
         eni_leader_refuse(connection, EN_EINVAL, "psd %d was told --servers=%d, the leader %d", join->server,
                           join->nservers, servers_expected(leader) + 1);
@@ -505,7 +521,8 @@ static bool check_return(eni_leader *leader, eni_connection *connection, const e
     }
     const eni_leader_member *member = &leader->members[place_of(leader, join->server, join->rank)];
     eni_peer_name(eni_leader_member_number(leader, member), who);
-    if (member->stage == MEMBER_GONE && join->incarnation == leader->world.incarnation) {
+    if ((member->stage == MEMBER_GONE || member->stage == MEMBER_LEFT) &&
+        join->incarnation == leader->world.incarnation) {
         eni_connection_put(
             connection, &(eni_message){.type = ENI_CTL_BYE}); /* its goodbye was written down, not answered */
         eni_connection_leave(connection);

@@ -54,8 +54,9 @@ typedef struct eni_connection {
 typedef enum eni_leader_member_stage {
     MEMBER_MISSING, /* has not joined, or not joined again */
     MEMBER_HERE,
-    MEMBER_BYE, /* has said it, and waits for the answer */
-    MEMBER_GONE,
+    MEMBER_BYE,  /* has said it, and waits for the answer */
+    MEMBER_GONE, /* told goodbye */
+    MEMBER_LEFT, /* the same of one that was asked to leave: it is missed as little as one that is lost */
     MEMBER_LOST
 } eni_leader_member_stage;
 
@@ -193,6 +194,15 @@ static inline bool eni_leader_member_lives(const eni_leader_member *member)
     return member->stage <= MEMBER_BYE;
 }
 
+/* Ranks that take part; of those that have come. */
+static inline int32_t eni_leader_count_living(const eni_leader *leader)
+{
+    int32_t n = 0;
+    for (int32_t r = 0; r < leader->ncame; r++)
+        n += eni_leader_member_lives(&leader->members[r]);
+    return n;
+}
+
 /* How long somebody who may come back is waited for. */
 static inline int64_t eni_leader_back_ns(const eni_leader *leader)
 {
@@ -220,7 +230,7 @@ en_status eni_leader_write(eni_leader *leader, eni_entry_kind kind, int32_t rank
 const char *eni_leader_gather(eni_leader *leader, eni_leader_member *member, const eni_message *message);
 const char *eni_leader_added(eni_leader *leader, eni_leader_member *member, const eni_message *message);
 void eni_leader_try_gather(eni_leader *leader);
-/* Whether all living ranks have done as many gathers, and none has begun another one. */
+/* Whether all ranks that are here have done as many gathers, and none has begun another one. */
 bool eni_leader_is_between_gathers(const eni_leader *leader, uint64_t *done_out);
 const eni_kept *eni_leader_member_blob(const eni_leader_member *member, uint64_t number); /* NULL: not here */
 
@@ -230,6 +240,8 @@ void eni_leader_check_end(eni_leader *leader); /* after a goodbye, a DONE or a l
 void eni_leader_begin_stop(eni_leader *leader, const char *why, bool has_time);
 void eni_leader_check_paused(eni_leader *leader);
 void eni_leader_tell_stop(eni_leader *leader, eni_leader_member *member); /* to one who has just come back */
+void eni_leader_tell_presence(
+    eni_leader *leader); /* to rank 0, which has just come back: it has the result */
 void eni_leader_lost(eni_leader *leader, eni_connection *connection, const char *cause);
 void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection,
                                  const char *cause); /* or may it come back? */

@@ -59,7 +59,7 @@ static void say_place(explanation *s, const eni_message *wait)
 /* Whether the member has still to come to where somebody waits. */
 static bool is_behind(const eni_leader_member *member, const eni_message *wait)
 {
-    if (member->stage == MEMBER_GONE || member->stage == MEMBER_LOST) return false;
+    if (member->stage >= MEMBER_GONE) return false;
     if (is_gather(wait)) return member->told < wait->op && eni_leader_member_blob(member, wait->op) == NULL;
     if (member->stage != MEMBER_HERE) return member->stage == MEMBER_MISSING;
     return member->step < wait->step || (member->step == wait->step && member->op < wait->op);
@@ -123,7 +123,7 @@ static void explain(const eni_leader *leader, const eni_message *wait, explanati
     int64_t now_ns = eni_now_ns();
     for (int32_t r = 0; r < nranks; r++) {
         behind += is_behind(&leader->members[r], wait);
-        there += !is_behind(&leader->members[r], wait) && leader->members[r].stage != MEMBER_LOST;
+        there += !is_behind(&leader->members[r], wait) && leader->members[r].stage < MEMBER_LEFT;
     }
     say_place(s, wait);
     say(s, ": %d of %d ranks; waiting %.1f s", there, nranks, (double)wait->waited_ns / 1e9);
@@ -141,6 +141,11 @@ static void explain_join(const eni_leader *leader, const eni_message *wait, expl
 {
     char have[ENI_REASON_MAX];
     double left = (double)(leader->when.join_deadline_ns - eni_now_ns()) / 1e9;
+    if (leader->stage == LEADER_RUNNING) {
+        say(s, "a newcomer is let in when all train and a place is free: it waits since %.1f s",
+            (double)wait->waited_ns / 1e9);
+        return;
+    }
     if (leader->stage == LEADER_JOINING)
         eni_leader_have(leader, have);
     else
@@ -181,7 +186,7 @@ static bool all_stuck(const eni_leader *leader, int64_t now_ns, bool *is_split_o
             if (member->stage != MEMBER_HERE) return false;
             continue;
         }
-        if (member->stage == MEMBER_LOST) continue;
+        if (member->stage >= MEMBER_LEFT) continue;
         if (member->stage == MEMBER_BYE || member->stage == MEMBER_GONE) {
             *is_split_out = true;
             continue;
@@ -205,7 +210,7 @@ void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns)
     say(&s, "all wait and nobody can go on, an exchange was skipped:");
     for (int32_t r = 0, named = 0; r < leader->ncame; r++) {
         const eni_leader_member *member = &leader->members[r];
-        if (member->stage == MEMBER_LOST) continue;
+        if (member->stage >= MEMBER_LEFT) continue;
         say(&s, "%s rank %d ", named++ == 0 ? "" : ",", r);
         if (member->stage == MEMBER_HERE) {
             say(&s, "in ");
@@ -283,7 +288,7 @@ static size_t collect_attributes(const eni_leader *leader, eni_key_value *attrib
 /* `peer` is the world's: what a connection knew of its peer goes with the connection. */
 static eni_rank_state member_state(const eni_leader_member *member, const eni_peer *peer)
 {
-    if (member->stage == MEMBER_GONE || member->stage == MEMBER_LOST) return ENI_RANK_GONE;
+    if (member->stage >= MEMBER_GONE) return ENI_RANK_GONE;
     if (member->connection == NULL || peer == NULL || peer->host_id == NULL) return ENI_RANK_MISSING;
     if (member->connection->stage == CONNECTION_JOINED) return ENI_RANK_JOINED;
     return member->waits != ENI_WAITS_NOT ? ENI_RANK_WAITING : ENI_RANK_ACTIVE;
@@ -320,10 +325,7 @@ static void collect_member(const eni_leader *leader, int32_t at, eni_run_rank *r
 /* Those that take part: where ranks come and go, not all that there have been. */
 static int32_t count_workers(const eni_leader *leader)
 {
-    int32_t n = 0;
-    if (leader->config.nseats == 0) return leader->config.nranks;
-    for (int32_t r = 0; r < leader->ncame; r++)
-        n += leader->members[r].stage != MEMBER_LOST && leader->members[r].stage != MEMBER_GONE;
+    const int32_t n = leader->config.nplaces == 0 ? leader->config.nranks : eni_leader_count_living(leader);
     return n > 0 ? n : 1;
 }
 

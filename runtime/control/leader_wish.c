@@ -10,7 +10,7 @@
 
 static const char *cannot_leave(const eni_leader *leader, int64_t rank)
 {
-    if (leader->config.nseats == 0) return "its ranks come and go only with --max-workers=N";
+    if (leader->config.nplaces == 0) return "its ranks come and go only with --max-workers=N";
     if (rank == 0) return "rank 0 keeps the curve and the result; `entrain stop` ends the run";
     if (rank < 0 || rank >= leader->ncame) return "it has no such rank";
     if (leader->members[rank].stage != MEMBER_HERE) return "that rank is not here any more";
@@ -20,6 +20,7 @@ static const char *cannot_leave(const eni_leader *leader, int64_t rank)
 void eni_leader_ask_to_leave(eni_leader *leader, int32_t rank)
 {
     if (cannot_leave(leader, rank) != NULL) return;
+    if (eni_leader_write(leader, ENI_ENTRY_LEAVE, rank, 0, 0) != EN_OK) return;
     leader->members[rank].is_leaving = true;
     eni_leader_member_put(&leader->members[rank], &(eni_message){.type = ENI_CTL_LEAVE});
 }
@@ -71,7 +72,7 @@ static const char *why_not(const eni_leader *leader, const eni_message *wish)
         return no != NULL ? no : cannot_leave(leader, wish->amount);
     if (wish->kind != ENI_ASK_RESIZE) return "it does not know that wish: is `entrain` of another version?";
     if (leader->config.elastic.max > 0) return NULL;
-    return leader->config.nseats > 0
+    return leader->config.nplaces > 0
                ? "its ranks come and go one by one: `entrain join` starts those that come"
                : "its number of workers cannot change: it was not started with "
                  "--elastic=MIN..MAX, or its ranks have state of their own";
@@ -104,11 +105,10 @@ void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_m
         answer = (eni_message){.type = ENI_CTL_REFUSED, .status = EN_EINVAL};
         snprintf(answer.reason, sizeof answer.reason, "%s", no);
     }
+    const bool leaves = no == NULL && wish->kind == ENI_ASK_LEAVE;
+    if (leaves)
+        eni_leader_ask_to_leave(leader, (int32_t)wish->amount); /* written down before it is answered */
     eni_connection_put(connection, &answer);
     eni_connection_leave(connection);
-    if (no != NULL) return;
-    if (wish->kind == ENI_ASK_LEAVE)
-        eni_leader_ask_to_leave(leader, (int32_t)wish->amount);
-    else
-        resize(leader, workers, wish->amount > 0 ? "join" : "leave");
+    if (no == NULL && !leaves) resize(leader, workers, wish->amount > 0 ? "join" : "leave");
 }

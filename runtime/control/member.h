@@ -19,7 +19,7 @@ typedef struct eni_member_config {
     eni_address leader;
     eni_token token;
     int32_t rank;     /* -1: the leader assigns the lowest free one. ENI_RANK_NEW: it joins a run that
-                                   goes on (leader_config.nseats). A server's: not used */
+                                   goes on (leader_config.nplaces). A server's: not used */
     int32_t nranks;   /* as this process was told; the leader refuses another number */
     int32_t server;   /* 0: a worker. k >= 1: server k; then only the calls for servers below,
                                    status, verdict, fd, reason, death, stop, abort and close make sense */
@@ -158,7 +158,7 @@ eni_run_outcome eni_member_outcome(eni_member *member);
  * then who and why, if death_out is not NULL. */
 bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out);
 
-/* ---- ranks that come and go (leader_config.nseats) ---- */
+/* ---- ranks that come and go (leader_config.nplaces) ---- */
 
 /* What this member has heard of the others, in the order in which it has: who has come while it was there, who was
  * lost, who has left because it was asked to. */

@@ -375,7 +375,7 @@ static void say_again(eni_member *member)
         memcpy(m.reason, stop_why, sizeof m.reason);
         eni_member_put(member, &m);
     }
-    if (member->end.asks_to_leave || atomic_load(&member->end.is_leaving)) /* no leader writes that down */
+    if (member->end.asks_to_leave && !atomic_load(&member->end.is_leaving))
         eni_member_put(member, &(eni_message){.type = ENI_CTL_LEAVE});
     if (member->end.has_said_bye) eni_member_put(member, &(eni_message){.type = ENI_CTL_BYE});
 }

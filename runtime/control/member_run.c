@@ -52,25 +52,29 @@ static void on_dead(eni_member *member, const eni_message *m)
     eni_member_finish(member, EN_EPEER, text, &m->death);
 }
 
-/* A reader that lacks one for want of memory reports less. */
-static void note_presence(eni_member *member, eni_presence_kind kind, int32_t rank)
+/* False: it was known, and a leader that came back says it again. A reader that lacks one for want of memory reports
+ * less. */
+static bool note_presence(eni_member *member, eni_presence_kind kind, int32_t rank)
 {
+    for (size_t i = 0; i < member->end.nheard; i++)
+        if (member->end.heard[i].kind == kind && member->end.heard[i].rank == rank) return false;
     eni_presence_event *heard = realloc(member->end.heard, (member->end.nheard + 1) * sizeof *heard);
-    if (heard == NULL) return;
+    if (heard == NULL) return true;
     heard[member->end.nheard++] = (eni_presence_event){kind, rank, eni_now_ns()};
     member->end.heard = heard;
+    return true;
 }
 
 static void on_came(eni_member *member, const eni_message *m)
 {
-    eni_info("member", "rank %d has come: pid %" PRId64 " on host %s", m->rank, m->pid, m->host);
-    note_presence(member, ENI_CAME, m->rank);
+    if (note_presence(member, ENI_CAME, m->rank))
+        eni_info("member", "rank %d has come: pid %" PRId64 " on host %s", m->rank, m->pid, m->host);
 }
 
 static void on_went(eni_member *member, const eni_message *m)
 {
-    eni_info("member", "rank %d has left, as it was asked to", m->rank);
-    note_presence(member, ENI_WENT, m->rank);
+    if (note_presence(member, ENI_WENT, m->rank))
+        eni_info("member", "rank %d has left, as it was asked to", m->rank);
 }
 
 static void on_leave(eni_member *member)
@@ -83,12 +87,11 @@ static void on_leave(eni_member *member)
 static void on_left(eni_member *member, const eni_message *m)
 {
     char text[ENI_REASON_MAX];
-    eni_lost *lost = eni_alloc(sizeof *lost);
+    eni_lost *lost = note_presence(member, ENI_LOST, m->death.rank) ? eni_alloc(sizeof *lost) : NULL;
     if (lost == NULL) return;
     lost->death = m->death;
     lost->next = member->end.lost;
     member->end.lost = lost;
-    note_presence(member, ENI_LOST, lost->death.rank);
     eni_death_text(&lost->death, text);
     eni_warn("member", "%s; the run goes on without it", text);
     if (member->config.on_left != NULL) member->config.on_left(member->config.user, lost->death.rank);

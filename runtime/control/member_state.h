@@ -102,8 +102,8 @@ typedef struct eni_member_end {
     size_t nheard;
     atomic_bool is_leaving; /* this one is to leave */
     bool asks_to_leave;
-    bool is_interrupted;    /* abort_fd was readable */
-    bool is_over;           /* a server: all ranks have left */
+    bool is_interrupted; /* abort_fd was readable */
+    bool is_over;        /* a server: all ranks have left */
     bool has_said_bye, is_bye_answered;
 } eni_member_end;
 

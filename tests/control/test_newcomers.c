@@ -14,7 +14,7 @@
 #include "crew.h"
 #include "runtime/control/ask.h"
 
-enum { FIRST = 2, SEATS = 3, BUDGET = 100 };
+enum { FIRST = 2, PLACES = 3, BUDGET = 100 };
 
 static en_status allow(void *user, const eni_world_info *world, eni_terms *terms)
 {
@@ -23,11 +23,11 @@ static en_status allow(void *user, const eni_world_info *world, eni_terms *terms
     return EN_OK;
 }
 
-static void open_run(crew *c, int nseats)
+static void open_run(crew *c, int nplaces)
 {
-    crew_init(c, nseats > 0 ? SEATS * ENI_RANKS_PER_SEAT : FIRST);
+    crew_init(c, nplaces > 0 ? PLACES * ENI_RANKS_PER_PLACE : FIRST);
     c->config.nfirst = FIRST;
-    c->config.nseats = nseats;
+    c->config.nplaces = nplaces;
     c->config.budget = BUDGET;
     c->config.on_world = allow;
     for (int h = FIRST; h < CREW_MAX; h++)
@@ -95,12 +95,12 @@ static void one_gets_the_next_rank_and_takes_part(void **state)
     (void)state;
     crew c;
     uint64_t index[3];
-    open_run(&c, SEATS);
+    open_run(&c, PLACES);
     gather_all(&c, (int[]){0, 1}, 2);
     train(&c);
     come(&c, 2, 2);
     const eni_world_info *world = eni_member_world(c.hand[2].member);
-    assert_int_equal(world->nranks, SEATS * ENI_RANKS_PER_SEAT);
+    assert_int_equal(world->nranks, PLACES * ENI_RANKS_PER_PLACE);
     assert_int_equal(world->budget, BUDGET);
     assert_int_equal(world->peers[1].pid, world->leader.pid);
     assert_int_equal(world->peers[3].pid, 0);
@@ -121,7 +121,7 @@ static void one_that_comes_early_waits(void **state)
 {
     (void)state;
     crew c;
-    open_run(&c, SEATS);
+    open_run(&c, PLACES);
     c.hand[2].config.join_deadline_ns = eni_now_ns() - ENI_SECOND + 200 * ENI_MILLI; /* a second of grace */
     crew_join(&c, 2, 1);
     assert_int_equal(c.hand[2].status, EN_ETIMEOUT);
@@ -141,7 +141,7 @@ static void a_rank_is_never_given_twice(void **state)
 {
     (void)state;
     crew c;
-    open_run(&c, SEATS);
+    open_run(&c, PLACES);
     train(&c);
     for (int rank = 2; rank < 6; rank++) {
         come(&c, rank, rank);
@@ -194,7 +194,7 @@ static void one_that_is_asked_to_leaves(void **state)
     (void)state;
     crew c;
     char why[ENI_REASON_MAX];
-    open_run(&c, SEATS);
+    open_run(&c, PLACES);
     stays(&c, 2, "it has no such rank");
     train(&c);
     come(&c, 2, 2);
@@ -230,7 +230,7 @@ static void a_newcomer_that_wants_to_leaves(void **state)
 {
     (void)state;
     crew c;
-    open_run(&c, SEATS);
+    open_run(&c, PLACES);
     train(&c);
     come(&c, 2, 2);
     eni_member_stop(c.hand[2].member, "Ctrl-C");
@@ -254,9 +254,9 @@ static void who_does_not_fit_is_refused(void **state)
     static const eni_key_value run[] = {{"lr", "0.1"}, {"resume", "from the start"}, {"budget", "100"}},
                                other[] = {{"lr", "0.2"}, {"resume", "from the start"}, {"budget", "100"}},
                                later[] = {{"lr", "0.1"}, {"resume", "of another file"}, {"budget", "50"}};
-    crew_init(&c, SEATS * ENI_RANKS_PER_SEAT);
+    crew_init(&c, PLACES * ENI_RANKS_PER_PLACE);
     c.config.nfirst = FIRST;
-    c.config.nseats = SEATS;
+    c.config.nplaces = PLACES;
     c.config.budget = 3;
     c.config.on_world = allow;
     for (int h = 0; h < CREW_MAX; h++) {
@@ -288,7 +288,7 @@ static void a_run_without_places_takes_nobody(void **state)
     crew c;
     open_run(&c, 0);
     train(&c);
-    c.hand[2].config.nranks = SEATS * ENI_RANKS_PER_SEAT;
+    c.hand[2].config.nranks = PLACES * ENI_RANKS_PER_PLACE;
     refused(&c, 2, EN_EINVAL, "this run takes no newcomers: it was started without --max-workers=N");
     assert_true(crew_bye(&c));
     crew_fini(&c);

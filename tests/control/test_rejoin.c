@@ -19,15 +19,19 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "crew.h"
+#include "runtime/control/ask.h"
 #include "runtime/net/process.h"
 
-enum { RANKS = 3, BUDGET = 6000, GATHERS = 400, KILLS = 6 };
+enum { RANKS = 3, MOST = 6 /* where ranks come and go */, BUDGET = 6000, GATHERS = 400, KILLS = 6 };
 
 /* What leaders leave to the next one, and to the test. */
 typedef struct journal {
-    eni_revived_rank rank[RANKS];
+    eni_revived_rank rank[MOST];
+    int64_t pid[RANKS], training_ns;
+    uint64_t born[RANKS];
     uint64_t claimed, stop_step;
     uint32_t epoch;
+    uint32_t dies_at; /* the leader is killed when it has written an entry of that kind; 0: of none */
     atomic_int nwritten, is_there, ended; /* ended: 1 + the status */
     bool is_broken;
 } journal;
@@ -47,32 +51,46 @@ static en_status write_entry(void *user, const eni_entry *entry)
         break;
     case ENI_ENTRY_LEFT: rank->has_left = true; break;
     case ENI_ENTRY_BYE: rank->has_said_bye = true; break;
+    case ENI_ENTRY_LEAVE: rank->is_leaving = true; break;
+    case ENI_ENTRY_TRAIN: j->training_ns = (int64_t)entry->value; break;
+    case ENI_ENTRY_CAME:
+        rank->came = (int64_t)entry->value;
+        rank->born = entry->number;
+        break;
     default: j->stop_step = entry->value;
     }
     atomic_fetch_add(&j->nwritten, 1);
+    if (entry->kind != j->dies_at) return EN_OK;
+    j->dies_at = 0;
+    raise(SIGKILL);
     return EN_OK;
 }
 
 static en_status note_world(void *user, const eni_world_info *world, eni_terms *terms)
 {
     journal *j = user;
-    (void)terms;
+    terms->goes_on = world->nranks == MOST;
+    for (int r = 0; r < RANKS; r++) {
+        j->pid[r] = world->peers[r].pid;
+        j->born[r] = world->peers[r].born;
+    }
     j->epoch = world->epoch;
     return EN_OK;
 }
 
-static void lead(crew *c, journal *j, pid_t members)
+static void lead(crew *c, journal *j)
 {
-    eni_peer peers[RANKS];
-    for (int r = 0; r < RANKS; r++)
-        peers[r] = (eni_peer){
-            .rank = r, .pid = members, .born = eni_process_born(members), .host = "h", .host_id = "h/1"};
+    eni_peer peers[MOST];
+    for (int r = 0; r < MOST; r++)
+        peers[r] = r < RANKS ? (eni_peer){r, j->pid[r], j->born[r], .host = "h", .host_id = "h/1"}
+                             : (eni_peer){.rank = r, .host = "", .host_id = ""};
     eni_revived revived = {.peers = peers,
                            .rank = j->rank,
                            .epoch = j->epoch,
                            .incarnation = 1,
                            .claimed = j->claimed,
-                           .stop_step = j->stop_step};
+                           .stop_step = j->stop_step,
+                           .training_ns = j->training_ns};
     eni_log_set_level(-1);
     c->config.journal = write_entry;
     c->config.on_world = note_world;
@@ -89,13 +107,13 @@ static void lead(crew *c, journal *j, pid_t members)
 }
 
 /* For every 's' that it reads it forks a leader and says who it is. Ends with the pipe. */
-static void fork_leaders(crew *c, journal *j, int orders, int answers, pid_t members)
+static void fork_leaders(crew *c, journal *j, int orders, int answers)
 {
     char order;
     signal(SIGCHLD, SIG_IGN);
     while (read(orders, &order, 1) == 1) {
         pid_t pid = fork();
-        if (pid == 0) lead(c, j, members);
+        if (pid == 0) lead(c, j);
         if (write(answers, &pid, sizeof pid) != sizeof pid) break;
     }
     _exit(0);
@@ -115,8 +133,8 @@ static void start_leader(stage *s)
     assert_int_equal(read(s->answers, &s->leader, sizeof s->leader), sizeof s->leader);
 }
 
-/* The last rank is another process if `victim` is not NULL. */
-static void open_stage_with(stage *s, pid_t *victim)
+/* The last of the first ranks is another process if `victim` is not NULL. nranks MOST: others may come later. */
+static void open_stage_with(stage *s, int nranks, pid_t *victim)
 {
     int orders[2], answers[2], ready = -1;
     const int own = victim == NULL ? RANKS : RANKS - 1;
@@ -124,17 +142,20 @@ static void open_stage_with(stage *s, pid_t *victim)
     s->j = mmap(NULL, sizeof *s->j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(s->j != MAP_FAILED);
     s->j->stop_step = ENI_STEP_NEVER;
-    crew_init(&s->c, RANKS);
-    for (int r = 0; r < RANKS; r++)
+    crew_init(&s->c, nranks);
+    s->c.config.nfirst = RANKS;
+    s->c.config.nplaces = nranks > RANKS ? RANKS + 1 : 0;
+    for (int r = 0; r < CREW_MAX; r++) {
         s->c.hand[r].config.server_timeout_ns = 10 * ENI_SECOND;
+        if (r >= RANKS) s->c.hand[r].config.rank = ENI_RANK_NEW;
+    }
     s->c.config.listen_fd = crew_listen(&s->c); /* held here too: nobody is refused while no leader lives */
     if (victim != NULL) *victim = crew_fork_victim(&s->c, own, s->c.config.listen_fd, false, &ready);
     assert_true(pipe(orders) == 0 && pipe(answers) == 0);
-    pid_t members = getpid();
     s->forker = fork();
     if (s->forker == 0) {
         close(orders[1]);
-        fork_leaders(&s->c, s->j, orders[0], answers[1], members);
+        fork_leaders(&s->c, s->j, orders[0], answers[1]);
     }
     close(orders[0]);
     close(answers[1]);
@@ -149,7 +170,7 @@ static void open_stage_with(stage *s, pid_t *victim)
 
 static void open_stage(stage *s)
 {
-    open_stage_with(s, NULL);
+    open_stage_with(s, RANKS, NULL);
 }
 
 static void close_stage(stage *s)
@@ -310,7 +331,7 @@ static void a_goodbye_waits_for_the_return_of_others_only(void **state)
     (void)state;
     stage s;
     pid_t last;
-    open_stage_with(&s, &last);
+    open_stage_with(&s, RANKS, &last);
     kill(last, SIGSTOP);
     kill(s.leader, SIGKILL);
     for (int r = 0; r < RANKS - 1; r++) {
@@ -350,6 +371,133 @@ static void a_life_after_everyone_has_left_ends(void **state)
     assert_true(crew_start(&c));
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_OK);
     crew_fini(&c);
+}
+
+/* ---- ranks that come and go ---- */
+
+static void kill_leader(stage *s)
+{
+    kill(s->leader, SIGKILL);
+    start_leader(s);
+}
+
+/* It dies when it has written such an entry, and comes back. */
+static void await_death_of_leader(stage *s)
+{
+    for (int64_t deadline = crew_soon(); s->j->dies_at != 0; poll(NULL, 0, 1))
+        assert_true(eni_now_ns() < deadline);
+    start_leader(s);
+}
+
+/* Rank 0 has heard exactly this, in any order. */
+static void expect_presence(stage *s, const eni_presence_event *expected, size_t n)
+{
+    eni_presence_event p;
+    for (int64_t deadline = crew_soon(); !eni_member_presence(s->c.hand[0].member, n - 1, &p);
+         poll(NULL, 0, 1))
+        assert_true(eni_now_ns() < deadline);
+    for (size_t i = 0; i < n; i++) {
+        size_t at = 0;
+        while (eni_member_presence(s->c.hand[0].member, at, &p) &&
+               !(p.kind == expected[i].kind && p.rank == expected[i].rank))
+            at++;
+        if (at >= n) fail_msg("rank 0 has not heard of rank %d, %d", expected[i].rank, (int)expected[i].kind);
+    }
+    assert_false(eni_member_presence(s->c.hand[0].member, n, &p));
+}
+
+static void train(stage *s, int own)
+{
+    for (int r = 0; r < own; r++)
+        eni_member_note(s->c.hand[r].member, 0, "forward");
+}
+
+static void come(stage *s, int h, en_status status)
+{
+    crew_join(&s->c, h, 1);
+    assert_int_equal(s->c.hand[h].status, status);
+}
+
+static void *say_bye(void *argument)
+{
+    crew_hand *h = argument;
+    h->status = eni_member_bye(h->member, crew_soon());
+    return NULL;
+}
+
+/* psd is killed when it has written down that a rank came, was asked to leave, has left or was lost, and has told nobody. */
+static void what_was_written_is_told_in_the_next_life(void **state)
+{
+    (void)state;
+    stage s;
+    char why[ENI_REASON_MAX];
+    uint64_t index;
+    open_stage_with(&s, MOST, NULL);
+    train(&s, RANKS);
+    come(&s, 3, EN_OK);
+    const int64_t came_after = eni_member_came_after(s.c.hand[3].member);
+    s.j->dies_at = ENI_ENTRY_LEAVE;
+    assert_int_not_equal(
+        eni_ask(&s.c.hand[0].config.leader, &s.c.config.token, ENI_ASK_LEAVE, 3, crew_soon(), why), EN_OK);
+    await_death_of_leader(&s);
+    for (int64_t deadline = crew_soon(); !eni_member_is_leaving(s.c.hand[3].member); poll(NULL, 0, 1))
+        assert_true(eni_now_ns() < deadline);
+    assert_int_equal(eni_member_claim(s.c.hand[3].member, &index, crew_soon()), EN_ESTOP);
+    s.j->dies_at = ENI_ENTRY_BYE;
+    pthread_create(&s.c.hand[3].thread, NULL, say_bye, &s.c.hand[3]);
+    await_death_of_leader(&s);
+    pthread_join(s.c.hand[3].thread, NULL);
+    assert_int_equal(s.c.hand[3].status, EN_OK);
+    expect_presence(&s, (eni_presence_event[]){{ENI_CAME, 3}, {ENI_WENT, 3}}, 2);
+    come(&s, 4, EN_OK); /* its clock is that of the run, whoever leads it */
+    assert_true(eni_member_came_after(s.c.hand[4].member) > came_after);
+    s.j->dies_at = ENI_ENTRY_LEFT;
+    eni_member_close(s.c.hand[2].member); /* without a goodbye */
+    s.c.hand[2].member = NULL;
+    await_death_of_leader(&s);
+    expect_presence(&s, (eni_presence_event[]){{ENI_CAME, 3}, {ENI_WENT, 3}, {ENI_CAME, 4}, {ENI_LOST, 2}},
+                    4);
+    assert_true(eni_member_has_left(s.c.hand[0].member, 2, NULL));
+    kill_leader(&s); /* nothing is heard twice */
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(eni_member_claim(s.c.hand[r].member, &index, crew_soon()), EN_OK);
+    expect_presence(&s, (eni_presence_event[]){{ENI_CAME, 3}, {ENI_WENT, 3}, {ENI_CAME, 4}, {ENI_LOST, 2}},
+                    4);
+    close_stage(&s);
+}
+
+/* A newcomer waits while a rank that is not back may not have begun to train, and not for one that has. That one's place
+ * is kept until it is lost: at once where its process has ended, though no connection breaks. */
+static void a_rank_that_is_not_back_holds_newcomers_at_the_start_only(void **state)
+{
+    (void)state;
+    stage s;
+    pid_t last;
+    open_stage_with(&s, MOST, &last); /* which says that it is in a step */
+    kill(last, SIGSTOP);
+    kill_leader(&s);
+    train(&s, RANKS - 1);
+    s.c.hand[3].config.join_deadline_ns = eni_now_ns() - ENI_SECOND + 600 * ENI_MILLI; /* a second of grace */
+    come(&s, 3, EN_ETIMEOUT);
+    kill(last, SIGCONT);
+    come(&s, 4, EN_OK);
+    eni_member_stop(s.c.hand[4].member, "Ctrl-C");
+    say_bye(&s.c.hand[4]);
+    assert_int_equal(s.c.hand[4].status, EN_OK);
+    kill(last, SIGSTOP);
+    kill_leader(&s);
+    come(&s, 5, EN_OK);
+    s.c.hand[6].config.join_deadline_ns = eni_now_ns() - ENI_SECOND + 200 * ENI_MILLI;
+    come(&s, 6, EN_ETIMEOUT); /* and is not refused: a place may become free */
+    const int64_t killed_ns = eni_now_ns();
+    kill(last, SIGKILL);
+    come(&s, 7, EN_OK);
+    assert_true(eni_now_ns() - killed_ns < 5 * ENI_SECOND); /* of the 20 that it is waited for */
+    expect_presence(
+        &s, (eni_presence_event[]){{ENI_CAME, 3}, {ENI_WENT, 3}, {ENI_CAME, 4}, {ENI_LOST, 2}, {ENI_CAME, 5}},
+        5);
+    assert_int_equal(waitpid(last, NULL, 0), last);
+    close_stage(&s);
 }
 
 static void timeout_ends(void **state)
@@ -414,13 +562,16 @@ static void a_journal_that_cannot_be_written_ends_the_run(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(everything_happens_once),
-                                       cmocka_unit_test(an_early_end_outlives_the_leader),
-                                       cmocka_unit_test(a_goodbye_is_answered_in_the_next_life),
-                                       cmocka_unit_test(a_goodbye_waits_for_the_return_of_others_only),
-                                       cmocka_unit_test(a_life_after_everyone_has_left_ends),
-                                       cmocka_unit_test(timeout_ends),
-                                       cmocka_unit_test(a_leader_without_memory_is_told_apart),
-                                       cmocka_unit_test(a_journal_that_cannot_be_written_ends_the_run)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(everything_happens_once),
+        cmocka_unit_test(an_early_end_outlives_the_leader),
+        cmocka_unit_test(a_goodbye_is_answered_in_the_next_life),
+        cmocka_unit_test(a_goodbye_waits_for_the_return_of_others_only),
+        cmocka_unit_test(a_life_after_everyone_has_left_ends),
+        cmocka_unit_test(what_was_written_is_told_in_the_next_life),
+        cmocka_unit_test(a_rank_that_is_not_back_holds_newcomers_at_the_start_only),
+        cmocka_unit_test(timeout_ends),
+        cmocka_unit_test(a_leader_without_memory_is_told_apart),
+        cmocka_unit_test(a_journal_that_cannot_be_written_ends_the_run)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

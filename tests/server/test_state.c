@@ -213,6 +213,9 @@ static void what_was_said_is_known_again(void **unused)
         eni_journal_write(journal, &(eni_entry){ENI_ENTRY_CLAIM, r, rank[r].claim_number + 1, UINT64_MAX});
     eni_journal_write(journal, &(eni_entry){ENI_ENTRY_LEFT, 1, 0, 0});
     eni_journal_write(journal, &(eni_entry){ENI_ENTRY_BYE, 0, 0, 0});
+    eni_journal_write(journal, &(eni_entry){ENI_ENTRY_LEAVE, 0, 0, 0});
+    eni_journal_write(journal, &(eni_entry){ENI_ENTRY_CAME, 1, 55, 4121});
+    eni_journal_write(journal, &(eni_entry){ENI_ENTRY_TRAIN, 0, 0, 17});
     eni_journal_write(journal, &(eni_entry){ENI_ENTRY_STOP, -1, 0, 41});
     eni_journal_close(journal);
     assert_int_equal(eni_journal_open(state, 77, 2, 0, &journal), EN_OK);
@@ -220,6 +223,8 @@ static void what_was_said_is_known_again(void **unused)
     assert_int_equal(revived.claimed, 9);
     assert_true(rank[0].claim_index == UINT64_MAX && rank[1].claim_index == UINT64_MAX);
     assert_true(rank[1].has_left && !rank[0].has_left && rank[0].has_said_bye && !rank[1].has_said_bye);
+    assert_true(rank[0].is_leaving && !rank[1].is_leaving && rank[1].came == 4121 && rank[1].born == 55);
+    assert_int_equal(revived.training_ns, 17);
     assert_int_equal(revived.stop_step, 41);
     eni_journal_close(journal);
 }

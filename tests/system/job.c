@@ -176,10 +176,12 @@ void job_wait(const job *j, int rank, int state, const char *phases, int64_t ste
     while (!is_there(j, rank, state, phases, step, seen, sizeof seen)) {
         struct pollfd ended = {.fd = speaker->pidfd, .events = POLLIN};
         const int is_over = poll(&ended, 1, 10) > 0;
-        if (is_over || now_seconds() > deadline)
-            fail_msg("%s: rank %d has not come to state %d, phase %s, step %lld%s; seen: %s; said:\n%s%s",
-                     j->strategy, rank, state, phases == NULL ? "any" : phases, (long long)step,
-                     is_over ? ", and has ended" : "", seen, process_out(speaker), process_err(speaker));
+        if (!is_over && now_seconds() <= deadline) continue;
+        fprintf(stderr, "%s%s\n", process_out(speaker),
+                process_err(speaker)); /* whole: a message of cmocka's is cut */
+        fail_msg("%s: rank %d has not come to state %d, phase %s, step %lld%s; seen: %s", j->strategy, rank,
+                 state, phases == NULL ? "any" : phases, (long long)step, is_over ? ", and has ended" : "",
+                 seen);
     }
 }
 

@@ -21,7 +21,7 @@
 enum { WORLD = 3, NBUCKETS = 2, COUNT = 2048, NELEMENTS = NBUCKETS * COUNT, SHARDS = 2 };
 enum {
     FIRST = 2,
-    SEATS = 4,
+    PLACES = 4,
     MOST = 16
 };                          /* where others join: ranks that begin, that live together, at most */
 enum { ROUNDS_AFTER = 20 }; /* that go on after a state could not be written */
@@ -240,7 +240,7 @@ static void *run_worker(void *user)
         .leader = w->trial->address,
         .token = w->trial->token,
         .rank = w->is_newcomer ? ENI_RANK_NEW : w->rank,
-        .nranks = w->trial->plan->joins > 0 ? SEATS * ENI_RANKS_PER_SEAT : WORLD,
+        .nranks = w->trial->plan->joins > 0 ? PLACES * ENI_RANKS_PER_PLACE : WORLD,
         .host = host,
         .host_id = host_id,
         .key_values = key_values,
@@ -386,7 +386,7 @@ static void come_and_go(trial *t, oracle_outcome *o)
         const uint64_t what = draw(t, 3);
         worker *victim = what == 1 && o->died < plan->deaths ? find_newcomer(t) : NULL;
         eni_sleep_until(eni_now_ns() + (int64_t)draw(t, 60) * ENI_MILLI);
-        if (what == 0 && o->joined < plan->joins && count_living(t) < SEATS && t->nworkers < MOST) {
+        if (what == 0 && o->joined < plan->joins && count_living(t) < PLACES && t->nworkers < MOST) {
             start_worker(t, true);
         } else if (victim != NULL) {
             atomic_store(&victim->must_die, true);

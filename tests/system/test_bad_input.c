@@ -87,7 +87,7 @@ static void refuse_all(const bad_case *cases, size_t n, const char *what)
 
 /* ---- workers that come later ---- */
 
-#define SEATS "run -n 2 " RING " --max-workers=4 "
+#define PLACES "run -n 2 " RING " --max-workers=4 "
 
 static void test_places(void **state)
 {
@@ -111,13 +111,13 @@ static void test_places(void **state)
     REFUSE_ALL(cases, "places for workers that come later");
     static const bad_case started[] = {
         {"entrain",
-         SEATS "--strategy=ring",
+         PLACES "--strategy=ring",
          {"--max-workers=4", "workers of ring cannot come later", "--elastic=2..4"}},
         {"entrain",
-         SEATS "--strategy=ps-sync",
+         PLACES "--strategy=ps-sync",
          {"--max-workers=4", "workers of ps-sync cannot come later", "ps-async and ssp"}},
         {"entrain",
-         SEATS "--strategy=ps-async --assign=fixed",
+         PLACES "--strategy=ps-async --assign=fixed",
          {"--max-workers=4", "--assign=fixed", "leave it out"}},
     };
     for (size_t i = 0; i < sizeof started / sizeof *started; i++)
