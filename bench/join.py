@@ -6,7 +6,7 @@
 One JSON object. `seconds`: from the start of `entrain join` to the end of the newcomer's first step. `pause_ms`: by how much the
 longest step of the others, from that start to 0.1 s behind that end, exceeds the longest in as much time before. A step lasts from the end of
 the one before, so that nothing between two is left out. The run begins with one worker (-n): each has a core then on a machine
-of two. The run is ended afterwards. Linux only (/proc).
+of two.
 """
 import argparse
 import json
@@ -44,21 +44,17 @@ def main():
     a = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run = subprocess.Popen([f"{a.build}/entrain", "run", "-n", str(a.n), "--max-workers=4", f"--strategy={a.strategy}",
-                                "--threads=1", "--epochs=1000", "--quiet", "--log-level=error", f"--out={folder}"],
+                                "--threads=1", "--epochs=1", "--limit-test-samples=100", "--quiet", "--log-level=error", f"--out={folder}"],
                                stdout=subprocess.DEVNULL)
         join = None
         try:
             wait_for("the first step", [run], pathlib.Path(folder, "metrics-0.jsonl").exists)
-            time.sleep(2)
+            time.sleep(1)
             start = time.monotonic()
             join = subprocess.Popen([f"{a.build}/entrain", "join", str(run.pid)])
             wait_for("the newcomer", [run, join], pathlib.Path(folder, f"metrics-{a.n}.jsonl").exists)
-            time.sleep(2)  # it warms up, and trains
-            run.terminate()
-            run.wait(timeout=10), join.wait(timeout=10)
-            clock = json.loads(pathlib.Path(folder, "result.json").read_text()).get("clock")
-            if clock is None:
-                raise SystemExit("join.py: the run did not end in good order")
+            run.wait(timeout=90), join.wait(timeout=10)
+            clock = json.loads(pathlib.Path(folder, "result.json").read_text())["clock"]
             start, end = start - clock["begin_ns"] * 1e-9, steps(folder, a.n)[0]
             until = end + BEHIND_S
             near = max(longest(steps(folder, rank), start, until) for rank in range(a.n))

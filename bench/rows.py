@@ -371,7 +371,7 @@ def join(tools):
         rows += [Row(f"{figure}: start to the end of its first step", Pick(s, "seconds"), "s", at_most=None if is_crowded else 0.5),
                  Row(f"{figure}: longest step of the others, over the longest before", Pick(s, "pause_ms"), "ms",
                      at_most=None if is_crowded else 20)]
-    return Experiment("join", programs, rows)
+    return Experiment("join", programs, rows, deadline_s=150)
 
 
 def predict(tools):
