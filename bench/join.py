@@ -49,14 +49,19 @@ def main():
         join = None
         try:
             wait_for("the first step", [run], pathlib.Path(folder, "metrics-0.jsonl").exists)
-            time.sleep(1)
+            time.sleep(2)
             start = time.monotonic()
             join = subprocess.Popen([f"{a.build}/entrain", "join", str(run.pid)])
             wait_for("the newcomer", [run, join], pathlib.Path(folder, f"metrics-{a.n}.jsonl").exists)
             run.wait(timeout=90), join.wait(timeout=10)
-            clock = json.loads(pathlib.Path(folder, "result.json").read_text())["clock"]
-            start, end = start - clock["begin_ns"] * 1e-9, steps(folder, a.n)[0]
+            result = json.loads(pathlib.Path(folder, "result.json").read_text())
+            came = next(p["from_s"] for p in result["presence"] if p["rank"] == a.n)  # on rank 0's clock; its own may lag by a second
+            with open(pathlib.Path(folder, f"metrics-{a.n}.jsonl")) as f:
+                end = came + json.loads(f.readline())["step_ns"] * 1e-9
+            start -= result["clock"]["begin_ns"] * 1e-9
             until = end + BEHIND_S
+            if start < until - start:
+                raise SystemExit("join.py: the run had not trained for long enough before")
             near = max(longest(steps(folder, rank), start, until) for rank in range(a.n))
             before = max(longest(steps(folder, rank), 2 * start - until, start) for rank in range(a.n))
             print(json.dumps(dict(bench="join", strategy=a.strategy, workers=a.n, seconds=round(end - start, 3),
