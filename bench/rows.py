@@ -346,11 +346,33 @@ def idle(tools):
 
 
 def restart(tools):
-    """A synchronous run that loses one of its two workers goes on with the other."""
-    programs = {s: [tools.here("restart.py"), f"--build={tools.build}", f"--strategy={s}"] for s in ("ring", "ps-sync")}
-    return Experiment("restart", programs, [
-        Row(f"a worker dies: from the loss to training again, convnet, {s}", Pick(s, "seconds"), "s", at_most=1)
-        for s in programs])
+    """A synchronous run that loses one of its two workers goes on with the other; or with two, as PyTorch's."""
+    ours = [tools.here("restart.py"), f"--build={tools.build}"]
+    programs = {s: ours + [f"--strategy={s}"] for s in ("ring", "ps-sync")}
+    rows = [Row(f"a worker dies: from the loss to training again, convnet, {s}", Pick(s, "seconds"), "s", at_most=1)
+            for s in programs]
+    programs |= {"again": ours + ["--strategy=ring", "--elastic=2..2"]}
+    for style, label in (("torchrun", "torchrun, 2 DDP workers"), ("fork", "PyTorch's agent, workers forked")):
+        programs[style] = tools.command("torchrun", 2, [f"--style={style}"])
+        rows.append(Row("a worker is killed: until 2 workers train again, convnet, ring", Pick("again", "since_kill_s"), "s", label,
+                        Pick(style, "seconds"), is_time=True))
+    return Experiment("restart", programs, rows, deadline_s=150)
+
+
+def join(tools):
+    """A worker comes while others train, from one to two (each has a core then) and from two to three."""
+    ours = [tools.here("join.py"), f"--build={tools.build}"]
+    programs = {s: ours + [f"--strategy={s}"] for s in ("ps-async", "ssp:bound=3")}
+    programs["three"] = ours + ["--strategy=ssp:bound=3", "-n", 2]
+    words = {"ps-async": "ps-async, 1 worker", "ssp:bound=3": "ssp:bound=3, 1 worker", "three": "ssp:bound=3, 2 workers on 2 cores"}
+    rows = []
+    for s in programs:
+        is_crowded = s == "three"
+        figure = f"a worker joins, convnet, {words[s]}"
+        rows += [Row(f"{figure}: start to the end of its first step", Pick(s, "seconds"), "s", at_most=None if is_crowded else 0.5),
+                 Row(f"{figure}: longest step of the others, over the longest before", Pick(s, "pause_ms"), "ms",
+                     at_most=None if is_crowded else 20)]
+    return Experiment("join", programs, rows, deadline_s=150)
 
 
 def fetch(tools):
@@ -411,6 +433,5 @@ def experiments(tools):
         fused_step(tools), pushpull(tools), pushpull_small(tools), async_against_sync(tools),
         residual_ops(tools), images(tools), resnet_one(tools, 1), resnet_one(tools, 2), resnet_two(tools), pipeline(tools),
         convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), predict(tools), recipe(tools), idle(tools),
-        restart(tools),
-        fetch(tools),
+        restart(tools), join(tools), fetch(tools),
     ]

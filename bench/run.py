@@ -48,7 +48,11 @@ class Tools:
                          "pslite": self.find_pslite(args.ps_lite), "mxnet": self.find_mxnet(args.mxnet),
                          "torchvision": self.find_images(args.python, "torchvision", "augment"),
                          "Pillow": self.find_images(args.python, "PIL", "resize")}
-        self.commands["pipelining"] = self.find_pipelining([args.python] + args.torch)
+        self.commands["pipelining"] = self.find_torch(
+            [args.python] + args.torch, "torch.distributed.pipelining, torchvision", "torch_pipeline.py",
+            "torch.distributed.pipelining: torch 2.4 or later and torchvision (--torch=VENV/bin/python3)")
+        self.commands["torchrun"] = self.find_torch(args.torch + [args.python], "torch.distributed.launcher.api", "torch_elastic.py",
+                                                    "torchrun: torch 1.9 or later (--torch=VENV/bin/python3)")
         self.torches = []
         for i, python in enumerate([args.python] + args.torch):
             self.add_torch(python, i > 0)
@@ -68,7 +72,7 @@ class Tools:
             return command[:-1] + ["-n", processes, command[-1]] + words
         if name == "gloo":
             return command + [f"--ranks={processes}"] + words
-        if name == "pipelining":  # two it is
+        if name in ("pipelining", "torchrun"):  # two it is
             return command + words
         return command + [f"--workers={processes}"] + words
 
@@ -136,11 +140,11 @@ class Tools:
             return f"{module}: {python} has none (--python=PATH picks another)"
         return [python, "bench/peers/torch_images.py", f"--what={what}"]
 
-    def find_pipelining(self, pythons):
+    def find_torch(self, pythons, modules, script, why):
         for python in pythons:
-            if self.has(python, "torch.distributed.pipelining, torchvision"):
-                return [python, "bench/peers/torch_pipeline.py"]
-        return "torch.distributed.pipelining: torch 2.4 or later and torchvision (--torch=VENV/bin/python3)"
+            if self.has(python, modules):
+                return [python, f"bench/peers/{script}"]
+        return why
 
     def add_torch(self, python, is_second):
         script = "import torch; print(torch.__version__)"

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "cli/commands.h"
@@ -31,6 +32,7 @@ typedef struct elastic {
     eni_worker_range range;
     bool can_change; /* ranks keep no state of their own, so another number of them can go on */
     int out_fd;
+    int data_fd;     /* memory in which the first attempt leaves the data set for the others; -1: none */
     int32_t workers; /* of the attempt */
     bool has_begun;  /* an attempt has trained: what --out holds is this run's */
     int64_t losses;
@@ -143,6 +145,7 @@ static en_status attempt(const elastic *e, eni_launch_outcome *outcome)
                                .signal_fd = e->context->signal_fd,
                                .has_gpus = e->has_begun,
                                .out_fd = e->out_fd,
+                               .data_fd = e->data_fd,
                                .may_go_on = true,
                                .takes = e->can_change ? takes : NULL,
                                .outcome = outcome};
@@ -296,10 +299,12 @@ static en_status run_elastic(const eni_command_context *context)
     en_status st = check(c, context->plugin_dir, &e);
     if (st == EN_OK) st = eni_out_take(c, c->out, ENI_OUT_RUN, &e.out_fd);
     if (st == EN_OK) {
+        e.data_fd = memfd_create("entrain-data", MFD_CLOEXEC | MFD_ALLOW_SEALING); /* gone with its holders */
         st = run(&e);
         const en_status written = write_restarts(&e);
         if (st == EN_OK) st = written;
         close(e.out_fd);
+        if (e.data_fd >= 0) close(e.data_fd);
     }
     json_decref(e.restarts);
     return st;

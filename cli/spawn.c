@@ -229,7 +229,8 @@ static en_status pass_token(const eni_launcher *l, eni_config *config)
  * die with it is not its parent any more. */
 static void become(const char *path, char **argv, pid_t launcher_pid, const eni_config *config)
 {
-    const int64_t fds[] = {config->listen_fd, config->token_fd, config->result_fd, config->out_fd};
+    const int64_t fds[] = {config->listen_fd, config->token_fd, config->result_fd, config->out_fd,
+                           config->data_fd};
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -312,6 +313,7 @@ en_status eni_launcher_start_worker(eni_launcher *l, int local_rank, int has_psd
     EN_TRY(eni_config_copy(l->launch->config, &config));
     config.rank = rank;
     config.out_fd = rank == 0 ? l->out_fd : -1;
+    config.data_fd = l->launch->data_fd > 0 ? l->launch->data_fd : -1;
     config.local_rank = local_rank;
     config.local_size = config.workers;
     config.listen_fd = rank == 0 && !has_psd ? l->listen_fd : -1;

@@ -204,7 +204,7 @@ typedef struct eni_config {
     int64_t figures;  /* ENI_FIGURES_* */
 
     /* descriptors that the launcher hands down, -1: none */
-    int64_t listen_fd, token_fd, result_fd, out_fd;
+    int64_t listen_fd, token_fd, result_fd, out_fd, data_fd;
     bool mute;        /* nothing for people: whoever has started the run speaks */
     int64_t begin_ns; /* when the launcher began this run (core/clock.h); 0: nobody did */
     bool check;       /* the worker joins, tries the exchange, and leaves */

@@ -584,6 +584,8 @@ const eni_key eni_keys[] = {
     INT("begin-ns", NULL, begin_ns, "0", 0, 9e18, "NS", W, HIDDEN, NULL, "when the launcher began this run"),
     INT("out-fd", NULL, out_fd, NULL, 0, 1 << 20, "FD", W, HIDDEN, NULL,
         "the folder of --out, which the launcher has taken for this run"),
+    INT("data-fd", NULL, data_fd, NULL, 0, 1 << 20, "FD", W, HIDDEN, NULL,
+        "the memory of the data set, which the launcher keeps from one life of an elastic run to the next"),
     TEXT("takes", NULL, takes, NULL, "MIN..MAX:SAMPLES", NULL, NULL, W | P, HIDDEN, NULL,
          "how many workers the run may be asked for (--elastic)"),
     TIME("gpu-timeout", gpu_timeout_ns, "300s", 0.1, 86400, R | W, HIDDEN, NULL,

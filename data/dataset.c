@@ -474,13 +474,13 @@ void eni_dataset_fill_holdout(void *dataset, uint64_t first, uint64_t n, float *
  * What is held out is among the training samples. Each array starts on a page. Of mapped records only the header:
  * the others map the same files, which have been hashed. */
 
-#define LENT_MAGIC UINT64_C(0x33746e656c6e65) /* "enlent3" */
+#define LENT_MAGIC UINT64_C(0x34746e656c6e65) /* "enlent4" */
 enum { PAGE = 4096, SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE, ARRAYS = 2 };
 enum { MAX_VALUES = 1 << 26 }; /* of a sample, so that no product below overflows */
 
 typedef struct lent_header {
     uint64_t magic;
-    char name[64], sha256[ENI_DIGEST_HEX];
+    char name[64], sha256[ENI_DIGEST_HEX], identity[ENI_DIGEST_HEX];
     int32_t height, width, channels, classes, targets, has_records;
     uint64_t summed[ENI_SPLITS]; /* samples that sha256 is about */
     uint64_t read[2];            /* .. that are there */
@@ -542,19 +542,28 @@ static void describe(const eni_dataset *set, lent_header *head_out)
         head_out->read[s] = set->split[s].read;
 }
 
-en_status eni_dataset_lend(eni_dataset *set, int *fd_out)
+/* What a killed process has left half done is written anew. What is sealed, or another process is at, is not ours. */
+static int empty_memory(int fd)
+{
+    if (fd >= 0 && lockf(fd, F_TLOCK, 0) == 0 && ftruncate(fd, 0) == 0) return fd;
+    if (fd >= 0) close(fd);
+    return memfd_create("entrain-data", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+}
+
+en_status eni_dataset_lend(eni_dataset *set, const char *identity, int *fd_io)
 {
     lent_header head;
     describe(set, &head);
+    snprintf(head.identity, sizeof head.identity, "%s", identity);
     en_status st = eni_dataset_sha256(set, head.sha256);
-    const int fd = st == EN_OK ? memfd_create("entrain-data", MFD_CLOEXEC | MFD_ALLOW_SEALING) : -1;
+    const int fd = empty_memory(*fd_io);
     if (st == EN_OK && (fd < 0 || !move_all(set, fd, &head) || fcntl(fd, F_ADD_SEALS, SEALS) != 0)) {
         eni_warn("dataset", "every rank reads %s for itself, for it cannot be shared: %s", set->name,
                  strerror(errno));
         st = EN_EUNSUPPORTED;
     }
     if (st != EN_OK && fd >= 0) close(fd);
-    if (st == EN_OK) *fd_out = fd;
+    *fd_io = st == EN_OK ? fd : -1;
     eni_dataset_close(set);
     return st;
 }
@@ -601,6 +610,7 @@ static en_status map(int fd, const eni_data_options *options, eni_dataset *set)
     uint64_t at = PAGE;
     EN_TRY(map_all(fd, set, &head));
     head.name[sizeof head.name - 1] = head.sha256[sizeof head.sha256 - 1] = 0;
+    if (strncmp(head.identity, options->identity, sizeof head.identity) != 0) return EN_EPROTO;
     memcpy(set->name, head.name, sizeof set->name);
     memcpy(set->sha256, head.sha256, sizeof set->sha256);
     set->height = head.height, set->width = head.width, set->channels = head.channels;

@@ -425,7 +425,7 @@ en_status eni_rank_join(eni_rank *self)
     self->info = eni_member_world(self->member);
     if (self->is_newcomer) { /* micro-batches are counted from where the others began */
         self->saving.first_micro = self->job.plan.micro_batches - self->info->budget;
-        self->records.stats.before_ns = eni_member_came_after(self->member);
+        self->records.stats.before_ns = eni_member_came_after(self->member) - eni_now_ns();
     }
     const eni_peer *first = &self->info->peers[0]; /* who shows them says which */
     const char *every = eni_key_value_find(first->member_data, first->nmember_data, "shown-every");

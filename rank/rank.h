@@ -110,7 +110,7 @@ typedef struct eni_stats {
     int64_t clock_end_ns;   /* when the last rank had ended */
     int64_t train_ns, eval_ns;
     int64_t startup_ns;   /* eni_startup_ns at the end of this process's first step; 0: there was none */
-    int64_t before_ns;    /* on the training clock of the runs that this one goes on from */
+    int64_t before_ns;    /* on the training clock when its own begins */
     uint64_t begin_steps; /* `sum.steps` when this process began; the *_ns are of those since */
     eni_moved moved;      /* by training steps: without the broadcast of the start and without snapshots */
     int has_diverged;     /* a loss was not finite: said once */

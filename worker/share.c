@@ -4,8 +4,13 @@
  * The first is who has the abstract unix socket whose name follows from the set (eni_dataset_identity). It
  * gives the others a sealed memfd. There is no file; the name is gone with the process that has it, the
  * memory with the last one. Another user can take the name, and gets and gives nothing by that: both sides
- * look at the other's user (SO_PEERCRED), and who finds an unauthenticated peer reads the set for itself. */
+ * look at the other's user (SO_PEERCRED), and who finds an unauthenticated peer reads the set for itself.
+ *
+ * The launcher of an elastic run keeps that memory: the first of its lives fills a memfd that all ranks inherit
+ * (--data-fd), and those of the next find it sealed and ask nobody. What is in it says for which files it was read;
+ * where they have changed, it is read anew. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,10 +61,10 @@ static en_status start_serving(int listen_fd, int set_fd, eni_share **share_out)
 /* This rank is the first: listen_fd is its, whatever comes out. */
 static en_status read_for_all(eni_worker *w, const eni_data_options *options, int listen_fd)
 {
-    int set_fd = -1;
+    int set_fd = (int)w->config->data_fd;
     eni_dataset *set = NULL;
     en_status st = eni_dataset_open(options, &set);
-    if (st == EN_OK) st = eni_dataset_lend(set, &set_fd);
+    if (st == EN_OK) st = eni_dataset_lend(set, options->identity, &set_fd);
     eni_data_options lent = *options;
     lent.lent_fd = &set_fd;
     if (st == EN_OK) st = eni_dataset_open(&lent, &w->dataset);
@@ -111,10 +116,22 @@ static en_status take_from_first(eni_worker *w, const eni_data_options *options,
     return st;
 }
 
-en_status eni_share_open(eni_worker *w, const eni_data_options *options)
+/* EN_EPROTO: nobody has read it yet, or what is kept is another set. */
+static en_status take_kept(eni_worker *w, const eni_data_options *options)
+{
+    const int fd = (int)w->config->data_fd;
+    eni_data_options kept = *options;
+    kept.lent_fd = &fd;
+    if (fd < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return EN_EPROTO;
+    return eni_dataset_open(&kept, &w->dataset);
+}
+
+static en_status share(eni_worker *w, const eni_data_options *options)
 {
     const eni_config *c = w->config;
     char scope[512], identity[ENI_DIGEST_HEX], name[ENI_FDPASS_NAME];
+    const en_status kept = take_kept(w, options);
+    if (kept != EN_EPROTO) return kept;
     /* Of this run, as far as the command names it: others may be stopped, or late. */
     snprintf(scope, sizeof scope, "%s %.200s %.200s", w->rank.version, c->server != NULL ? c->server : "",
              c->rendezvous != NULL ? c->rendezvous : "");
@@ -131,6 +148,15 @@ en_status eni_share_open(eni_worker *w, const eni_data_options *options)
         if (st != EN_ENOENT) break;
     }
     return eni_dataset_open(options, &w->dataset);
+}
+
+en_status eni_share_open(eni_worker *w, const eni_data_options *options)
+{
+    char identity[ENI_DIGEST_HEX];
+    eni_data_options known = *options;
+    EN_TRY(eni_dataset_identity(options, w->rank.version, identity));
+    known.identity = identity;
+    return share(w, &known);
 }
 
 void eni_share_close(eni_share *share)

@@ -33,6 +33,8 @@ static en_status start_clock(eni_rank *rank)
     else
         EN_TRY(eni_member_gather(rank->member, "begin", NULL, 0, NULL, INT64_MAX));
     rank->records.stats.clock_begin_ns = eni_now_ns();
+    if (rank->is_newcomer) /* what it did since it was told the time */
+        rank->records.stats.before_ns += rank->records.stats.clock_begin_ns;
     if (rank->world.rank == 0)
         eni_bar_start(&rank->records.bar, rank->saving.first_step,
                       rank->saving.is_resumed ? rank->saving.past.samples : 0);

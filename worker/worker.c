@@ -86,7 +86,8 @@ static en_status open_data(eni_worker *w)
                                 .want = eni_data_want_of(&w->rank.job.schema)};
     const bool is_alone = w->rank.world.nranks == 1 ||
                           (w->config->local_size == 1 && !eni_rank_has_places(&w->rank)); /* on this host */
-    EN_TRY(is_alone ? eni_dataset_open(&options, &w->dataset) : eni_share_open(w, &options));
+    const bool is_last = is_alone && w->config->data_fd < 0; /* nobody here will want it later */
+    EN_TRY(is_last ? eni_dataset_open(&options, &w->dataset) : eni_share_open(w, &options));
     if (w->dataset->pixels.repeat > 1 && w->rank.world.rank == 0)
         eni_info("worker", "%s has one channel and %s takes three: each gets the same", w->dataset->name,
                  w->rank.job.schema.network->name);

@@ -86,7 +86,7 @@ void eni_gpu_close(eni_worker *worker);
 en_status eni_train(eni_rank *rank);
 
 /* share.c: opens `dataset`, from the rank of this host that has read it or, as the first, for all; errors as
- * eni_dataset_open, and EN_EINTR. close: nobody will ask any more; NULL is fine. */
+ * eni_dataset_open, and EN_EINTR; into the memory that an elastic run keeps, or from there. close: nobody will ask any more; NULL is fine. */
 en_status eni_share_open(eni_worker *worker, const eni_data_options *options);
 void eni_share_close(eni_share *share);
 

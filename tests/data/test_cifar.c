@@ -138,14 +138,15 @@ static void hashes_and_lending(void **state)
     (void)state;
     static float x[2][VALUES];
     char hash[4][ENI_DIGEST_HEX], path[200];
-    int fd;
-    eni_data_options options = {.name = folder, .holdout = 3, .transform = {.has_flip = true}};
+    int fd = -1;
+    eni_data_options options = {
+        .name = folder, .identity = "", .holdout = 3, .transform = {.has_flip = true}};
     eni_dataset *set, *lent;
     assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
     assert_string_equal(set->name, "folder");
     assert_int_equal(eni_dataset_sha256(set, hash[0]), EN_OK);
     eni_dataset_gather(set, ENI_TRAIN, 3, (const uint32_t[]){40}, 1, x[0], NULL);
-    assert_int_equal(eni_dataset_lend(set, &fd), EN_OK);
+    assert_int_equal(eni_dataset_lend(set, "", &fd), EN_OK);
     options.lent_fd = &fd;
     assert_int_equal(eni_dataset_open(&options, &lent), EN_OK);
     assert_string_equal(lent->sha256, hash[0]);

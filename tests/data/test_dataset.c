@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -269,12 +271,15 @@ static void a_lent_set_is_the_same_one(void **state)
             .name = "synthetic", .holdout = 30, .limit_train = 200, .limit_test = 50, .want = wants[i]};
         eni_dataset *own, *lent;
         char expected[ENI_DIGEST_HEX], hash[ENI_DIGEST_HEX];
-        int fd;
+        int fd = -1;
         assert_int_equal(eni_dataset_open(&options, &own), EN_OK);
         const uint64_t bytes = eni_dataset_bytes(own);
         assert_int_equal(eni_dataset_sha256(own, expected), EN_OK);
-        assert_int_equal(eni_dataset_lend(own, &fd), EN_OK);
+        assert_int_equal(eni_dataset_lend(own, "mine", &fd), EN_OK);
         options.lent_fd = &fd;
+        options.identity = "another"; /* it was read from other files */
+        assert_int_equal(eni_dataset_open(&options, &lent), EN_EPROTO);
+        options.identity = "mine";
         assert_int_equal(eni_dataset_open(&options, &lent), EN_OK);
         assert_string_equal(lent->name, "synthetic");
         assert_true(eni_dataset_bytes(lent) == bytes);
@@ -304,13 +309,60 @@ static void what_was_not_lent_is_refused(void **state)
     (void)state;
     static char text[3 * 4096];
     const int fd = memfd_create("stranger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    eni_data_options options = {.name = "synthetic", .want = {8, 8, 3, 10, 0}, .lent_fd = &fd};
+    eni_data_options options = {
+        .name = "synthetic", .want = {8, 8, 3, 10, 0}, .lent_fd = &fd, .identity = ""};
     eni_dataset *set;
     assert_int_equal(write(fd, text, sizeof text), sizeof text);
     assert_int_equal(eni_dataset_open(&options, &set), EN_EPROTO); /* it could change, or shrink */
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE), 0);
     assert_int_equal(eni_dataset_open(&options, &set), EN_EPROTO); /* and is no set */
     close(fd);
+}
+
+/* Where it lies then. */
+static ino_t lend_into(int fd)
+{
+    const eni_data_options options = {
+        .name = "synthetic", .limit_train = 20, .limit_test = 10, .want = {8, 8, 3, 10, 0}};
+    eni_data_options lent_options = options;
+    eni_dataset *set, *lent;
+    struct stat file;
+    lent_options.lent_fd = &fd;
+    lent_options.identity = "mine";
+    assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
+    assert_int_equal(eni_dataset_lend(set, "mine", &fd), EN_OK);
+    assert_int_equal(eni_dataset_open(&lent_options, &lent), EN_OK);
+    eni_dataset_close(lent);
+    assert_int_equal(fstat(fd, &file), 0);
+    close(fd);
+    return file.st_ino;
+}
+
+/* As the launcher of an elastic run has it: what a killed rank has begun is begun anew, what another one has finished
+ * stays. */
+static void memory_that_is_kept_is_filled_once(void **state)
+{
+    (void)state;
+    static char half[9999];
+    const int kept = memfd_create("kept", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    struct stat file;
+    int go[2];
+    assert_int_equal(fstat(kept, &file), 0);
+    assert_int_equal(write(kept, half, sizeof half), sizeof half);
+    assert_int_equal(pipe(go), 0);
+    const pid_t other = fork(); /* is at it */
+    if (other == 0) {
+        const int is_its = lockf(kept, F_TLOCK, 0) == 0 && write(go[1], "", 1) == 1;
+        for (;; pause())
+            if (!is_its) _exit(1);
+    }
+    assert_int_equal(read(go[0], half, 1), 1);
+    assert_true(lend_into(dup(kept)) != file.st_ino);
+    kill(other, SIGKILL);
+    assert_int_equal(waitpid(other, NULL, 0), other);
+    assert_true(lend_into(dup(kept)) == file.st_ino);
+    assert_true(lend_into(dup(kept)) != file.st_ino);
+    close(go[0]), close(go[1]), close(kept);
 }
 
 static void who_reads_something_else_does_not_share(void **state)
@@ -443,6 +495,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lent_set_is_the_same_one),
         cmocka_unit_test(what_was_not_lent_is_refused),
+        cmocka_unit_test(memory_that_is_kept_is_filled_once),
         cmocka_unit_test(who_reads_something_else_does_not_share),
         cmocka_unit_test(fashion_mnist),
         cmocka_unit_test(absent_sets_say_what_to_do),

@@ -293,6 +293,24 @@ static void test_repeated(void **state)
     expect_nothing_left();
 }
 
+/* Most of a restart was to read and to hash it. The last rank is alone, and would keep what it reads. */
+static void test_the_data_set_is_read_once(void **state)
+{
+    char out[160];
+    process p;
+    (void)state;
+    folder_for(out, "elastic");
+    begin_run(&p, out, "-n 3 --elastic=1..3 --strategy=ring --log-level=debug " SLOW_JOB CHECKPOINTS);
+    disturb_all(&p, out, (const event[]){{KILL, 1, 2}, {LEAVE, 1, 1}}, 2);
+    const int code = process_wait(&p, GUARD);
+    if (code != 0) fail_msg("exit %d\n%s", code, process_err(&p));
+    assert_int_equal(process_says(&p, "dataset: ", "reading synthetic"), 1);
+    assert_int_equal(process_says(&p, "dataset: ", "hashing synthetic"), 1);
+    assert_int_equal(process_says(&p, "dataset: ", "mapped synthetic"), 3 + 2 + 1);
+    promise("three lives of an elastic run read the data set once and hash it once");
+    expect_nothing_left();
+}
+
 /* ---- losses that come at the wrong moment, and too many of them ---- */
 
 /* The first process with this rank that is not `before`. */
@@ -458,6 +476,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_ps_sync),
         cmocka_unit_test(test_three_losses_in_a_row),
         cmocka_unit_test(test_repeated),
+        cmocka_unit_test(test_the_data_set_is_read_once),
         cmocka_unit_test(test_a_loss_during_the_restart),
         cmocka_unit_test(test_more_losses_than_allowed),
         cmocka_unit_test(test_ctrl_c_while_it_waits),
