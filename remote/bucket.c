@@ -51,8 +51,8 @@ typedef struct call {
     uint64_t have;
     void (*on_have)(void *user, uint64_t have);
     void *user;
-    bool is_other; /* it is another object, or another size */
-    int disk;      /* errno */
+    bool is_other, is_flood; /* another object, or another size; more text than there can be */
+    int disk;                /* errno */
 
     /* a file on its way out */
     uint64_t bytes, sent;
@@ -114,7 +114,8 @@ static size_t take_header(char *line, size_t one, size_t n, void *user)
 
 static size_t keep_text(call *c, const char *data, size_t n)
 {
-    if (c->length + n >= PAGE_BYTES) return 0;
+    c->is_flood = c->length + n >= PAGE_BYTES;
+    if (c->is_flood) return 0;
     if (c->text == NULL) c->text = malloc(PAGE_BYTES); /* untouched pages cost nothing */
     if (c->text == NULL) return 0;
     memcpy(c->text + c->length, data, n);
@@ -130,6 +131,7 @@ static bool check_begin(call *c)
     if (strcmp(c->etag, c->object->etag) != 0) return false;
     if (is_part) return c->range_begin == c->have && c->range_total == c->object->size;
     if (c->have == 0) return true;
+    if (c->b->o.on_bytes != NULL) c->b->o.on_bytes(c->b->o.user, -(int64_t)c->have);
     c->have = 0;
     c->on_have(c->user, 0);
     if (ftruncate(c->fd, 0) != 0) c->disk = errno;
@@ -159,7 +161,7 @@ static size_t take_body(char *data, size_t one, size_t n, void *user)
     }
     c->have += n;
     c->on_have(c->user, c->have);
-    if (c->b->o.on_bytes != NULL) c->b->o.on_bytes(c->b->o.user, n);
+    if (c->b->o.on_bytes != NULL) c->b->o.on_bytes(c->b->o.user, (int64_t)n);
     return n;
 }
 
@@ -176,7 +178,7 @@ static size_t give_body(char *data, size_t one, size_t n, void *user)
         return CURL_READFUNC_ABORT;
     }
     c->sent += (uint64_t)r;
-    if (c->b->o.on_bytes != NULL) c->b->o.on_bytes(c->b->o.user, (uint64_t)r);
+    if (c->b->o.on_bytes != NULL) c->b->o.on_bytes(c->b->o.user, (int64_t)r);
     return (size_t)r;
 }
 
@@ -372,6 +374,9 @@ static en_status perform(call *c)
             return eni_fail(EN_EINVAL, "remote",
                             "%s is not trusted: %s; AWS_CA_BUNDLE=FILE names the authority of one's own",
                             c->b->o.place->host, c->b->error);
+        if (c->is_flood)
+            return eni_fail(EN_EFORMAT, "remote", "%s answers with over %d MB where none has so many",
+                            c->b->o.place->host, PAGE_BYTES >> 20);
         if (is_hopeless(result))
             return eni_fail(EN_EINVAL, "remote", "%s cannot be asked: %s", c->b->o.place->host,
                             c->b->error[0] != '\0' ? c->b->error : curl_easy_strerror(result));
@@ -381,6 +386,12 @@ static en_status perform(call *c)
         }
         if (tries == ENI_BUCKET_TRIES) {
             if (result == CURLE_OK && c->code > 299) return refuse(c);
+            if (result == CURLE_COULDNT_RESOLVE_HOST)
+                return eni_fail(
+                    EN_EINVAL, "remote",
+                    "there is no host %s (region %s), or no network: check the name, %s, and --data-endpoint",
+                    c->b->o.place->host, c->b->o.place->region,
+                    c->b->o.url->kind == ENI_S3 ? "AWS_REGION" : "the host in the URL");
             return eni_fail(EN_EIO, "remote", "%s cannot be reached, or stops in between (%d tries): %s",
                             c->b->o.place->host, tries,
                             result == CURLE_OK       ? "it sends less than it says"
@@ -419,13 +430,14 @@ static bool add_query(call *c, const char *name, const char *value)
     return eni_url_add(query, bytes, value, false);
 }
 
-static en_status list_page(eni_bucket *b, const char *prefix, eni_listing *listing)
+static en_status list_page(eni_bucket *b, const char *prefix, bool is_flat, eni_listing *listing)
 {
     call *c = eni_alloc(sizeof *c);
     if (c == NULL) return EN_ENOMEM;
     char why[128] = "";
     en_status st = begin_call(b, "GET", "", c);
     if (st == EN_OK && !(add_query(c, "continuation-token", listing->token) &&
+                         add_query(c, "delimiter", is_flat ? "/" : "") &&
                          add_query(c, "encoding-type", "url") && add_query(c, "list-type", "2") &&
                          add_query(c, "max-keys", PAGE_OBJECTS) && add_query(c, "prefix", prefix)))
         st = eni_fail(EN_EINVAL, "remote", "the prefix %.100s.. is too long", prefix);
@@ -439,12 +451,12 @@ static en_status list_page(eni_bucket *b, const char *prefix, eni_listing *listi
     return st;
 }
 
-en_status eni_bucket_list(eni_bucket *bucket, const char *prefix, eni_listing *listing_out)
+en_status eni_bucket_list(eni_bucket *bucket, const char *prefix, bool is_flat, eni_listing *listing_out)
 {
     *listing_out = (eni_listing){0};
-    en_status st = list_page(bucket, prefix, listing_out);
+    en_status st = list_page(bucket, prefix, is_flat, listing_out);
     for (int page = 1; st == EN_OK && listing_out->is_truncated; page++) {
-        st = page < PAGES ? list_page(bucket, prefix, listing_out)
+        st = page < PAGES ? list_page(bucket, prefix, is_flat, listing_out)
                           : eni_fail(EN_EFORMAT, "remote", "%s: the list has no end", bucket->o.place->host);
     }
     if (st != EN_OK) eni_listing_fini(listing_out);

@@ -8,6 +8,7 @@
 #ifndef REMOTE_BUCKET_H
 #define REMOTE_BUCKET_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/digest.h"
@@ -24,8 +25,9 @@ typedef struct eni_bucket_options { /* all is borrowed until close */
     const eni_bucket_url *url;
     const eni_bucket_place *place;
     const eni_keys *keys;
-    const char *ca_file;                         /* of https; NULL: the system's */
-    void (*on_bytes)(void *user, uint64_t more); /* of a body that came or went; or NULL */
+    const char *ca_file; /* of https; NULL: the system's */
+    void (*on_bytes)(void *user,
+                     int64_t more); /* of a body that came or went, less where it begins anew; or NULL */
     void *user;
 } eni_bucket_options;
 
@@ -33,9 +35,9 @@ typedef struct eni_bucket_options { /* all is borrowed until close */
 en_status eni_bucket_open(const eni_bucket_options *options, eni_bucket **bucket_out);
 void eni_bucket_close(eni_bucket *bucket); /* NULL is fine */
 
-/* All objects whose keys begin with `prefix`, page by page. The caller finis. EN_EINVAL: the service refuses (keys, bucket,
+/* All objects whose keys begin with `prefix`, page by page; `is_flat`: without those that have a '/' behind it. The caller finis. EN_EINVAL: the service refuses (keys, bucket,
  * region, clock); EN_EIO: it cannot be reached, or fails; EN_EFORMAT: what it answers is no list. */
-en_status eni_bucket_list(eni_bucket *bucket, const char *prefix, eni_listing *listing_out);
+en_status eni_bucket_list(eni_bucket *bucket, const char *prefix, bool is_flat, eni_listing *listing_out);
 
 /* Appends what is missing of the object to a file with *have_inout bytes of it. on_have says, after each piece, how many
  * there are; less than before where a service sends all of it again. EN_EMISMATCH, not logged: it is not the object of that

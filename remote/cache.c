@@ -165,61 +165,6 @@ static uint64_t time_of(const struct stat *info)
     return (uint64_t)info->st_mtim.tv_sec * 1000000000u + (uint64_t)info->st_mtim.tv_nsec;
 }
 
-/* A file of this object that nobody has touched since it came. */
-static bool is_known(const eni_cache *cache, const eni_cache_file *file)
-{
-    char name[NAME_BYTES];
-    struct stat info;
-    if (fstatat(cache->fd, file->name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode))
-        return false;
-    name_beside(file->name, "", beside, name);
-    json_t *known = load(cache, name);
-    const bool is_same = says(known, "etag", file->object->etag) && says(known, "key", file->object->key) &&
-                         (uint64_t)info.st_size == file->object->size &&
-                         eni_json_int_of(known, "time_ns") == time_of(&info) &&
-                         eni_json_int_of(known, "inode") == info.st_ino;
-    json_decref(known);
-    return is_same;
-}
-
-/* What has come so far, if it is of this object. */
-static uint64_t count_part(const eni_cache *cache, const eni_cache_file *file)
-{
-    char part[NAME_BYTES], of[NAME_BYTES];
-    struct stat info;
-    name_beside(file->name, ".", ".part", part);
-    name_beside(file->name, ".", ".of", of);
-    json_t *known = load(cache, of);
-    const bool is_same =
-        says(known, "etag", file->object->etag) && eni_json_int_of(known, "size") == file->object->size;
-    json_decref(known);
-    if (is_same && fstatat(cache->fd, part, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode) &&
-        (uint64_t)info.st_size <= file->object->size)
-        return (uint64_t)info.st_size;
-    unlinkat(cache->fd, part, 0);
-    unlinkat(cache->fd, of, 0);
-    return 0;
-}
-
-en_status eni_cache_look(eni_cache *cache, eni_cache_file *files, size_t n)
-{
-    uint64_t needed = 0;
-    struct statvfs disk;
-    for (size_t i = 0; i < n; i++) {
-        files[i].is_here = is_known(cache, &files[i]);
-        files[i].have = files[i].is_here ? files[i].object->size : count_part(cache, &files[i]);
-        needed += files[i].object->size - files[i].have;
-    }
-    if (needed == 0 || fstatvfs(cache->fd, &disk) != 0) return EN_OK;
-    const uint64_t room = (uint64_t)disk.f_bavail * disk.f_frsize;
-    if (needed <= room) return EN_OK;
-    return eni_fail(EN_EINVAL, "remote",
-                    "%s needs %.1f MB in %s, and %.1f MB are free there: make room (entrain data "
-                    "--clear-cache empties the "
-                    "cache), or set XDG_CACHE_HOME",
-                    cache->url, (double)needed * 1e-6, cache->path, (double)room * 1e-6);
-}
-
 /* Hashes a file while it comes: a thread that follows what is written. */
 typedef struct follower {
     pthread_t thread;
@@ -253,6 +198,103 @@ static void hash_to(follower *f, uint64_t end)
     eni_free(chunk);
 }
 
+static json_t *describe(const eni_cache_file *file, const struct stat *info, const char *sha256)
+{
+    json_t *known = json_object();
+    eni_json_set_text(known, "key", file->object->key);
+    eni_json_set_text(known, "etag", file->object->etag);
+    eni_json_set_text(known, "sha256", sha256);
+    ENI_JSON_SET_INTS(known, {"size", file->object->size}, {"time_ns", time_of(info)},
+                      {"inode", info->st_ino});
+    return known;
+}
+
+/* A file that was touched, or copied here, may have the same bytes still. */
+static bool has_hash(const eni_cache *cache, const eni_cache_file *file, const char *sha256)
+{
+    char hex[ENI_DIGEST_HEX];
+    const int fd = openat(cache->fd, file->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    follower f = {.fd = fd, .error = fd < 0 ? errno : 0};
+    eni_digest_begin(&f.digest);
+    hash_to(&f, file->object->size);
+    eni_digest_end(&f.digest, hex);
+    if (fd >= 0) close(fd);
+    return f.error == 0 && strcmp(hex, sha256) == 0;
+}
+
+/* Whether the file is there and this object. */
+static bool is_known(const eni_cache *cache, const eni_cache_file *file)
+{
+    char name[NAME_BYTES];
+    struct stat info;
+    if (fstatat(cache->fd, file->name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode))
+        return false;
+    name_beside(file->name, "", beside, name);
+    json_t *known = load(cache, name);
+    const char *sha256 = json_string_value(json_object_get(known, "sha256"));
+    bool is_same = says(known, "etag", file->object->etag) && says(known, "key", file->object->key) &&
+                   (uint64_t)info.st_size == file->object->size;
+    const bool is_untouched =
+        eni_json_int_of(known, "time_ns") == time_of(&info) && eni_json_int_of(known, "inode") == info.st_ino;
+    if (is_same && !is_untouched) {
+        is_same = sha256 != NULL && has_hash(cache, file, sha256);
+        if (is_same) (void)save(cache, name, describe(file, &info, sha256)); /* else it is hashed again */
+    }
+    json_decref(known);
+    return is_same;
+}
+
+/* Of this life of the machine: what came in an earlier one may have been lost, though its length was not. */
+static void read_boot_id(char id_out[64])
+{
+    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? 0 : read(fd, id_out, 63);
+    id_out[n > 0 ? n : 0] = '\0';
+    id_out[strcspn(id_out, "\n")] = '\0';
+    if (fd >= 0) close(fd);
+}
+
+/* What has come so far, if it is of this object. */
+static uint64_t count_part(const eni_cache *cache, const eni_cache_file *file)
+{
+    char part[NAME_BYTES], of[NAME_BYTES];
+    struct stat info;
+    name_beside(file->name, ".", ".part", part);
+    name_beside(file->name, ".", ".of", of);
+    char boot[64];
+    read_boot_id(boot);
+    json_t *known = load(cache, of);
+    const bool is_same = says(known, "etag", file->object->etag) && says(known, "boot", boot) &&
+                         eni_json_int_of(known, "size") == file->object->size;
+    json_decref(known);
+    if (is_same && fstatat(cache->fd, part, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode) &&
+        (uint64_t)info.st_size <= file->object->size)
+        return (uint64_t)info.st_size;
+    unlinkat(cache->fd, part, 0);
+    unlinkat(cache->fd, of, 0);
+    return 0;
+}
+
+en_status eni_cache_look(eni_cache *cache, eni_cache_file *files, size_t n)
+{
+    uint64_t needed = 0;
+    struct statvfs disk;
+    for (size_t i = 0; i < n; i++) {
+        files[i].is_here = is_known(cache, &files[i]);
+        files[i].have = files[i].is_here ? files[i].object->size : count_part(cache, &files[i]);
+        needed += files[i].object->size - files[i].have;
+    }
+    if (needed == 0 || fstatvfs(cache->fd, &disk) != 0) return EN_OK;
+    const uint64_t room = (uint64_t)disk.f_bavail * disk.f_frsize;
+    if (needed <= room) return EN_OK;
+    return eni_fail(EN_EINVAL, "remote",
+                    "%s needs %.1f MB in %s, and %.1f MB are free there: make room (entrain data "
+                    "--clear-cache empties the "
+                    "cache), or set XDG_CACHE_HOME",
+                    cache->url, (double)needed * 1e-6, cache->path, (double)room * 1e-6);
+}
+
+/* The follower's thread. */
 static void *follow(void *user)
 {
     follower *f = user;
@@ -260,12 +302,11 @@ static void *follow(void *user)
         pthread_mutex_lock(&f->lock);
         while (!f->is_over && !f->is_anew && f->have == f->hashed)
             pthread_cond_wait(&f->more, &f->lock);
-        const uint64_t have = f->have;
-        is_over = f->is_over || f->is_anew;
+        const uint64_t some = f->hashed + 8 * CHUNK, end = f->have < some ? f->have : some;
+        is_over = f->is_anew || (f->is_over && end == f->have) || f->error != 0;
         const bool is_useful = !f->is_anew;
         pthread_mutex_unlock(&f->lock);
-        if (is_useful) hash_to(f, have);
-        if (f->error != 0) break;
+        if (is_useful) hash_to(f, end);
     }
     return NULL;
 }
@@ -288,6 +329,7 @@ static en_status end_follower(follower *f, const eni_cache *cache, bool is_whole
 {
     pthread_mutex_lock(&f->lock);
     f->is_over = true;
+    f->is_anew = f->is_anew || !is_whole; /* nobody waits for its hash */
     pthread_mutex_unlock(&f->lock);
     pthread_cond_signal(&f->more);
     pthread_join(f->thread, NULL);
@@ -329,16 +371,9 @@ static en_status put_in_place(eni_cache *cache, const eni_cache_file *file, cons
     struct stat info;
     name_beside(file->name, "", beside, name);
     name_beside(file->name, ".", ".of", of);
-    json_t *known = json_object();
-    if (fstatat(cache->fd, part, &info, AT_SYMLINK_NOFOLLOW) == 0) {
-        eni_json_set_text(known, "key", file->object->key);
-        eni_json_set_text(known, "etag", file->object->etag);
-        eni_json_set_text(known, "sha256", sha256);
-        ENI_JSON_SET_INTS(known, {"size", file->object->size}, {"time_ns", time_of(&info)},
-                          {"inode", info.st_ino});
-    }
-    if (save(cache, name, known) && renameat(cache->fd, part, cache->fd, file->name) == 0 &&
-        fsync(cache->fd) == 0) {
+    if (fstatat(cache->fd, part, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+        save(cache, name, describe(file, &info, sha256)) &&
+        renameat(cache->fd, part, cache->fd, file->name) == 0 && fsync(cache->fd) == 0) {
         unlinkat(cache->fd, of, 0);
         return EN_OK;
     }
@@ -352,8 +387,11 @@ en_status eni_cache_fetch(eni_cache *cache, eni_bucket *bucket, eni_cache_file *
     name_beside(file->name, ".", ".part", part);
     name_beside(file->name, ".", ".of", of);
     if (file->have == 0) {
+        char boot[64];
+        read_boot_id(boot);
         json_t *known = json_object();
         eni_json_set_text(known, "etag", file->object->etag);
+        eni_json_set_text(known, "boot", boot);
         eni_json_set_int(known, "size", file->object->size);
         unlinkat(cache->fd, part, 0);
         if (!save(cache, of, known))
@@ -393,7 +431,7 @@ void eni_cache_tidy(eni_cache *cache, const eni_cache_file *files, size_t n)
         const size_t length = strlen(e->d_name), ends = sizeof beside - 1;
         if (length <= ends || strcmp(e->d_name + length - ends, beside) != 0) continue;
         snprintf(name, sizeof name, "%.*s", (int)(length - ends), e->d_name);
-        if (is_among(name, files, n)) continue;
+        if (is_among(name, files, n) || is_among(e->d_name, files, n)) continue;
         unlinkat(cache->fd, name, 0);
         unlinkat(cache->fd, e->d_name, 0);
     }
@@ -439,9 +477,12 @@ en_status eni_cache_clear(const char *root, uint64_t *bytes_out)
         if (lock_fd >= 0 && flock(lock_fd, LOCK_EX | LOCK_NB) != 0) {
             eni_warn("remote", "%s/%s stays: another process fetches it", root, e->d_name);
             close(fd);
-        } else {
+        } else { /* out of the way first: who comes now makes a new one */
+            char gone[NAME_BYTES];
+            snprintf(gone, sizeof gone, ".gone-%d", (int)getpid());
+            const bool is_moved = renameat(dirfd(dir), e->d_name, dirfd(dir), gone) == 0;
             remove_inside(fd, bytes_out);
-            unlinkat(dirfd(dir), e->d_name, AT_REMOVEDIR);
+            unlinkat(dirfd(dir), is_moved ? gone : e->d_name, AT_REMOVEDIR);
         }
         if (lock_fd >= 0) close(lock_fd);
     }

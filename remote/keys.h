@@ -17,7 +17,7 @@
 
 #include "entrain/status.h"
 
-enum { ENI_KEY_TEXT_MAX = 256, ENI_KEY_TOKEN_MAX = 3072 };
+enum { ENI_KEY_TEXT_MAX = 256, ENI_KEY_TOKEN_MAX = 8192 };
 
 typedef struct eni_keys {
     char id[ENI_KEY_TEXT_MAX], secret[ENI_KEY_TEXT_MAX];

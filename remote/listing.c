@@ -111,12 +111,17 @@ static void end_object(reading *r)
     l->object[l->n++] = r->object;
 }
 
+static void end_key(reading *r, char key_out[ENI_BUCKET_KEY])
+{
+    if (r->is_url_encoded && !eni_url_decode(r->text)) stop(r, "a key is not encoded as it says");
+    r->length = strlen(r->text);
+    keep_whole(r, key_out, ENI_BUCKET_KEY, "a key has over 1,024 bytes");
+}
+
 static void end_field(reading *r, const char *name)
 {
     if (strcmp(name, "Key") == 0) {
-        if (r->is_url_encoded && !eni_url_decode(r->text)) stop(r, "a key is not encoded as it says");
-        r->length = strlen(r->text);
-        keep_whole(r, r->object.key, sizeof r->object.key, "a key has over 1,024 bytes");
+        end_key(r, r->object.key);
     } else if (strcmp(name, "ETag") == 0) {
         if (keep_whole(r, r->object.etag, sizeof r->object.etag, "an ETag is longer than any") &&
             (!eni_is_text(r->object.etag) || strpbrk(r->object.etag, " \t") != NULL))
@@ -126,7 +131,7 @@ static void end_field(reading *r, const char *name)
         r->object.size = strtoull(r->text, NULL, 10);
         r->has_size = true;
         if (r->length == 0 || strspn(r->text, "0123456789") != r->length || errno != 0 ||
-            r->object.size > INT64_MAX)
+            r->object.size > ENI_OBJECT_MAX)
             stop(r, "a size is no number");
     }
 }
@@ -149,6 +154,9 @@ static void XMLCALL end_element(void *user, const XML_Char *name)
         if (strcmp(name, "Contents") == 0) end_object(r);
     } else if (r->depth == 3 && r->listing != NULL && strcmp(r->name[1], "Contents") == 0) {
         end_field(r, name);
+    } else if (r->depth == 3 && r->listing != NULL && strcmp(r->name[1], "CommonPrefixes") == 0 &&
+               strcmp(name, "Prefix") == 0 && r->listing->folder[0] == '\0') {
+        end_key(r, r->listing->folder);
     }
     r->length = 0;
     r->depth--;

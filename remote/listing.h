@@ -1,7 +1,8 @@
 /* listing.h - what a service answers in XML: a page of a bucket's list, or an error. Read by expat, under limits, since
  * whoever stands behind the address may have written it.
  *
- *     <ListBucketResult>  <IsTruncated>, <NextContinuationToken>, <Contents> of <Key>, <Size>, <ETag>
+ *     <ListBucketResult>  <IsTruncated>, <NextContinuationToken>, <Contents> of <Key>, <Size>, <ETag>,
+ *                         <CommonPrefixes> of <Prefix>
  *     <Error>             <Code>, <Message>, <Region>, <ServerTime>
  *
  * Any thread. */
@@ -16,6 +17,9 @@
 
 enum { ENI_ETAG = 130, ENI_LISTING_TOKEN = 1024, ENI_LISTING_OBJECTS = 100000 };
 
+#define ENI_OBJECT_MAX                                                                                       \
+    (UINT64_C(1) << 50) /* bytes: no service has larger ones, and no sum of ours overflows */
+
 typedef struct eni_object {
     char key[ENI_BUCKET_KEY];
     char etag[ENI_ETAG]; /* with its quotes, as it is sent back */
@@ -27,6 +31,7 @@ typedef struct eni_listing {
     size_t n, room;
     bool is_truncated;
     char token[ENI_LISTING_TOKEN]; /* of the next page */
+    char folder[ENI_BUCKET_KEY]; /* the first of what lies deeper, in a list that leaves that out; "": none */
 } eni_listing;
 
 /* Adds the objects of a page of such a service (url.h) to those of the pages before, and sets what follows. EN_EFORMAT, with a clause in why_out

@@ -15,7 +15,6 @@
 #include <getopt.h>
 #include <poll.h>
 #include <signal.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +42,11 @@ enum {
     CHUNK = 1 << 20
 };
 
-static const char checkpoints[] = "checkpoint-*.safetensors";
+/* As rank/checkpoint.h names them: so many digits that their order is that of their samples. */
+static bool is_checkpoint(const char *name)
+{
+    return fnmatch("checkpoint-+([0-9]).safetensors", name, FNM_EXTMATCH | FNM_PATHNAME) == 0;
+}
 
 typedef struct options {
     const char *cache, *endpoint, *keys, *flag;
@@ -76,10 +79,11 @@ static void show(progress *p, bool is_last)
     p->shown_ns = eni_now_ns();
 }
 
-static void on_bytes(void *user, uint64_t more)
+/* Less than 0 where a service begins again. */
+static void on_bytes(void *user, int64_t more)
 {
     progress *p = user;
-    p->done += more;
+    p->done += (uint64_t)more;
     const int64_t every = (p->is_tty ? TICK_MS : LINE_MS) * (ENI_SECOND / 1000);
     if (!p->is_quiet && p->total > 0 && eni_now_ns() - p->shown_ns > every) show(p, false);
 }
@@ -137,10 +141,12 @@ static size_t choose(const eni_listing *listing, const char *prefix, char **name
                      eni_cache_file *files)
 {
     size_t n = 0;
-    for (size_t i = 0; i < listing->n; i++)
-        for (int k = 0; k < nnames && n < FILES_MAX; k++)
-            if (strcmp(listing->object[i].key + strlen(prefix), names[k]) == 0)
-                files[n++] = (eni_cache_file){.object = &listing->object[i], .name = names[k]};
+    for (int k = 0; k < nnames; k++) {
+        const eni_object *found = NULL;
+        for (size_t i = 0; i < listing->n && found == NULL; i++)
+            if (strcmp(listing->object[i].key + strlen(prefix), names[k]) == 0) found = &listing->object[i];
+        if (found != NULL && n < FILES_MAX) files[n++] = (eni_cache_file){.object = found, .name = names[k]};
+    }
     return n;
 }
 
@@ -148,7 +154,8 @@ static size_t choose(const eni_listing *listing, const char *prefix, char **name
 static en_status check_prefix(const eni_listing *listing, const char *prefix, const char *url)
 {
     for (size_t i = 0; i < listing->n; i++)
-        if (strncmp(listing->object[i].key, prefix, strlen(prefix)) != 0)
+        if (strncmp(listing->object[i].key, prefix, strlen(prefix)) != 0 ||
+            (listing->folder[0] != '\0' && strncmp(listing->folder, prefix, strlen(prefix)) != 0))
             return eni_fail(EN_EFORMAT, "remote", "%s: the service lists keys that do not begin so", url);
     return EN_OK;
 }
@@ -157,10 +164,12 @@ static en_status refuse_empty(const char *flag, const char *url, const char *pre
                               const eni_listing *listing)
 {
     char some[400] = "";
+    if (listing->folder[0] != '\0')
+        eni_text_add(some, sizeof some, "%.100s", listing->folder + strlen(prefix));
     for (size_t i = 0; i < listing->n && i < SHOWN; i++)
-        eni_text_add(some, sizeof some, "%s%.100s", i > 0 ? ", " : "",
+        eni_text_add(some, sizeof some, "%s%.100s", some[0] != '\0' ? ", " : "",
                      listing->object[i].key + strlen(prefix));
-    if (listing->n == 0)
+    if (some[0] == '\0')
         return eni_fail(EN_EINVAL, "remote",
                         "%s=%s: nothing lies there; `entrain data s3://BUCKET` lists a bucket", flag, url);
     return eni_fail(EN_EINVAL, "remote",
@@ -202,7 +211,7 @@ static en_status fetch_once(session *s, eni_cache *cache, const char *flag, cons
     eni_cache_file files[FILES_MAX];
     eni_listing listing;
     prefix_of(s, prefix);
-    EN_TRY(eni_bucket_list(s->bucket, prefix, &listing));
+    EN_TRY(eni_bucket_list(s->bucket, prefix, true, &listing));
     en_status st = check_prefix(&listing, prefix, url);
     const size_t n = st == EN_OK ? choose(&listing, prefix, names, nnames, files) : 0;
     if (st == EN_OK && n == 0) st = refuse_empty(flag, url, prefix, &listing);
@@ -215,7 +224,7 @@ static en_status fetch_once(session *s, eni_cache *cache, const char *flag, cons
 static en_status get_once(session *s, eni_cache *cache, const char *flag, const char *url, const char *name)
 {
     eni_listing listing;
-    EN_TRY(eni_bucket_list(s->bucket, s->url.key, &listing));
+    EN_TRY(eni_bucket_list(s->bucket, s->url.key, true, &listing));
     const eni_object *found = NULL;
     for (size_t i = 0; i < listing.n; i++)
         if (strcmp(listing.object[i].key, s->url.key) == 0) found = &listing.object[i];
@@ -262,17 +271,26 @@ static en_status bring(const options *o, const char *url, char **names, int nnam
 
 /* ---- the newest checkpoint ---- */
 
-static const eni_object *find_newest(const eni_listing *listing, const char *prefix)
+/* Above `least`; NULL: there is none. */
+static const eni_object *find_newest(const eni_listing *listing, const char *prefix, const char *least)
 {
     const eni_object *newest = NULL;
     for (size_t i = 0; i < listing->n; i++) {
-        const eni_object *at = &listing->object[i];
-        if (strncmp(at->key, prefix, strlen(prefix)) == 0 &&
-            fnmatch(checkpoints, at->key + strlen(prefix), FNM_PATHNAME) == 0 &&
-            (newest == NULL || strcmp(at->key, newest->key) > 0))
-            newest = at;
+        const char *name = listing->object[i].key + strlen(prefix);
+        if (is_checkpoint(name) && strcmp(name, least) > 0) newest = &listing->object[i], least = name;
     }
     return newest;
+}
+
+/* "" where there is none. */
+static void find_newest_here(const char *folder, char name_out[256])
+{
+    DIR *dir = opendir(folder);
+    name_out[0] = '\0';
+    for (const struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;)
+        if (is_checkpoint(e->d_name) && strcmp(e->d_name, name_out) > 0)
+            snprintf(name_out, 256, "%.255s", e->d_name);
+    if (dir != NULL) closedir(dir);
 }
 
 static void ignore(void *user, uint64_t have)
@@ -280,32 +298,39 @@ static void ignore(void *user, uint64_t have)
     (void)user, (void)have;
 }
 
+/* With a name of its own until it is whole, which a run would sweep: another launcher may do the same. */
+static en_status get_into(session *s, const eni_object *object, const char *path)
+{
+    char part[PATH_MAX + 32];
+    uint64_t have = 0;
+    snprintf(part, sizeof part, "%s.%d.tmp", path, (int)getpid());
+    const int fd = open(part, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) return eni_fail(EN_EIO, "remote", "cannot write %s: %s", part, strerror(errno));
+    en_status st = eni_bucket_get(s->bucket, object, fd, &have, ignore, NULL);
+    if (st == EN_EMISMATCH) st = eni_fail(EN_EIO, "remote", "%s changes while it is fetched", object->key);
+    const bool is_whole = st == EN_OK && fsync(fd) == 0;
+    const bool is_closed = close(fd) == 0;
+    if (st == EN_OK && !(is_whole && is_closed && rename(part, path) == 0))
+        st = eni_fail(EN_EIO, "remote", "cannot write %s: %s", path, strerror(errno));
+    if (st != EN_OK) unlink(part);
+    return st;
+}
+
 static en_status bring_newest(const options *o, const char *url, const char *folder)
 {
     session s;
     eni_listing listing = {0};
-    char prefix[ENI_BUCKET_KEY + 1] = "", path[PATH_MAX] = "", part[PATH_MAX + 8];
+    char prefix[ENI_BUCKET_KEY + 1] = "", path[PATH_MAX] = "", here[256];
     en_status st = open_session(o, "--checkpoint-dir", url, &s);
     if (st == EN_OK) prefix_of(&s, prefix);
-    if (st == EN_OK) st = eni_bucket_list(s.bucket, prefix, &listing);
-    const eni_object *newest = st == EN_OK ? find_newest(&listing, prefix) : NULL;
+    if (st == EN_OK) st = eni_bucket_list(s.bucket, prefix, true, &listing);
+    if (st == EN_OK) st = check_prefix(&listing, prefix, url);
+    find_newest_here(folder, here);
+    const eni_object *newest = st == EN_OK ? find_newest(&listing, prefix, here) : NULL;
     if (newest != NULL) {
-        uint64_t have = 0;
         snprintf(path, sizeof path, "%.3000s/%.255s", folder, newest->key + strlen(prefix));
-        snprintf(part, sizeof part, "%s.%d.tmp", path, (int)getpid()); /* which the run would sweep */
-        const int fd = open(part, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (fd < 0) st = eni_fail(EN_EIO, "remote", "cannot write into %s: %s", folder, strerror(errno));
-        if (st == EN_OK) st = eni_bucket_get(s.bucket, newest, fd, &have, ignore, NULL);
-        if (st == EN_EMISMATCH)
-            st = eni_fail(EN_EIO, "remote", "%s changes while it is fetched", newest->key);
-        if (fd >= 0 &&
-            ((st == EN_OK && fsync(fd) != 0) | (close(fd) != 0) ||
-             (st == EN_OK && rename(part, path) != 0)) &&
-            st == EN_OK)
-            st = eni_fail(EN_EIO, "remote", "cannot write %s: %s", path, strerror(errno));
-        if (st != EN_OK) unlink(part);
-        if (st == EN_OK)
-            eni_info("remote", "the newest checkpoint of %s is %s", url, newest->key + strlen(prefix));
+        st = get_into(&s, newest, path);
+        if (st == EN_OK) eni_info("remote", "the newest checkpoint of %s is here: %s", url, path);
     }
     if (st == EN_OK) st = answer(path);
     eni_listing_fini(&listing);
@@ -319,18 +344,17 @@ static en_status print_list(const options *o, const char *url)
 {
     session s;
     eni_listing listing = {0};
-    uint64_t bytes = 0;
+    double bytes = 0;
     en_status st = open_session(o, "entrain data", url, &s);
-    if (st == EN_OK) st = eni_bucket_list(s.bucket, s.url.key, &listing);
+    if (st == EN_OK) st = eni_bucket_list(s.bucket, s.url.key, false, &listing);
     for (size_t i = 0; st == EN_OK && i < listing.n; i++) {
         char size[32];
         eni_text_grouped((double)listing.object[i].size, ",", size, sizeof size);
         printf("%16s  %s\n", size,
                eni_is_text(listing.object[i].key) ? listing.object[i].key : "(a key that is no text)");
-        bytes += listing.object[i].size;
+        bytes += (double)listing.object[i].size;
     }
-    if (st == EN_OK)
-        printf("%zu object%s, %.1f MB\n", listing.n, listing.n == 1 ? "" : "s", (double)bytes * 1e-6);
+    if (st == EN_OK) printf("%zu object%s, %.1f MB\n", listing.n, listing.n == 1 ? "" : "s", bytes * 1e-6);
     eni_listing_fini(&listing);
     close_session(&s);
     return st;
@@ -343,6 +367,7 @@ typedef struct uploaded {
     char name[256];
     ino_t inode;
     struct timespec time;
+    bool is_up; /* else it could not be taken up */
 } uploaded;
 
 typedef struct mirror {
@@ -353,7 +378,6 @@ typedef struct mirror {
     size_t ndone, room;
     uploaded file; /* as it was at the beginning: an older run's .. */
     bool has_file; /* .. which is in the bucket, by its size */
-    bool has_failed;
 } mirror;
 
 static bool is_same(const uploaded *known, const struct stat *info)
@@ -369,6 +393,7 @@ static en_status hash_file(int fd, uint64_t bytes, char hex_out[ENI_DIGEST_HEX])
     if (chunk == NULL) return EN_ENOMEM;
     eni_digest_begin(&digest);
     uint64_t at = 0;
+    errno = 0; /* it may have become shorter */
     for (ssize_t n; at < bytes && (n = pread(fd, chunk, CHUNK, (off_t)at)) > 0; at += (uint64_t)n)
         eni_digest_add(&digest, chunk, (size_t)n);
     eni_digest_end(&digest, hex_out);
@@ -380,7 +405,7 @@ static en_status hash_file(int fd, uint64_t bytes, char hex_out[ENI_DIGEST_HEX])
 /* It may lose its name meanwhile: the open file stays. */
 static en_status upload(session *s, const char *path, const char *key, struct stat *info_out)
 {
-    char hex[ENI_DIGEST_HEX];
+    char hex[ENI_DIGEST_HEX] = "";
     const int64_t begin = eni_now_ns();
     const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) return EN_ENOENT;
@@ -388,7 +413,8 @@ static en_status upload(session *s, const char *path, const char *key, struct st
         if (fd >= 0) close(fd);
         return eni_fail(EN_EIO, "remote", "cannot read %s: %s", path, strerror(errno));
     }
-    en_status st = hash_file(fd, (uint64_t)info_out->st_size, hex);
+    /* OSS does not ask for it. */
+    en_status st = s->url.kind == ENI_S3 ? hash_file(fd, (uint64_t)info_out->st_size, hex) : EN_OK;
     if (st == EN_OK) st = eni_bucket_put(s->bucket, key, fd, (uint64_t)info_out->st_size, hex);
     close(fd);
     if (st == EN_OK)
@@ -407,17 +433,20 @@ static uploaded *find_done(mirror *m, const char *name)
     return NULL;
 }
 
-static void note_done(mirror *m, const char *name, const struct stat *info)
+static void note_done(mirror *m, const char *name, const struct stat *info, bool is_up)
 {
     uploaded *u = find_done(m, name);
     if (u == NULL && m->ndone == m->room) {
         m->room = m->room == 0 ? 64 : 2 * m->room;
         uploaded *more = realloc(m->done, m->room * sizeof *more);
-        if (more == NULL) _exit(1);
+        if (more == NULL) {
+            eni_error("remote", "there is no memory for the names of %zu checkpoints", m->room);
+            _exit(1);
+        }
         m->done = more;
     }
     if (u == NULL) u = &m->done[m->ndone++];
-    *u = (uploaded){.inode = info->st_ino, .time = info->st_mtim};
+    *u = (uploaded){.inode = info->st_ino, .time = info->st_mtim, .is_up = is_up};
     snprintf(u->name, sizeof u->name, "%.255s", name);
 }
 
@@ -428,8 +457,8 @@ static bool find_next(mirror *m, char name_out[256])
     name_out[0] = '\0';
     for (const struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
         struct stat info;
-        if (fnmatch(checkpoints, e->d_name, 0) != 0 ||
-            fstatat(dirfd(dir), e->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode))
+        if (!is_checkpoint(e->d_name) || fstatat(dirfd(dir), e->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
+            !S_ISREG(info.st_mode))
             continue;
         const uploaded *known = find_done(m, e->d_name);
         if (known != NULL && is_same(known, &info)) continue;
@@ -440,18 +469,33 @@ static bool find_next(mirror *m, char name_out[256])
     return name_out[0] != '\0';
 }
 
+/* false: it could not be taken up, and is still there. */
+static bool upload_checkpoint(mirror *m, const char *name)
+{
+    char path[PATH_MAX], key[2 * ENI_BUCKET_KEY];
+    struct stat info = {0};
+    snprintf(path, sizeof path, "%.3000s/%s", m->o->folder, name);
+    snprintf(key, sizeof key, "%s%s", m->prefix, name);
+    const en_status st = upload(m->of_folder, path, key, &info);
+    if (st != EN_ENOENT)
+        note_done(m, name, &info, st == EN_OK); /* one that failed too: the next one is newer */
+    return st == EN_OK || st == EN_ENOENT;      /* it was retired */
+}
+
 static void upload_folder(mirror *m)
 {
-    char name[256], path[PATH_MAX], key[2 * ENI_BUCKET_KEY];
-    while (m->of_folder != NULL && find_next(m, name)) {
-        struct stat info = {0};
-        snprintf(path, sizeof path, "%.3000s/%s", m->o->folder, name);
-        snprintf(key, sizeof key, "%s%s", m->prefix, name);
-        const en_status st = upload(m->of_folder, path, key, &info);
-        if (st == EN_ENOENT) continue; /* it was retired */
-        m->has_failed = m->has_failed || st != EN_OK;
-        note_done(m, name, &info); /* one that failed too: the next one is newer */
-    }
+    char name[256];
+    while (m->of_folder != NULL && find_next(m, name))
+        upload_checkpoint(m, name);
+}
+
+/* Once more at the end, what could not be taken up and is still there. */
+static bool upload_failed(mirror *m)
+{
+    bool is_all_up = true;
+    for (size_t i = 0; i < m->ndone; i++)
+        if (!m->done[i].is_up) is_all_up = upload_checkpoint(m, m->done[i].name) && is_all_up;
+    return is_all_up;
 }
 
 /* Of an earlier run, which this one does not go on with: it may be refused, or replace them. */
@@ -461,7 +505,7 @@ static void note_present(mirror *m)
     struct stat info;
     while (find_next(m, name)) {
         snprintf(path, sizeof path, "%.3000s/%s", m->o->folder, name);
-        if (lstat(path, &info) == 0) note_done(m, name, &info);
+        if (lstat(path, &info) == 0) note_done(m, name, &info, true);
     }
 }
 
@@ -473,19 +517,24 @@ static en_status open_folder(mirror *m, session *s)
     EN_TRY(open_session(m->o, "--checkpoint-dir", m->o->into, s));
     m->of_folder = s;
     prefix_of(s, m->prefix);
-    EN_TRY(eni_bucket_list(s->bucket, m->prefix, &listing));
-    for (size_t i = 0; i < listing.n; i++) {
+    EN_TRY(eni_bucket_list(s->bucket, m->prefix, true, &listing));
+    en_status st = check_prefix(&listing, m->prefix, m->o->into);
+    if (st == EN_OK && !m->o->resumes && find_newest(&listing, m->prefix, "") != NULL)
+        st = eni_fail(
+            EN_EINVAL, "remote",
+            "%s holds checkpoints of an earlier run: give --resume=auto to go on from the newest, or another "
+            "--checkpoint-dir",
+            m->o->into);
+    for (size_t i = 0; st == EN_OK && i < listing.n; i++) {
         char path[PATH_MAX];
         struct stat info;
         const char *name = listing.object[i].key + strlen(m->prefix);
         snprintf(path, sizeof path, "%.3000s/%.255s", m->o->folder, name);
-        if (strncmp(listing.object[i].key, m->prefix, strlen(m->prefix)) == 0 &&
-            fnmatch(checkpoints, name, 0) == 0 && stat(path, &info) == 0 &&
-            (uint64_t)info.st_size == listing.object[i].size)
-            note_done(m, name, &info);
+        if (is_checkpoint(name) && stat(path, &info) == 0 && (uint64_t)info.st_size == listing.object[i].size)
+            note_done(m, name, &info, true);
     }
     eni_listing_fini(&listing);
-    return EN_OK;
+    return st;
 }
 
 /* A list shows, before anybody trains, whether the keys and the name are right. */
@@ -495,7 +544,7 @@ static en_status open_file(mirror *m, session *s)
     eni_listing listing;
     EN_TRY(open_session(m->o, "--save", m->o->as, s));
     m->of_file = s;
-    EN_TRY(eni_bucket_list(s->bucket, s->url.key, &listing));
+    EN_TRY(eni_bucket_list(s->bucket, s->url.key, true, &listing));
     const bool is_here = stat(m->o->file, &info) == 0;
     for (size_t i = 0; i < listing.n; i++)
         if (strcmp(listing.object[i].key, s->url.key) == 0)
@@ -534,12 +583,13 @@ static en_status run_mirror(const options *o)
         is_over = wait_for_end(&order);
         upload_folder(m);
     }
+    bool is_all_up = st != EN_OK || upload_failed(m);
     struct stat info;
     const bool is_unsaved = order == 'f' && !m->has_file;
     if (st == EN_OK && o->as != NULL && stat(o->file, &info) == 0 &&
         (!is_same(&m->file, &info) || is_unsaved) && upload(&file, o->file, file.url.key, &info) != EN_OK)
-        m->has_failed = true;
-    if (st == EN_OK && m->has_failed) st = EN_EIO;
+        is_all_up = false;
+    if (st == EN_OK && !is_all_up) st = EN_EIO;
     if (m->of_file != NULL) close_session(m->of_file);
     if (m->of_folder != NULL) close_session(m->of_folder);
     free(m->done);
