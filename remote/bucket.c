@@ -39,7 +39,7 @@ struct eni_bucket {
 /* What is asked, and what came. */
 typedef struct call {
     eni_bucket *b;
-    eni_request request;
+    eni_bucket_request request;
 
     /* a body that is kept as text: a page, an error */
     char *text;

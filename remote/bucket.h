@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "core/digest.h"
-#include "remote/keys.h"
+#include "remote/bucket_keys.h"
 #include "remote/listing.h"
 #include "remote/url.h"
 

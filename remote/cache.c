@@ -22,8 +22,6 @@
 
 enum { LOOK_MS = 100, NAME_BYTES = 512, CHUNK = 1 << 20 };
 
-typedef unsigned long long ull;
-
 static const char beside[] = ".entrain"; /* the name of what is known of a file ends so */
 
 /* ---- the folder ---- */

@@ -54,14 +54,14 @@ typedef struct options {
 
 /* ---- how far it is ---- */
 
-typedef struct progress {
+typedef struct fetching {
     char url[200];
     uint64_t total, done, done_before; /* before: it was there already */
     int64_t begin_ns, shown_ns;
     bool is_quiet, is_tty;
-} progress;
+} fetching;
 
-static void show(progress *p, bool is_last)
+static void show(fetching *p, bool is_last)
 {
     const double seconds = (double)(eni_now_ns() - p->begin_ns) * 1e-9;
     const double rate = seconds > 0 ? (double)(p->done - p->done_before) / seconds : 0;
@@ -79,7 +79,7 @@ static void show(progress *p, bool is_last)
 
 static void on_bytes(void *user, uint64_t more)
 {
-    progress *p = user;
+    fetching *p = user;
     p->done += more;
     const int64_t every = (p->is_tty ? TICK_MS : LINE_MS) * (ENI_SECOND / 1000);
     if (!p->is_quiet && p->total > 0 && eni_now_ns() - p->shown_ns > every) show(p, false);
@@ -92,7 +92,7 @@ typedef struct session {
     eni_bucket_place place;
     eni_keys keys;
     eni_bucket *bucket;
-    progress progress;
+    fetching progress;
 } session;
 
 static en_status open_session(const options *o, const char *flag, const char *text, session *s)
@@ -172,7 +172,7 @@ static en_status refuse_empty(const char *flag, const char *url, const char *pre
 
 static en_status fetch_files(session *s, eni_cache *cache, eni_cache_file *files, size_t n)
 {
-    progress *p = &s->progress;
+    fetching *p = &s->progress;
     EN_TRY(eni_cache_look(cache, files, n));
     p->total = p->done = 0;
     for (size_t i = 0; i < n; i++)

@@ -61,7 +61,7 @@ static void add_header(signing *s, const char *prefix, const char *name, const c
 }
 
 static void hash_canonical(const signing *s, const eni_bucket_url *url, const eni_bucket_place *place,
-                           const eni_request *request, const char *body, char hex_out[ENI_DIGEST_HEX])
+                           const eni_bucket_request *request, const char *body, char hex_out[ENI_DIGEST_HEX])
 {
     const bool adds_bucket = s->d->has_bucket && !place->has_bucket_in_path;
     const char *const parts[] = {request->method,
@@ -104,7 +104,7 @@ static void make_signature(const signing *s, const eni_bucket_place *place, cons
 }
 
 en_status eni_sign(const eni_bucket_url *url, const eni_bucket_place *place, const eni_keys *keys,
-                   const eni_request *request, time_t now, eni_signed *signed_out)
+                   const eni_bucket_request *request, time_t now, eni_signed *signed_out)
 {
     signing s = {.d = &dialects[url->kind], .out = signed_out};
     char hash[ENI_DIGEST_HEX], text[512], signature[ENI_DIGEST_HEX];

@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "core/digest.h"
-#include "remote/keys.h"
+#include "remote/bucket_keys.h"
 #include "remote/url.h"
 
 enum {
@@ -19,12 +19,12 @@ enum {
     ENI_SIGNED_PATH = 3 * ENI_BUCKET_KEY + ENI_BUCKET_NAME + 2
 };
 
-typedef struct eni_request {
+typedef struct eni_bucket_request {
     const char *method;               /* "GET", "PUT" */
     char path[ENI_SIGNED_PATH];       /* of the URL, as it is sent */
     char query[ENI_SIGNED_TEXT];      /* as it is sent: "a=b&c=d", by name, nothing empty */
     char body_sha256[ENI_DIGEST_HEX]; /* of what is sent, which S3 checks; "": nothing is */
-} eni_request;
+} eni_bucket_request;
 
 /* Lines "name: value" to send with it, Authorization among them. */
 typedef struct eni_signed {
@@ -35,6 +35,6 @@ typedef struct eni_signed {
 /* Signs for the moment `now`. Headers hold a session token: eni_wipe them after use. EN_EINVAL, logged: a text that does
  * not fit. Pure function; any thread. */
 en_status eni_sign(const eni_bucket_url *url, const eni_bucket_place *place, const eni_keys *keys,
-                   const eni_request *request, time_t now, eni_signed *signed_out);
+                   const eni_bucket_request *request, time_t now, eni_signed *signed_out);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "core/log.h"
 #include "core/options.h"
-#include "remote/keys.h"
+#include "remote/bucket_keys.h"
 #include "remote/listing.h"
 #include "remote/url.h"
 #include "tests/fuzz/must.h"

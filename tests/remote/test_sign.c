@@ -59,10 +59,10 @@ static void find_place(const json_t *golden, eni_bucket_url *url, eni_bucket_pla
 }
 
 /* As bucket.c sends it: "/BUCKET/KEY" or "/KEY", and what is asked by name. */
-static eni_request make_request(const json_t *golden, const eni_bucket_url *url,
-                                const eni_bucket_place *place)
+static eni_bucket_request make_request(const json_t *golden, const eni_bucket_url *url,
+                                       const eni_bucket_place *place)
 {
-    eni_request request = {.method = text_of(golden, "method")};
+    eni_bucket_request request = {.method = text_of(golden, "method")};
     const char *name;
     json_t *value, *query = json_object_get(golden, "query");
     snprintf(request.path, sizeof request.path, "/%s%s", place->has_bucket_in_path ? url->bucket : "",
@@ -90,7 +90,7 @@ static void signatures_are_the_libraries(void **state)
         eni_bucket_place place;
         const json_t *headers = json_object_get(golden, "headers");
         find_place(golden, &url, &place);
-        const eni_request request = make_request(golden, &url, &place);
+        const eni_bucket_request request = make_request(golden, &url, &place);
         const eni_keys keys = make_keys(text_of(golden, "token"));
         assert_string_equal(place.host, text_of(golden, "host"));
         assert_string_equal(request.path, text_of(golden, "path"));
@@ -122,7 +122,7 @@ static void every_part_is_signed(void **state)
         if (text_of(golden, "token") == NULL || text_of(golden, "body") == NULL) continue;
         find_place(golden, &url, &place);
         for (int part = 0; part < 8; part++) {
-            eni_request request = make_request(golden, &url, &place);
+            eni_bucket_request request = make_request(golden, &url, &place);
             eni_keys keys = make_keys(text_of(golden, "token"));
             eni_bucket_place other = place;
             if (part == 1) request.method = "GET";
@@ -149,7 +149,7 @@ static void the_body_and_the_host_of_s3(void **state)
     const json_t *golden = json_array_get(json_object_get(goldens, "requests"), 0);
     find_place(golden, &url, &place);
     for (int part = 0; part < 3; part++) {
-        eni_request request = make_request(golden, &url, &place);
+        eni_bucket_request request = make_request(golden, &url, &place);
         const eni_keys keys = make_keys(NULL);
         if (part == 1) memset(request.body_sha256, 'a', ENI_DIGEST_HEX - 1);
         if (part == 2) place.host[0]++;
@@ -177,7 +177,7 @@ static void the_longest_keys(void **state)
         memset(keys.id, 'i', sizeof keys.id - 1);
         memset(keys.secret, 's', sizeof keys.secret - 1);
         memset(keys.token, 't', sizeof keys.token - 1);
-        const eni_request request = make_request(golden, &url, &place);
+        const eni_bucket_request request = make_request(golden, &url, &place);
         assert_int_equal(eni_sign(&url, &place, &keys, &request, 0, &is_signed), EN_OK);
         const char *token = is_signed.header[is_signed.n - 2],
                    *authorization = is_signed.header[is_signed.n - 1];
@@ -197,7 +197,7 @@ static void a_second_request_has_headers_of_its_own(void **state)
     eni_bucket_place place;
     const json_t *golden = json_array_get(json_object_get(goldens, "requests"), 0);
     find_place(golden, &url, &place);
-    const eni_request request = make_request(golden, &url, &place);
+    const eni_bucket_request request = make_request(golden, &url, &place);
     eni_keys keys = make_keys("a-token");
     assert_int_equal(eni_sign(&url, &place, &keys, &request, 0, &is_signed), EN_OK);
     assert_int_equal(is_signed.n, 4);
