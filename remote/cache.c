@@ -23,8 +23,6 @@
 
 enum { LOOK_MS = 100, NAME_BYTES = 512, CHUNK = 1 << 20 };
 
-typedef unsigned long long ull;
-
 static const char beside[] = ".entrain"; /* the name of what is known of a file ends so */
 
 /* ---- the folder ---- */
@@ -347,7 +345,7 @@ static en_status end_follower(follower *f, const eni_cache *cache, bool is_whole
     return eni_fail(EN_EIO, "remote", "cannot read what has come to %s: %s", cache->path, strerror(f->error));
 }
 
-static en_status fetch_into(eni_cache *cache, eni_bucket *bucket, eni_cache_file *file, int fd,
+static en_status fetch_into(eni_cache *cache, eni_remote *bucket, eni_cache_file *file, int fd,
                             char sha256_out[ENI_DIGEST_HEX])
 {
     follower f = {
@@ -355,7 +353,7 @@ static en_status fetch_into(eni_cache *cache, eni_bucket *bucket, eni_cache_file
     eni_digest_begin(&f.digest);
     const int cause = pthread_create(&f.thread, NULL, follow, &f);
     if (cause != 0) return eni_fail(EN_EIO, "remote", "cannot start a thread: %s", strerror(cause));
-    const en_status st = eni_bucket_get(bucket, file->object, fd, &file->have, tell_follower, &f);
+    const en_status st = eni_remote_get(bucket, file->object, fd, &file->have, tell_follower, &f);
     const en_status hashed = end_follower(&f, cache, st == EN_OK, file->have, sha256_out);
     EN_TRY(st);
     EN_TRY(hashed);
@@ -381,7 +379,7 @@ static en_status put_in_place(eni_cache *cache, const eni_cache_file *file, cons
                     strerror(errno));
 }
 
-en_status eni_cache_fetch(eni_cache *cache, eni_bucket *bucket, eni_cache_file *file)
+en_status eni_cache_fetch(eni_cache *cache, eni_remote *bucket, eni_cache_file *file)
 {
     char part[NAME_BYTES], of[NAME_BYTES], sha256[ENI_DIGEST_HEX];
     name_beside(file->name, ".", ".part", part);

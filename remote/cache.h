@@ -13,7 +13,7 @@
 #include <limits.h>
 #include <stdbool.h>
 
-#include "remote/bucket.h"
+#include "remote/remote.h"
 
 typedef struct eni_cache {
     int fd, lock_fd;
@@ -38,7 +38,7 @@ typedef struct eni_cache_file {
 en_status eni_cache_look(eni_cache *cache, eni_cache_file *files, size_t n);
 
 /* Fetches one that is not here. EN_EMISMATCH, not logged: the object has changed meanwhile. */
-en_status eni_cache_fetch(eni_cache *cache, eni_bucket *bucket, eni_cache_file *file);
+en_status eni_cache_fetch(eni_cache *cache, eni_remote *bucket, eni_cache_file *file);
 
 /* Removes files of earlier fetches that are not among these. */
 void eni_cache_tidy(eni_cache *cache, const eni_cache_file *files, size_t n);

@@ -10,7 +10,7 @@
 #include "core/memory.h"
 #include "core/options.h"
 
-enum { DEPTH = 8, TEXT = 3 * ENI_BUCKET_KEY };
+enum { DEPTH = 8, TEXT = 3 * ENI_REMOTE_KEY };
 
 /* Of one document: where the parser is, and the text of the element that it is in. */
 typedef struct reading {
@@ -111,11 +111,11 @@ static void end_object(reading *r)
     l->object[l->n++] = r->object;
 }
 
-static void end_key(reading *r, char key_out[ENI_BUCKET_KEY])
+static void end_key(reading *r, char key_out[ENI_REMOTE_KEY])
 {
     if (r->is_url_encoded && !eni_url_decode(r->text)) stop(r, "a key is not encoded as it says");
     r->length = strlen(r->text);
-    keep_whole(r, key_out, ENI_BUCKET_KEY, "a key has over 1,024 bytes");
+    keep_whole(r, key_out, ENI_REMOTE_KEY, "a key has over 1,024 bytes");
 }
 
 static void end_field(reading *r, const char *name)

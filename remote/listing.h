@@ -21,7 +21,7 @@ enum { ENI_ETAG = 130, ENI_LISTING_TOKEN = 1024, ENI_LISTING_OBJECTS = 100000 };
     (UINT64_C(1) << 50) /* bytes: no service has larger ones, and no sum of ours overflows */
 
 typedef struct eni_object {
-    char key[ENI_BUCKET_KEY];
+    char key[ENI_REMOTE_KEY];
     char etag[ENI_ETAG]; /* with its quotes, as it is sent back */
     uint64_t size;
 } eni_object;
@@ -31,7 +31,7 @@ typedef struct eni_listing {
     size_t n, room;
     bool is_truncated;
     char token[ENI_LISTING_TOKEN]; /* of the next page */
-    char folder[ENI_BUCKET_KEY]; /* the first of what lies deeper, in a list that leaves that out; "": none */
+    char folder[ENI_REMOTE_KEY]; /* the first of what lies deeper, in a list that leaves that out; "": none */
 } eni_listing;
 
 /* Adds the objects of a page of such a service (url.h) to those of the pages before, and sets what follows. EN_EFORMAT, with a clause in why_out

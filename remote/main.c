@@ -56,14 +56,14 @@ typedef struct options {
 
 /* ---- how far it is ---- */
 
-typedef struct progress {
+typedef struct fetching {
     char url[200];
     uint64_t total, done, done_before; /* before: it was there already */
     int64_t begin_ns, shown_ns;
     bool is_quiet, is_tty;
-} progress;
+} fetching;
 
-static void show(progress *p, bool is_last)
+static void show(fetching *p, bool is_last)
 {
     const double seconds = (double)(eni_now_ns() - p->begin_ns) * 1e-9;
     const double rate = seconds > 0 ? (double)(p->done - p->done_before) / seconds : 0;
@@ -82,7 +82,7 @@ static void show(progress *p, bool is_last)
 /* Less than 0 where a service begins again. */
 static void on_bytes(void *user, int64_t more)
 {
-    progress *p = user;
+    fetching *p = user;
     p->done += (uint64_t)more;
     const int64_t every = (p->is_tty ? TICK_MS : LINE_MS) * (ENI_SECOND / 1000);
     if (!p->is_quiet && p->total > 0 && eni_now_ns() - p->shown_ns > every) show(p, false);
@@ -91,41 +91,41 @@ static void on_bytes(void *user, int64_t more)
 /* ---- a bucket, with its keys ---- */
 
 typedef struct session {
-    eni_bucket_url url;
-    eni_bucket_place place;
+    eni_remote_url url;
+    eni_remote_place place;
     eni_keys keys;
-    eni_bucket *bucket;
-    progress progress;
+    eni_remote *bucket;
+    fetching progress;
 } session;
 
 static en_status open_session(const options *o, const char *flag, const char *text, session *s)
 {
     *s = (session){.progress = {.is_quiet = o->is_quiet, .is_tty = isatty(STDERR_FILENO) != 0}};
     snprintf(s->progress.url, sizeof s->progress.url, "%.199s", text);
-    EN_TRY(eni_bucket_url_parse(flag, text, &s->url));
+    EN_TRY(eni_remote_url_parse(flag, text, &s->url));
     EN_TRY(eni_keys_find(s->url.kind, o->keys, eni_env, &s->keys));
-    EN_TRY(eni_bucket_place_find(&s->url, o->endpoint, s->keys.region[0] != '\0' ? s->keys.region : NULL,
+    EN_TRY(eni_remote_place_find(&s->url, o->endpoint, s->keys.region[0] != '\0' ? s->keys.region : NULL,
                                  &s->place));
-    const eni_bucket_options bucket = {.url = &s->url,
+    const eni_remote_options bucket = {.url = &s->url,
                                        .place = &s->place,
                                        .keys = &s->keys,
                                        .ca_file = eni_env("AWS_CA_BUNDLE"),
                                        .on_bytes = on_bytes,
                                        .user = &s->progress};
-    return eni_bucket_open(&bucket, &s->bucket);
+    return eni_remote_open(&bucket, &s->bucket);
 }
 
 static void close_session(session *s)
 {
-    eni_bucket_close(s->bucket);
+    eni_remote_close(s->bucket);
     eni_wipe(&s->keys, sizeof s->keys);
 }
 
 /* The key of the URL as a folder: "data" is "data/". */
-static void prefix_of(const session *s, char prefix_out[ENI_BUCKET_KEY + 1])
+static void prefix_of(const session *s, char prefix_out[ENI_REMOTE_KEY + 1])
 {
     const size_t length = strlen(s->url.key);
-    snprintf(prefix_out, ENI_BUCKET_KEY + 1, "%s%s", s->url.key,
+    snprintf(prefix_out, ENI_REMOTE_KEY + 1, "%s%s", s->url.key,
              length == 0 || s->url.key[length - 1] == '/' ? "" : "/");
 }
 
@@ -180,7 +180,7 @@ static en_status refuse_empty(const char *flag, const char *url, const char *pre
 
 static en_status fetch_files(session *s, eni_cache *cache, eni_cache_file *files, size_t n)
 {
-    progress *p = &s->progress;
+    fetching *p = &s->progress;
     EN_TRY(eni_cache_look(cache, files, n));
     p->total = p->done = 0;
     for (size_t i = 0; i < n; i++)
@@ -207,11 +207,11 @@ static en_status fetch_files(session *s, eni_cache *cache, eni_cache_file *files
 static en_status fetch_once(session *s, eni_cache *cache, const char *flag, const char *url, char **names,
                             int nnames)
 {
-    char prefix[ENI_BUCKET_KEY + 1];
+    char prefix[ENI_REMOTE_KEY + 1];
     eni_cache_file files[FILES_MAX];
     eni_listing listing;
     prefix_of(s, prefix);
-    EN_TRY(eni_bucket_list(s->bucket, prefix, true, &listing));
+    EN_TRY(eni_remote_list(s->bucket, prefix, true, &listing));
     en_status st = check_prefix(&listing, prefix, url);
     const size_t n = st == EN_OK ? choose(&listing, prefix, names, nnames, files) : 0;
     if (st == EN_OK && n == 0) st = refuse_empty(flag, url, prefix, &listing);
@@ -224,7 +224,7 @@ static en_status fetch_once(session *s, eni_cache *cache, const char *flag, cons
 static en_status get_once(session *s, eni_cache *cache, const char *flag, const char *url, const char *name)
 {
     eni_listing listing;
-    EN_TRY(eni_bucket_list(s->bucket, s->url.key, true, &listing));
+    EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
     const eni_object *found = NULL;
     for (size_t i = 0; i < listing.n; i++)
         if (strcmp(listing.object[i].key, s->url.key) == 0) found = &listing.object[i];
@@ -306,7 +306,7 @@ static en_status get_into(session *s, const eni_object *object, const char *path
     snprintf(part, sizeof part, "%s.%d.tmp", path, (int)getpid());
     const int fd = open(part, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) return eni_fail(EN_EIO, "remote", "cannot write %s: %s", part, strerror(errno));
-    en_status st = eni_bucket_get(s->bucket, object, fd, &have, ignore, NULL);
+    en_status st = eni_remote_get(s->bucket, object, fd, &have, ignore, NULL);
     if (st == EN_EMISMATCH) st = eni_fail(EN_EIO, "remote", "%s changes while it is fetched", object->key);
     const bool is_whole = st == EN_OK && fsync(fd) == 0;
     const bool is_closed = close(fd) == 0;
@@ -320,10 +320,10 @@ static en_status bring_newest(const options *o, const char *url, const char *fol
 {
     session s;
     eni_listing listing = {0};
-    char prefix[ENI_BUCKET_KEY + 1] = "", path[PATH_MAX] = "", here[256];
+    char prefix[ENI_REMOTE_KEY + 1] = "", path[PATH_MAX] = "", here[256];
     en_status st = open_session(o, "--checkpoint-dir", url, &s);
     if (st == EN_OK) prefix_of(&s, prefix);
-    if (st == EN_OK) st = eni_bucket_list(s.bucket, prefix, true, &listing);
+    if (st == EN_OK) st = eni_remote_list(s.bucket, prefix, true, &listing);
     if (st == EN_OK) st = check_prefix(&listing, prefix, url);
     find_newest_here(folder, here);
     const eni_object *newest = st == EN_OK ? find_newest(&listing, prefix, here) : NULL;
@@ -346,7 +346,7 @@ static en_status print_list(const options *o, const char *url)
     eni_listing listing = {0};
     double bytes = 0;
     en_status st = open_session(o, "entrain data", url, &s);
-    if (st == EN_OK) st = eni_bucket_list(s.bucket, s.url.key, false, &listing);
+    if (st == EN_OK) st = eni_remote_list(s.bucket, s.url.key, false, &listing);
     for (size_t i = 0; st == EN_OK && i < listing.n; i++) {
         char size[32];
         eni_text_grouped((double)listing.object[i].size, ",", size, sizeof size);
@@ -373,7 +373,7 @@ typedef struct uploaded {
 typedef struct mirror {
     const options *o;
     session *of_file, *of_folder; /* NULL: not asked for */
-    char prefix[ENI_BUCKET_KEY + 1];
+    char prefix[ENI_REMOTE_KEY + 1];
     uploaded *done;
     size_t ndone, room;
     uploaded file; /* as it was at the beginning: an older run's .. */
@@ -415,7 +415,7 @@ static en_status upload(session *s, const char *path, const char *key, struct st
     }
     /* OSS does not ask for it. */
     en_status st = s->url.kind == ENI_S3 ? hash_file(fd, (uint64_t)info_out->st_size, hex) : EN_OK;
-    if (st == EN_OK) st = eni_bucket_put(s->bucket, key, fd, (uint64_t)info_out->st_size, hex);
+    if (st == EN_OK) st = eni_remote_put(s->bucket, key, fd, (uint64_t)info_out->st_size, hex);
     close(fd);
     if (st == EN_OK)
         eni_info("remote", "%s is saved in %s://%s too: %.1f MB in %.1f s", path,
@@ -472,7 +472,7 @@ static bool find_next(mirror *m, char name_out[256])
 /* false: it could not be taken up, and is still there. */
 static bool upload_checkpoint(mirror *m, const char *name)
 {
-    char path[PATH_MAX], key[2 * ENI_BUCKET_KEY];
+    char path[PATH_MAX], key[2 * ENI_REMOTE_KEY];
     struct stat info = {0};
     snprintf(path, sizeof path, "%.3000s/%s", m->o->folder, name);
     snprintf(key, sizeof key, "%s%s", m->prefix, name);
@@ -517,7 +517,7 @@ static en_status open_folder(mirror *m, session *s)
     EN_TRY(open_session(m->o, "--checkpoint-dir", m->o->into, s));
     m->of_folder = s;
     prefix_of(s, m->prefix);
-    EN_TRY(eni_bucket_list(s->bucket, m->prefix, true, &listing));
+    EN_TRY(eni_remote_list(s->bucket, m->prefix, true, &listing));
     en_status st = check_prefix(&listing, m->prefix, m->o->into);
     if (st == EN_OK && !m->o->resumes && find_newest(&listing, m->prefix, "") != NULL)
         st = eni_fail(
@@ -544,7 +544,7 @@ static en_status open_file(mirror *m, session *s)
     eni_listing listing;
     EN_TRY(open_session(m->o, "--save", m->o->as, s));
     m->of_file = s;
-    EN_TRY(eni_bucket_list(s->bucket, s->url.key, true, &listing));
+    EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
     const bool is_here = stat(m->o->file, &info) == 0;
     for (size_t i = 0; i < listing.n; i++)
         if (strcmp(listing.object[i].key, s->url.key) == 0)

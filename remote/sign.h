@@ -10,21 +10,21 @@
 #include <time.h>
 
 #include "core/digest.h"
-#include "remote/keys.h"
+#include "remote/bucket_keys.h"
 #include "remote/url.h"
 
 enum {
     ENI_SIGNED_HEADERS = 5,
     ENI_SIGNED_TEXT = 8448,
-    ENI_SIGNED_PATH = 3 * ENI_BUCKET_KEY + ENI_BUCKET_NAME + 2
+    ENI_SIGNED_PATH = 3 * ENI_REMOTE_KEY + ENI_REMOTE_NAME + 2
 };
 
-typedef struct eni_request {
+typedef struct eni_remote_request {
     const char *method;               /* "GET", "PUT" */
     char path[ENI_SIGNED_PATH];       /* of the URL, as it is sent */
     char query[ENI_SIGNED_TEXT];      /* as it is sent: "a=b&c=d", by name, nothing empty */
     char body_sha256[ENI_DIGEST_HEX]; /* of what is sent, which S3 checks; "": nothing is */
-} eni_request;
+} eni_remote_request;
 
 /* Lines "name: value" to send with it, Authorization among them. */
 typedef struct eni_signed {
@@ -34,7 +34,7 @@ typedef struct eni_signed {
 
 /* Signs for the moment `now`. Headers hold a session token: eni_wipe them after use. EN_EINVAL, logged: a text that does
  * not fit. Pure function; any thread. */
-en_status eni_sign(const eni_bucket_url *url, const eni_bucket_place *place, const eni_keys *keys,
-                   const eni_request *request, time_t now, eni_signed *signed_out);
+en_status eni_sign(const eni_remote_url *url, const eni_remote_place *place, const eni_keys *keys,
+                   const eni_remote_request *request, time_t now, eni_signed *signed_out);
 
 #endif

@@ -222,16 +222,16 @@ typedef struct outputs {
     char file[PATH_MAX], as[URL_BYTES], folder[PATH_MAX], into[URL_BYTES];
 } outputs;
 
-static en_status check_out(const eni_config *c, const char *flag, const char *url, eni_bucket_url *parsed_out)
+static en_status check_out(const eni_config *c, const char *flag, const char *url, eni_remote_url *parsed_out)
 {
-    EN_TRY(eni_bucket_url_parse(flag, url, parsed_out));
+    EN_TRY(eni_remote_url_parse(flag, url, parsed_out));
     if (c->out != NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "remote",
                     "%s=%.200s needs --out=FOLDER: files lie there before they go to the bucket", flag, url);
 }
 
 /* The name behind the last '/'. No other file of --out ends so. */
-static en_status name_of(const eni_bucket_url *parsed, const char *url, const char **name_out)
+static en_status name_of(const eni_remote_url *parsed, const char *url, const char **name_out)
 {
     static const char suffix[] = ".safetensors";
     const char *name = strrchr(url, '/') + 1;
@@ -249,7 +249,7 @@ static en_status name_of(const eni_bucket_url *parsed, const char *url, const ch
 /* Before anything is fetched: sets what is local. */
 static en_status name_outputs(eni_config *c, outputs *o)
 {
-    eni_bucket_url parsed;
+    eni_remote_url parsed;
     const char *name;
     if (eni_is_url(c->checkpoint_dir)) {
         EN_TRY(check_out(c, "--checkpoint-dir", c->checkpoint_dir, &parsed));

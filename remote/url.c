@@ -25,7 +25,7 @@ bool eni_is_url(const char *text)
  */
 static bool is_bucket(const char *name, size_t length, bool may_have_dots)
 {
-    if (length < 3 || length >= ENI_BUCKET_NAME || name[0] == '-' || name[0] == '.' ||
+    if (length < 3 || length >= ENI_REMOTE_NAME || name[0] == '-' || name[0] == '.' ||
         name[length - 1] == '-' || name[length - 1] == '.')
         return false;
     for (size_t i = 0; i < length; i++)
@@ -38,7 +38,7 @@ static bool is_bucket(const char *name, size_t length, bool may_have_dots)
 /* Letters, digits, '-' and '.', as names in DNS have. */
 static bool is_host(const char *name, size_t length)
 {
-    if (length == 0 || length >= ENI_BUCKET_HOST || name[0] == '.' || name[0] == '-') return false;
+    if (length == 0 || length >= ENI_REMOTE_HOST || name[0] == '.' || name[0] == '-') return false;
     for (size_t i = 0; i < length; i++)
         if (!isalnum((unsigned char)name[i]) && name[i] != '-' && name[i] != '.') return false;
     return true;
@@ -49,9 +49,9 @@ static const char *how_written(int kind)
     return kind == ENI_S3 ? "s3://BUCKET/PREFIX" : "oss://BUCKET.HOST/PREFIX";
 }
 
-en_status eni_bucket_url_parse(const char *flag, const char *text, eni_bucket_url *url_out)
+en_status eni_remote_url_parse(const char *flag, const char *text, eni_remote_url *url_out)
 {
-    eni_bucket_url url = {0};
+    eni_remote_url url = {0};
     if (strncmp(text, "s3://", 5) == 0)
         url.kind = ENI_S3;
     else if (strncmp(text, "oss://", 6) == 0)
@@ -82,10 +82,10 @@ en_status eni_bucket_url_parse(const char *flag, const char *text, eni_bucket_ur
         memcpy(url.host, dot + 1, head - name - 1);
     }
     const char *key = slash != NULL ? slash + 1 : "";
-    if (strlen(key) >= ENI_BUCKET_KEY || !eni_is_text(key))
+    if (strlen(key) >= ENI_REMOTE_KEY || !eni_is_text(key))
         return eni_fail(EN_EINVAL, "remote",
                         "%s=%.200s: a key has at most %d bytes of UTF-8 without control characters", flag,
-                        text, ENI_BUCKET_KEY - 1);
+                        text, ENI_REMOTE_KEY - 1);
     strcpy(url.key, key);
     *url_out = url;
     return EN_OK;
@@ -123,7 +123,7 @@ static bool is_host_and_port(const char *text, size_t length)
     return colon + 1 + digits == end && digits > 0 && digits <= 5 && port > 0 && port < 65536;
 }
 
-static en_status read_endpoint(const char *endpoint, eni_bucket_place *place)
+static en_status read_endpoint(const char *endpoint, eni_remote_place *place)
 {
     const char *host = strstr(endpoint, "://");
     place->is_plain = strncmp(endpoint, "http://", 7) == 0;
@@ -164,10 +164,10 @@ static void region_of_host(const char *host, char region_out[ENI_REGION])
     region_out[length - FRONT] = '\0';
 }
 
-en_status eni_bucket_place_find(const eni_bucket_url *url, const char *endpoint, const char *region,
-                                eni_bucket_place *place_out)
+en_status eni_remote_place_find(const eni_remote_url *url, const char *endpoint, const char *region,
+                                eni_remote_place *place_out)
 {
-    eni_bucket_place place = {0};
+    eni_remote_place place = {0};
     if (endpoint != NULL) {
         EN_TRY(read_endpoint(endpoint, &place));
         place.has_bucket_in_path = true;
@@ -187,7 +187,7 @@ en_status eni_bucket_place_find(const eni_bucket_url *url, const char *endpoint,
             url->bucket, url->host);
     if (place.region[0] == '\0') strcpy(place.region, "us-east-1");
     if (endpoint == NULL) {
-        char host[2 * ENI_BUCKET_HOST];
+        char host[2 * ENI_REMOTE_HOST];
         /* A name with dots does not fit the one star in the certificates of S3. */
         place.has_bucket_in_path = url->kind == ENI_S3 && strchr(url->bucket, '.') != NULL;
         if (url->kind == ENI_OSS)

@@ -14,34 +14,34 @@
 #include "entrain/status.h"
 
 enum { ENI_S3, ENI_OSS };
-enum { ENI_BUCKET_NAME = 64, ENI_BUCKET_KEY = 1025, ENI_BUCKET_HOST = 256, ENI_REGION = 64 };
+enum { ENI_REMOTE_NAME = 64, ENI_REMOTE_KEY = 1025, ENI_REMOTE_HOST = 256, ENI_REGION = 64 };
 
-typedef struct eni_bucket_url {
+typedef struct eni_remote_url {
     int kind; /* ENI_S3, ENI_OSS */
-    char bucket[ENI_BUCKET_NAME];
-    char host[ENI_BUCKET_HOST]; /* of oss; else "" */
-    char key[ENI_BUCKET_KEY]; /* a whole key or the beginning of several, without a '/' in front; may be "" */
-} eni_bucket_url;
+    char bucket[ENI_REMOTE_NAME];
+    char host[ENI_REMOTE_HOST]; /* of oss; else "" */
+    char key[ENI_REMOTE_KEY]; /* a whole key or the beginning of several, without a '/' in front; may be "" */
+} eni_remote_url;
 
 /* Whether a value of --data, --init, --save .. is a URL and no path. */
 bool eni_is_url(const char *text);
 
 /* EN_EINVAL, logged with `flag` ("--data"): another scheme, no bucket or a name that none can have, a key over 1,024
  * bytes or with control characters. */
-en_status eni_bucket_url_parse(const char *flag, const char *text, eni_bucket_url *url_out);
+en_status eni_remote_url_parse(const char *flag, const char *text, eni_remote_url *url_out);
 
 /* Where requests for a bucket go. */
-typedef struct eni_bucket_place {
+typedef struct eni_remote_place {
     bool is_plain;              /* http:// */
     bool has_bucket_in_path;    /* /BUCKET/KEY; else the bucket is in front of the host's name */
-    char host[ENI_BUCKET_HOST]; /* as in the URL and in Host: with its port, where it is not the usual one */
+    char host[ENI_REMOTE_HOST]; /* as in the URL and in Host: with its port, where it is not the usual one */
     char region[ENI_REGION];
-} eni_bucket_place;
+} eni_remote_place;
 
 /* By --data-endpoint (NULL: the service's own) and the region that the environment names (NULL: of S3 us-east-1, of OSS what
  * its host says). EN_EINVAL, logged: an endpoint that is none, http:// beyond loopback, no region. */
-en_status eni_bucket_place_find(const eni_bucket_url *url, const char *endpoint, const char *region,
-                                eni_bucket_place *place_out);
+en_status eni_remote_place_find(const eni_remote_url *url, const char *endpoint, const char *region,
+                                eni_remote_place *place_out);
 
 /* Appends `text` as it stands in a URL (RFC 3986: all but letters, digits and -._~ as %XX), '/' as it is with `keeps_slash`.
  * false: it does not fit. */

@@ -4,7 +4,7 @@
 cd "$(dirname "$0")/.." || exit 2
 bad=0
 offence() { echo "$1"; bad=1; }
-sources=$(find include core runtime ops config data models server rank worker report cli strategies examples bench -name '*.[ch]' | sort)
+sources=$(find include core runtime ops config data remote models server rank worker report cli strategies examples bench -name '*.[ch]' | sort)
 for file in $sources; do
     lines=$(wc -l < "$file")
     case $file in
@@ -16,7 +16,7 @@ done
 for folder in net control spec collective store client host sim; do
     [ -d "tests/$folder" ] || offence "runtime/$folder has no tests/$folder"
 done
-for folder in core ops config data models server rank worker strategies report cli system; do
+for folder in core ops config data remote models server rank worker strategies report cli system; do
     [ -d "tests/$folder" ] || offence "$folder has no tests/$folder"
 done
 [ $bad = 0 ] && echo "shape: files are small, every folder has tests"

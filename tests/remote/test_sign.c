@@ -51,18 +51,18 @@ static eni_keys make_keys(const char *token)
     return keys;
 }
 
-static void find_place(const json_t *golden, eni_bucket_url *url, eni_bucket_place *place)
+static void find_place(const json_t *golden, eni_remote_url *url, eni_remote_place *place)
 {
-    assert_int_equal(eni_bucket_url_parse("--data", text_of(golden, "url"), url), EN_OK);
+    assert_int_equal(eni_remote_url_parse("--data", text_of(golden, "url"), url), EN_OK);
     assert_int_equal(
-        eni_bucket_place_find(url, text_of(golden, "endpoint"), text_of(golden, "region"), place), EN_OK);
+        eni_remote_place_find(url, text_of(golden, "endpoint"), text_of(golden, "region"), place), EN_OK);
 }
 
 /* As bucket.c sends it: "/BUCKET/KEY" or "/KEY", and what is asked by name. */
-static eni_request make_request(const json_t *golden, const eni_bucket_url *url,
-                                const eni_bucket_place *place)
+static eni_remote_request make_request(const json_t *golden, const eni_remote_url *url,
+                                       const eni_remote_place *place)
 {
-    eni_request request = {.method = text_of(golden, "method")};
+    eni_remote_request request = {.method = text_of(golden, "method")};
     const char *name;
     json_t *value, *query = json_object_get(golden, "query");
     snprintf(request.path, sizeof request.path, "/%s%s", place->has_bucket_in_path ? url->bucket : "",
@@ -86,11 +86,11 @@ static void signatures_are_the_libraries(void **state)
     assert_true(json_array_size(requests) >= 68);
     json_array_foreach(requests, i, golden)
     {
-        eni_bucket_url url;
-        eni_bucket_place place;
+        eni_remote_url url;
+        eni_remote_place place;
         const json_t *headers = json_object_get(golden, "headers");
         find_place(golden, &url, &place);
-        const eni_request request = make_request(golden, &url, &place);
+        const eni_remote_request request = make_request(golden, &url, &place);
         const eni_keys keys = make_keys(text_of(golden, "token"));
         assert_string_equal(place.host, text_of(golden, "host"));
         assert_string_equal(request.path, text_of(golden, "path"));
@@ -116,15 +116,15 @@ static void every_part_is_signed(void **state)
     json_array_foreach(json_object_get(goldens, "requests"), i, golden)
     {
         char last[8][ENI_SIGNED_TEXT];
-        eni_bucket_url url;
-        eni_bucket_place place;
+        eni_remote_url url;
+        eni_remote_place place;
         const time_t time = (time_t)json_integer_value(json_object_get(golden, "time"));
         if (text_of(golden, "token") == NULL || text_of(golden, "body") == NULL) continue;
         find_place(golden, &url, &place);
         for (int part = 0; part < 8; part++) {
-            eni_request request = make_request(golden, &url, &place);
+            eni_remote_request request = make_request(golden, &url, &place);
             eni_keys keys = make_keys(text_of(golden, "token"));
-            eni_bucket_place other = place;
+            eni_remote_place other = place;
             if (part == 1) request.method = "GET";
             if (part == 2) request.path[1]++;
             if (part == 3) strcpy(request.query, "acl=1");
@@ -144,12 +144,12 @@ static void the_body_and_the_host_of_s3(void **state)
 {
     (void)state;
     char last[3][ENI_SIGNED_TEXT];
-    eni_bucket_url url;
-    eni_bucket_place place;
+    eni_remote_url url;
+    eni_remote_place place;
     const json_t *golden = json_array_get(json_object_get(goldens, "requests"), 0);
     find_place(golden, &url, &place);
     for (int part = 0; part < 3; part++) {
-        eni_request request = make_request(golden, &url, &place);
+        eni_remote_request request = make_request(golden, &url, &place);
         const eni_keys keys = make_keys(NULL);
         if (part == 1) memset(request.body_sha256, 'a', ENI_DIGEST_HEX - 1);
         if (part == 2) place.host[0]++;
@@ -168,8 +168,8 @@ static void the_longest_keys(void **state)
     size_t i;
     json_array_foreach(json_object_get(goldens, "requests"), i, golden)
     {
-        eni_bucket_url url;
-        eni_bucket_place place;
+        eni_remote_url url;
+        eni_remote_place place;
         eni_keys keys = {.from = "a test"};
         find_place(golden, &url, &place);
         memset(place.region, 'r', sizeof place.region - 1);
@@ -177,7 +177,7 @@ static void the_longest_keys(void **state)
         memset(keys.id, 'i', sizeof keys.id - 1);
         memset(keys.secret, 's', sizeof keys.secret - 1);
         memset(keys.token, 't', sizeof keys.token - 1);
-        const eni_request request = make_request(golden, &url, &place);
+        const eni_remote_request request = make_request(golden, &url, &place);
         assert_int_equal(eni_sign(&url, &place, &keys, &request, 0, &is_signed), EN_OK);
         const char *token = is_signed.header[is_signed.n - 2],
                    *authorization = is_signed.header[is_signed.n - 1];
@@ -193,11 +193,11 @@ static void the_longest_keys(void **state)
 static void a_second_request_has_headers_of_its_own(void **state)
 {
     (void)state;
-    eni_bucket_url url;
-    eni_bucket_place place;
+    eni_remote_url url;
+    eni_remote_place place;
     const json_t *golden = json_array_get(json_object_get(goldens, "requests"), 0);
     find_place(golden, &url, &place);
-    const eni_request request = make_request(golden, &url, &place);
+    const eni_remote_request request = make_request(golden, &url, &place);
     eni_keys keys = make_keys("a-token");
     assert_int_equal(eni_sign(&url, &place, &keys, &request, 0, &is_signed), EN_OK);
     assert_int_equal(is_signed.n, 4);

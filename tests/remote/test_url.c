@@ -78,8 +78,8 @@ static void good_urls(void **state)
         {"oss://1b3.h/d.e", ENI_OSS, "1b3", "h", "d.e"},
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        eni_bucket_url url;
-        if (eni_bucket_url_parse("--data", good[i].text, &url) != EN_OK)
+        eni_remote_url url;
+        if (eni_remote_url_parse("--data", good[i].text, &url) != EN_OK)
             fail_msg("%s: %s", good[i].text, said.text);
         assert_int_equal(url.kind, good[i].kind);
         assert_string_equal(url.bucket, good[i].bucket);
@@ -93,12 +93,12 @@ static void a_key_of_1024_bytes_and_of_one_more(void **state)
 {
     (void)state;
     char text[2000] = "s3://abc/";
-    eni_bucket_url url;
+    eni_remote_url url;
     memset(text + 9, 'k', 1024);
-    assert_int_equal(eni_bucket_url_parse("--data", text, &url), EN_OK);
+    assert_int_equal(eni_remote_url_parse("--data", text, &url), EN_OK);
     assert_int_equal(strlen(url.key), 1024);
     text[9 + 1024] = 'k';
-    assert_int_equal(eni_bucket_url_parse("--data", text, &url), EN_EINVAL);
+    assert_int_equal(eni_remote_url_parse("--data", text, &url), EN_EINVAL);
     expect_said("a long key", (const char *const[3]){"--data=s3://abc/kkk", "at most 1024 bytes"});
 }
 
@@ -135,9 +135,9 @@ static void bad_urls_are_one_sentence(void **state)
         {"s3://abc/\xc2\x9b", {"without control characters"}}, /* a terminal obeys it as ESC [ */
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        eni_bucket_url url;
+        eni_remote_url url;
         const char *const *part = bad[i].part;
-        if (eni_bucket_url_parse("--init", bad[i].text, &url) != EN_EINVAL)
+        if (eni_remote_url_parse("--init", bad[i].text, &url) != EN_EINVAL)
             fail_msg("%s is taken", bad[i].text);
         assert_memory_equal(said.text, "--init=", 7);
         if (strpbrk(bad[i].text, "\n\x7f\xc2") == NULL) /* those are not for a log */
@@ -150,24 +150,24 @@ static void a_long_value_is_cut_in_the_message(void **state)
 {
     (void)state;
     char text[4000];
-    eni_bucket_url url;
+    eni_remote_url url;
     memset(text, 'A', sizeof text);
     memcpy(text, "s3://", 5);
     text[sizeof text - 1] = '\0';
-    assert_int_equal(eni_bucket_url_parse("--data", text, &url), EN_EINVAL);
+    assert_int_equal(eni_remote_url_parse("--data", text, &url), EN_EINVAL);
     assert_true(strlen(said.text) < 600);
     expect_said("a long bucket", (const char *const[3]){"can be no bucket", "s3://BUCKET/PREFIX"});
     memcpy(text, "oss://abc.", 10);
-    assert_int_equal(eni_bucket_url_parse("--data", text, &url), EN_EINVAL);
+    assert_int_equal(eni_remote_url_parse("--data", text, &url), EN_EINVAL);
     expect_said("a long host", (const char *const[3]){"where is the bucket?"});
 }
 
 /* ---- where requests go ---- */
 
-static eni_bucket_url parse(const char *text)
+static eni_remote_url parse(const char *text)
 {
-    eni_bucket_url url;
-    assert_int_equal(eni_bucket_url_parse("--data", text, &url), EN_OK);
+    eni_remote_url url;
+    assert_int_equal(eni_remote_url_parse("--data", text, &url), EN_OK);
     return url;
 }
 
@@ -215,9 +215,9 @@ static void hosts_and_regions(void **state)
         {"s3://abc", "http://[::1]:9000", NULL, "[::1]:9000", "us-east-1", true, true},
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        const eni_bucket_url url = parse(good[i].url);
-        eni_bucket_place place;
-        if (eni_bucket_place_find(&url, good[i].endpoint, good[i].region, &place) != EN_OK)
+        const eni_remote_url url = parse(good[i].url);
+        eni_remote_place place;
+        if (eni_remote_place_find(&url, good[i].endpoint, good[i].region, &place) != EN_OK)
             fail_msg("%s, %s: %s", good[i].url, good[i].endpoint, said.text);
         assert_string_equal(place.host, good[i].host);
         assert_string_equal(place.region, good[i].in_region);
@@ -278,10 +278,10 @@ static void bad_endpoints_are_one_sentence(void **state)
         {"http://[::2]:9000", "http:// is for this host only"},
         {"http://[::1%25eth0]", "only a host and a port"},
     };
-    const eni_bucket_url url = parse("s3://abc");
+    const eni_remote_url url = parse("s3://abc");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        eni_bucket_place place;
-        if (eni_bucket_place_find(&url, bad[i].endpoint, NULL, &place) != EN_EINVAL)
+        eni_remote_place place;
+        if (eni_remote_place_find(&url, bad[i].endpoint, NULL, &place) != EN_EINVAL)
             fail_msg("%s is taken", bad[i].endpoint);
         const char *const part[3] = {
             "--data-endpoint=", strchr(bad[i].endpoint, '\n') ? "?Host: b" : bad[i].endpoint, bad[i].part};
@@ -293,19 +293,19 @@ static void long_hosts_are_refused(void **state)
 {
     (void)state;
     char text[600] = "https://", host[400];
-    eni_bucket_place place;
-    eni_bucket_url url = parse("s3://abc");
+    eni_remote_place place;
+    eni_remote_url url = parse("s3://abc");
     memset(host, 'h', sizeof host);
-    host[ENI_BUCKET_HOST - 1] = '\0';
+    host[ENI_REMOTE_HOST - 1] = '\0';
     strcat(text, host);
-    assert_int_equal(eni_bucket_place_find(&url, text, NULL, &place), EN_OK);
+    assert_int_equal(eni_remote_place_find(&url, text, NULL, &place), EN_OK);
     assert_string_equal(place.host, host);
     strcat(text, "h");
-    assert_int_equal(eni_bucket_place_find(&url, text, NULL, &place), EN_EINVAL);
+    assert_int_equal(eni_remote_place_find(&url, text, NULL, &place), EN_EINVAL);
     expect_said("a long endpoint", (const char *const[3]){"only a host and a port"});
     snprintf(text, sizeof text, "oss://abc.%s", host);
     url = parse(text); /* fits alone, and not with the bucket in front */
-    assert_int_equal(eni_bucket_place_find(&url, NULL, "cn-hangzhou", &place), EN_EINVAL);
+    assert_int_equal(eni_remote_place_find(&url, NULL, "cn-hangzhou", &place), EN_EINVAL);
     expect_said("a long host", (const char *const[3]){"too long a name", "abc.hhh"});
 }
 
@@ -314,18 +314,18 @@ static void bad_regions_are_one_sentence(void **state)
     (void)state;
     static const char *const bad[] = {"-x",  ".evil.com", "a/b",      "evil.com/", "a b",
                                       "a@b", "a?",        "\xc3\xa4", "a\nb",      SIXTY "abcd"};
-    const eni_bucket_url s3 = parse("s3://abc"), oss = parse("oss://abc.example.com");
-    eni_bucket_place place;
+    const eni_remote_url s3 = parse("s3://abc"), oss = parse("oss://abc.example.com");
+    eni_remote_place place;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        if (eni_bucket_place_find(&s3, NULL, bad[i], &place) != EN_EINVAL) fail_msg("%s is taken", bad[i]);
+        if (eni_remote_place_find(&s3, NULL, bad[i], &place) != EN_EINVAL) fail_msg("%s is taken", bad[i]);
         expect_said(bad[i], (const char *const[3]){"AWS_REGION=", "no region has such a name"});
-        if (eni_bucket_place_find(&oss, NULL, bad[i], &place) != EN_EINVAL) fail_msg("%s is taken", bad[i]);
+        if (eni_remote_place_find(&oss, NULL, bad[i], &place) != EN_EINVAL) fail_msg("%s is taken", bad[i]);
         expect_said(bad[i], (const char *const[3]){"OSS_REGION=", "no region has such a name"});
     }
-    assert_int_equal(eni_bucket_place_find(&oss, NULL, NULL, &place), EN_EINVAL);
+    assert_int_equal(eni_remote_place_find(&oss, NULL, NULL, &place), EN_EINVAL);
     expect_said("no region", (const char *const[3]){"oss://abc.example.com", "set OSS_REGION"});
-    const eni_bucket_url internal = parse("oss://abc.oss-internal.aliyuncs.com");
-    assert_int_equal(eni_bucket_place_find(&internal, NULL, NULL, &place), EN_EINVAL);
+    const eni_remote_url internal = parse("oss://abc.oss-internal.aliyuncs.com");
+    assert_int_equal(eni_remote_place_find(&internal, NULL, NULL, &place), EN_EINVAL);
     expect_said("no region", (const char *const[3]){"oss://abc.oss-internal.aliyuncs.com", "set OSS_REGION"});
 }
 

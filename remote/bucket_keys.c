@@ -1,5 +1,5 @@
-/* keys.c - see keys.h. */
-#include "remote/keys.h"
+/* bucket_keys.c - see bucket_keys.h. */
+#include "remote/bucket_keys.h"
 
 #include <ctype.h>
 #include <errno.h>

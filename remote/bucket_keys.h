@@ -1,4 +1,4 @@
-/* keys.h - the keys to a bucket: where they are looked for, and that nobody else could read them there.
+/* bucket_keys.h - the keys to a bucket: where they are looked for, and that nobody else could read them there.
  *
  * --data-keys=FILE; else the variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN (for oss://
  * OSS_ACCESS_KEY_ID, OSS_ACCESS_KEY_SECRET, OSS_SESSION_TOKEN); else the profile AWS_PROFILE (default) of
@@ -9,8 +9,8 @@
  *     aws_secret_access_key = ..        access_key_secret, accessKeySecret
  *     aws_session_token = ..            stsToken; only of keys that end
  */
-#ifndef REMOTE_KEYS_H
-#define REMOTE_KEYS_H
+#ifndef REMOTE_BUCKET_KEYS_H
+#define REMOTE_BUCKET_KEYS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* test_keys.c - where keys are looked for, in which order, and that a file which others may read is refused. */
+/* test_bucket_keys.c - where keys are looked for, in which order, and that a file which others may read is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "core/log.h"
-#include "remote/keys.h"
+#include "remote/bucket_keys.h"
 #include "remote/url.h"
 #include "tests/heard.h"
 

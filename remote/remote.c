@@ -1,5 +1,5 @@
-/* bucket.c - see bucket.h. A call is one request and its tries; what comes back of each try is in `call`. */
-#include "remote/bucket.h"
+/* remote.c - see remote.h. A call is one request and its tries; what comes back of each try is in `call`. */
+#include "remote/remote.h"
 
 #include <curl/curl.h>
 #include <errno.h>
@@ -30,16 +30,16 @@ enum {
 };
 #define PAGE_OBJECTS "1000" /* the most that both give; of OSS's own accord there are 100 */
 
-struct eni_bucket {
-    eni_bucket_options o;
+struct eni_remote {
+    eni_remote_options o;
     CURL *curl;
     char error[CURL_ERROR_SIZE];
 };
 
 /* What is asked, and what came. */
 typedef struct call {
-    eni_bucket *b;
-    eni_request request;
+    eni_remote *b;
+    eni_remote_request request;
 
     /* a body that is kept as text: a page, an error */
     char *text;
@@ -204,7 +204,7 @@ static en_status sign(call *c, struct curl_slist **lines_out)
     eni_signed s;
     struct curl_slist *lines = NULL;
     char more[ENI_ETAG + 16];
-    const eni_bucket_options *o = &c->b->o;
+    const eni_remote_options *o = &c->b->o;
     const en_status st = eni_sign(o->url, o->place, o->keys, &c->request, time(NULL), &s);
     bool is_whole = st == EN_OK;
     for (int i = 0; is_whole && i < s.n; i++)
@@ -221,7 +221,7 @@ static en_status sign(call *c, struct curl_slist **lines_out)
 static void set_common(call *c, const char *url, struct curl_slist *lines)
 {
     CURL *h = c->b->curl;
-    const eni_bucket_options *o = &c->b->o;
+    const eni_remote_options *o = &c->b->o;
     curl_easy_reset(h); /* the connection stays */
     curl_easy_setopt(h, CURLOPT_URL, url);
     curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, o->place->is_plain ? "http" : "https");
@@ -255,7 +255,7 @@ static void set_upload(call *c)
 
 static en_status try_once(call *c, CURLcode *result_out)
 {
-    char url[ENI_SIGNED_PATH + ENI_SIGNED_TEXT + ENI_BUCKET_HOST + 16], range[32];
+    char url[ENI_SIGNED_PATH + ENI_SIGNED_TEXT + ENI_REMOTE_HOST + 16], range[32];
     struct curl_slist *lines = NULL;
     const en_status st = sign(c, &lines);
     snprintf(url, sizeof url, "%s://%s%s%s%s", c->b->o.place->is_plain ? "http" : "https",
@@ -287,7 +287,7 @@ static const char *scheme_of(const call *c)
 
 static en_status refuse_other_host(const call *c, const eni_service_error *said)
 {
-    const eni_bucket_options *o = &c->b->o;
+    const eni_remote_options *o = &c->b->o;
     const char *region = c->region[0] != '\0' ? c->region : said->region;
     if (o->url->kind == ENI_S3 && region[0] != '\0' && strcmp(region, o->place->region) != 0)
         return eni_fail(EN_EINVAL, "remote",
@@ -305,7 +305,7 @@ static en_status refuse_other_host(const call *c, const eni_service_error *said)
 /* The answer is an error that another try would not mend. */
 static en_status refuse(const call *c)
 {
-    const eni_bucket_options *o = &c->b->o;
+    const eni_remote_options *o = &c->b->o;
     const char *scheme = scheme_of(c), *bucket = o->url->bucket;
     eni_service_error said;
     eni_service_error_read(c->text, c->length, &said);
@@ -384,7 +384,7 @@ static en_status perform(call *c)
             tries = 0;
             most = c->have;
         }
-        if (tries == ENI_BUCKET_TRIES) {
+        if (tries == ENI_REMOTE_TRIES) {
             if (result == CURLE_OK && c->code > 299) return refuse(c);
             if (result == CURLE_COULDNT_RESOLVE_HOST)
                 return eni_fail(
@@ -410,7 +410,7 @@ static en_status perform(call *c)
 /* ---- the requests ---- */
 
 /* "/BUCKET/KEY" or "/KEY". */
-static en_status begin_call(eni_bucket *b, const char *method, const char *key, call *c)
+static en_status begin_call(eni_remote *b, const char *method, const char *key, call *c)
 {
     *c = (call){.b = b, .request = {.method = method}, .fd = -1};
     char *path = c->request.path;
@@ -430,7 +430,7 @@ static bool add_query(call *c, const char *name, const char *value)
     return eni_url_add(query, bytes, value, false);
 }
 
-static en_status list_page(eni_bucket *b, const char *prefix, bool is_flat, eni_listing *listing)
+static en_status list_page(eni_remote *b, const char *prefix, bool is_flat, eni_listing *listing)
 {
     call *c = eni_alloc(sizeof *c);
     if (c == NULL) return EN_ENOMEM;
@@ -451,7 +451,7 @@ static en_status list_page(eni_bucket *b, const char *prefix, bool is_flat, eni_
     return st;
 }
 
-en_status eni_bucket_list(eni_bucket *bucket, const char *prefix, bool is_flat, eni_listing *listing_out)
+en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, eni_listing *listing_out)
 {
     *listing_out = (eni_listing){0};
     en_status st = list_page(bucket, prefix, is_flat, listing_out);
@@ -463,7 +463,7 @@ en_status eni_bucket_list(eni_bucket *bucket, const char *prefix, bool is_flat, 
     return st;
 }
 
-en_status eni_bucket_get(eni_bucket *bucket, const eni_object *object, int fd, uint64_t *have_inout,
+en_status eni_remote_get(eni_remote *bucket, const eni_object *object, int fd, uint64_t *have_inout,
                          void (*on_have)(void *user, uint64_t have), void *user)
 {
     if (*have_inout == object->size && object->size > 0) return EN_OK;
@@ -482,10 +482,10 @@ en_status eni_bucket_get(eni_bucket *bucket, const eni_object *object, int fd, u
     return st;
 }
 
-en_status eni_bucket_put(eni_bucket *bucket, const char *key, int fd, uint64_t bytes,
+en_status eni_remote_put(eni_remote *bucket, const char *key, int fd, uint64_t bytes,
                          const char sha256[ENI_DIGEST_HEX])
 {
-    if (bytes > ENI_BUCKET_PUT_MAX)
+    if (bytes > ENI_REMOTE_PUT_MAX)
         return eni_fail(EN_EUNSUPPORTED, "remote", "%s has %llu bytes: over 5 GiB are not uploaded yet", key,
                         (unsigned long long)bytes);
     call *c = eni_alloc(sizeof *c);
@@ -500,9 +500,9 @@ en_status eni_bucket_put(eni_bucket *bucket, const char *key, int fd, uint64_t b
     return st;
 }
 
-en_status eni_bucket_open(const eni_bucket_options *options, eni_bucket **bucket_out)
+en_status eni_remote_open(const eni_remote_options *options, eni_remote **bucket_out)
 {
-    eni_bucket *b = eni_alloc(sizeof *b);
+    eni_remote *b = eni_alloc(sizeof *b);
     if (b == NULL) return EN_ENOMEM;
     b->o = *options;
     b->curl = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? curl_easy_init() : NULL;
@@ -514,7 +514,7 @@ en_status eni_bucket_open(const eni_bucket_options *options, eni_bucket **bucket
     return EN_OK;
 }
 
-void eni_bucket_close(eni_bucket *bucket)
+void eni_remote_close(eni_remote *bucket)
 {
     if (bucket == NULL) return;
     curl_easy_cleanup(bucket->curl);
@@ -522,7 +522,7 @@ void eni_bucket_close(eni_bucket *bucket)
     eni_free(bucket);
 }
 
-const char *eni_bucket_library(void)
+const char *eni_remote_library(void)
 {
     return curl_version();
 }

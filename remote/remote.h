@@ -1,55 +1,55 @@
-/* bucket.h - requests to a bucket, one after the other, over libcurl: list, read, write.
+/* remote.h - requests to a bucket, one after the other, over libcurl: list, read, write.
  *
- * Each is tried again where that can help (the connection, 429, 500, 502, 503, 504): at most ENI_BUCKET_TRIES times in a row
+ * Each is tried again where that can help (the connection, 429, 500, 502, 503, 504): at most ENI_REMOTE_TRIES times in a row
  * without a byte of progress, after 0.2, 0.4, .. 6.4 s, or what Retry-After says. Nothing waits longer than 10 s for a
  * connection or 30 s for the next kilobyte. No redirect is followed, so that no signature goes to another host.
  *
  * One thread. All errors but EN_EMISMATCH are logged, with what the service said of them. */
-#ifndef REMOTE_BUCKET_H
-#define REMOTE_BUCKET_H
+#ifndef REMOTE_REMOTE_H
+#define REMOTE_REMOTE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "core/digest.h"
-#include "remote/keys.h"
+#include "remote/bucket_keys.h"
 #include "remote/listing.h"
 #include "remote/url.h"
 
-enum { ENI_BUCKET_TRIES = 7 };
-#define ENI_BUCKET_PUT_MAX (UINT64_C(5) << 30) /* of one request: "Amazon S3 limits", and OSS's */
+enum { ENI_REMOTE_TRIES = 7 };
+#define ENI_REMOTE_PUT_MAX (UINT64_C(5) << 30) /* of one request: "Amazon S3 limits", and OSS's */
 
-typedef struct eni_bucket eni_bucket;
+typedef struct eni_remote eni_remote;
 
-typedef struct eni_bucket_options { /* all is borrowed until close */
-    const eni_bucket_url *url;
-    const eni_bucket_place *place;
+typedef struct eni_remote_options { /* all is borrowed until close */
+    const eni_remote_url *url;
+    const eni_remote_place *place;
     const eni_keys *keys;
     const char *ca_file; /* of https; NULL: the system's */
     void (*on_bytes)(void *user,
                      int64_t more); /* of a body that came or went, less where it begins anew; or NULL */
     void *user;
-} eni_bucket_options;
+} eni_remote_options;
 
 /* EN_ENOMEM. */
-en_status eni_bucket_open(const eni_bucket_options *options, eni_bucket **bucket_out);
-void eni_bucket_close(eni_bucket *bucket); /* NULL is fine */
+en_status eni_remote_open(const eni_remote_options *options, eni_remote **bucket_out);
+void eni_remote_close(eni_remote *bucket); /* NULL is fine */
 
 /* All objects whose keys begin with `prefix`, page by page; `is_flat`: without those that have a '/' behind it. The caller finis. EN_EINVAL: the service refuses (keys, bucket,
  * region, clock); EN_EIO: it cannot be reached, or fails; EN_EFORMAT: what it answers is no list. */
-en_status eni_bucket_list(eni_bucket *bucket, const char *prefix, bool is_flat, eni_listing *listing_out);
+en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, eni_listing *listing_out);
 
 /* Appends what is missing of the object to a file with *have_inout bytes of it. on_have says, after each piece, how many
  * there are; less than before where a service sends all of it again. EN_EMISMATCH, not logged: it is not the object of that
  * ETag and size any more. EN_EIO also for the local disk. On failure *have_inout says how much is there. */
-en_status eni_bucket_get(eni_bucket *bucket, const eni_object *object, int fd, uint64_t *have_inout,
+en_status eni_remote_get(eni_remote *bucket, const eni_object *object, int fd, uint64_t *have_inout,
                          void (*on_have)(void *user, uint64_t have), void *user);
 
 /* Makes the first `bytes` of a file, of this hash, the object of that key. Reads from offset 0. */
-en_status eni_bucket_put(eni_bucket *bucket, const char *key, int fd, uint64_t bytes,
+en_status eni_remote_put(eni_remote *bucket, const char *key, int fd, uint64_t bytes,
                          const char sha256[ENI_DIGEST_HEX]);
 
 /* "libcurl 7.88.1" */
-const char *eni_bucket_library(void);
+const char *eni_remote_library(void);
 
 #endif
