@@ -11,7 +11,6 @@
 #include "core/options.h"
 #include "core/try.h"
 #include "remote/transfer.h"
-#include "remote/url.h"
 #include "data/dataset.h"
 #include "models/node.h"
 #include "models/registry.h"

@@ -7,6 +7,7 @@
 #include "config/keys.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
 
 static const eni_list *list_of(const eni_config *config, const eni_key *key)
@@ -61,7 +62,7 @@ en_status eni_config_dump(const eni_config *config, FILE *stream, const char *na
         if (!eni_key_applies(key, config->program) || (key->flags & (ENI_KEY_FLAG_ONLY | ENI_KEY_CALL)) != 0)
             continue;
         if (!eni_key_has_value(config, key)) continue;
-        if (key->offset == offsetof(eni_config, data_dir) && strstr(config->data, "://") != NULL)
+        if (key->offset == offsetof(eni_config, data_dir) && eni_is_url(config->data))
             continue; /* where the copy of a bucket lies on this host */
         if (strcmp(group, key->group) != 0) fprintf(stream, "\n# %s\n", key->group);
         group = key->group;

@@ -263,8 +263,7 @@ const eni_key eni_keys[] = {
          "the network: a name of `entrain models`"),
     TEXT("data", NULL, data, "fashion-mnist", "NAME|FOLDER|URL", NULL, NULL, TRAIN | E, MATCH | FIRST,
          "fashion-mnist; synthetic for the model toy",
-         "a name of `entrain data`, or a folder with the files of MNIST (IDX), CIFAR-10 or CIFAR-100 (binary), or such in a "
-         "bucket: s3://BUCKET/PREFIX, oss://BUCKET.HOST/PREFIX"),
+         "a name of `entrain data`, or a folder (or its URL, s3://BUCKET/PREFIX) with files of MNIST or CIFAR"),
     TEXT("data-dir", NULL, data_dir, NULL, "FOLDER", NULL, NULL, TRAIN | E | D, 0,
          "where the package puts it",
          "the folder that holds the named data set on this host"),
@@ -370,7 +369,7 @@ const eni_key eni_keys[] = {
     TEXT("resume", NULL, resume, NULL, "auto|PATH", NULL, "auto", R | C | W, ASIDE | CALL | STUDY, "from the start",
          "go on from a checkpoint; auto: the newest of --out, if there is one; compare: do the runs that are missing"),
     TEXT("checkpoint-dir", NULL, checkpoint_dir, NULL, "FOLDER|URL", NULL, NULL, R | W, ASIDE | CALL, "OUT/checkpoints",
-         "where checkpoints go; the two newest are kept; of a URL: there too"),
+         "where checkpoints go; the two newest are kept; of a URL: OUT/checkpoints, and all of them there"),
     TEXT("tensorboard", NULL, tensorboard, NULL, "FOLDER", NULL, "auto", R | C | W, ASIDE | CALL,
          "none; OUT without a value",
          "event files for TensorBoard, a folder per run"),

@@ -115,6 +115,13 @@ const char *eni_spec_options(const char *spec)
     return *head == ':' ? head + 1 : head;
 }
 
+bool eni_is_url(const char *text)
+{
+    if (text == NULL) return false;
+    const size_t scheme = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.");
+    return scheme > 0 && strncmp(text + scheme, "://", 3) == 0;
+}
+
 bool eni_parse_bool(const char *text, bool *value_out)
 {
     static const char *const words[] = {"off", "on", "false", "true", "no", "yes", "0", "1"};

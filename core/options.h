@@ -76,6 +76,9 @@ size_t eni_spec_head(const char *spec);
 /* What stands behind that ':', "bound=3"; "" where there is none. */
 const char *eni_spec_options(const char *spec);
 
+/* Whether it is a URL, SCHEME://.., and no path; false for NULL. */
+bool eni_is_url(const char *text);
+
 /* on off true false yes no 1 0. */
 bool eni_parse_bool(const char *text, bool *value_out);
 

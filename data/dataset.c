@@ -15,6 +15,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
 #include "data/dataset_make.h"
 
@@ -73,12 +74,6 @@ const char *eni_dataset_file_at(int i)
     return i < nfirst ? eni_cifar_file(ENI_CIFAR_10, i) : eni_cifar_file(ENI_CIFAR_100, i - nfirst);
 }
 
-/* What lies in a bucket; `folder` of the options is the copy. */
-static bool is_url(const char *name)
-{
-    return strstr(name, "://") != NULL;
-}
-
 static const struct named *find_named(const char *name)
 {
     for (int i = 0; i < NAMED; i++)
@@ -127,17 +122,19 @@ static en_status refuse_unknown(const eni_data_options *options)
 /* Where its files are looked for; NULL: it has none. */
 static const char *folder_of(const struct named *named, const eni_data_options *options)
 {
-    if (named == NULL) return is_url(options->name) ? options->folder : options->name;
+    if (named == NULL) return eni_is_url(options->name) ? options->folder : options->name;
     return named->folder != NULL && options->folder != NULL ? options->folder : named->folder;
 }
 
 static en_status find_set(const eni_data_options *options, set_source *source_out)
 {
     const struct named *named = find_named(options->name);
-    if (named == NULL && is_url(options->name) && (options->folder == NULL || !is_folder(options->folder)))
+    if (named == NULL && eni_is_url(options->name) &&
+        (options->folder == NULL || !is_folder(options->folder)))
         return eni_fail(EN_ENOENT, "dataset", "%s: there is no folder %s with a copy of it", options->name,
                         options->folder != NULL ? options->folder : "(none was named)");
-    if (named == NULL && !is_url(options->name) && !is_folder(options->name)) return refuse_unknown(options);
+    if (named == NULL && !eni_is_url(options->name) && !is_folder(options->name))
+        return refuse_unknown(options);
     set_source *s = source_out;
     *s = (set_source){
         .name = "folder",

@@ -21,6 +21,7 @@
 #include "config/folders.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/signals.h"
 #include "core/try.h"
 #include "data/dataset.h"

@@ -12,13 +12,6 @@
 #include "core/options.h"
 #include "core/try.h"
 
-bool eni_is_url(const char *text)
-{
-    if (text == NULL) return false;
-    const size_t scheme = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.");
-    return scheme > 0 && strncmp(text + scheme, "://", 3) == 0;
-}
-
 /* ---- the name of a thing ---- */
 
 /* What both services allow: 3 to 63 lower-case letters, digits, '-' and '.', a letter or digit at both ends. OSS has no '.'.

@@ -22,7 +22,7 @@ static char home[64];
 static heard said;
 static struct {
     const char *name;
-    char value[5000];
+    char value[10000];
 } environment[12];
 
 static const char *variable(const char *name)
@@ -395,7 +395,7 @@ static void long_keys(void **state)
                  {"AWS_SECRET_ACCESS_KEY", "aws_secret_access_key", ENI_KEY_TEXT_MAX},
                  {"AWS_SESSION_TOKEN", "aws_session_token", ENI_KEY_TOKEN_MAX},
                  {"AWS_REGION", "region", 64}};
-    char value[4096], text[5000];
+    char value[9000], text[10000];
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         memset(environment, 0, sizeof environment);
         set("AWS_ACCESS_KEY_ID", "ID");

@@ -448,18 +448,26 @@ static void a_part_that_is_here(void **state)
         const char *of, *part;
         uint64_t have;
     } parts[] = {
-        {"{\"etag\": \"\\\"d41d8\\\"\", \"size\": 5}", "hel", 3},
-        {"{\"etag\": \"\\\"d41d8\\\"\", \"size\": 5}", "hello", 5},
-        {"{\"etag\": \"\\\"d41d8\\\"\", \"size\": 5}", "hello!", 0}, /* more than there is */
-        {"{\"etag\": \"\\\"d41d9\\\"\", \"size\": 5}", "hel", 0},
-        {"{\"etag\": \"\\\"d41d8\\\"\", \"size\": 6}", "hel", 0},
-        {"{\"size\": 5}", "hel", 0},
+        {"{\"etag\": \"\\\"d41d8\\\"\", \"size\": 5, \"boot\": \"%s\"}", "hel", 3},
+        {"{\"etag\": \"\\\"d41d8\\\"\", \"size\": 5, \"boot\": \"%s\"}", "hello", 5},
+        {"{\"etag\": \"\\\"d41d8\\\"\", \"size\": 5, \"boot\": \"an earlier one\"}", "hello", 0},
+        {"{\"etag\": \"\\\"d41d8\\\"\", \"size\": 5, \"boot\": \"%s\"}", "hello!",
+         0}, /* more than there is */
+        {"{\"etag\": \"\\\"d41d9\\\"\", \"size\": 5, \"boot\": \"%s\"}", "hel", 0},
+        {"{\"etag\": \"\\\"d41d8\\\"\", \"size\": 6, \"boot\": \"%s\"}", "hel", 0},
+        {"{\"size\": 5, \"boot\": \"%s\"}", "hel", 0},
         {"{", "hel", 0},
     };
+    char of[200], boot[64] = "";
+    FILE *file_of_boot = fopen("/proc/sys/kernel/random/boot_id", "r");
+    assert_non_null(file_of_boot);
+    assert_int_equal(fscanf(file_of_boot, "%63s", boot), 1);
+    fclose(file_of_boot);
     open_cache();
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         eni_cache_file file = {.object = &object, .name = "train.bin"};
-        write_text(in_cache(".train.bin.of"), parts[i].of);
+        snprintf(of, sizeof of, parts[i].of, boot);
+        write_text(in_cache(".train.bin.of"), of);
         write_text(in_cache(".train.bin.part"), parts[i].part);
         assert_int_equal(eni_cache_look(&cache, &file, 1), EN_OK);
         assert_false(file.is_here);

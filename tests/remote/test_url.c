@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "core/log.h"
+#include "core/options.h"
 #include "remote/url.h"
 #include "tests/heard.h"
 

@@ -139,13 +139,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if of.page is not None:
             self.answer(200, of.page, Content_Type="application/xml")
             return
-        keys = sorted(k for k in of.objects if k.startswith(query.get("prefix", "")) and
-                      k > query.get("continuation-token", ""))
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
+        keys = sorted(k for k in of.objects if k.startswith(prefix) and k > query.get("continuation-token", ""))
+        deeper = sorted({k[:k.index("/", len(prefix)) + 1] for k in keys if delimiter and "/" in k[len(prefix):]})
+        keys = [k for k in keys if not (delimiter and "/" in k[len(prefix):])]
         page, more = keys[:of.page_size], len(keys) > of.page_size
         quote = urllib.parse.quote if of.kind == "oss" else urllib.parse.quote_plus
         body = "".join(f"<Contents><Key>{quote(k)}</Key><ETag>{escape(of.listed_etag(k))}</ETag>"
                        f"<Size>{len(of.objects[k]) + of.size_off}</Size></Contents>" for k in page)
         token = quote(page[-1]) if more and of.kind == "oss" else escape(page[-1]) if more else ""
+        body += "".join(f"<CommonPrefixes><Prefix>{quote(k)}</Prefix></CommonPrefixes>" for k in deeper)
         token = f"<NextContinuationToken>{token}</NextContinuationToken>" if more else ""
         self.answer(200, f"<?xml version='1.0' encoding='UTF-8'?><ListBucketResult><Name>{BUCKET}</Name>"
                          f"<EncodingType>url</EncodingType><IsTruncated>{str(more).lower()}</IsTruncated>{token}{body}"

@@ -169,6 +169,9 @@ def test_it_is_fetched_once():
         says = json.loads(known.read_text())
         assert says["sha256"] == hashlib.sha256(p.server.objects["d/" + names[0]]).hexdigest() and says["etag"] and says["size"]
         copy = known.with_suffix("")
+        os.utime(copy)  # other time, same bytes
+        p.data("d")
+        assert p.server.gets("d/" + names[0]) == 1
         copy.write_bytes(copy.read_bytes()[:-1] + b"x")  # somebody touches it
         p.data("d")
         assert p.server.gets("d/" + names[0]) == 2 and copy.read_bytes() == p.server.objects["d/" + names[0]]
@@ -250,7 +253,7 @@ def test_what_is_not_what_was_listed():
                 changed.append(key)
                 put_set(p.server, "d", seed=3)
 
-        p.server.cuts, p.server.on_get = [10 ** 9, 10 ** 9, 100], change  # the third object, in the order of names
+        p.server.cuts, p.server.on_get = [100], change
         p.data("d")
         copy = next((p.cache / "entrain").glob("*/train-images-idx3-ubyte"))
         assert changed and copy.read_bytes() == p.server.objects[image]
@@ -298,6 +301,15 @@ def test_refusals():
             p.refuse("answers no list of", "d")
         p.server.page = None
         p.refuse("--save=.* needs --out=FOLDER", "d", f"--save={p.server.url}/w.safetensors")
+        p.refuse("ends in .safetensors", "d", f"--save={p.server.url}/x/result.json", f"--out={p.top}/o")
+        p.server.objects["below/cifar-10-batches-bin/test_batch.bin"] = b"x"
+        p.refuse("no files of a data set lie right there .* but cifar-10-batches-bin/", "below")
+        before = p.server.gets("d/train-images-idx3-ubyte")
+        p.refuse("such URLs are not known", "d", "--save=gs://bucket/w.safetensors", f"--out={p.top}/o")
+        p.server.objects["used/checkpoint-000000000064.safetensors"] = b"x"
+        p.refuse("holds checkpoints of an earlier run: give --resume=auto", "d", f"--checkpoint-dir={p.server.url}/used",
+                 "--checkpoint-every=64", f"--out={p.top}/o")
+        assert p.server.gets("d/train-images-idx3-ubyte") <= before + 1
         keys.chmod(0o600)
         keys.write_text(f"[default]\naws_access_key_id = {ID}\naws_secret_access_key = {SECRET}\n")
         p.data("d", f"--data-keys={keys}", env={k: v for k, v in p.env().items() if not k.startswith("AWS_") or k == "AWS_REGION"})
@@ -368,7 +380,7 @@ def test_killed_and_resumed():
             put_set(p.server, "d", train=2000)
             image = "d/train-images-idx3-ubyte"
             half = len(p.server.objects[image]) // 2
-            p.server.cuts = [10 ** 9, 10 ** 9, half]
+            p.server.cuts = [half]  # it comes first
             stop = threading.Event()
 
             def wait_at_rest(key, seen=[]):
@@ -459,6 +471,7 @@ def test_saved():
         assert up and all(p.server.objects[f"c/{x.name}"] == x.read_bytes() for x in (p.top / "a" / "checkpoints").iterdir())
         weights = p.server.objects.pop("w.safetensors")
         del p.server.objects[up[-1]]  # as if the run had died before its end
+        p.server.objects["c/checkpoint-best.safetensors"] = b"no checkpoint of ours"
         p.run(*args, f"--out={p.top}/b")  # on another host
         assert json.loads((p.top / "b" / "result.json").read_text())["resumed_from"] and p.server.objects["w.safetensors"] == weights
         said = p.run("eval", f"--init={p.server.url}/w.safetensors", "--model=mlp", f"--data={p.server.url}/d",
@@ -476,6 +489,27 @@ def test_saved():
         assert p.server.objects["again.safetensors"] == weights, "the same line again takes it up"
     print("PROMISE checkpoints and weights go up whole; another host goes on from the newest; an upload that fails is said, exit 1, "
           "its file stays, and the same line again takes it up")
+
+
+def test_told_to_end_with_all():
+    """Slurm and systemd send SIGTERM to every process of a job."""
+    with Place() as p:
+        put_set(p.server, "d", train=640)
+        run = p.popen("run", "-n", "2", "--strategy=ring", "--epochs=100000", "--batch-size=16", "--model=mlp", f"--data={p.server.url}/d",
+                      f"--data-endpoint={p.server.endpoint}", "--limit-test-samples=16", f"--checkpoint-dir={p.server.url}/c",
+                      "--checkpoint-every=3000", f"--out={p.top}/o", start_new_session=True)
+        deadline = time.monotonic() + 60
+        while not any(k.startswith("c/") for k in p.server.objects):
+            assert run.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        for pid, _ in [(run.pid, "entrain"), *below(run.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        out, err = run.communicate(timeout=60)
+        assert run.returncode == 143, out + err
+        newest = max((p.top / "o" / "checkpoints").iterdir())
+        assert p.server.objects["c/" + newest.name] == newest.read_bytes()
+    print("PROMISE a SIGTERM to all processes of a job: the last checkpoint goes up all the same")
 
 
 def test_moto():
