@@ -34,6 +34,7 @@ NOT_RUN = {  # a regular expression of commands: why they are not run here
     r"--config=\S*resnet18-cifar10": "CIFAR-10 itself: system_recipes runs them on made-up files",
     r"img2idx.py PICTURES": "pictures of the reader's own: system_own_data",
     r"--data=cifar10 |cifar_py2bin.py|make_cifar.py": "CIFAR's files, or pictures of the reader's own: tool_cifar, data_cifar",
+    r"s3://|oss://|--clear-cache": "a bucket: system_buckets",
     r"--seeds=1000": "system_storm has more seeds",
 }
 FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_addr --master_port --max_restarts --logdir
