@@ -155,7 +155,10 @@ static en_status from_file(const struct service *s, const char *path, const char
                            eni_keys *keys)
 {
     bool has;
-    const en_status st = read_profile(path, profile, true, keys, &has);
+    en_status st = read_profile(path, profile, true, keys, &has);
+    if (st == EN_OK && !has &&
+        s == &services[ENI_OSS]) /* ossutil 1 writes [Credentials], ossutil 2 [default] */
+        st = read_profile(path, strcmp(profile, "default") == 0 ? s->profile : "default", true, keys, &has);
     if (st == EN_ENOENT && !is_asked) return EN_OK;
     if (st == EN_ENOENT) return eni_fail(EN_EINVAL, "remote", "there is no file of keys %s", path);
     EN_TRY(st);

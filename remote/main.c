@@ -236,6 +236,14 @@ static en_status get_once(session *s, eni_cache *cache, const char *flag, const 
     return st;
 }
 
+/* For its copy, with room for what lies beside it. */
+static bool is_file_name(const char *name)
+{
+    const size_t length = strlen(name);
+    return length > 0 && length <= 200 && name[0] != '.' &&
+           (length < 8 || strcmp(name + length - 8, ".entrain") != 0);
+}
+
 static en_status bring(const options *o, const char *url, char **names, int nnames)
 {
     session s;
@@ -243,8 +251,12 @@ static en_status bring(const options *o, const char *url, char **names, int nnam
     char path[PATH_MAX];
     const char *flag = o->flag != NULL ? o->flag : "--data", *slash = strrchr(url, '/');
     en_status st = open_session(o, flag, url, &s);
-    if (st == EN_OK && names == NULL && (s.url.key[0] == '\0' || slash[1] == '\0' || slash[1] == '.'))
-        st = eni_fail(EN_EINVAL, "remote", "%s=%s names no file in the bucket", flag, url);
+    if (st == EN_OK && names == NULL && !is_file_name(s.url.key[0] == '\0' ? "" : slash + 1))
+        st = eni_fail(
+            EN_EINVAL, "remote",
+            "%s=%s: the last part of the key must be a name for a file: of 1 to 200 bytes, not with a '.' in "
+            "front, and no .entrain",
+            flag, url);
     eni_env_forget_keys();
     if (st == EN_OK) st = eni_cache_open(o->cache, url, o->endpoint, &cache);
     for (int round = 0; st == EN_OK || st == EN_EMISMATCH; round++) {
