@@ -9,6 +9,7 @@ import email.utils
 import hashlib
 import http.server
 import socket
+import ssl
 import threading
 import time
 import types
@@ -209,6 +210,13 @@ class Server:
         self.http.daemon_threads, self.http.of = True, self
         self.endpoint = f"http://127.0.0.1:{self.http.server_address[1]}"
         self.url = f"s3://{BUCKET}" if kind == "s3" else f"oss://{BUCKET}.oss-{REGION}.example.com"
+
+    def speak_tls(self, certificate, key):
+        """From now on, by https."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
+        self.endpoint = self.endpoint.replace("http:", "https:")
 
     def listed_etag(self, key):
         return self.other_etag or etag_of(self.objects[key])

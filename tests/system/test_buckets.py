@@ -319,6 +319,21 @@ def test_refusals():
           "read and answers that are no lists: one sentence each, exit 2; no redirect is followed")
 
 
+def test_https():
+    with Place() as p:
+        key, certificate = p.top / "key.pem", p.top / "certificate.pem"
+        made = subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=entrain test",
+                               "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate], capture_output=True)
+        assert made.returncode == 0, made.stderr
+        p.server.speak_tls(certificate, key)
+        put_set(p.server, "d")
+        p.refuse("is not trusted: .*; AWS_CA_BUNDLE=FILE names the authority", "d")
+        p.refuse("cannot be asked: ", "d", env=p.env(AWS_CA_BUNDLE=str(p.top / "none")))
+        assert p.server.requests == [], "nothing was asked of a host that is not trusted"
+        p.data("d", env=p.env(AWS_CA_BUNDLE=str(certificate)))
+    print("PROMISE https: a host whose certificate is not trusted is asked nothing; AWS_CA_BUNDLE names an authority of one's own")
+
+
 def test_no_room():
     with Place() as p:
         put_set(p.server, "d", train=4000)
