@@ -631,7 +631,8 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_STRATEGIES] = {"entrain strategies", "[NAME|FILE.so ..]",
                         "Lists strategies with options and papers.", 0, 64, ""},
     [ENI_MODELS] = {"entrain models", "[NAME ..]", "Lists models with layers and parameters.", 0, 64, ""},
-    [ENI_DATA] = {"entrain data", "[NAME|FOLDER|URL ..]", "Lists data sets, or shows what one holds.", 0, 64, ""},
+    [ENI_DATA] = {"entrain data", "[NAME|FOLDER|URL ..]", "Lists data sets, or shows what one holds.", 0, 64,
+                  ""},
     [ENI_PS] = {"entrain ps", "", "Lists this user's runs on this host.", 0, 0, ""},
     [ENI_STOP] = {"entrain stop", "RUN", "Ends a run that `entrain ps` lists, as Ctrl-C would.", 1, 1, ""},
     [ENI_ADVISE] =

@@ -81,7 +81,7 @@ static void pages_of_s3(void **state)
         EN_OK);
     assert_int_equal(listing.n, 3);
     expect_object(0, "my image+1.jpg", "\"fba9dede5f27731c9771645a39863328\"",
-                  434234);                         /* not decoded twice */
+                  434234);                              /* not decoded twice */
     expect_object(2, "a%2Bb", "\"e\"", ENI_OBJECT_MAX); /* this page says nothing of an encoding */
     assert_false(listing.is_truncated);
     assert_string_equal(listing.token, "");
