@@ -468,6 +468,17 @@ static void lay_out_partitions(eni_client *client)
     }
 }
 
+/* A psd that dies meanwhile comes back. */
+static en_status connect_first(eni_client *client)
+{
+    const eni_client_config *c = &client->config;
+    en_status st = eni_client_wire_connect(&client->wire, c->psd, c->join_deadline_ns);
+    const int may_be_gone = st == EN_ENOENT || st == EN_EPEER || st == EN_ETIMEOUT;
+    if (c->keep > 0 && may_be_gone) st = await_another(client, st, eni_now_ns() + RETURN_S * ENI_SECOND);
+    EN_TRY(st);
+    return eni_client_wire_is_outdated(&client->wire) ? reconnect(client) : tell_state(client);
+}
+
 en_status eni_client_open(const eni_client_config *config, eni_client **client_out)
 {
     eni_client *client = eni_alloc(sizeof *client);
@@ -481,8 +492,7 @@ en_status eni_client_open(const eni_client_config *config, eni_client **client_o
     EN_TRY_GOTO(eni_client_state_init(&client->state, config->buckets->n, client->shards, config->rank,
                                       config->incarnation, config->keep),
                 close_client);
-    EN_TRY_GOTO(eni_client_wire_connect(&client->wire, config->psd, config->join_deadline_ns), close_client);
-    EN_TRY_GOTO(tell_state(client), close_client);
+    EN_TRY_GOTO(connect_first(client), close_client);
     lay_out_partitions(client);
     EN_TRY_GOTO(start_thread(client), close_client);
     *client_out = client;

@@ -142,11 +142,14 @@ static int has_ended(const process *p)
     return poll(&(struct pollfd){.fd = p->pidfd, .events = POLLIN}, 1, 0) > 0;
 }
 
-/* Kills the launcher's psd `times` times, each after its state has moved on. */
-static void kill_psd_of(const process *entrain, const char *folder, int times)
+#define SAVED "server-state/lane-1.1" /* once psd has saved what it has */
+
+/* Kills the launcher's psd `times` times, from the moment when that file is in its folder, each after its state has moved
+ * on. */
+static void kill_psd_of(const process *entrain, const char *folder, const char *file, int times)
 {
     char path[512];
-    snprintf(path, sizeof path, "%s/server-state/lane-1.1", folder);
+    snprintf(path, sizeof path, "%s/%s", folder, file);
     const double deadline = now_seconds() + GUARD * SLOWNESS;
     while (access(path, F_OK) != 0 && now_seconds() < deadline && !has_ended(entrain))
         usleep(2000);
@@ -160,17 +163,17 @@ static void kill_psd_of(const process *entrain, const char *folder, int times)
     }
 }
 
-static void expect_undisturbed_hash(const char *optimizer)
+static void expect_undisturbed_hash(const char *optimizer, const char *file)
 {
     char folder[256], path[300];
     process entrain;
     const char *calm = train_hash(60 * SLOWNESS, RUN " %s", optimizer);
-    snprintf(folder, sizeof folder, "%s/killed%s", system_folder(), optimizer);
+    snprintf(folder, sizeof folder, "%s/killed%s%zu", system_folder(), optimizer, strlen(file));
     process_start(&entrain, "entrain", NULL,
                   "run " RUN
                   " %s --straggler=0:8 --server-restarts=9 --server-timeout=20s --state-every=4 --out=%s",
                   optimizer, folder); /* slow enough not to end before it was killed */
-    kill_psd_of(&entrain, folder, 3);
+    kill_psd_of(&entrain, folder, file, 3);
     assert_int_equal(process_wait(&entrain, 120 * SLOWNESS), 0);
     assert_true(process_says(&entrain, "starting it again", "") >= 1);
     snprintf(path, sizeof path, "%s/result.json", folder);
@@ -180,21 +183,29 @@ static void expect_undisturbed_hash(const char *optimizer)
     json_decref(result);
     snprintf(path, sizeof path, "%s/server-state", folder);
     assert_int_not_equal(access(path, F_OK), 0);
-    promise("ps-sync with %s, psd killed %d times: the hash of the undisturbed run", optimizer,
-            process_says(&entrain, "starting it again", ""));
+    promise("ps-sync with %s, psd killed %d times%s: the hash of the undisturbed run", optimizer,
+            process_says(&entrain, "starting it again", ""),
+            strcmp(file, SAVED) == 0 ? "" : ", first while the ranks connect");
     process_nobody_left(2);
 }
 
 static void a_momentum_run_ends_with_the_undisturbed_hash(void **state)
 {
     (void)state;
-    expect_undisturbed_hash("--momentum=0.9");
+    expect_undisturbed_hash("--momentum=0.9", SAVED);
 }
 
 static void an_adamw_run_ends_with_the_undisturbed_hash(void **state)
 {
     (void)state;
-    expect_undisturbed_hash("--optimizer=adamw");
+    expect_undisturbed_hash("--optimizer=adamw", SAVED);
+}
+
+/* rank 0 has made its file, and no rank needs to have a connection to psd. */
+static void killed_while_the_ranks_connect(void **state)
+{
+    (void)state;
+    expect_undisturbed_hash("--momentum=0.9", "metrics-0.jsonl");
 }
 
 /* A push covers several micro-batches, and some are dropped: what psd has counted when it is killed comes
@@ -214,7 +225,7 @@ static void every_sample_counts_once(void **state)
                   "run %s --quiet --straggler=0:8 --server-restarts=9 --server-timeout=20s --state-every=4 "
                   "--out=%s",
                   run, folder);
-    kill_psd_of(&entrain, folder, 3);
+    kill_psd_of(&entrain, folder, SAVED, 3);
     assert_int_equal(process_wait(&entrain, 120 * SLOWNESS), 0);
     assert_true(process_says(&entrain, "starting it again", "") >= 1);
     snprintf(path, sizeof path, "%s/result.json", folder);
@@ -324,6 +335,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_disk_that_fails_once),
         cmocka_unit_test(a_momentum_run_ends_with_the_undisturbed_hash),
         cmocka_unit_test(an_adamw_run_ends_with_the_undisturbed_hash),
+        cmocka_unit_test(killed_while_the_ranks_connect),
         cmocka_unit_test(every_sample_counts_once),
         cmocka_unit_test(flags_that_do_not_go_together),
     };
