@@ -321,7 +321,7 @@ en_status eni_command_run(const eni_command_context *context)
     EN_TRY(st);
     if (context->config->trace != NULL && !is_elastic &&
         context->config->node_rank == 0) /* its own ranks; others stay apart */
-        EN_TRY(eni_merge_trace(context->config->trace, (int)context->config->workers));
+        EN_TRY(eni_merge_trace(context->config->trace, eni_config_ranks(context->config)));
     if (!context->config->quiet && !context->config->mute)
         printf("Time elapsed: %.2f s\n", (double)(eni_now_ns() - begin) * 1e-9);
     return EN_OK;

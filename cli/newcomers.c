@@ -14,12 +14,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "runtime/net/process.h"
 
-enum { COMMAND_MAX = 1 << 20, WORDS_MAX = 1024, LOOK_MS = 50 };
+enum { COMMAND_MAX = 1 << 20, WORDS_MAX = 1024, LOOK_MS = 50, STOP_MS = 10000 };
+enum { NOT_THERE = 126, NOT_EXECUTED = 127 };
 
 typedef struct worker_command {
     char program[4096], folder[4096]; /* what it runs, and where */
@@ -97,39 +99,54 @@ static pid_t start(const worker_command *c)
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     setpgid(0, 0);
-    if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != own || chdir(c->folder) != 0) _exit(126);
+    if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != own || chdir(c->folder) != 0) _exit(NOT_THERE);
     execv(c->program, c->word);
-    _exit(127);
+    _exit(NOT_EXECUTED);
 }
 
-/* A second signal is a user in a hurry. */
-static void pass_on(int signal_fd, const pid_t *pids, int n, int *nsignals)
+static void tell_all(const pid_t *pids, int n, int signal_number)
+{
+    for (int i = 0; i < n; i++)
+        if (pids[i] > 0) kill(pids[i], signal_number);
+}
+
+/* One that is stopped, or waits for a psd that is, cannot leave: it is not waited for for ever. */
+static void pass_on(int signal_fd, const pid_t *pids, int n, int64_t *kill_ns)
 {
     struct pollfd p = {.fd = signal_fd, .events = POLLIN};
-    if (*nsignals > 0 || poll(&p, 1, LOOK_MS) <= 0) {
-        if (*nsignals > 0) poll(NULL, 0, LOOK_MS);
+    if (*kill_ns != 0) {
+        poll(NULL, 0, LOOK_MS);
+        if (eni_now_ns() >= *kill_ns) tell_all(pids, n, SIGKILL);
         return;
     }
-    *nsignals = 1; /* it stays readable: main says by it how we end */
-    for (int i = 0; i < n; i++)
-        if (pids[i] > 0) kill(pids[i], SIGTERM);
+    if (poll(&p, 1, LOOK_MS) <= 0) return; /* it stays readable: main says by it how we end */
+    *kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
+    tell_all(pids, n, SIGTERM);
 }
 
-static en_status await_all(int signal_fd, pid_t *pids, int n)
+static en_status await_all(const worker_command *c, int signal_fd, pid_t *pids, int n)
 {
-    int nsignals = 0, worst = 0;
+    int64_t kill_ns = 0;
+    int worst = 0;
     for (int left = n; left > 0;) {
-        pass_on(signal_fd, pids, n, &nsignals);
+        pass_on(signal_fd, pids, n, &kill_ns);
         for (int i = 0; i < n; i++) {
             int status;
             if (pids[i] <= 0 || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
-            const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+            int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+            if (code == NOT_THERE || code == NOT_EXECUTED) {
+                eni_error(
+                    "join",
+                    "cannot start %s in %s: was it replaced, or the folder removed, since the run began?",
+                    c->program, c->folder);
+                code = 2;
+            }
             if (code > worst && code <= 2) worst = code; /* it has said why; above: a signal that we sent */
             pids[i] = 0;
             left--;
         }
     }
-    if (nsignals > 0) return EN_EINTR;
+    if (kill_ns != 0) return EN_EINTR;
     return worst == 0 ? EN_OK : worst == 2 ? EN_EINVAL : EN_EPEER;
 }
 
@@ -149,7 +166,7 @@ en_status eni_newcomers_start(const eni_run_status *run, int n, int signal_fd)
     for (; st == EN_OK && started < n; started++)
         if ((pids[started] = start(c)) < 0)
             st = eni_fail(EN_EIO, "join", "cannot start a worker: %s", strerror(errno));
-    const en_status ended = started > 0 ? await_all(signal_fd, pids, started) : EN_OK;
+    const en_status ended = started > 0 ? await_all(c, signal_fd, pids, started) : EN_OK;
     eni_free(pids);
     eni_free(c);
     return st == EN_OK ? ended : st;

@@ -22,6 +22,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "runtime/client/client.h"
+#include "runtime/net/process.h"
 
 /* ---- generations of a part ----------------------------------------------------------------------------- */
 
@@ -245,11 +246,13 @@ static json_t *key_values_json(const eni_key_value *key_values, size_t n)
     return list;
 }
 
+/* Without its birth where we do not see it live: in a pid namespace of its own it would look as if it had ended. */
 static json_t *peer_json(const eni_peer *peer)
 {
+    const bool is_seen = eni_process_look(peer->pid, peer->born) != ENI_PROCESS_ENDED;
     return json_pack("{s:i, s:I, s:I, s:s, s:s, s:o}", "rank", (int)peer->rank, "pid", (json_int_t)peer->pid,
-                     "born", (json_int_t)peer->born, "host", peer->host, "host_id", peer->host_id, "privates",
-                     key_values_json(peer->member_data, peer->nmember_data));
+                     "born", is_seen ? (json_int_t)peer->born : 0, "host", peer->host, "host_id",
+                     peer->host_id, "privates", key_values_json(peer->member_data, peer->nmember_data));
 }
 
 en_status eni_run_file_write(const eni_state *state, const eni_served *attributes,

@@ -136,7 +136,10 @@ static void serve_member(eni_leader *leader, eni_connection *connection, const e
     bool is_in = connection->stage == CONNECTION_ACTIVE && member != NULL;
     switch (m->type) {
     case ENI_CTL_ABORT: eni_leader_gave_up(leader, connection, m->reason); return;
-    case ENI_CTL_STOP: on_stop(leader, connection, m); return;
+    case ENI_CTL_STOP:
+        if (!is_in && connection->is_newcomer) break; /* the run is not its to end */
+        on_stop(leader, connection, m);
+        return;
     case ENI_CTL_WAITING: eni_leader_waiting(leader, connection, member, m); return;
     case ENI_CTL_READY: eni_leader_ready(leader, connection, m); return;
     case ENI_CTL_HEARTBEAT:
@@ -196,8 +199,10 @@ static eni_connection *next_connection(eni_leader *leader, bool *is_full_out)
     for (size_t i = 0; i < leader->nconnections; i++) {
         eni_connection *connection = &leader->connections[i];
         if (connection->stage == CONNECTION_FREE) return connection;
-        if (connection->stage != CONNECTION_NEW) continue;
+        const bool is_leaving = connection->stage == CONNECTION_LEAVING; /* it may have been refused */
+        if (connection->stage != CONNECTION_NEW && !is_leaving) continue;
         has_unauthenticated = true;
+        if (is_leaving && !connection->is_half_closed) continue; /* it has not been told all */
         if (connection->heard_ns + turn_ns > leader->when.looked_ns) continue;
         if (oldest == NULL || connection->heard_ns < oldest->heard_ns) oldest = connection;
     }

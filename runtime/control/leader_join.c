@@ -72,7 +72,7 @@ static int32_t count_joined(const eni_leader *leader, bool is_server)
 /* How the others began is nothing to a newcomer: it gets the weights and the micro-batches of now. */
 static bool is_of_the_start(const char *key)
 {
-    return strcmp(key, "resume") == 0 || strcmp(key, "budget") == 0;
+    return strcmp(key, "resume") == 0 || strcmp(key, "budget") == 0 || strcmp(key, "world-size") == 0;
 }
 
 /* Says the first key whose values differ. Both sides' keys are walked: none may be extra. */
@@ -421,7 +421,8 @@ static void admit(eni_leader *leader, eni_connection *connection, uint64_t gathe
 {
     const int32_t rank = leader->ncame;
     const eni_peer *peer = &connection->peer;
-    const uint64_t born = strcmp(peer->host_id, leader->config.host_id) == 0 ? peer->born : 0;
+    const uint64_t born =
+        connection->process_fd >= 0 ? peer->born : 0; /* that we see: of this host and pid namespace */
     eni_leader_member *member = &leader->members[rank];
     if (eni_leader_write(leader, ENI_ENTRY_CAME, rank, born, (uint64_t)peer->pid) != EN_OK) return;
     leader->ncame++;
@@ -611,6 +612,22 @@ static bool check_text(eni_connection *connection)
     return true;
 }
 
+/* Those that wait have connections, which the run's own ranks must find free: no more than there are places. */
+static bool may_wait(const eni_leader *leader, eni_connection *connection)
+{
+    int32_t waiting = 0;
+    for (size_t i = 0; i < leader->nconnections; i++)
+        waiting += leader->connections[i].stage == CONNECTION_JOINED && leader->connections[i].is_newcomer;
+    if (leader->stage == LEADER_ENDING)
+        eni_leader_refuse(connection, EN_EINVAL, "the run is ending");
+    else if (waiting >= leader->config.nplaces)
+        eni_leader_refuse(connection, EN_EINVAL, "%d newcomers wait already, and the run has %d places",
+                          waiting, leader->config.nplaces);
+    else
+        return true;
+    return false;
+}
+
 void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
     if (!check_numbers(leader, connection, join)) return;
@@ -619,7 +636,8 @@ void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_m
         return;
     }
     if (!check_text(connection)) return;
-    if (!connection->is_newcomer && !check_place(leader, connection, join)) return;
+    if (connection->is_newcomer ? !may_wait(leader, connection) : !check_place(leader, connection, join))
+        return;
     connection->stage = CONNECTION_JOINED;
     if (strcmp(join->host_id, leader->config.host_id) == 0 && join->pid != getpid())
         connection->process_fd = eni_process_watch(join->pid, join->born);

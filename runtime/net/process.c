@@ -1,6 +1,7 @@
 /* process.c - reads state and time of birth from /proc/PID/stat. */
 #include "runtime/net/process.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -42,7 +43,9 @@ eni_process_state eni_process_look(int64_t pid, uint64_t born)
     char state;
     uint64_t now_born;
     if (born == 0) return ENI_PROCESS_UNKNOWN;
-    if (!read_stat(pid, &state, &now_born) || now_born != born) return ENI_PROCESS_ENDED;
+    if (!read_stat(pid, &state, &now_born)) /* EMFILE and the like say nothing of it */
+        return errno == ENOENT || errno == ESRCH ? ENI_PROCESS_ENDED : ENI_PROCESS_UNKNOWN;
+    if (now_born != born) return ENI_PROCESS_ENDED;
     if (state == 'T' || state == 't') return ENI_PROCESS_STOPPED;
     return state == 'Z' || state == 'X' ? ENI_PROCESS_ENDED : ENI_PROCESS_RUNS;
 }

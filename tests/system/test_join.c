@@ -163,8 +163,8 @@ static void start_by_hand(const trial *t, process *p, const char *flags)
     char leader[128];
     assert_int_equal(job_attribute(&t->j, "leader", leader, sizeof leader), 1);
     process_start(p, "worker", NULL,
-                  "--strategy=%s --server=%s --rank=new --world-size=2 --limit-train-samples=%d " MODEL "%s",
-                  t->j.strategy, leader, t->samples, flags);
+                  "--strategy=%s --server=%s --rank=new --limit-train-samples=%d " MODEL "%s", t->j.strategy,
+                  leader, t->samples, flags);
 }
 
 /* Enough has happened: one more comes, as fast as it can, and takes the rest. */
