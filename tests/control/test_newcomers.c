@@ -137,6 +137,24 @@ static void one_that_comes_early_waits(void **state)
     crew_fini(&c);
 }
 
+/* Their connections are those of the run's own ranks, too. */
+static void no_more_wait_than_there_are_places(void **state)
+{
+    (void)state;
+    crew c;
+    int waited = 0;
+    open_run(&c, PLACES);
+    for (int h = FIRST; h < FIRST + PLACES + 1; h++)
+        c.hand[h].config.join_deadline_ns = eni_now_ns() - ENI_SECOND + 500 * ENI_MILLI;
+    crew_join(&c, FIRST, PLACES + 1);
+    for (int h = FIRST; h < FIRST + PLACES + 1; h++)
+        waited += c.hand[h].status == EN_ETIMEOUT;
+    assert_int_equal(waited, PLACES);
+    assert_true(crew_logged("3 newcomers wait already, and the run has 3 places"));
+    assert_true(crew_bye(&c));
+    crew_fini(&c);
+}
+
 static void a_rank_is_never_given_twice(void **state)
 {
     (void)state;
@@ -298,6 +316,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_gets_the_next_rank_and_takes_part),
                                        cmocka_unit_test(one_that_comes_early_waits),
+                                       cmocka_unit_test(no_more_wait_than_there_are_places),
                                        cmocka_unit_test(a_rank_is_never_given_twice),
                                        cmocka_unit_test(one_that_is_asked_to_leaves),
                                        cmocka_unit_test(a_newcomer_that_wants_to_leaves),
