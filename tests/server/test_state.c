@@ -14,6 +14,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "runtime/net/process.h"
 #include "server/state.h"
 
 static char folder[64];
@@ -247,9 +248,16 @@ static void a_run_is_read_back(void **unused)
     (void)unused;
     const eni_key_value key_values[] = {{"lr", "0.1"}, {"net", ""}},
                         member_data[] = {{"data", "tcp://127.0.0.1:1"}};
-    const eni_peer peers[] = {
-        {.rank = 0, .pid = 12, .born = 99, .host = "a", .host_id = "A"},
-        {.rank = 1, .pid = 13, .host = "b", .host_id = "B", .member_data = member_data, .nmember_data = 1}};
+    const uint64_t born = eni_process_born(getpid());
+    const eni_peer peers[] = {{.rank = 0, .pid = getpid(), .born = born, .host = "a", .host_id = "A"},
+                              /* not that process: one that we do not see, in another pid namespace */
+                              {.rank = 1,
+                               .pid = getpid(),
+                               .born = born + 1,
+                               .host = "b",
+                               .host_id = "B",
+                               .member_data = member_data,
+                               .nmember_data = 1}};
     const eni_world_info world = {.rank = -1,
                                   .nranks = 2,
                                   .epoch = 3,
@@ -269,7 +277,8 @@ static void a_run_is_read_back(void **unused)
     assert_true(file->revived.incarnation == world.incarnation);
     assert_int_equal(file->revived.nkey_values, 2);
     assert_string_equal(eni_key_value_find(file->revived.key_values, file->revived.nkey_values, "lr"), "0.1");
-    assert_int_equal(file->revived.peers[0].born, 99);
+    assert_int_equal(file->revived.peers[0].born, born);
+    assert_int_equal(file->revived.peers[1].born, 0);
     assert_string_equal(file->revived.peers[1].host_id, "B");
     assert_string_equal(
         eni_key_value_find(file->revived.peers[1].member_data, file->revived.peers[1].nmember_data, "data"),
