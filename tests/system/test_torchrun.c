@@ -114,13 +114,14 @@ static void test_restart(void **state)
     snprintf(words, sizeof words, "%s/life", system_folder());
     FILE *file = fopen(words, "w");
     assert_non_null(file);
-    fprintf(file, "#!/bin/sh\n"
-                  "if [ $RANK = 0 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then\n"
-                  "  WORLD_SIZE=3 \"$@\" & # waits for a rank that never comes\n"
-                  "  until [ -n \"$(ls $XDG_RUNTIME_DIR/entrain/token-* 2>/dev/null)\" ]; do :; done\n"
-                  "  kill -9 $!; exit 9\n"
-                  "fi\n"
-                  "exec \"$@\"\n");
+    fprintf(file,
+            "#!/bin/sh\n"
+            "if [ $RANK = 0 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then\n"
+            "  WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 \"$@\" & # waits for a rank of this host that never comes\n"
+            "  until [ -n \"$(ls $XDG_RUNTIME_DIR/entrain/token-* 2>/dev/null)\" ]; do :; done\n"
+            "  kill -9 $!; exit 9\n"
+            "fi\n"
+            "exec \"$@\"\n");
     fclose(file);
     process_start(&p, torchrun, "OMP_NUM_THREADS=1",
                   "--standalone --max_restarts=1 --no_python --nproc_per_node=2 /bin/sh %s " EN_BUILD_DIR
