@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/memory.h"
 
 _Static_assert(sizeof(SHA256_CTX) <= sizeof(eni_digest), "libcrypto's state has its place");
 
@@ -31,6 +32,24 @@ void eni_digest_begin(eni_digest *digest)
 void eni_digest_add(eni_digest *digest, const void *data, size_t bytes)
 {
     SHA256_Update(state_of(digest), data, bytes);
+}
+
+int eni_digest_add_file(eni_digest *digest, int fd, uint64_t begin, uint64_t end)
+{
+    static const size_t most = 1 << 20;
+    void *chunk = eni_alloc(most);
+    int error = chunk == NULL ? ENOMEM : 0;
+    while (error == 0 && begin < end) {
+        const ssize_t n = pread(fd, chunk, end - begin < most ? (size_t)(end - begin) : most, (off_t)begin);
+        if (n > 0) {
+            eni_digest_add(digest, chunk, (size_t)n);
+            begin += (uint64_t)n;
+        } else if (n == 0 || errno != EINTR) {
+            error = n == 0 ? EIO : errno;
+        }
+    }
+    eni_free(chunk);
+    return error;
 }
 
 void eni_digest_hex(const unsigned char hash[ENI_DIGEST_BYTES], char hex_out[ENI_DIGEST_HEX])

@@ -17,6 +17,9 @@ typedef struct eni_digest {
 void eni_digest_begin(eni_digest *digest);
 void eni_digest_add(eni_digest *digest, const void *data, size_t bytes);
 
+/* The same for bytes [begin, end) of a file, which it reads. 0, or errno; EIO where the file is shorter. */
+int eni_digest_add_file(eni_digest *digest, int fd, uint64_t begin, uint64_t end);
+
 /* Writes the hash in lower-case hex. */
 void eni_digest_end(eni_digest *digest, char hex_out[ENI_DIGEST_HEX]);
 void eni_digest_hex(const unsigned char hash[ENI_DIGEST_BYTES], char hex_out[ENI_DIGEST_HEX]);

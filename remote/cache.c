@@ -179,21 +179,8 @@ typedef struct follower {
 /* As much as there is: the thread's work, and the whole of it where that was in vain. */
 static void hash_to(follower *f, uint64_t end)
 {
-    static const size_t chunk_bytes = CHUNK;
-    char *chunk = f->error == 0 ? eni_alloc(chunk_bytes) : NULL;
-    if (chunk == NULL && f->error == 0) f->error = ENOMEM;
-    while (f->error == 0 && f->hashed < end) {
-        const uint64_t left = end - f->hashed;
-        const ssize_t n =
-            pread(f->fd, chunk, left < chunk_bytes ? (size_t)left : chunk_bytes, (off_t)f->hashed);
-        if (n > 0) {
-            eni_digest_add(&f->digest, chunk, (size_t)n);
-            f->hashed += (uint64_t)n;
-        } else if (n == 0 || errno != EINTR) {
-            f->error = n == 0 ? EIO : errno; /* it has shrunk */
-        }
-    }
-    eni_free(chunk);
+    if (f->error == 0) f->error = eni_digest_add_file(&f->digest, f->fd, f->hashed, end);
+    f->hashed = end;
 }
 
 static json_t *describe(const eni_cache_file *file, const struct stat *info, const char *sha256)
@@ -212,12 +199,12 @@ static bool has_hash(const eni_cache *cache, const eni_cache_file *file, const c
 {
     char hex[ENI_DIGEST_HEX];
     const int fd = openat(cache->fd, file->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    follower f = {.fd = fd, .error = fd < 0 ? errno : 0};
-    eni_digest_begin(&f.digest);
-    hash_to(&f, file->object->size);
-    eni_digest_end(&f.digest, hex);
+    eni_digest digest;
+    eni_digest_begin(&digest);
+    const int error = fd < 0 ? errno : eni_digest_add_file(&digest, fd, 0, file->object->size);
+    eni_digest_end(&digest, hex);
     if (fd >= 0) close(fd);
-    return f.error == 0 && strcmp(hex, sha256) == 0;
+    return error == 0 && strcmp(hex, sha256) == 0;
 }
 
 /* Whether the file is there and this object. */

@@ -31,16 +31,7 @@
 #include "core/try.h"
 #include "remote/cache.h"
 
-enum {
-    ANSWER_FD = 3,
-    ROUNDS = 3,
-    FILES_MAX = 64,
-    SHOWN = 3,
-    TICK_MS = 100,
-    LINE_MS = 5000,
-    LOOK_MS = 500,
-    CHUNK = 1 << 20
-};
+enum { ANSWER_FD = 3, ROUNDS = 3, FILES_MAX = 64, SHOWN = 3, TICK_MS = 100, LINE_MS = 5000, LOOK_MS = 500 };
 
 /* As rank/checkpoint.h names them: so many digits that their order is that of their samples. */
 static bool is_checkpoint(const char *name)
@@ -305,11 +296,6 @@ static void find_newest_here(const char *folder, char name_out[256])
     if (dir != NULL) closedir(dir);
 }
 
-static void ignore(void *user, uint64_t have)
-{
-    (void)user, (void)have;
-}
-
 /* With a name of its own until it is whole, which a run would sweep: another launcher may do the same. */
 static en_status get_into(session *s, const eni_object *object, const char *path)
 {
@@ -318,7 +304,7 @@ static en_status get_into(session *s, const eni_object *object, const char *path
     snprintf(part, sizeof part, "%s.%d.tmp", path, (int)getpid());
     const int fd = open(part, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) return eni_fail(EN_EIO, "remote", "cannot write %s: %s", part, strerror(errno));
-    en_status st = eni_remote_get(s->bucket, object, fd, &have, ignore, NULL);
+    en_status st = eni_remote_get(s->bucket, object, fd, &have, NULL, NULL);
     if (st == EN_EMISMATCH) st = eni_fail(EN_EIO, "remote", "%s changes while it is fetched", object->key);
     const bool is_whole = st == EN_OK && fsync(fd) == 0;
     const bool is_closed = close(fd) == 0;
@@ -401,17 +387,11 @@ static bool is_same(const uploaded *known, const struct stat *info)
 static en_status hash_file(int fd, uint64_t bytes, char hex_out[ENI_DIGEST_HEX])
 {
     eni_digest digest;
-    char *chunk = eni_alloc(CHUNK);
-    if (chunk == NULL) return EN_ENOMEM;
     eni_digest_begin(&digest);
-    uint64_t at = 0;
-    errno = 0; /* it may have become shorter */
-    for (ssize_t n; at < bytes && (n = pread(fd, chunk, CHUNK, (off_t)at)) > 0; at += (uint64_t)n)
-        eni_digest_add(&digest, chunk, (size_t)n);
+    const int error = eni_digest_add_file(&digest, fd, 0, bytes);
     eni_digest_end(&digest, hex_out);
-    eni_free(chunk);
-    return at == bytes ? EN_OK
-                       : eni_fail(EN_EIO, "remote", "cannot read what is to be saved: %s", strerror(errno));
+    if (error == 0) return EN_OK;
+    return eni_fail(EN_EIO, "remote", "cannot read what is to be saved: %s", strerror(error));
 }
 
 /* It may lose its name meanwhile: the open file stays. */

@@ -133,7 +133,7 @@ static bool check_begin(call *c)
     if (c->have == 0) return true;
     if (c->b->o.on_bytes != NULL) c->b->o.on_bytes(c->b->o.user, -(int64_t)c->have);
     c->have = 0;
-    c->on_have(c->user, 0);
+    if (c->on_have != NULL) c->on_have(c->user, 0);
     if (ftruncate(c->fd, 0) != 0) c->disk = errno;
     return c->disk == 0;
 }
@@ -160,7 +160,7 @@ static size_t take_body(char *data, size_t one, size_t n, void *user)
         done += (size_t)w;
     }
     c->have += n;
-    c->on_have(c->user, c->have);
+    if (c->on_have != NULL) c->on_have(c->user, c->have);
     if (c->b->o.on_bytes != NULL) c->b->o.on_bytes(c->b->o.user, (int64_t)n);
     return n;
 }

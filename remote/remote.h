@@ -40,7 +40,7 @@ void eni_remote_close(eni_remote *bucket); /* NULL is fine */
 en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, eni_listing *listing_out);
 
 /* Appends what is missing of the object to a file with *have_inout bytes of it. on_have says, after each piece, how many
- * there are; less than before where a service sends all of it again. EN_EMISMATCH, not logged: it is not the object of that
+ * there are; less than before where a service sends all of it again; NULL: nobody is told. EN_EMISMATCH, not logged: it is not the object of that
  * ETag and size any more. EN_EIO also for the local disk. On failure *have_inout says how much is there. */
 en_status eni_remote_get(eni_remote *bucket, const eni_object *object, int fd, uint64_t *have_inout,
                          void (*on_have)(void *user, uint64_t have), void *user);

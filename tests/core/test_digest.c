@@ -1,10 +1,12 @@
 /* test_digest.c - SHA-256 against the vectors of FIPS 180-4 and NIST's examples. */
 #include "core/digest.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,6 +78,33 @@ static void test_dropped_unfinished(void **state)
     eni_digest_add(&digest, "abc", 3); /* LeakSanitizer has the last word */
 }
 
+static void test_pieces_of_a_file(void **state)
+{
+    (void)state;
+    char expected[ENI_DIGEST_HEX], hex[ENI_DIGEST_HEX];
+    const size_t bytes = (1 << 20) + 100; /* more than is read at once */
+    uint8_t *data = malloc(bytes);
+    FILE *file = tmpfile();
+    eni_digest digest;
+    assert_non_null(data);
+    assert_non_null(file);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (uint8_t)(i * 7 >> 3);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fflush(file), 0);
+    eni_digest_of(data, bytes, expected);
+    eni_digest_begin(&digest);
+    assert_int_equal(eni_digest_add_file(&digest, fileno(file), 0, 11), 0);
+    assert_int_equal(eni_digest_add_file(&digest, fileno(file), 11, bytes), 0);
+    assert_int_equal(eni_digest_add_file(&digest, fileno(file), bytes, bytes), 0);
+    eni_digest_end(&digest, hex);
+    assert_string_equal(hex, expected);
+    assert_int_equal(eni_digest_add_file(&digest, fileno(file), 0, bytes + 1), EIO);
+    assert_int_equal(eni_digest_add_file(&digest, -1, 0, 1), EBADF);
+    fclose(file);
+    free(data);
+}
+
 /* Two draws of 32 bytes are equal once in 2^256. */
 static void test_random_bytes_fill_all(void **state)
 {
@@ -97,6 +126,7 @@ int main(void)
         cmocka_unit_test(test_a_million_in_pieces),
         cmocka_unit_test(test_cuts_do_not_matter),
         cmocka_unit_test(test_dropped_unfinished),
+        cmocka_unit_test(test_pieces_of_a_file),
         cmocka_unit_test(test_random_bytes_fill_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
