@@ -1,5 +1,6 @@
 /* conv.c - convolution: oneDNN's three passes. Weights travel to the order that oneDNN picked, and back.
- * Where its backward passes would waste much, those of columns.c run. Most of 3 x 3 go to winograd.c instead. */
+ * Where its backward passes would waste much, those of columns.c run. Most of 3 x 3 go to winograd.c instead, and
+ * 1 x 1 with a stride to columns.c. */
 #include "core/try.h"
 #include "ops/cpu/cpu.h"
 
@@ -26,25 +27,29 @@ static en_status conv_forward(en_plan *plan, const en_args *args)
 static en_status conv_backward_weights(en_plan *plan, const en_args *args)
 {
     eni_cpu_relu_mask(plan, args);
-    if (plan->images > 0) return eni_cpu_columns_backward_weights(plan, args);
+    if (plan->has_columns) return eni_cpu_columns_backward_weights(plan, args);
     return run_pass(plan, ENI_BACKWARD_WEIGHTS, args->x, args->dw, args->dy, args->workspace, args->db);
 }
 
 static en_status conv_backward_data(en_plan *plan, const en_args *args)
 {
-    if (plan->images > 0) return eni_cpu_columns_backward_data(plan, args);
+    if (plan->has_columns) return eni_cpu_columns_backward_data(plan, args);
     return run_pass(plan, ENI_BACKWARD_DATA, args->dx, args->w, args->dy, args->workspace, NULL);
 }
 
 static en_status conv_prepare(en_plan *plan)
 {
-    const int passes = eni_cpu_passes(plan), has_columns = passes > 1 && eni_cpu_columns_fit(&plan->op);
-    for (int which = 0; which < (has_columns ? 1 : passes); which++) {
+    plan->has_columns = eni_cpu_columns_backward_fit(&plan->op);
+    for (int which = 0; which < eni_cpu_passes(plan); which++) {
         eni_dnnl_conv *pass = &plan->pass[which];
+        if (plan->has_columns && which != ENI_FORWARD) {
+            eni_cpu_columns_describe(plan, which);
+            continue;
+        }
         EN_TRY(eni_dnnl_conv_init(&plan->ctx->dnnl, &plan->op, which, pass));
         eni_cpu_describe_pass(plan, which, "", pass->run.name, pass->run.scratch_bytes);
     }
-    return has_columns ? eni_cpu_columns_prepare(plan) : EN_OK;
+    return EN_OK;
 }
 
 const eni_cpu_kernel eni_cpu_conv = {

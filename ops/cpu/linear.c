@@ -8,7 +8,6 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/cpu/cpu.h"
-#include "ops/multiversion.h"
 
 /* Of one output. */
 static int64_t inputs(const en_op *op)
@@ -43,20 +42,13 @@ static en_status linear_forward(en_plan *plan, const en_args *args)
     return EN_OK;
 }
 
-/* sum += x, elementwise. */
-ENI_MULTIVERSION static void add(float *restrict sum, const float *restrict x, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        sum[i] += x[i];
-}
-
 /* Outputs [from, to) of db[o] = sum over n of dy[n,o], sample by sample. */
 static void bias_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     float *db = (float *)args->db + from;
     memset(db, 0, (size_t)(to - from) * sizeof *db);
     for (int64_t n = 0; n < plan->y.n; n++)
-        add(db, (const float *)args->dy + n * plan->y.c + from, to - from);
+        eni_cpu_add(db, (const float *)args->dy + n * plan->y.c + from, to - from);
 }
 
 static en_status linear_backward_weights(en_plan *plan, const en_args *args)

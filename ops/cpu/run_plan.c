@@ -1,8 +1,10 @@
-/* run_plan.c - what convolution and linear layers share: naming the passes of a plan, running one, the relu
- * behind it; and loops of our own over the threads of the device. */
+/* run_plan.c - what convolution and linear layers share: naming the passes of a plan, running one, products on one
+ * thread each, the relu behind it; and loops of our own over the threads of the device. */
+#include <omp.h>
 #include <stdio.h>
 
 #include "ops/cpu/cpu.h"
+#include "ops/multiversion.h"
 
 int eni_cpu_passes(const en_plan *plan)
 {
@@ -31,6 +33,36 @@ en_status eni_cpu_run(const en_plan *plan, const eni_dnnl_primitive *primitive, 
     return eni_dnnl_check(dnnl_primitive_execute(primitive->primitive, plan->ctx->dnnl.stream,
                                                  primitive->nviews, primitive->view),
                           "running a primitive");
+}
+
+/* ---- products on one thread each ---- */
+
+void eni_cpu_products_begin(eni_cpu_products *products_out)
+{
+    products_out->threads = omp_get_max_threads();
+    atomic_init(&products_out->status, (int)dnnl_success);
+    omp_set_num_threads(1);
+}
+
+en_status eni_cpu_products_end(eni_cpu_products *products)
+{
+    omp_set_num_threads(products->threads);
+    return eni_dnnl_check((dnnl_status_t)atomic_load(&products->status), "dnnl_sgemm");
+}
+
+void eni_cpu_multiply(eni_cpu_products *products, int64_t m, int64_t n, int64_t k, eni_cpu_factor a,
+                      eni_cpu_factor b, float *c, int64_t c_stride, bool adds)
+{
+    const dnnl_status_t status = dnnl_sgemm(a.is_turned ? 'T' : 'N', b.is_turned ? 'T' : 'N', m, n, k, 1.0f,
+                                            a.at, a.stride, b.at, b.stride, adds ? 1.0f : 0.0f, c, c_stride);
+    int none = (int)dnnl_success;
+    if (status != dnnl_success) atomic_compare_exchange_strong(&products->status, &none, (int)status);
+}
+
+ENI_MULTIVERSION void eni_cpu_add(float *restrict sum, const float *restrict x, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        sum[i] += x[i];
 }
 
 /* ---- loops over the threads of the device ----------------------------------------------------------------
