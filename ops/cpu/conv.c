@@ -4,22 +4,23 @@
 #include "core/try.h"
 #include "ops/cpu/cpu.h"
 
-static en_status run_pass(const en_plan *plan, int which, const void *source, const void *weights,
-                          const void *target, const void *scratch, const void *bias)
+static en_status run_pass(const en_plan *plan, const en_args *args, int which, const void *source,
+                          const void *weights, const void *target, const void *scratch, const void *bias)
 {
     const eni_dnnl_conv *pass = &plan->pass[which];
     const int comes_out = which == ENI_BACKWARD_WEIGHTS;
     const void *picked = pass->picked ? pass->picked : weights;
     const void *const at[] = {source, picked, target, scratch, bias};
     const void *const in[] = {weights, picked}, *const out[] = {picked, weights};
-    if (pass->picked && !comes_out) EN_TRY(eni_cpu_run(plan, &pass->reorder, in));
-    EN_TRY(eni_cpu_run(plan, &pass->run, at));
-    return pass->picked && comes_out ? eni_cpu_run(plan, &pass->reorder, out) : EN_OK;
+    if (pass->picked && !comes_out) EN_TRY(eni_cpu_run(plan, args, &pass->reorder, in));
+    EN_TRY(eni_cpu_run(plan, args, &pass->run, at));
+    if (pass->picked && comes_out) EN_TRY(eni_cpu_run(plan, args, &pass->reorder, out));
+    return pass->picked ? eni_cpu_canary_check(args, &pass->run, pass->picked, pass->picked_bytes) : EN_OK;
 }
 
 static en_status conv_forward(en_plan *plan, const en_args *args)
 {
-    EN_TRY(run_pass(plan, ENI_FORWARD, args->x, args->w, args->y, args->workspace, args->b));
+    EN_TRY(run_pass(plan, args, ENI_FORWARD, args->x, args->w, args->y, args->workspace, args->b));
     eni_cpu_relu_in_place(plan, args);
     return EN_OK;
 }
@@ -28,13 +29,13 @@ static en_status conv_backward_weights(en_plan *plan, const en_args *args)
 {
     eni_cpu_relu_mask(plan, args);
     if (plan->has_columns) return eni_cpu_columns_backward_weights(plan, args);
-    return run_pass(plan, ENI_BACKWARD_WEIGHTS, args->x, args->dw, args->dy, args->workspace, args->db);
+    return run_pass(plan, args, ENI_BACKWARD_WEIGHTS, args->x, args->dw, args->dy, args->workspace, args->db);
 }
 
 static en_status conv_backward_data(en_plan *plan, const en_args *args)
 {
     if (plan->has_columns) return eni_cpu_columns_backward_data(plan, args);
-    return run_pass(plan, ENI_BACKWARD_DATA, args->dx, args->w, args->dy, args->workspace, NULL);
+    return run_pass(plan, args, ENI_BACKWARD_DATA, args->dx, args->w, args->dy, args->workspace, NULL);
 }
 
 static en_status conv_prepare(en_plan *plan)
@@ -47,7 +48,7 @@ static en_status conv_prepare(en_plan *plan)
             continue;
         }
         EN_TRY(eni_dnnl_conv_init(&plan->ctx->dnnl, &plan->op, which, pass));
-        eni_cpu_describe_pass(plan, which, "", pass->run.name, pass->run.scratch_bytes);
+        eni_cpu_describe_pass(plan, which, "", pass->run.name, eni_cpu_workspace(&pass->run));
     }
     return EN_OK;
 }

@@ -28,15 +28,17 @@ typedef struct eni_dnnl_primitive {
     dnnl_primitive_t primitive;
     dnnl_exec_arg_t view[ENI_DNNL_VIEWS];
     int nviews;
-    uint64_t scratch_bytes;
-    char name[40]; /* as oneDNN names the implementation */
+    uint64_t scratch_bytes; /* what it says it needs */
+    int which;              /* of a plan's passes */
+    char name[40];          /* as oneDNN names the implementation */
 } eni_dnnl_primitive;
 
 /* One pass of a convolution. Where oneDNN picked an order of its own for the weights, they lie in `picked`, and
  * `reorder` brings them there (or dw back to PyTorch's order). */
 typedef struct eni_dnnl_conv {
     eni_dnnl_primitive run, reorder;
-    void *picked; /* owned; NULL: the order is PyTorch's already */
+    void *picked; /* owned, with a canary behind it; NULL: the order is PyTorch's already */
+    uint64_t picked_bytes;
 } eni_dnnl_conv;
 
 /* One product of matrices, c (m, n) = a b, all packed. */
@@ -53,11 +55,11 @@ en_status eni_dnnl_check(dnnl_status_t status, const char *what);
 en_status eni_dnnl_open(eni_dnnl *dnnl_out);
 void eni_dnnl_close(eni_dnnl *dnnl);
 
-/* Creates pass `which` of a checked conv2d op, or a product, in zeroed memory. The calling thread's OpenMP thread
+/* Creates pass `which` of a checked conv2d op, or a product for that pass, in zeroed memory. The calling thread's OpenMP thread
  * count is frozen into it. What is there after a failure, fini frees. */
 en_status eni_dnnl_conv_init(const eni_dnnl *dnnl, const en_op *op, int which, eni_dnnl_conv *conv);
 void eni_dnnl_conv_fini(eni_dnnl_conv *conv);
-en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape,
+en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape, int which,
                                 eni_dnnl_primitive *product);
 void eni_dnnl_primitive_fini(eni_dnnl_primitive *primitive);
 
@@ -113,10 +115,23 @@ void eni_cpu_columns_describe(en_plan *plan, int which);
 en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args);
 en_status eni_cpu_columns_backward_data(en_plan *plan, const en_args *args);
 
-/* Runs a primitive on tensors at these addresses. Of a convolution: x or dx, w or dw in the picked order, y or dy,
+/* A canary is bytes of a fixed pattern behind memory that oneDNN writes. It has written past its own workspace before
+ * (columns.c), and nothing but wrong gradients told of it. */
+enum { ENI_CANARY_BYTES = 16 };
+void eni_cpu_canary_set(void *memory, uint64_t bytes);
+
+/* EN_EBUG, logged with layer, pass and implementation, when `primitive` has overwritten it. */
+en_status eni_cpu_canary_check(const en_args *args, const eni_dnnl_primitive *primitive, const void *memory,
+                               uint64_t bytes);
+
+/* The workspace that a primitive is given: what it needs, and the canary that eni_cpu_run looks at. */
+uint64_t eni_cpu_workspace(const eni_dnnl_primitive *primitive);
+
+/* Runs a primitive on tensors at these addresses, and checks that it kept to its workspace. Of a convolution: x or dx, w or dw in the picked order, y or dy,
  * scratch, b or db; of a product: a, b, c, scratch, bias (either without the last where there is no bias); of a
  * reorder: from, to. */
-en_status eni_cpu_run(const en_plan *plan, const eni_dnnl_primitive *primitive, const void *const *at);
+en_status eni_cpu_run(const en_plan *plan, const en_args *args, const eni_dnnl_primitive *primitive,
+                      const void *const *at);
 
 /* Products of matrices whose bits do not depend on the number of threads, because each runs on the thread that asks
  * for it. Between begin and end any thread of the device may call multiply; end gives the first failure of them. A

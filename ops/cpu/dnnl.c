@@ -199,8 +199,10 @@ static en_status pick_weights(const eni_dnnl *dnnl, const conv_tensors *l, int w
                               const dnnl_memory_desc_t *picked, eni_dnnl_conv *pass)
 {
     if (dnnl_memory_desc_equal(picked, &l->weights)) return EN_OK;
-    pass->picked = eni_alloc(dnnl_memory_desc_get_size(picked));
+    pass->picked_bytes = dnnl_memory_desc_get_size(picked);
+    pass->picked = eni_alloc(pass->picked_bytes + ENI_CANARY_BYTES);
     if (!pass->picked) return EN_ENOMEM;
+    eni_cpu_canary_set(pass->picked, pass->picked_bytes);
 
     const int out = which == ENI_BACKWARD_WEIGHTS;
     const view_of tensors[] = {{DNNL_ARG_FROM, out ? picked : &l->weights},
@@ -244,6 +246,7 @@ en_status eni_dnnl_conv_init(const eni_dnnl *dnnl, const en_op *op, int which, e
 {
     dnnl_primitive_desc_t pd;
     conv_tensors l;
+    pass->run.which = pass->reorder.which = which;
     EN_TRY(describe_conv(op, &l));
     EN_TRY(pass_desc(dnnl, &l, which, &pd));
     const en_status st = fill_pass(dnnl, &l, which, pd, pass);
@@ -261,7 +264,7 @@ void eni_dnnl_conv_fini(eni_dnnl_conv *pass)
 
 /* ---- products ---- */
 
-en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape,
+en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape, int which,
                                 eni_dnnl_primitive *product)
 {
     const dnnl_dims_t a_dims = {shape->m, shape->k}, b_dims = {shape->k, shape->n};
@@ -284,6 +287,7 @@ en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *s
                                {DNNL_ARG_DST, &c},
                                {DNNL_ARG_SCRATCHPAD, scratch_of(pd)},
                                {DNNL_ARG_BIAS, &bias}};
+    product->which = which;
     st = fill(dnnl, pd, tensors, shape->has_bias ? 5 : 4, product);
     dnnl_primitive_desc_destroy(pd);
     return st;
