@@ -36,12 +36,13 @@ en_status eni_cpu_canary_check(const en_args *args, const eni_dnnl_primitive *pr
 {
     static const char *const passes[ENI_PASSES] = {"forward", "backward by weights", "backward by data"};
     if (memcmp((const char *)memory + bytes, canary, sizeof canary) == 0) return EN_OK;
+    const bool has_label = args->size >= sizeof *args && args->label != NULL && args->label[0] != '\0';
     return eni_fail(
         EN_EBUG, "cpu",
         "layer %s, %s: oneDNN's %s wrote past the %llu bytes that it had asked for, so its results "
         "cannot be trusted; --device=ref does without oneDNN, and another --threads may help",
-        args->label != NULL && args->label[0] != '\0' ? args->label : "without a name",
-        passes[primitive->which], primitive->name, (unsigned long long)bytes);
+        has_label ? args->label : "without a name", passes[primitive->which], primitive->name,
+        (unsigned long long)bytes);
 }
 
 uint64_t eni_cpu_workspace(const eni_dnnl_primitive *primitive)
