@@ -2,11 +2,13 @@
 #include "core/signals.h"
 
 #include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-/* nohup's ignoring is to last: a signal that is blocked would be kept for us all the same. */
-static int is_ignored(int number)
+/* A blocked signal reaches a signalfd even if it is ignored. */
+static bool is_ignored(int number)
 {
     struct sigaction now;
     return sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
@@ -14,12 +16,14 @@ static int is_ignored(int number)
 
 int eni_signals_open(void)
 {
+    static const int ends[] = {SIGINT, SIGHUP};
     sigset_t set;
     sigemptyset(&set);
-    sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
-    if (!is_ignored(SIGHUP)) sigaddset(&set, SIGHUP);
-    sigprocmask(SIG_BLOCK, &set, NULL);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (!is_ignored(ends[i])) sigaddset(&set, ends[i]);
+    sigprocmask(SIG_SETMASK, &set, NULL);
+    signal(SIGCHLD, SIG_DFL); /* ignored, children vanish with their exit codes */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* `ulimit -f`: the write says EFBIG */
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);

@@ -4,8 +4,10 @@
 
 #include "entrain/status.h"
 
-/* Blocks them (SIGHUP: unless it is ignored, as under nohup) for this thread and those it starts, ignores
- * SIGPIPE and SIGXFSZ, and returns a signalfd; -1 if the system has none. Main thread, before any other starts. */
+/* Puts in order what this process inherited, and returns a signalfd; -1 if the system has none. SIGTERM, SIGINT and
+ * SIGHUP are blocked for this thread and those it starts, and nothing else is: but for SIGINT and SIGHUP where they are
+ * ignored, as in a shell's background job and under nohup, which stay ignored. SIGCHLD gets its default, SIGPIPE and
+ * SIGXFSZ are ignored. Main thread, before any other starts. */
 int eni_signals_open(void);
 
 /* The exit code of a program that ended with `st`: 0; 2 where another command or file is needed (EN_EINVAL,

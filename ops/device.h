@@ -26,7 +26,8 @@ en_status eni_device_list_parse(const char *spec, const char *plugin_dir, eni_de
  * Opened several times, each is a device of its own, to be used by one thread at a time.
  *
  * Before such a library is loaded, OMP_NUM_THREADS=threads and OMP_WAIT_POLICY=passive are put into the
- * environment of this process: OpenMP reads them once, when it is loaded, and with its default policy two
+ * environment of this process, and what binds threads to cores or limits their number leaves it (each rank would
+ * bind its threads to the same first core; taskset still says where a process may run): OpenMP reads them once, when it is loaded, and with its default policy two
  * workers with two threads each on two cores spin each other down to a sixteenth of their speed. So call it
  * while no other thread reads the environment, before anything else loads OpenMP. (cuda does not compute on
  * the host, and may be opened at any time.)

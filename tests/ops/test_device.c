@@ -1,5 +1,6 @@
 /* test_device.c - finding and refusing device libraries. */
 #include <setjmp.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -370,8 +371,31 @@ static void cpu_is_refused_where_there_is_no_room(void **state)
     assert_true(refused > 0 && trained > 0);
 }
 
+static cpu_set_t may_run_on; /* when the program started */
+
+/* Each of several ranks would bind its computing thread to the same first core. */
+static void openmp_binds_no_thread(void **state)
+{
+    eni_device device;
+    cpu_set_t now;
+    (void)state;
+    if (!open_cpu(&device, 2)) skip();
+    assert_int_equal(sched_getaffinity(0, sizeof now, &now), 0);
+    assert_true(CPU_EQUAL(&now, &may_run_on));
+    eni_device_close(&device);
+}
+
+/* Before anything loads OpenMP. */
+static void ask_for_bound_threads(void)
+{
+    assert_int_equal(sched_getaffinity(0, sizeof may_run_on, &may_run_on), 0);
+    setenv("OMP_PROC_BIND", "true", 1);
+    setenv("GOMP_CPU_AFFINITY", "0", 1);
+}
+
 int main(void)
 {
+    ask_for_bound_threads();
     eni_log_set_sink(keep_error, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_name_that_is_none_is_refused),
@@ -388,6 +412,7 @@ int main(void)
         cmocka_unit_test(cpu_gets_its_threads_and_says_so),
         cmocka_unit_test(memory_is_zeroed_aligned_and_copied),
         cmocka_unit_test(cpu_is_refused_where_there_is_no_room),
+        cmocka_unit_test(openmp_binds_no_thread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,6 +90,8 @@ int system_run(const char *name, const struct CMUnitTest *tests, size_t n)
     }
     atexit(leave);
     clean_environment();
+    signal(SIGINT, SIG_DFL); /* whatever started the tests */
+    signal(SIGHUP, SIG_DFL);
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set, NULL); /* process_nobody_left() waits for it */

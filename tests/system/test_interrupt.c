@@ -99,6 +99,52 @@ static void test_in_steps(void **state)
     stop_in_steps("ssp:bound=1", SIGINT);
 }
 
+/* ---- what the caller left us -------------------------------------------------------------------------- */
+
+/* Ignored, SIGCHLD takes the exit codes of children with it; this is kept over exec. */
+static void test_children_are_waited_for(void **state)
+{
+    process good, bad;
+    (void)state;
+    signal(SIGCHLD, SIG_IGN);
+    process_start(&good, "entrain", NULL, "run -n 2 --strategy=ring --steps=3 %s", TOY);
+    process_start(&bad, "entrain", "AWS_ACCESS_KEY_ID=a AWS_SECRET_ACCESS_KEY=b",
+                  "run -n 2 --strategy=ring --data=s3://bucket/p --data-endpoint=http://127.0.0.1:1");
+    signal(SIGCHLD, SIG_DFL);
+    assert_int_equal(process_wait(&good, GUARD), 0);
+    assert_int_equal(process_wait(&bad, GUARD), 1);
+    process_nobody_left(GUARD);
+}
+
+/* A blocked signal still ends a run. */
+static void test_blocked_signals_are_heard(void **state)
+{
+    process p;
+    (void)state;
+    process_start(&p, "/usr/bin/env", NULL,
+                  "--block-signal=TERM,CHLD %s/entrain run -n 2 --strategy=ring --model=toy --data=synthetic "
+                  "--device=ref --threads=1 --limit-train-samples=64 --log-every=1 --steps=100000000",
+                  EN_BUILD_DIR);
+    wait_for_line(&p, "Train Epoch", STARTS_WITHIN);
+    process_kill(&p, SIGTERM);
+    assert_int_equal(process_wait(&p, GUARD), 128 + SIGTERM);
+    process_nobody_left(GUARD);
+}
+
+/* A shell starts its background jobs so: Ctrl-C is for the one in front. Of two signals that wait, SIGINT would be
+ * taken first. */
+static void test_an_ignored_signal_stays_ignored(void **state)
+{
+    job j;
+    (void)state;
+    signal(SIGINT, SIG_IGN);
+    job_run(&j, "ps-sync", 2, "%s", ENDLESS);
+    signal(SIGINT, SIG_DFL);
+    job_wait(&j, 1, -1, NULL, 1, STARTS_WITHIN);
+    process_kill(&j.run, SIGINT);
+    interrupt_run(&j, SIGTERM);
+}
+
 /* ---- where it hurts ------------------------------------------------------------------------------------ */
 
 /* The second of two hosts never comes. */
@@ -238,9 +284,16 @@ static void test_failed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {JOB_TEST(test_in_steps),           JOB_TEST(test_in_join),
-                                       JOB_TEST(test_in_a_long_step),     JOB_TEST(test_in_evaluation),
-                                       JOB_TEST(test_in_the_last_gather), JOB_TEST(test_by_hand),
-                                       JOB_TEST(test_one_rank),           JOB_TEST(test_failed)};
+    const struct CMUnitTest tests[] = {JOB_TEST(test_in_steps),
+                                       JOB_TEST(test_in_join),
+                                       JOB_TEST(test_in_a_long_step),
+                                       JOB_TEST(test_in_evaluation),
+                                       JOB_TEST(test_in_the_last_gather),
+                                       JOB_TEST(test_by_hand),
+                                       JOB_TEST(test_one_rank),
+                                       JOB_TEST(test_failed),
+                                       JOB_TEST(test_children_are_waited_for),
+                                       JOB_TEST(test_blocked_signals_are_heard),
+                                       JOB_TEST(test_an_ignored_signal_stays_ignored)};
     return system_main(tests);
 }
