@@ -31,6 +31,6 @@ COPY --from=build /opt/entrain /usr/local
 RUN ldconfig && useradd --uid 1000 entrain && mkdir /runs && chown entrain /runs
 USER entrain
 WORKDIR /runs
-VOLUME /runs
+VOLUME ["/runs", "/tmp"]
 ENTRYPOINT ["/usr/local/bin/entrain"]
 CMD ["--help"]
