@@ -10,6 +10,16 @@ pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 
+# msgpack-c: Debian 13 renamed the library, and its pkg-config file there gives no folder for headers: look by hand.
+find_path(MSGPACK_INCLUDE_DIR msgpack.h)
+find_library(MSGPACK_LIBRARY NAMES msgpackc msgpack-c)
+if(NOT MSGPACK_INCLUDE_DIR OR NOT MSGPACK_LIBRARY)
+  message(FATAL_ERROR "msgpack-c was not found: apt-get install libmsgpack-dev (Debian 12) or libmsgpack-c-dev (Debian 13)")
+endif()
+add_library(en_msgpack INTERFACE)
+target_include_directories(en_msgpack SYSTEM INTERFACE ${MSGPACK_INCLUDE_DIR})
+target_link_libraries(en_msgpack INTERFACE ${MSGPACK_LIBRARY})
+
 # oneDNN: Debian's dnnl-config.cmake insists on OpenCL headers that libdnnl-dev does not bring, so look by hand.
 if(NOT EN_ONEDNN STREQUAL OFF)
   find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h)

@@ -32,7 +32,7 @@ vendor() { # header -> the folders that may include it
     case $1 in
     oneapi/*|dnnl*) echo "ops/cpu" ;;
     cuda*|cublas*|cudnn*|nccl*) echo "ops/cuda" ;;
-    zmq.h) echo "runtime/net" ;;
+    zmq.h|msgpack*) echo "runtime/net" ;;
     openssl/*|isa-l/*) echo "core" ;;
     curl/*|expat.h) echo "remote" ;;
     zlib.h) echo "data" ;;

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <msgpack.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -238,6 +239,7 @@ void eni_host_info_facts(const char *version, eni_host_info_tell tell, void *use
     zmq_version(&major, &minor, &patch);
     snprintf(text, sizeof text, "%d.%d.%d", major, minor, patch);
     tell(user, "libraries", "ZeroMQ", text);
+    tell(user, "libraries", "msgpack-c", msgpack_version());
     tell(user, "libraries", "OpenSSL", eni_digest_library());
 }
 

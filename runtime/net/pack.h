@@ -1,4 +1,4 @@
-/* pack.h - msgpack: a writer, a reader of what an unauthenticated peer may have written, and
+/* pack.h - msgpack: a writer (by msgpack-c), a reader of what an unauthenticated peer may have written, and
  * records whose fields one table writes and reads.
  *
  * The writer's buffer is either fixed memory of the caller's or grows on the heap. When it cannot take more,

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "core/digest.h"
 #include "core/memory.h"
 #include "runtime/control/message.h"
 
@@ -108,6 +109,23 @@ static void every_type_comes_back(void **state)
     }
 }
 
+/* All of them, one frame after the other: who changes these makes another version of the protocol. */
+static void the_bytes_are_those_of_the_version(void **state)
+{
+    (void)state;
+    char hex[ENI_DIGEST_HEX];
+    eni_digest all;
+    eni_digest_begin(&all);
+    for (size_t i = 0; i < NTYPES; i++) {
+        const eni_message m = example(all_types[i]);
+        eni_link link = encode(&m);
+        eni_digest_add(&all, link.out.data, link.out.bytes);
+        eni_link_fini(&link);
+    }
+    eni_digest_end(&all, hex);
+    assert_string_equal(hex, "b22764a70a51d0292fd332971a78650b6b0900fe77c9f08a6b02a988a6704440");
+}
+
 static void every_truncation_and_byte_is_survived(void **state)
 {
     (void)state;
@@ -195,6 +213,7 @@ static void our_own_control_characters_are_replaced(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_type_comes_back),
+                                       cmocka_unit_test(the_bytes_are_those_of_the_version),
                                        cmocka_unit_test(every_truncation_and_byte_is_survived),
                                        cmocka_unit_test(another_version_is_told_apart),
                                        cmocka_unit_test(short_types_stay_short),

@@ -84,8 +84,13 @@ static void facts_have_the_commit_and_the_libraries(void **state)
     eni_host_info_facts("0.1.0+29b8609c01d2", note, text);
     assert_non_null(strstr(text, "version=0.1.0+29b8609c01d2;commit=29b8609c01d2;"));
     assert_ptr_equal(strstr(text, "date=2"), text);
-    static const char *const names[] = {
-        "cpu=", "instruction_set=", "kernel=", "compiler=", "libraries.ZeroMQ=", "libraries.OpenSSL="};
+    static const char *const names[] = {"cpu=",
+                                        "instruction_set=",
+                                        "kernel=",
+                                        "compiler=",
+                                        "libraries.ZeroMQ=",
+                                        "libraries.msgpack-c=",
+                                        "libraries.OpenSSL="};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strstr(text, names[i]) == NULL) fail_msg("%s has no %s", text, names[i]);
     text[0] = '\0';

@@ -2,8 +2,8 @@
 """test_walk.py - which files one bucket passes between submit and the end of finish, and how often through a pointer.
 
 It runs the programs of a build with -finstrument-functions (EN_TRACE_CALLS) with trace.c preloaded, reads what that
-wrote, and compares with the lists and the limits in docs/walk.md, which says what is counted. Without --page it prints
-what it found; so it also reads a build of an older commit (see docs/walk.md).
+wrote, and compares with the lists in docs/walk.md, which says what is counted; how many there are is not judged. Without
+--page it prints what it found; so it also reads a build of an older commit (see docs/walk.md).
 """
 import argparse
 import bisect
@@ -217,9 +217,8 @@ def section_of(page, title):
 
 
 def check_page(walk, title, page):
-    """Limits, files and calls of the section of docs/walk.md whose title this is."""
+    """Files and calls of the section of docs/walk.md whose title this is."""
     section = section_of(page, title)[1]
-    limits = re.search(r"at most (\d+) files and (\d+) calls", section)
     files = set(re.findall(r"^\d+\. `([^`]+)`", section, re.M))
     calls = set(re.findall(r"^\| `(\w+)` \| `(\w+)`", section, re.M))
     traced = walk.calls()
@@ -227,8 +226,6 @@ def check_page(walk, title, page):
     wrong += [f"{f} is in the list, and not on the way" for f in sorted(files - walk.files.keys())]
     wrong += [f"{a} calls {b} through a pointer, which is not in the table" for a, b in traced if (a, b) not in calls]
     wrong += [f"{a} does not call {b} through a pointer, as the table says" for a, b in sorted(calls - set(traced))]
-    if limits and (len(walk.files) > int(limits[1]) or len(walk.pointers) > int(limits[2])):
-        wrong.append(f"{len(walk.files)} files and {len(walk.pointers)} calls on the way, {limits[0]}")
     return [f"{title}: {w}" for w in wrong]
 
 
@@ -240,8 +237,6 @@ def written(walk, title, page):
     said.update(re.findall(r"^\d+\. (`[^`]+`): (.*)$", page[begin:end], re.M))
     why = {(a, b): c for a, b, c in re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.*) \|$", page, re.M)}
     intro = re.split(r"^(?:\d+\. `|\| from \|)", page[begin:end], maxsplit=1, flags=re.M)[0].strip()
-    intro = re.sub(r"at most \d+ files and \d+ calls", f"at most {len(walk.files)} files and {len(walk.pointers)} calls",
-                   intro)
     files = [f"{i + 1}. `{f}`: {said.get(f'`{f}`', 'TODO')}" for i, f in enumerate(walk.files)]
     calls = [f"| `{a}` | `{b}` | {why.get((a, b), 'TODO')} |" for a, b in walk.calls()]
     table = ["| from | to | why through a pointer |", "|---|---|---|", *calls]
