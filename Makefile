@@ -31,6 +31,7 @@ configure:
 	@tools/configured_here.sh $(BUILD)
 	@tools/deps.sh --check-build $(BUILD_PACKAGES)
 	@[ -f $(BUILD)/CMakeCache.txt ] || cmake -S . -B $(BUILD) $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
+	@[ ! -f $(BUILD).log ] || sed -n 's/^-- \(no cpu device\)/\1/p' $(BUILD).log
 	@rm -f $(BUILD).log
 
 deps: ## install what is missing (prints the line first)
