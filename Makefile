@@ -5,7 +5,7 @@ CMAKE_FLAGS ?=
 
 # What a build, the tests and the demo need; each is explained in README.md.
 BUILD_PACKAGES = gcc g++ cmake pkg-config libzmq3-dev libssl-dev libisal-dev libdnnl-dev zlib1g-dev libyaml-dev libjansson-dev libcurl4-openssl-dev libexpat1-dev
-TEST_PACKAGES  = libcmocka-dev libmsgpack-dev
+TEST_PACKAGES  = libcmocka-dev libmsgpack-c-dev/libmsgpack-dev
 DEMO_PACKAGES  = dataset-fashion-mnist gnuplot-nox
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
