@@ -197,7 +197,8 @@ static en_status forward(en_model *model, const float *param, float *state, cons
                         .x2 = step->x2 == NULL && node->x2 >= 0 ? batch->x : step->x2,
                         .target = batch->target,
                         .saved = step->saved,
-                        .workspace = step->scratch[0]};
+                        .workspace = step->scratch[0],
+                        .label = node->name};
         give_tensors(model, node, param, state, &args);
         EN_TRY(model->device->forward(step->plan, &args));
     }
@@ -250,7 +251,8 @@ static en_status node_backward(const en_model *model, uint32_t at, const float *
                     .target = now->batch.target,
                     .saved = step->saved,
                     .workspace = step->scratch[1],
-                    .loss_scale = model->options.loss_scale};
+                    .loss_scale = model->options.loss_scale,
+                    .label = node->name};
     give_tensors(model, node, param, NULL, &args);
     if (node->ntensors > 0) {
         args.dw = grad + tensor_at(model, node->first);

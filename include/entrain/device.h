@@ -76,6 +76,7 @@ typedef struct en_args {
                                 then dw or db is not finite */
     const void *x2;          /* add, EN_OP_FUSE_ADD: of x's extent and type */
     float *stats;            /* batchnorm */
+    const char *label;       /* what the caller calls this operation, for messages; or NULL */
 } en_args;
 
 /* ---- the device -------------------------------------------------------------------------------------- */

@@ -1,15 +1,23 @@
-/* columns.c - the backward passes of a convolution as products of matrices ("im2col", Chellapilla et al.
- * 2006).
+/* columns.c - convolutions as products of matrices ("im2col", Chellapilla et al. 2006). The window of an output pixel
+ * is a row of one matrix, KH * KW * C long:
  *
- * oneDNN's own backward kernels work on 16 channels at a time: 20 inputs and 50 outputs cost what 32 and 64
- * would. Here the window of an output pixel is a row of one matrix, KH * KW * C long, in which 16 at a time
- * fit almost without rest:
+ *     y (pixels, O)             = columns of x (pixels, window)  w^T (window, O)
+ *     dw (O, window)           += dy^T (O, pixels)  columns of x (pixels, window)
+ *     columns (pixels, window)  = dy (pixels, O)  w (O, window), and each row is added to its window of dx
  *
- *     dw (O, window)      += dy^T (O, pixels)  columns of x (pixels, window)
- *     columns (pixels, window) = dy (pixels, O)  w (O, window), and each row is added to its window of dx
+ * A row's order is (KH, KW, C): what lies side by side in x stays so. A last column of ones brings in b, and makes db
+ * of the product that makes dw.
  *
- * The pixels of a few images at a time, so that the matrix stays in the cache. In a row the window's order is
- * (KH, KW, C): what lies side by side in x stays so. A last column of ones makes db of the same product. */
+ * Two kinds of convolution come here, each because of what oneDNN does with it:
+ *
+ * - 1 x 1 with a stride, all three passes. oneDNN's backward pass by weights writes past its own workspace where the
+ *   channels are no multiple of its block: wrong gradients, or a crash (uxlfoundation/oneDNN issue 6035).
+ * - Channels that fill registers badly, the two backward passes. oneDNN works on 16 channels at a time, so 20 inputs
+ *   and 50 outputs cost what 32 and 64 would; in a row of the matrix 16 at a time fit almost without rest.
+ *
+ * A thread takes a chunk at a time: a few images, so that their rows stay in its cache. dw is summed in shares of the
+ * chunks, and the shares are added in order. Chunks and shares follow from the shape alone, and each product runs on
+ * one thread, so the bits do not depend on the number of threads. */
 #include <string.h>
 
 #include "core/memory.h"
@@ -19,7 +27,11 @@
 
 enum {
     LANES = 16,              /* floats of a register */
-    CHUNK_BYTES = 512 << 10, /* of the matrix, per thread: a part of a second-level cache */
+    CHUNK_BYTES = 512 << 10, /* of its rows: a part of a second-level cache */
+    CHUNK_PIXELS = 512,      /* fewer do not pay for reading the weights */
+    CHUNKS = 16,             /* where there are pixels enough: work for as many threads */
+    SHARE_PIXELS = 1024,     /* fewer do not pay for a sum of their own */
+    SHARES = 8,
     MIN_OUTPUTS = 32, /* a column is written once and read for each output: too few do not pay for it */
 };
 
@@ -28,101 +40,111 @@ static int64_t padded(int64_t count)
     return (int64_t)eni_round_up((uint64_t)count, LANES);
 }
 
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t parts(int64_t count, int64_t each)
+{
+    return (count + each - 1) / each;
+}
+
 static int64_t window(const en_op *op)
 {
     return op->kernel_h * op->kernel_w * op->x.c;
 }
 
-/* Elements of a row of the matrix: the window, the one, and nothing of interest up to a whole register. Rows
- * with a gap between them would make oneDNN pick a product that allocates, rows that end anywhere a slower
- * one. */
-static int64_t row_length(const en_op *op)
+/* The window, and the one where there is a bias. */
+static int64_t row_used(const en_op *op)
 {
-    return padded(window(op) + 1);
+    return window(op) + (op->flags & EN_OP_BIAS ? 1 : 0);
 }
 
-int eni_cpu_columns_fit(const en_op *op)
+/* Floats of a row: whole registers, the last ones zeros. */
+static int64_t row_length(const en_op *op)
+{
+    return padded(row_used(op));
+}
+
+bool eni_cpu_columns_fit(const en_op *op)
+{
+    return op->kernel_h * op->kernel_w == 1 && (op->stride_h > 1 || op->stride_w > 1);
+}
+
+bool eni_cpu_columns_backward_fit(const en_op *op)
 {
     const int64_t work = op->x.c * op->channels, padded_work = padded(op->x.c) * padded(op->channels);
     return op->channels >= MIN_OUTPUTS && window(op) >= 8 * LANES && padded_work * 4 >= work * 5;
 }
 
-/* Images of a chunk: as many as the cache takes, and a divisor of the batch. */
+/* ---- chunks and shares ---- */
+
+static int64_t image_pixels(const en_plan *plan)
+{
+    return plan->y.h * plan->y.w;
+}
+
+/* Images of a chunk; the last chunk may have fewer. */
 static int64_t chunk_images(const en_plan *plan)
 {
-    const int64_t image_bytes = plan->y.h * plan->y.w * row_length(&plan->op) * (int64_t)sizeof(float);
-    int64_t images = (int64_t)CHUNK_BYTES * plan->ctx->threads / image_bytes;
-    if (images > plan->y.n) images = plan->y.n;
-    while (images > 1 && plan->y.n % images != 0)
-        images--;
-    return images > 1 ? images : 1;
+    const int64_t pixels = image_pixels(plan);
+    const int64_t fit = CHUNK_BYTES / (pixels * row_length(&plan->op) * (int64_t)sizeof(float));
+    const int64_t wanted = larger(parts(plan->y.n, CHUNKS), parts(CHUNK_PIXELS, pixels));
+    return smaller(larger(smaller(fit, wanted), 1), plan->y.n);
 }
 
-/* ---- the workspace: the matrix of a chunk, the weights in its order, oneDNN's scratch ---- */
-
-static int64_t matrix_floats(const en_plan *plan)
+static int64_t chunks(const en_plan *plan)
 {
-    return plan->images * plan->y.h * plan->y.w * row_length(&plan->op);
+    return parts(plan->y.n, chunk_images(plan));
 }
+
+static int64_t shares(const en_plan *plan)
+{
+    const int64_t worth = larger(plan->y.n * image_pixels(plan) / SHARE_PIXELS, 1);
+    return smaller(worth, smaller(SHARES, chunks(plan)));
+}
+
+/* ---- the workspace: w in the matrix's order, or a sum of dw for each share; then the rows of each thread ---- */
 
 static int64_t weights_floats(const en_plan *plan)
 {
     return plan->op.channels * row_length(&plan->op);
 }
 
-static float *matrix(const en_args *args)
+static int64_t rows_floats(const en_plan *plan)
 {
-    return args->workspace;
+    return chunk_images(plan) * image_pixels(plan) * row_length(&plan->op);
 }
 
-static float *weights(const en_plan *plan, const en_args *args)
+static int64_t sums(const en_plan *plan, int which)
 {
-    return matrix(args) + matrix_floats(plan);
+    return which == ENI_BACKWARD_WEIGHTS ? shares(plan) : 1;
 }
 
-static void *scratch(const en_plan *plan, const en_args *args)
+static float *weights_of(const en_plan *plan, const en_args *args, int64_t share)
 {
-    return weights(plan, args) + weights_floats(plan);
+    return (float *)args->workspace + share * weights_floats(plan);
 }
 
-/* ---- prepare ---- */
-
-static en_status prepare_pass(en_plan *plan, int which)
+static float *rows_of(const en_plan *plan, const en_args *args, int which, int64_t thread)
 {
-    const en_op *op = &plan->op;
-    const int64_t pixels = plan->images * plan->y.h * plan->y.w, is_weights = which == ENI_BACKWARD_WEIGHTS;
-    const eni_product_shape shape = {.m = is_weights ? op->channels : pixels,
-                                     .n = row_length(op),
-                                     .k = is_weights ? pixels : op->channels,
-                                     .is_a_transposed = (int)is_weights,
-                                     .adds = (int)is_weights};
-    eni_dnnl_primitive *product = &plan->product[which];
-    EN_TRY(eni_dnnl_product_init(&plan->ctx->dnnl, &shape, product));
-    eni_cpu_describe_pass(plan, which, "columns:", product->name,
-                          (uint64_t)(matrix_floats(plan) + weights_floats(plan)) * sizeof(float) +
-                              product->scratch_bytes);
-    return EN_OK;
+    return weights_of(plan, args, sums(plan, which)) + thread * rows_floats(plan);
 }
 
-en_status eni_cpu_columns_prepare(en_plan *plan)
+/* "gemm:jit" is what device.c knows products by that take memory in each call. */
+void eni_cpu_columns_describe(en_plan *plan, int which)
 {
-    plan->images = chunk_images(plan);
-    EN_TRY(prepare_pass(plan, ENI_BACKWARD_WEIGHTS));
-    return plan->op.flags & EN_OP_NO_DX ? EN_OK : prepare_pass(plan, ENI_BACKWARD_DATA);
+    const int64_t floats = sums(plan, which) * weights_floats(plan) + plan->ctx->threads * rows_floats(plan);
+    eni_cpu_describe_pass(plan, which, "columns:", "gemm:jit", (uint64_t)floats * sizeof(float));
 }
 
-/* ---- between images and the matrix ---- */
-
-/* The arguments as a chunk sees them that starts at image `first`. */
-static en_args chunk_at(const en_plan *plan, const en_args *args, int64_t first)
-{
-    const en_extent x = plan->op.x, y = plan->y;
-    en_args chunk = *args;
-    if (args->x) chunk.x = (const float *)args->x + first * x.h * x.w * x.c;
-    if (args->dx) chunk.dx = (float *)args->dx + first * x.h * x.w * x.c;
-    chunk.dy = (float *)args->dy + first * y.h * y.w * y.c;
-    return chunk;
-}
+/* ---- between images and rows ---- */
 
 /* The part [from, to) of a window's row of KW * C values that lies inside an image's row of `width` values;
  * the window starts at `at`, which may be outside. */
@@ -156,7 +178,7 @@ ENI_MULTIVERSION static void gather_image(float *restrict row, const float *rest
                 part[k] = 0.0f;
         }
         for (int64_t k = end; k < length; k++)
-            row[k] = k == end ? 1.0f : 0.0f;
+            row[k] = k < row_used(op) ? 1.0f : 0.0f;
     }
 }
 
@@ -180,82 +202,179 @@ ENI_MULTIVERSION static void add_image(float *restrict image, const float *restr
     }
 }
 
-/* Images [from, to) of a chunk. */
-static void gather_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
-{
-    const en_extent x = plan->op.x, y = plan->y;
-    const int64_t stride = row_length(&plan->op);
-    for (int64_t n = from; n < to; n++)
-        gather_image(matrix(args) + n * y.h * y.w * stride, (const float *)args->x + n * x.h * x.w * x.c,
-                     &plan->op, y.h, y.w);
-}
+/* ---- weights: (O, I, KH, KW) to (O, KH, KW, I) and back, of outputs [from, to) ---- */
 
-static void add_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+static void weights_in(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
-    const en_extent x = plan->op.x, y = plan->y;
-    const int64_t stride = row_length(&plan->op);
-    for (int64_t n = from; n < to; n++)
-        add_image((float *)args->dx + n * x.h * x.w * x.c, matrix(args) + n * y.h * y.w * stride, &plan->op,
-                  y.h, y.w);
-}
-
-/* ---- weights: (O, I, KH, KW) to (O, KH, KW, I) and back ---- */
-
-static void weights_in(const en_plan *plan, const en_args *args)
-{
-    const int64_t taps = plan->op.kernel_h * plan->op.kernel_w, c = plan->op.x.c,
-                  stride = row_length(&plan->op);
-    const float *from = args->w;
-    float *to = weights(plan, args);
-    for (int64_t o = 0; o < plan->op.channels; o++, from += taps * c, to += stride) {
+    const en_op *op = &plan->op;
+    const int64_t taps = op->kernel_h * op->kernel_w, c = op->x.c, length = row_length(op);
+    const float *w = (const float *)args->w + from * taps * c;
+    float *row = weights_of(plan, args, 0) + from * length;
+    for (int64_t o = from; o < to; o++, w += taps * c, row += length) {
         for (int64_t tap = 0; tap < taps; tap++)
             for (int64_t i = 0; i < c; i++)
-                to[tap * c + i] = from[i * taps + tap];
-        for (int64_t k = taps * c; k < stride; k++)
-            to[k] = 0.0f;
+                row[tap * c + i] = w[i * taps + tap];
+        memset(row + taps * c, 0, (size_t)(length - taps * c) * sizeof *row);
+        if (op->flags & EN_OP_BIAS && args->b != NULL) row[taps * c] = ((const float *)args->b)[o];
     }
 }
 
-static void weights_out(const en_plan *plan, const en_args *args)
+/* The shares of dw are added here. */
+static void weights_out(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
-    const int64_t taps = plan->op.kernel_h * plan->op.kernel_w, c = plan->op.x.c,
-                  stride = row_length(&plan->op);
-    const float *from = weights(plan, args);
-    float *to = args->dw;
-    for (int64_t o = 0; o < plan->op.channels; o++, from += stride, to += taps * c) {
+    const en_op *op = &plan->op;
+    const int64_t taps = op->kernel_h * op->kernel_w, c = op->x.c, length = row_length(op);
+    float *dw = (float *)args->dw + from * taps * c;
+    for (int64_t o = from; o < to; o++, dw += taps * c) {
+        float *row = weights_of(plan, args, 0) + o * length;
+        for (int64_t share = 1; share < shares(plan); share++)
+            eni_cpu_add(row, row + share * weights_floats(plan), length);
         for (int64_t i = 0; i < c; i++)
             for (int64_t tap = 0; tap < taps; tap++)
-                to[i * taps + tap] = from[tap * c + i];
-        if (plan->op.flags & EN_OP_BIAS) ((float *)args->db)[o] = from[taps * c];
+                dw[i * taps + tap] = row[tap * c + i];
+        if (op->flags & EN_OP_BIAS) ((float *)args->db)[o] = row[taps * c];
     }
 }
 
-/* ---- run ---- */
+/* ---- a pass ---- */
+
+/* What its parts need to know: behind the arguments, which eni_cpu_split hands on. */
+typedef struct pass {
+    en_args args; /* first */
+    eni_cpu_products *products;
+} pass;
+
+/* Some images, on one thread. */
+typedef struct chunk {
+    const pass *pass;
+    int64_t first, images, pixels; /* pixels of all its images */
+    float *rows;                   /* (pixels, row) */
+} chunk;
+
+static chunk chunk_at(const en_plan *plan, const en_args *args, int64_t i, float *rows)
+{
+    const int64_t first = i * chunk_images(plan), images = smaller(chunk_images(plan), plan->y.n - first);
+    return (chunk){(const pass *)(const void *)args, first, images, images * image_pixels(plan), rows};
+}
+
+static void gather(const en_plan *plan, const chunk *c)
+{
+    const int64_t each = en_extent_count(plan->op.x) / plan->op.x.n;
+    const int64_t rows = image_pixels(plan) * row_length(&plan->op);
+    const float *x = (const float *)c->pass->args.x + c->first * each;
+    for (int64_t n = 0; n < c->images; n++)
+        gather_image(c->rows + n * rows, x + n * each, &plan->op, plan->y.h, plan->y.w);
+}
+
+/* Chunks of threads [from, to). */
+static void forward_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const int64_t count = chunks(plan), threads = plan->ctx->threads, row = row_length(&plan->op);
+    const eni_cpu_factor w = {weights_of(plan, args, 0), row, .is_turned = true};
+    for (int64_t i = count * from / threads; i < count * to / threads; i++) {
+        const chunk c = chunk_at(plan, args, i, rows_of(plan, args, ENI_FORWARD, from));
+        const eni_cpu_factor rows = {c.rows, row, .is_turned = false};
+        gather(plan, &c);
+        float *y = (float *)args->y + c.first * image_pixels(plan) * plan->y.c;
+        eni_cpu_multiply(c.pass->products, c.pixels, plan->y.c, row_used(&plan->op), rows, w, y, plan->y.c,
+                         false);
+    }
+}
+
+/* The same, with dx. */
+static void data_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const int64_t count = chunks(plan), threads = plan->ctx->threads, row = row_length(&plan->op);
+    const int64_t pixels = image_pixels(plan), each = en_extent_count(plan->op.x) / plan->op.x.n;
+    const eni_cpu_factor w = {weights_of(plan, args, 0), row, .is_turned = false};
+    for (int64_t i = count * from / threads; i < count * to / threads; i++) {
+        const chunk c = chunk_at(plan, args, i, rows_of(plan, args, ENI_BACKWARD_DATA, from));
+        const eni_cpu_factor dy = {(const float *)args->dy + c.first * pixels * plan->y.c, plan->y.c,
+                                   .is_turned = false};
+        eni_cpu_multiply(c.pass->products, c.pixels, row, plan->y.c, dy, w, c.rows, row, false);
+        for (int64_t n = 0; n < c.images; n++)
+            add_image((float *)args->dx + (c.first + n) * each, c.rows + n * pixels * row, &plan->op,
+                      plan->y.h, plan->y.w);
+    }
+}
+
+/* Shares [from, to), each a sum over its chunks. */
+static void share_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to, float *rows)
+{
+    const int64_t count = chunks(plan), all = shares(plan), row = row_length(&plan->op);
+    for (int64_t share = from; share < to; share++) {
+        const int64_t begin = count * share / all;
+        for (int64_t i = begin; i < count * (share + 1) / all; i++) {
+            const chunk c = chunk_at(plan, args, i, rows);
+            const float *dy = (const float *)args->dy + c.first * image_pixels(plan) * plan->y.c;
+            const eni_cpu_factor turned_dy = {dy, plan->y.c, .is_turned = true},
+                                 columns = {rows, row, .is_turned = false};
+            gather(plan, &c);
+            eni_cpu_multiply(c.pass->products, plan->y.c, row, c.pixels, turned_dy, columns,
+                             weights_of(plan, args, share), row, i > begin);
+        }
+    }
+}
+
+/* Shares of threads [from, to). */
+static void weights_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
+{
+    const int64_t all = shares(plan), threads = plan->ctx->threads;
+    share_part(plan, args, all * from / threads, all * to / threads,
+               rows_of(plan, args, ENI_BACKWARD_WEIGHTS, from));
+}
 
 en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args)
 {
-    float *sum = weights(plan, args);
-    void *columns = matrix(args), *space = scratch(plan, args);
-    memset(sum, 0, (size_t)weights_floats(plan) * sizeof *sum);
-    for (int64_t first = 0; first < plan->y.n; first += plan->images) {
-        const en_args chunk = chunk_at(plan, args, first);
-        eni_cpu_split(plan, &chunk, plan->images, 1, gather_part);
-        const void *const at[] = {chunk.dy, columns, sum, space};
-        EN_TRY(eni_cpu_run(plan, &plan->product[ENI_BACKWARD_WEIGHTS], at));
-    }
-    weights_out(plan, args);
+    eni_cpu_products products;
+    const pass p = {*args, &products};
+    eni_cpu_products_begin(&products);
+    eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, weights_part);
+    EN_TRY(eni_cpu_products_end(&products));
+    eni_cpu_split(plan, args, plan->op.channels, 1, weights_out);
     return EN_OK;
 }
 
 en_status eni_cpu_columns_backward_data(en_plan *plan, const en_args *args)
 {
-    void *w = weights(plan, args), *columns = matrix(args), *space = scratch(plan, args);
-    weights_in(plan, args);
-    for (int64_t first = 0; first < plan->y.n; first += plan->images) {
-        const en_args chunk = chunk_at(plan, args, first);
-        const void *const at[] = {chunk.dy, w, columns, space};
-        EN_TRY(eni_cpu_run(plan, &plan->product[ENI_BACKWARD_DATA], at));
-        eni_cpu_split(plan, &chunk, plan->images, 1, add_part);
-    }
+    eni_cpu_products products;
+    const pass p = {*args, &products};
+    eni_cpu_split(plan, args, plan->op.channels, 1, weights_in);
+    eni_cpu_products_begin(&products);
+    eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, data_part);
+    return eni_cpu_products_end(&products);
+}
+
+/* ---- the convolutions that come here with all their passes ---- */
+
+static en_status columns_forward(en_plan *plan, const en_args *args)
+{
+    eni_cpu_products products;
+    const pass p = {*args, &products};
+    eni_cpu_split(plan, args, plan->op.channels, 1, weights_in);
+    eni_cpu_products_begin(&products);
+    eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, forward_part);
+    EN_TRY(eni_cpu_products_end(&products));
+    eni_cpu_relu_in_place(plan, args);
     return EN_OK;
 }
+
+static en_status columns_backward_weights(en_plan *plan, const en_args *args)
+{
+    eni_cpu_relu_mask(plan, args);
+    return eni_cpu_columns_backward_weights(plan, args);
+}
+
+static en_status columns_prepare(en_plan *plan)
+{
+    for (int which = 0; which < eni_cpu_passes(plan); which++)
+        eni_cpu_columns_describe(plan, which);
+    return EN_OK;
+}
+
+const eni_cpu_kernel eni_cpu_columns = {
+    .forward = columns_forward,
+    .backward_weights = columns_backward_weights,
+    .backward_data = eni_cpu_columns_backward_data,
+    .prepare = columns_prepare,
+};

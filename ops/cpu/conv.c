@@ -1,24 +1,26 @@
 /* conv.c - convolution: oneDNN's three passes. Weights travel to the order that oneDNN picked, and back.
- * Where its backward passes would waste much, those of columns.c run. Most of 3 x 3 go to winograd.c instead. */
+ * Where its backward passes would waste much, those of columns.c run. Most of 3 x 3 go to winograd.c instead, and
+ * 1 x 1 with a stride to columns.c. */
 #include "core/try.h"
 #include "ops/cpu/cpu.h"
 
-static en_status run_pass(const en_plan *plan, int which, const void *source, const void *weights,
-                          const void *target, const void *scratch, const void *bias)
+static en_status run_pass(const en_plan *plan, const en_args *args, int which, const void *source,
+                          const void *weights, const void *target, const void *scratch, const void *bias)
 {
     const eni_dnnl_conv *pass = &plan->pass[which];
     const int comes_out = which == ENI_BACKWARD_WEIGHTS;
     const void *picked = pass->picked ? pass->picked : weights;
     const void *const at[] = {source, picked, target, scratch, bias};
     const void *const in[] = {weights, picked}, *const out[] = {picked, weights};
-    if (pass->picked && !comes_out) EN_TRY(eni_cpu_run(plan, &pass->reorder, in));
-    EN_TRY(eni_cpu_run(plan, &pass->run, at));
-    return pass->picked && comes_out ? eni_cpu_run(plan, &pass->reorder, out) : EN_OK;
+    if (pass->picked && !comes_out) EN_TRY(eni_cpu_run(plan, args, &pass->reorder, in));
+    EN_TRY(eni_cpu_run(plan, args, &pass->run, at));
+    if (pass->picked && comes_out) EN_TRY(eni_cpu_run(plan, args, &pass->reorder, out));
+    return pass->picked ? eni_cpu_canary_check(args, &pass->run, pass->picked, pass->picked_bytes) : EN_OK;
 }
 
 static en_status conv_forward(en_plan *plan, const en_args *args)
 {
-    EN_TRY(run_pass(plan, ENI_FORWARD, args->x, args->w, args->y, args->workspace, args->b));
+    EN_TRY(run_pass(plan, args, ENI_FORWARD, args->x, args->w, args->y, args->workspace, args->b));
     eni_cpu_relu_in_place(plan, args);
     return EN_OK;
 }
@@ -26,25 +28,29 @@ static en_status conv_forward(en_plan *plan, const en_args *args)
 static en_status conv_backward_weights(en_plan *plan, const en_args *args)
 {
     eni_cpu_relu_mask(plan, args);
-    if (plan->images > 0) return eni_cpu_columns_backward_weights(plan, args);
-    return run_pass(plan, ENI_BACKWARD_WEIGHTS, args->x, args->dw, args->dy, args->workspace, args->db);
+    if (plan->has_columns) return eni_cpu_columns_backward_weights(plan, args);
+    return run_pass(plan, args, ENI_BACKWARD_WEIGHTS, args->x, args->dw, args->dy, args->workspace, args->db);
 }
 
 static en_status conv_backward_data(en_plan *plan, const en_args *args)
 {
-    if (plan->images > 0) return eni_cpu_columns_backward_data(plan, args);
-    return run_pass(plan, ENI_BACKWARD_DATA, args->dx, args->w, args->dy, args->workspace, NULL);
+    if (plan->has_columns) return eni_cpu_columns_backward_data(plan, args);
+    return run_pass(plan, args, ENI_BACKWARD_DATA, args->dx, args->w, args->dy, args->workspace, NULL);
 }
 
 static en_status conv_prepare(en_plan *plan)
 {
-    const int passes = eni_cpu_passes(plan), has_columns = passes > 1 && eni_cpu_columns_fit(&plan->op);
-    for (int which = 0; which < (has_columns ? 1 : passes); which++) {
+    plan->has_columns = eni_cpu_columns_backward_fit(&plan->op);
+    for (int which = 0; which < eni_cpu_passes(plan); which++) {
         eni_dnnl_conv *pass = &plan->pass[which];
+        if (plan->has_columns && which != ENI_FORWARD) {
+            eni_cpu_columns_describe(plan, which);
+            continue;
+        }
         EN_TRY(eni_dnnl_conv_init(&plan->ctx->dnnl, &plan->op, which, pass));
-        eni_cpu_describe_pass(plan, which, "", pass->run.name, pass->run.scratch_bytes);
+        eni_cpu_describe_pass(plan, which, "", pass->run.name, eni_cpu_workspace(&pass->run));
     }
-    return has_columns ? eni_cpu_columns_prepare(plan) : EN_OK;
+    return EN_OK;
 }
 
 const eni_cpu_kernel eni_cpu_conv = {

@@ -6,6 +6,8 @@
 #define OPS_CPU_CPU_H
 
 #include <oneapi/dnnl/dnnl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 
 #include "ops/ref/ref.h"
 
@@ -25,15 +27,17 @@ typedef struct eni_dnnl_primitive {
     dnnl_primitive_t primitive;
     dnnl_exec_arg_t view[ENI_DNNL_VIEWS];
     int nviews;
-    uint64_t scratch_bytes;
-    char name[40]; /* as oneDNN names the implementation */
+    uint64_t scratch_bytes; /* what it says it needs */
+    int which;              /* of a plan's passes */
+    char name[40];          /* as oneDNN names the implementation */
 } eni_dnnl_primitive;
 
 /* One pass of a convolution. Where oneDNN picked an order of its own for the weights, they lie in `picked`, and
  * `reorder` brings them there (or dw back to PyTorch's order). */
 typedef struct eni_dnnl_conv {
     eni_dnnl_primitive run, reorder;
-    void *picked; /* owned; NULL: the order is PyTorch's already */
+    void *picked; /* owned, with a canary behind it; NULL: the order is PyTorch's already */
+    uint64_t picked_bytes;
 } eni_dnnl_conv;
 
 /* One product of matrices, c (m, n) = a b, all packed. */
@@ -50,11 +54,11 @@ en_status eni_dnnl_check(dnnl_status_t status, const char *what);
 en_status eni_dnnl_open(eni_dnnl *dnnl_out);
 void eni_dnnl_close(eni_dnnl *dnnl);
 
-/* Creates pass `which` of a checked conv2d op, or a product, in zeroed memory. The calling thread's OpenMP thread
+/* Creates pass `which` of a checked conv2d op, or a product for that pass, in zeroed memory. The calling thread's OpenMP thread
  * count is frozen into it. What is there after a failure, fini frees. */
 en_status eni_dnnl_conv_init(const eni_dnnl *dnnl, const en_op *op, int which, eni_dnnl_conv *conv);
 void eni_dnnl_conv_fini(eni_dnnl_conv *conv);
-en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape,
+en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape, int which,
                                 eni_dnnl_primitive *product);
 void eni_dnnl_primitive_fini(eni_dnnl_primitive *primitive);
 
@@ -74,8 +78,8 @@ struct en_plan {
     en_ctx *ctx; /* borrowed; outlives us */
     const eni_cpu_kernel *kernel;
     eni_dnnl_conv pass[ENI_PASSES];         /* of a conv2d; others leave them zeroed */
-    eni_dnnl_primitive product[ENI_PASSES]; /* of a linear or a conv2d of one window; of one in columns.c */
-    int64_t images;                         /* and how many images it takes at a time; 0: it does not */
+    eni_dnnl_primitive product[ENI_PASSES]; /* of a linear or a conv2d of one window */
+    bool has_columns;                       /* a conv2d whose backward passes columns.c runs */
     en_plan_info info;
 };
 
@@ -87,8 +91,8 @@ struct eni_cpu_kernel {
     en_status (*prepare)(en_plan *plan); /* NULL: nothing to prepare; fills plan->info's bytes and names */
 };
 
-extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_winograd, eni_cpu_one_window, eni_cpu_linear, eni_cpu_pool,
-    eni_cpu_batchnorm;
+extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_columns, eni_cpu_winograd, eni_cpu_one_window,
+    eni_cpu_linear, eni_cpu_pool, eni_cpu_batchnorm;
 
 /* How many passes the plan's flags leave: forward, backward_weights, backward_data. */
 int eni_cpu_passes(const en_plan *plan);
@@ -97,22 +101,61 @@ int eni_cpu_passes(const en_plan *plan);
 void eni_cpu_describe_pass(en_plan *plan, int which, const char *prefix, const char *name,
                            uint64_t workspace);
 
-/* columns.c: the backward passes of a convolution whose channels fill oneDNN's registers badly. Its workspace
- * does not overlap anything that the caller reads. */
-int eni_cpu_columns_fit(const en_op *op);
-en_status eni_cpu_columns_prepare(en_plan *plan);
+/* Which conv2d are not for eni_cpu_conv: eni_cpu_one_window (linear.c) runs those with one window, which covers the
+ * image; eni_cpu_columns 1 x 1 with a stride; eni_cpu_winograd 3 x 3 of stride 1, with channels and pixels enough. */
+int eni_cpu_one_window_fit(const en_op *op);
+bool eni_cpu_columns_fit(const en_op *op);
+int eni_cpu_winograd_fit(const en_op *op);
+
+/* columns.c has the backward passes of some others, too: describe fills plan->info as describe_pass does. dy must be
+ * masked already. */
+bool eni_cpu_columns_backward_fit(const en_op *op);
+void eni_cpu_columns_describe(en_plan *plan, int which);
 en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args);
 en_status eni_cpu_columns_backward_data(en_plan *plan, const en_args *args);
 
-/* Which conv2d are not for eni_cpu_conv: eni_cpu_one_window (linear.c) runs those with one window, which covers the
- * image; eni_cpu_winograd 3 x 3 of stride 1, with channels and pixels enough. */
-int eni_cpu_one_window_fit(const en_op *op);
-int eni_cpu_winograd_fit(const en_op *op);
+/* A canary is bytes of a fixed pattern behind memory that oneDNN writes. It has written past its own workspace before
+ * (columns.c), and nothing but wrong gradients told of it. */
+enum { ENI_CANARY_BYTES = 16 };
+void eni_cpu_canary_set(void *memory, uint64_t bytes);
 
-/* Runs a primitive on tensors at these addresses. Of a convolution: x or dx, w or dw in the picked order, y or dy,
+/* EN_EBUG, logged with layer, pass and implementation, when `primitive` has overwritten it. */
+en_status eni_cpu_canary_check(const en_args *args, const eni_dnnl_primitive *primitive, const void *memory,
+                               uint64_t bytes);
+
+/* The workspace that a primitive is given: what it needs, and the canary that eni_cpu_run looks at. */
+uint64_t eni_cpu_workspace(const eni_dnnl_primitive *primitive);
+
+/* Runs a primitive on tensors at these addresses, and checks that it kept to its workspace. Of a convolution: x or dx, w or dw in the picked order, y or dy,
  * scratch, b or db; of a product: a, b, c, scratch, bias (either without the last where there is no bias); of a
  * reorder: from, to. */
-en_status eni_cpu_run(const en_plan *plan, const eni_dnnl_primitive *primitive, const void *const *at);
+en_status eni_cpu_run(const en_plan *plan, const en_args *args, const eni_dnnl_primitive *primitive,
+                      const void *const *at);
+
+/* Products of matrices whose bits do not depend on the number of threads, because each runs on the thread that asks
+ * for it. Between begin and end any thread of the device may call multiply; end gives the first failure of them. A
+ * product takes some memory, and may get none. */
+typedef struct eni_cpu_products {
+    int threads; /* what the caller had set */
+    atomic_int status;
+} eni_cpu_products;
+
+/* Row by row, `stride` floats from one row to the next. */
+typedef struct eni_cpu_factor {
+    const float *at;
+    int64_t stride;
+    bool is_turned; /* columns lie where rows would */
+} eni_cpu_factor;
+
+void eni_cpu_products_begin(eni_cpu_products *products_out);
+en_status eni_cpu_products_end(eni_cpu_products *products);
+
+/* c (m, n) = a (m, k) b (k, n), or c += a b. */
+void eni_cpu_multiply(eni_cpu_products *products, int64_t m, int64_t n, int64_t k, eni_cpu_factor a,
+                      eni_cpu_factor b, float *c, int64_t c_stride, bool adds);
+
+/* sum += x, elementwise. */
+void eni_cpu_add(float *restrict sum, const float *restrict x, int64_t count);
 
 /* y = relu(y), and dy = 0 where y is not positive, if the op has EN_OP_FUSE_RELU. */
 void eni_cpu_relu_in_place(const en_plan *plan, const en_args *args);

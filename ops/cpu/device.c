@@ -117,6 +117,7 @@ static const eni_cpu_kernel *find_kernel(const en_op *op)
     case EN_OP_CONV2D:
         if (eni_cpu_one_window_fit(op)) /* weights of 1 x 1 lie as a linear layer's */
             return op->kernel_h * op->kernel_w == 1 ? &eni_cpu_linear : &eni_cpu_one_window;
+        if (eni_cpu_columns_fit(op)) return &eni_cpu_columns;
         return eni_cpu_winograd_fit(op) ? &eni_cpu_winograd : &eni_cpu_conv;
     case EN_OP_LINEAR: return &eni_cpu_linear;
     case EN_OP_BATCHNORM: return &eni_cpu_batchnorm;

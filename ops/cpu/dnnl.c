@@ -208,8 +208,10 @@ static en_status pick_weights(const eni_dnnl *dnnl, const conv_tensors *l, int w
                               eni_dnnl_conv *pass)
 {
     if (dnnl_memory_desc_equal(picked, l->weights)) return EN_OK;
-    pass->picked = eni_alloc(dnnl_memory_desc_get_size(picked));
+    pass->picked_bytes = dnnl_memory_desc_get_size(picked);
+    pass->picked = eni_alloc(pass->picked_bytes + ENI_CANARY_BYTES);
     if (!pass->picked) return EN_ENOMEM;
+    eni_cpu_canary_set(pass->picked, pass->picked_bytes);
 
     const int out = which == ENI_BACKWARD_WEIGHTS;
     const view_of tensors[] = {{DNNL_ARG_FROM, out ? picked : l->weights},
@@ -253,6 +255,7 @@ en_status eni_dnnl_conv_init(const eni_dnnl *dnnl, const en_op *op, int which, e
 {
     dnnl_primitive_desc_t pd;
     conv_tensors l;
+    pass->run.which = pass->reorder.which = which;
     en_status st = describe_conv(op, &l);
     if (st == EN_OK) st = pass_desc(dnnl, &l, which, &pd);
     if (st == EN_OK) {
@@ -308,10 +311,11 @@ static en_status fill_product(const eni_dnnl *dnnl, const product_tensors *l, in
     return st;
 }
 
-en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape,
+en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape, int which,
                                 eni_dnnl_primitive *product)
 {
     product_tensors l = {0};
+    product->which = which;
     en_status st = describe_product(shape, &l);
     if (st == EN_OK) st = fill_product(dnnl, &l, shape->adds, product);
     destroy(l.a);

@@ -1,8 +1,13 @@
-/* run_plan.c - what convolution and linear layers share: naming the passes of a plan, running one, the relu
- * behind it; and loops of our own over the threads of the device. */
+/* run_plan.c - what convolution and linear layers share: naming the passes of a plan, running one, products on one
+ * thread each, the relu behind it; and loops of our own over the threads of the device. */
+#include <omp.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "core/log.h"
+#include "core/try.h"
 #include "ops/cpu/cpu.h"
+#include "ops/multiversion.h"
 
 int eni_cpu_passes(const en_plan *plan)
 {
@@ -17,9 +22,41 @@ void eni_cpu_describe_pass(en_plan *plan, int which, const char *prefix, const c
     if (workspace > plan->info.workspace_bytes) plan->info.workspace_bytes = workspace;
 }
 
-/* Steps mostly run on the same memory: then no view is pointed anywhere else. */
-en_status eni_cpu_run(const en_plan *plan, const eni_dnnl_primitive *primitive, const void *const *at)
+/* ---- canaries ---- */
+
+static const char canary[ENI_CANARY_BYTES] = "Entrain: canary";
+
+void eni_cpu_canary_set(void *memory, uint64_t bytes)
 {
+    memcpy((char *)memory + bytes, canary, sizeof canary);
+}
+
+en_status eni_cpu_canary_check(const en_args *args, const eni_dnnl_primitive *primitive, const void *memory,
+                               uint64_t bytes)
+{
+    static const char *const passes[ENI_PASSES] = {"forward", "backward by weights", "backward by data"};
+    if (memcmp((const char *)memory + bytes, canary, sizeof canary) == 0) return EN_OK;
+    const bool has_label = args->size >= sizeof *args && args->label != NULL && args->label[0] != '\0';
+    return eni_fail(
+        EN_EBUG, "cpu",
+        "layer %s, %s: oneDNN's %s wrote past the %llu bytes that it had asked for, so its results "
+        "cannot be trusted; --device=ref does without oneDNN, and another --threads may help",
+        has_label ? args->label : "without a name", passes[primitive->which], primitive->name,
+        (unsigned long long)bytes);
+}
+
+uint64_t eni_cpu_workspace(const eni_dnnl_primitive *primitive)
+{
+    return primitive->scratch_bytes > 0 ? primitive->scratch_bytes + ENI_CANARY_BYTES : 0;
+}
+
+/* Steps mostly run on the same memory: then no view is pointed anywhere else. The canary is checked in every run: it
+ * costs nothing beside any layer, and the run that damaged something is the one that is named. */
+en_status eni_cpu_run(const en_plan *plan, const en_args *args, const eni_dnnl_primitive *primitive,
+                      const void *const *at)
+{
+    enum { SCRATCH = 3 }; /* in `at`, of what has any */
+    void *scratch = primitive->scratch_bytes > 0 ? (void *)(uintptr_t)at[SCRATCH] : NULL;
     for (int i = 0; i < primitive->nviews; i++) {
         const dnnl_memory_t view = primitive->view[i].memory;
         void *old;
@@ -28,9 +65,41 @@ en_status eni_cpu_run(const en_plan *plan, const eni_dnnl_primitive *primitive, 
             status = dnnl_memory_set_data_handle(view, (void *)(uintptr_t)at[i]);
         if (status != dnnl_success) return eni_dnnl_check(status, "aiming a view");
     }
-    return eni_dnnl_check(dnnl_primitive_execute(primitive->primitive, plan->ctx->dnnl.stream,
+    if (scratch != NULL) eni_cpu_canary_set(scratch, primitive->scratch_bytes);
+    EN_TRY(eni_dnnl_check(dnnl_primitive_execute(primitive->primitive, plan->ctx->dnnl.stream,
                                                  primitive->nviews, primitive->view),
-                          "running a primitive");
+                          "running a primitive"));
+    return scratch == NULL ? EN_OK : eni_cpu_canary_check(args, primitive, scratch, primitive->scratch_bytes);
+}
+
+/* ---- products on one thread each ---- */
+
+void eni_cpu_products_begin(eni_cpu_products *products_out)
+{
+    products_out->threads = omp_get_max_threads();
+    atomic_init(&products_out->status, (int)dnnl_success);
+    omp_set_num_threads(1);
+}
+
+en_status eni_cpu_products_end(eni_cpu_products *products)
+{
+    omp_set_num_threads(products->threads);
+    return eni_dnnl_check((dnnl_status_t)atomic_load(&products->status), "dnnl_sgemm");
+}
+
+void eni_cpu_multiply(eni_cpu_products *products, int64_t m, int64_t n, int64_t k, eni_cpu_factor a,
+                      eni_cpu_factor b, float *c, int64_t c_stride, bool adds)
+{
+    const dnnl_status_t status = dnnl_sgemm(a.is_turned ? 'T' : 'N', b.is_turned ? 'T' : 'N', m, n, k, 1.0f,
+                                            a.at, a.stride, b.at, b.stride, adds ? 1.0f : 0.0f, c, c_stride);
+    int none = (int)dnnl_success;
+    if (status != dnnl_success) atomic_compare_exchange_strong(&products->status, &none, (int)status);
+}
+
+ENI_MULTIVERSION void eni_cpu_add(float *restrict sum, const float *restrict x, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        sum[i] += x[i];
 }
 
 /* ---- loops over the threads of the device ----------------------------------------------------------------

@@ -15,10 +15,7 @@
  * in order, and their size does not depend on the number of threads: so the bits do not. Sums and halves only:
  * the error is that of the plain sum (the same paper, table 4), which cannot be said of larger tiles. Numbers near
  * the largest float overflow earlier, and an infinite weight meets the zeros beyond the edges. */
-#include <stdatomic.h>
 #include <string.h>
-
-#include <omp.h>
 
 #include "core/memory.h"
 #include "core/try.h"
@@ -353,7 +350,7 @@ typedef struct pass {
     float *y;
     int64_t first, rows; /* backward weights: a chunk, V of x and W of dy */
     float *v, *w;
-    atomic_int *status; /* dnnl_success, or that of a product that failed */
+    eni_cpu_products *products;
 } pass;
 
 static const pass *pass_of(const en_args *args)
@@ -361,31 +358,19 @@ static const pass *pass_of(const en_args *args)
     return (const pass *)(const void *)args;
 }
 
-/* Before a pass: what is read beyond the edges; and each product on the thread that asks for it, so that its bits do
- * not depend on the number of threads. What the caller had set. */
-static int begin(const en_plan *plan, const en_args *args)
+/* What is read beyond the edges. */
+static void begin(const en_plan *plan, pass *p)
 {
-    const int threads = omp_get_max_threads();
-    memset(zeros_of(args), 0, (size_t)edge_floats(plan) * sizeof(float));
-    omp_set_num_threads(1);
-    return threads;
+    memset(zeros_of(&p->args), 0, (size_t)edge_floats(plan) * sizeof(float));
+    eni_cpu_products_begin(p->products);
 }
 
-static en_status end(int threads, atomic_int *status)
+/* c (m, n) = a b, or with `adds` += a' b where a is (k, m); rows with their gap. */
+static void multiply(const pass *p, bool adds, int64_t m, int64_t n, int64_t k, const float *a,
+                     const float *b, float *c, bool is_turned)
 {
-    omp_set_num_threads(threads);
-    return eni_dnnl_check((dnnl_status_t)atomic_load(status), "dnnl_sgemm");
-}
-
-/* c (m, n) = a b, or with `adds` += a' b where a is (k, m); rows with their gap. It takes some memory, and may get
- * none. */
-static void multiply(const pass *p, int adds, int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                     float *c, int is_turned)
-{
-    const dnnl_status_t status =
-        dnnl_sgemm(is_turned ? 'T' : 'N', 'N', m, n, k, 1, a, stride(is_turned ? m : k), b, stride(n),
-                   adds ? 1 : 0, c, stride(n));
-    if (status != dnnl_success) atomic_store(p->status, (int)status);
+    const eni_cpu_factor left = {a, stride(is_turned ? m : k), is_turned}, right = {b, stride(n), false};
+    eni_cpu_multiply(p->products, m, n, k, left, right, c, stride(n), adds);
 }
 
 /* ---- forward and backward data: each thread has chunks of its own ------------------------------------------ */
@@ -399,8 +384,8 @@ static void convolve(const en_plan *plan, const pass *p, int64_t chunk, float *v
     const float *u = weights_of(plan, &p->args);
     transform_input_rows(g, p->x, zeros_of(&p->args), v, tiles * stride(c), first, 0, rows);
     for (int i = 0; i < PLACES; i++)
-        multiply(p, 0, tiles, o, c, v + i * tiles * stride(c), u + i * c * stride(o),
-                 m + i * tiles * stride(o), 0);
+        multiply(p, false, tiles, o, c, v + i * tiles * stride(c), u + i * c * stride(o),
+                 m + i * tiles * stride(o), false);
     transform_output_rows(g, p->y, unread, m, tiles * stride(o), p->bias, first, rows);
 }
 
@@ -416,34 +401,34 @@ static void convolve_part(const en_plan *plan, const en_args *args, int64_t from
 
 static en_status winograd_forward(en_plan *plan, const en_args *args)
 {
-    atomic_int status = dnnl_success;
-    const pass p = {.args = *args,
-                    .g = grid_of(plan, ENI_FORWARD),
-                    .x = args->x,
-                    .bias = plan->op.flags & EN_OP_BIAS ? args->b : zeros_of(args),
-                    .y = args->y,
-                    .status = &status};
-    const int threads = begin(plan, args);
+    eni_cpu_products products;
+    pass p = {.args = *args,
+              .g = grid_of(plan, ENI_FORWARD),
+              .x = args->x,
+              .bias = plan->op.flags & EN_OP_BIAS ? args->b : zeros_of(args),
+              .y = args->y,
+              .products = &products};
+    begin(plan, &p);
     eni_cpu_split(plan, args, plan->op.channels, LANES, weights_in);
     eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, convolve_part);
-    EN_TRY(end(threads, &status));
+    EN_TRY(eni_cpu_products_end(&products));
     eni_cpu_relu_in_place(plan, args);
     return EN_OK;
 }
 
 static en_status winograd_backward_data(en_plan *plan, const en_args *args)
 {
-    atomic_int status = dnnl_success;
-    const pass p = {.args = *args,
-                    .g = grid_of(plan, ENI_BACKWARD_DATA),
-                    .x = args->dy,
-                    .bias = zeros_of(args),
-                    .y = args->dx,
-                    .status = &status};
-    const int threads = begin(plan, args);
+    eni_cpu_products products;
+    pass p = {.args = *args,
+              .g = grid_of(plan, ENI_BACKWARD_DATA),
+              .x = args->dy,
+              .bias = zeros_of(args),
+              .y = args->dx,
+              .products = &products};
+    begin(plan, &p);
     eni_cpu_split(plan, args, plan->op.x.c, LANES, turned_weights_in);
     eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, convolve_part);
-    return end(threads, &status);
+    return eni_cpu_products_end(&products);
 }
 
 /* ---- backward weights: a chunk after the other; rows of tiles, then places, over the threads --------------- */
@@ -465,7 +450,7 @@ static void multiply_part(const en_plan *plan, const en_args *args, int64_t from
     float *u = weights_of(plan, args);
     for (int64_t i = from; i < to; i++)
         multiply(p, p->first > 0, o, c, tiles, p->w + i * tiles * stride(o), p->v + i * tiles * stride(c),
-                 u + i * o * stride(c), 1);
+                 u + i * o * stride(c), true);
 }
 
 /* Place (1, 1) of a tile of W has the sum of its pixels. */
@@ -482,10 +467,10 @@ static void add_bias(const pass *p)
 
 static en_status winograd_backward_weights(en_plan *plan, const en_args *args)
 {
-    atomic_int status = dnnl_success;
-    pass p = {.args = *args, .g = grid_of(plan, ENI_BACKWARD_WEIGHTS), .status = &status};
+    eni_cpu_products products;
+    pass p = {.args = *args, .g = grid_of(plan, ENI_BACKWARD_WEIGHTS), .products = &products};
     eni_cpu_relu_mask(plan, args);
-    const int threads = begin(plan, args);
+    begin(plan, &p);
     p.v = chunk_of(plan, &p.g, args, 0);
     p.w = p.v + chunk_floats(&p.g, p.g.from.c);
     for (p.first = 0; p.first < p.g.rows; p.first += p.g.at_once) {
@@ -495,7 +480,7 @@ static en_status winograd_backward_weights(en_plan *plan, const en_args *args)
         if (plan->op.flags & EN_OP_BIAS) add_bias(&p);
     }
     eni_cpu_split(plan, args, plan->op.channels, 1, dw_out);
-    return end(threads, &status);
+    return eni_cpu_products_end(&products);
 }
 
 /* "gemm:jit" is what device.c knows products by that take memory in each call. */
