@@ -20,17 +20,6 @@ add_library(en_msgpack INTERFACE)
 target_include_directories(en_msgpack SYSTEM INTERFACE ${MSGPACK_INCLUDE_DIR})
 target_link_libraries(en_msgpack INTERFACE ${MSGPACK_LIBRARY})
 
-# oneDNN: Debian's dnnl-config.cmake insists on OpenCL headers that libdnnl-dev does not bring, so look by hand.
-if(NOT EN_ONEDNN STREQUAL OFF)
-  find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h)
-  find_library(DNNL_LIBRARY NAMES dnnl)
-endif()
-if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
-  set(EN_HAVE_ONEDNN ON)
-elseif(EN_ONEDNN STREQUAL ON)
-  message(FATAL_ERROR "EN_ONEDNN=ON, but oneDNN was not found: apt-get install libdnnl-dev")
-endif()
-
 add_library(en_flags INTERFACE)
 # -ffp-contract=off: a fused multiply-add would round once where the other rank rounds twice, and
 # "byte for byte" would end there. -fno-trapping-math lets gcc vectorise the max in pooling (see ops/).

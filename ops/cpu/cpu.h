@@ -12,8 +12,7 @@
 #include "ops/ref/ref.h"
 
 /* ---- the part of oneDNN that this device uses, in words that do not depend on its version: dnnl.c is the
- * only file that creates its objects (version 3, Debian 13's, changed those calls and no others)
- * ---------------- */
+ * only file that creates its objects ---- */
 
 typedef struct eni_dnnl {
     dnnl_engine_t engine;
@@ -46,7 +45,6 @@ typedef struct eni_product_shape {
     int64_t m, n, k;
     int is_a_transposed, is_b_transposed; /* a is (k, m) in memory; b (n, k) */
     int has_bias;                         /* (n), added to each row */
-    int adds;                             /* to what c holds */
 } eni_product_shape;
 
 /* EN_OK, or the failure logged with oneDNN's own word for it. */
