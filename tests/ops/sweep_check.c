@@ -94,22 +94,22 @@ static size_t bytes_of(const trial *t, int tensor)
     return count_of(t, tensor) * (tensor == SAVED ? 1 : sizeof(float));
 }
 
-static float *copied(const float *from, int64_t count)
+static void *copied(const void *from, size_t bytes)
 {
-    float *to = malloc((size_t)count * sizeof *to + 1);
+    void *to = malloc(bytes + 1);
     if (to == NULL) sweep_found("no memory");
-    return memcpy(to, from, (size_t)count * sizeof *to);
+    return memcpy(to, from, bytes);
 }
 
 void sweep_expect(sweep_expected *e, const eni_device *ref, const en_op *op)
 {
     *e = (sweep_expected){0};
     trial_init(&e->ref, ref, op, SEED);
-    e->dy = copied(e->ref.dy, e->ref.ny);
-    e->stats = copied(e->ref.stats, e->ref.nstats);
+    e->dy = copied(e->ref.dy, bytes_of(&e->ref, DY));
+    e->stats = copied(e->ref.stats, bytes_of(&e->ref, STATS));
     trial_run(&e->ref);
     for (int k = DY; k < SAVED; k++)
-        e->first[k] = copied(tensor_of(&e->ref, k), (int64_t)count_of(&e->ref, k));
+        e->first[k] = copied(tensor_of(&e->ref, k), bytes_of(&e->ref, k));
 }
 
 void sweep_expect_no_more(sweep_expected *e)
@@ -236,13 +236,13 @@ static void run_once(const trial *got, sweep_expected *e)
         guarded_protect(tensor_of(got, k), true);
         guarded_fill(tensor_of(got, k));
     }
-    memcpy(got->dy, e->dy, (size_t)got->ny * sizeof(float));
-    memcpy(got->stats, e->stats, (size_t)got->nstats * sizeof(float));
+    memcpy(got->dy, e->dy, bytes_of(got, DY));
+    memcpy(got->stats, e->stats, bytes_of(got, STATS));
     for (int pass = 0; pass < 3; pass++) {
         if (!has_pass(got, pass)) continue;
         run_pass(got, pass);
         look(got, e, pass);
-        if (pass == 0) memcpy(got->y, e->ref.y, (size_t)got->ny * sizeof(float));
+        if (pass == 0) memcpy(got->y, e->ref.y, bytes_of(got, Y));
     }
 }
 
@@ -258,7 +258,7 @@ void sweep_check(const eni_device *device, sweep_expected *e)
     here->by[0] = '\0';
     trial_init_in(&got, &guarded, device, &e->ref.op, SEED);
     free(e->first[SAVED]);
-    e->first[SAVED] = copied((const float *)(const void *)got.saved, (int64_t)(got.info.saved_bytes + 3) / 4);
+    e->first[SAVED] = copied(got.saved, got.info.saved_bytes);
     const double start = sweep_now();
     do {
         guarded_libraries(here->run < SWEEP_LEAST_RUNS); /* it costs some calls of the system each time */

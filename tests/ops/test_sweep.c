@@ -58,7 +58,6 @@ typedef struct job {
     sweep_place place;
     int64_t at; /* in chosen */
     int threads;
-    long runs;
 } job;
 
 static struct shared {
