@@ -119,7 +119,7 @@ static bool is_damaged(const block *b)
 
 const char *guarded_damage(const void *start)
 {
-    if (damage[0] == '\0') (void)is_damaged(place_of(start));
+    if (start != NULL && damage[0] == '\0') (void)is_damaged(place_of(start));
     return damage[0] == '\0' ? NULL : damage;
 }
 
