@@ -125,7 +125,7 @@ void sweep_expect_no_more(sweep_expected *e)
  * kept in float for a while. Everything else is ref's arithmetic. */
 static double tolerance(uint32_t kind)
 {
-    return kind == EN_OP_CONV2D || kind == EN_OP_LINEAR ? 2e-5 : kind == EN_OP_BATCHNORM ? 2e-5 : 0.0;
+    return kind == EN_OP_CONV2D || kind == EN_OP_BATCHNORM ? 5e-6 : kind == EN_OP_LINEAR ? 2e-6 : 0.0;
 }
 
 /* What a sum of so many products of numbers in (-1, 1) is like: it may happen to be near 0 where all of a tensor is one

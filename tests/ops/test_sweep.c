@@ -105,8 +105,11 @@ static void sweep(job *j, int64_t from, int64_t to, int threads)
     if (eni_device_open("ref", "", 1, &ref) != EN_OK) sweep_found("ref does not open");
     for (int t = 0; t < MOST_THREADS; t++)
         if (!open_cpu(&cpu[t], t + 1)) sweep_found("cpu does not open");
-    if (shared->device[0] == '\0')
-        snprintf(shared->device, sizeof shared->device, "%s", cpu[0].ops->describe(cpu[0].ctx));
+    if (shared->device[0] == '\0') {
+        const char *text = cpu[0].ops->describe(cpu[0].ctx), *behind = strstr(text, ", OpenMP");
+        snprintf(shared->device, sizeof shared->device, "%.*s",
+                 behind != NULL ? (int)(behind - text) : (int)strlen(text), text);
+    }
     for (j->at = from; j->at < to; j->at++, threads = 1) {
         en_op op;
         sweep_expected e;
@@ -364,7 +367,9 @@ int main(int argc, char **argv)
     const bool is_ok = run_jobs();
     end_load(load);
     print_gaps();
-    printf("%ld operations, %ld cases, %ld runs, %ld bad, %.0f s, %s\n", (long)nchosen, (long)shared->cases,
-           (long)shared->runs, (long)shared->bad, sweep_now() - start, shared->device);
+    printf("PROMISE %ld operations of the cpu device with 1 to %d threads: %ld cases, %ld runs, %ld bad, "
+           "%.0f s, %s\n",
+           (long)nchosen, MOST_THREADS, (long)shared->cases, (long)shared->runs, (long)shared->bad,
+           sweep_now() - start, shared->device);
     return is_ok && shared->bad == 0 && shared->cases > 0 ? 0 : 1;
 }
