@@ -14,8 +14,10 @@
 
 enum { GUARD = 64, PATTERN = 0xff }; /* as floats: no numbers */
 
-static float *new_floats(int64_t count, int skew)
+static float *new_floats(const trial *t, const char *name, int64_t count, int skew)
 {
+    if (t->memory != NULL)
+        return t->memory->take(name, (size_t)count * sizeof(float), skew > 0 ? sizeof(float) : ENI_LINE);
     float *memory = eni_alloc_array((size_t)count + 16, sizeof *memory);
     assert_non_null(memory);
     for (int64_t i = 0; i < count + 16; i++)
@@ -23,17 +25,19 @@ static float *new_floats(int64_t count, int skew)
     return memory + skew;
 }
 
-static float *new_random(int64_t count, int skew, uint64_t seed, uint64_t stream)
+static float *new_random(const trial *t, const char *name, int64_t count, int skew, uint64_t seed,
+                         uint64_t stream)
 {
     const eni_rng_key key = {seed, ENI_RNG_TEST, 0, stream};
-    float *values = new_floats(count, skew);
+    float *values = new_floats(t, name, count, skew);
     for (int64_t i = 0; i < count; i++)
         values[i] = (float)(2 * eni_rng_unit(&key, (uint64_t)i) - 1);
     return values;
 }
 
-static unsigned char *new_guarded(uint64_t bytes)
+static unsigned char *new_guarded(const trial *t, const char *name, uint64_t bytes)
 {
+    if (t->memory != NULL) return t->memory->take(name, bytes, ENI_LINE);
     unsigned char *memory = eni_alloc(bytes + GUARD);
     assert_non_null(memory);
     memset(memory, PATTERN, bytes + GUARD);
@@ -42,15 +46,14 @@ static unsigned char *new_guarded(uint64_t bytes)
 
 static void check_guard(const trial *t, const char *what, const unsigned char *memory, uint64_t bytes)
 {
-    for (int i = 0; i < GUARD; i++)
+    for (int i = 0; i < GUARD && t->memory == NULL; i++)
         if (memory[bytes + (uint64_t)i] != PATTERN) fail_msg("%s wrote past its %s", trial_name(t), what);
 }
 
 static void *new_target(const trial *t, uint64_t seed)
 {
-    if (t->op.kind == EN_OP_MSE) return new_random(t->nx, 0, seed, 5);
-    int32_t *labels = eni_alloc_array((size_t)t->op.x.n, sizeof *labels);
-    assert_non_null(labels);
+    if (t->op.kind == EN_OP_MSE) return new_random(t, "target", t->nx, 0, seed, 5);
+    int32_t *labels = (int32_t *)(void *)new_floats(t, "target", t->op.x.n, 0);
     const eni_rng_key key = {seed, ENI_RNG_TEST, 0, 6};
     for (int64_t i = 0; i < t->op.x.n; i++)
         labels[i] = (int32_t)eni_rng_below(&key, (uint64_t)i, (uint64_t)t->op.x.c);
@@ -69,7 +72,7 @@ int64_t *trial_batches(const trial *t)
 
 static float *new_stats(trial *t, uint64_t seed)
 {
-    t->stats = new_random(t->nstats, 0, seed, 8);
+    t->stats = new_random(t, "stats", t->nstats, 0, seed, 8);
     for (int64_t k = 0; k < t->nb && t->nstats > 0; k++)
         trial_var(t)[k] = fabsf(trial_var(t)[k]) + 0.5f;
     if (t->nstats > 0) *trial_batches(t) = 41;
@@ -78,7 +81,13 @@ static float *new_stats(trial *t, uint64_t seed)
 
 void trial_init(trial *t, const eni_device *device, const en_op *op, uint64_t seed)
 {
-    *t = (trial){.device = device, .op = *op, .info.size = sizeof t->info};
+    trial_init_in(t, NULL, device, op, seed);
+}
+
+void trial_init_in(trial *t, const trial_memory *memory, const eni_device *device, const en_op *op,
+                   uint64_t seed)
+{
+    *t = (trial){.device = device, .memory = memory, .op = *op, .info.size = sizeof t->info};
     assert_int_equal(en_op_output(op, &t->y_extent), EN_OK);
     assert_int_equal(device->ops->plan(device->ctx, op, &t->plan), EN_OK);
     device->ops->plan_info(t->plan, &t->info);
@@ -86,33 +95,31 @@ void trial_init(trial *t, const eni_device *device, const en_op *op, uint64_t se
     t->ny = en_extent_count(t->y_extent);
     t->nw = en_op_weights(op);
     t->nb = t->nw > 0 ? op->channels : 0;
-    t->x = new_random(t->nx, 0, seed, 1);
-    t->w = new_random(t->nw, 1, seed, 2);
-    t->b = new_random(t->nb, 1, seed, 3);
-    t->dy = new_random(t->ny, 0, seed, 4);
-    t->x2 = new_random(t->nx, 0, seed, 7);
+    t->x = new_random(t, "x", t->nx, 0, seed, 1);
+    t->w = new_random(t, "w", t->nw, 1, seed, 2);
+    t->b = new_random(t, "b", t->nb, 1, seed, 3);
+    t->dy = new_random(t, "dy", t->ny, 0, seed, 4);
+    t->x2 = new_random(t, "x2", t->nx, 0, seed, 7);
     t->nstats = en_op_stats(op);
     t->stats = new_stats(t, seed);
-    t->y = new_floats(t->ny, 0);
-    t->dx = new_floats(t->nx, 0);
-    t->dw = new_floats(t->nw, 1);
-    t->db = new_floats(t->nb, 1);
+    t->y = new_floats(t, "y", t->ny, 0);
+    t->dx = new_floats(t, "dx", t->nx, 0);
+    t->dw = new_floats(t, "dw", t->nw, 1);
+    t->db = new_floats(t, "db", t->nb, 1);
     t->target = new_target(t, seed);
-    t->saved = new_guarded(t->info.saved_bytes);
-    t->workspace = new_guarded(t->info.workspace_bytes);
+    t->saved = new_guarded(t, "saved", t->info.saved_bytes);
+    t->workspace = new_guarded(t, "workspace", t->info.workspace_bytes);
 }
 
 void trial_fini(trial *t)
 {
-    float *const plain[] = {t->x, t->x2, t->dy, t->y, t->dx, t->stats};
+    void *const plain[] = {t->x, t->x2, t->dy, t->y, t->dx, t->stats, t->target, t->saved, t->workspace};
     float *const skewed[] = {t->w, t->b, t->dw, t->db};
-    for (int i = 0; i < 6; i++)
-        eni_free(plain[i]);
+    void (*const give)(void *) = t->memory != NULL ? t->memory->give : eni_free;
+    for (int i = 0; i < 9; i++)
+        give(plain[i]);
     for (int i = 0; i < 4; i++)
-        eni_free(skewed[i] - 1);
-    eni_free(t->target);
-    eni_free(t->saved);
-    eni_free(t->workspace);
+        give(t->memory != NULL ? skewed[i] : skewed[i] - 1);
     t->device->ops->plan_free(t->plan);
 }
 

@@ -4,8 +4,15 @@
 
 #include "ops/device.h"
 
+/* Where the tensors of a trial lie, instead of the heap: for a test that looks at what is written beside them. */
+typedef struct trial_memory {
+    void *(*take)(const char *name, size_t bytes, size_t align);
+    void (*give)(void *memory);
+} trial_memory;
+
 typedef struct trial {
-    const eni_device *device; /* borrowed */
+    const eni_device *device;   /* borrowed */
+    const trial_memory *memory; /* borrowed; NULL: the heap */
     en_op op;
     en_extent y_extent;
     int64_t nx, ny, nw, nb, nstats; /* elements of x (and x2), y, w, b, stats */
@@ -21,6 +28,9 @@ typedef struct trial {
  * Outputs are filled with not-a-number, so that what a call forgets to write shows. w, b, dw, db start 4
  * bytes after a cache line, as views of the flat vector may. Fails the running test when planning fails. */
 void trial_init(trial *t, const eni_device *device, const en_op *op, uint64_t seed);
+/* The same in other memory. Tensors begin on 64 bytes there, and w, b, dw, db on 4. */
+void trial_init_in(trial *t, const trial_memory *memory, const eni_device *device, const en_op *op,
+                   uint64_t seed);
 void trial_fini(trial *t);
 
 /* What its calls take. */
