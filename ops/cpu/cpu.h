@@ -36,7 +36,7 @@ typedef struct eni_dnnl_primitive {
  * `reorder` brings them there (or dw back to PyTorch's order). */
 typedef struct eni_dnnl_conv {
     eni_dnnl_primitive run, reorder;
-    void *picked; /* owned, with a canary behind it; NULL: the order is PyTorch's already */
+    void *picked; /* owned, with room for a canary behind it; NULL: the order is PyTorch's already */
     uint64_t picked_bytes;
 } eni_dnnl_conv;
 

@@ -202,7 +202,6 @@ static en_status pick_weights(const eni_dnnl *dnnl, const conv_tensors *l, int w
     pass->picked_bytes = dnnl_memory_desc_get_size(picked);
     pass->picked = eni_alloc(pass->picked_bytes + ENI_CANARY_BYTES);
     if (!pass->picked) return EN_ENOMEM;
-    eni_cpu_canary_set(pass->picked, pass->picked_bytes);
 
     const int out = which == ENI_BACKWARD_WEIGHTS;
     const view_of tensors[] = {{DNNL_ARG_FROM, out ? picked : l->weights},
