@@ -6,6 +6,7 @@
  * epochs. An epoch ends with one sample left (97 = 1 modulo all the W*B here, so every rank but 0 has none)
  * or, for W = 3 on cpu, with seven, which the ranks share unevenly. */
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,6 +22,8 @@ static const char *device = "cpu";
 static const char
     *bn_stats; /* NULL: the convnet; else a small resnet18 with these statistics, on colours .. */
 static const char *pixels = "--augment=crop:32:4,flip"; /* .. that are cut out and mirrored */
+static const char *resnet = "width=2";                  /* its options */
+static int threads = 1, batch = 8;                      /* of a resnet18 */
 
 typedef struct arm {
     const char *name, *flags;
@@ -32,10 +35,10 @@ static const char *job(int w)
     static char text[512];
     int is_ref = strcmp(device, "ref") == 0;
     if (bn_stats != NULL) {
-        snprintf(
-            text, sizeof text,
-            "--device=%s --model=resnet18:width=2 --data=%s %s --steps=6 --batch-size=8 --bn-stats=%s %s",
-            device, at("colours"), pixels, bn_stats, optimizer);
+        snprintf(text, sizeof text,
+                 "--device=%s --threads=%d --model=resnet18:%s --data=%s %s --steps=6 --batch-size=%d "
+                 "--bn-stats=%s %s",
+                 device, threads, resnet, at("colours"), pixels, batch, bn_stats, optimizer);
         return text;
     }
     snprintf(text, sizeof text,
@@ -140,6 +143,14 @@ static void test_schedules(void **state)
             device);
 }
 
+/* The images of resnet18, which several tests want. */
+static void have_colours(void)
+{
+    static bool is_written;
+    if (!is_written) write_cifar("colours", 37, 8);
+    is_written = true;
+}
+
 /* Running statistics too: one process that plays W ranks picks among its W as they do. Weights, space, buffers. */
 static void expect_same_statistics(const char *mode, char seen[HASHES])
 {
@@ -159,7 +170,7 @@ static void test_statistics(void **state)
     static const char *const modes[] = {"rank0", "mean", "recompute:20"};
     char seen[3][HASHES], other[HASHES];
     (void)state;
-    write_cifar("colours", 37, 8);
+    have_colours();
     for (int m = 0; m < 3; m++) {
         expect_same_statistics(modes[m], seen[m]);
         for (int before = 0; before < m; before++) { /* the same weights, other buffers */
@@ -177,6 +188,58 @@ static void test_statistics(void **state)
     pixels = "";
     expect_same_statistics("mean", other);
     assert_memory_not_equal(other, seen[1], 64);
+}
+
+/* Ranks of two threads; widths that the blocks of 8 or 16 channels of oneDNN do not divide, an image at a time. */
+static void test_threads(void **state)
+{
+    static const char *const networks[] = {"width=4,stem=cifar", "width=8,stem=cifar"};
+    (void)state;
+    if (strcmp(device, "ref") == 0) return; /* it has one */
+    have_colours();
+    bn_stats = "rank0";
+    threads = 2;
+    batch = 1;
+    for (int i = 0; i < 2; i++) {
+        resnet = networks[i];
+        const char *hash = expect_same(2, "rank", of_resnet, OF_ANY_NETWORK);
+        promise(
+            "same bytes, %s, W = 2, two threads each, resnet18:%s: ring direct = naive = ps-sync (3 shards) "
+            "= solo: sha256 %.8s..",
+            device, resnet, hash);
+    }
+    bn_stats = NULL;
+    resnet = "width=2";
+    threads = 1;
+    batch = 8;
+}
+
+/* Steps that a convolution of oneDNN's once spoilt, differently each time: a block of 16 or, with AVX2, of 8 channels is
+ * wider than the network. */
+static void test_threads_again(void **state)
+{
+    static const struct {
+        int width, batch, threads;
+    } steps[] = {{3, 1, 3}, {4, 64, 2}, {8, 1, 2}, {8, 1, 4}, {8, 2, 4}};
+    enum { TIMES = 5 };
+    char first[HASHES];
+    (void)state;
+    if (strcmp(device, "ref") == 0) return; /* it has one */
+    write_cifar("more", 64, 8);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+        for (int time = 0; time < TIMES; time++) {
+            const char *hash = train_hash(
+                60,
+                "-n 1 --strategy=solo --device=%s --threads=%d --model=resnet18:stem=cifar,width=%d "
+                "--data=%s --steps=1 --batch-size=%d --lr=0.05",
+                device, steps[i].threads, steps[i].width, at("more"), steps[i].batch);
+            if (time == 0) snprintf(first, sizeof first, "%s", hash);
+            if (strcmp(hash, first) != 0)
+                fail_msg("width %d, batch %d, %d threads: run %d ends with %s, the first with %s",
+                         steps[i].width, steps[i].batch, steps[i].threads, time, hash, first);
+        }
+    promise("same bytes, %s, one step %d times on two to four threads: resnet18 of 3, 4 and 8 channels",
+            device, TIMES);
 }
 
 /* Of weights that hardly move, on one batch again and again, running statistics come to be that batch's. */
@@ -222,10 +285,12 @@ static void test_ring_order(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rank_order), cmocka_unit_test(test_adamw),
-                                       cmocka_unit_test(test_schedules),  cmocka_unit_test(test_groups),
-                                       cmocka_unit_test(test_statistics), cmocka_unit_test(test_recomputed),
-                                       cmocka_unit_test(test_ring_order)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rank_order),    cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_schedules),     cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_statistics),    cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_threads_again), cmocka_unit_test(test_recomputed),
+        cmocka_unit_test(test_ring_order)};
     if (argc > 1) device = argv[1];
     if (!has_device(device)) system_skip("device %s is not built here (oneDNN is missing)", device);
     return system_main(tests);
