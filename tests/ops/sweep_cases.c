@@ -61,7 +61,8 @@ static uint32_t bias_and_relu(int64_t alternation)
     return (alternation & 1 ? EN_OP_BIAS : 0) | (alternation & 2 ? EN_OP_FUSE_RELU : 0);
 }
 
-enum { CONVS = 6 * 11 * 11 * 4 * 5 * PADS, LINEARS = 6 * 11 * 11 };
+#define LINEARS (COUNT(batches) * COUNT(channels) * COUNT(channels))
+#define CONVS   (LINEARS * COUNT(kernels) * COUNT(strides) * PADS)
 
 /* No smaller than the window, and smaller in large batches. */
 static en_extent image_of(int64_t n, int64_t kernel, bool is_whole)
