@@ -116,7 +116,7 @@ static void close_session(session *s)
 static void prefix_of(const session *s, char prefix_out[ENI_REMOTE_KEY + 1])
 {
     const size_t length = strlen(s->url.key);
-    snprintf(prefix_out, ENI_REMOTE_KEY + 1, "%s%s", s->url.key,
+    snprintf(prefix_out, ENI_REMOTE_KEY + 1, "%.*s%s", ENI_REMOTE_KEY - 1, s->url.key,
              length == 0 || s->url.key[length - 1] == '/' ? "" : "/");
 }
 
