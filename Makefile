@@ -5,7 +5,7 @@ CMAKE_FLAGS ?=
 
 # What a build, the tests and the demo need; each is explained in README.md.
 BUILD_PACKAGES = gcc g++ cmake pkg-config libzmq3-dev libssl-dev libisal-dev libdnnl-dev zlib1g-dev libyaml-dev libjansson-dev libcurl4-openssl-dev libexpat1-dev
-TEST_PACKAGES  = libcmocka-dev libmsgpack-dev
+TEST_PACKAGES  = libcmocka-dev libmsgpack-c-dev/libmsgpack-dev
 DEMO_PACKAGES  = dataset-fashion-mnist gnuplot-nox
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
@@ -31,6 +31,7 @@ configure:
 	@tools/configured_here.sh $(BUILD)
 	@tools/deps.sh --check-build $(BUILD_PACKAGES)
 	@[ -f $(BUILD)/CMakeCache.txt ] || cmake -S . -B $(BUILD) $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
+	@[ ! -f $(BUILD).log ] || sed -n 's/^-- \(no cpu device\)/\1/p' $(BUILD).log
 	@rm -f $(BUILD).log
 
 deps: ## install what is missing (prints the line first)

@@ -10,17 +10,6 @@ pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 
-# oneDNN: Debian's dnnl-config.cmake insists on OpenCL headers that libdnnl-dev does not bring, so look by hand.
-if(NOT EN_ONEDNN STREQUAL OFF)
-  find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h)
-  find_library(DNNL_LIBRARY NAMES dnnl)
-endif()
-if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
-  set(EN_HAVE_ONEDNN ON)
-elseif(EN_ONEDNN STREQUAL ON)
-  message(FATAL_ERROR "EN_ONEDNN=ON, but oneDNN was not found: apt-get install libdnnl-dev")
-endif()
-
 add_library(en_flags INTERFACE)
 # -ffp-contract=off: a fused multiply-add would round once where the other rank rounds twice, and
 # "byte for byte" would end there. -fno-trapping-math lets gcc vectorise the max in pooling (see ops/).

@@ -53,10 +53,16 @@ static en_status set_thread_environment(int threads)
     return EN_OK;
 }
 
+#ifdef EN_NO_CPU
+#define NO_CPU "this build has none (" EN_NO_CPU "); "
+#else
+#define NO_CPU ""
+#endif
+
 static const char *remedy(const char *name)
 {
     if (strcmp(name, "cpu") == 0)
-        return "install the package libdnnl-dev and build again, or use --device=ref";
+        return NO_CPU "install the package libdnnl-dev and build afresh, or use --device=ref";
     if (strcmp(name, "cuda") == 0)
         return "this build has none (it takes the CUDA toolkit and cuDNN: -DENTRAIN_CUDA=ON says what is "
                "missing); "
@@ -76,7 +82,9 @@ static void log_not_loaded(const char *name, const char *text)
         {"libcublasLt",
          "install cuBLAS of the CUDA toolkit (package libcublas-13-0) and put its folder, such as "
          "/usr/local/cuda/lib64, into LD_LIBRARY_PATH, or use --device=cpu"},
-        {"libdnnl", "install the package libdnnl2, or use --device=ref"},
+        {"libdnnl",
+         "install the package that has it (libdnnl2 in Debian 12, libdnnl3.6 in Debian 13), or use "
+         "--device=ref"},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strstr(text, known[i].library)) {

@@ -1,14 +1,20 @@
 #!/bin/sh
-# deps.sh [--check-build] PACKAGE...: installs the Debian packages that are missing, printing the line first.
-# With neither root nor sudo it prints the line for an administrator and fails. --check-build only checks.
+# deps.sh [--check-build] PACKAGE[/OLDER NAME]..: installs the Debian packages that are missing, printing each line first; of two
+# names the first that this release has. With neither root nor sudo it prints the line for an administrator and fails.
+# --check-build only checks.
 check=0
 [ "$1" = --check-build ] && { check=1; shift; }
-command -v dpkg-query >/dev/null || exit 0 # not Debian: CMake will say what it misses
+if ! command -v dpkg-query >/dev/null; then # not Debian, not Ubuntu: CMake will say what it misses
+    [ $check = 1 ] || echo "Only Debian's packages can be installed from here. In Fedora (not tried) the line would be:" \
+        "dnf install gcc gcc-c++ cmake pkgconf gnuplot-minimal onednn-devel" \
+        "'pkgconfig('{libzmq,libcrypto,libisal,zlib,yaml-0.1,jansson,libcurl,expat,msgpack-c,cmocka}')'"
+    exit 0
+fi
+is_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
 missing=
 for package; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+    is_installed "${package%/*}" || is_installed "${package#*/}" || missing="$missing $package"
 done
-line="apt-get install -y --no-install-recommends$missing"
 if [ -z "$missing" ]; then
     [ $check = 1 ] || echo "All packages are installed."
     exit 0
@@ -17,15 +23,24 @@ if [ $check = 1 ]; then
     echo "Missing:$missing. Install with: make deps" >&2
     exit 1
 fi
+line() {
+    printf 'apt-get install -y --no-install-recommends'
+    for package in $missing; do
+        if apt-cache show "${package%/*}" >/dev/null 2>&1; then printf ' %s' "${package%/*}"; else printf ' %s' "${package#*/}"; fi
+    done
+}
 if [ "$(id -u)" = 0 ]; then
     as=
 elif command -v sudo >/dev/null; then
     as="sudo "
 else
     echo "Entrain needs packages that only an administrator can install. Please hand over this line:" >&2
-    echo "  apt-get update && $line" >&2
+    echo "  apt-get update && $(line)" >&2
     exit 1
 fi
-echo "${as}apt-get update && $as$line"
 export DEBIAN_FRONTEND=noninteractive
-${as}apt-get update -qq && ${as}$line -qq >/dev/null
+echo "${as}apt-get update"
+${as}apt-get update -qq || exit
+line=$as$(line)
+echo "$line"
+$line -qq >/dev/null

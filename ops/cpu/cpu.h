@@ -12,8 +12,7 @@
 #include "ops/ref/ref.h"
 
 /* ---- the part of oneDNN that this device uses, in words that do not depend on its version: dnnl.c is the
- * only file that creates its objects (version 3, Debian 13's, changed those calls and no others)
- * ---------------- */
+ * only file that creates its objects ---- */
 
 typedef struct eni_dnnl {
     dnnl_engine_t engine;

@@ -1,4 +1,4 @@
-/* dnnl.c - creates oneDNN objects, by the API of version 2. */
+/* dnnl.c - creates oneDNN objects, by the API of version 3; dnnl2.h says it in that of version 2. */
 #include "ops/cpu/cpu.h"
 
 #include <oneapi/dnnl/dnnl_debug.h>
@@ -9,8 +9,11 @@
 #include "core/memory.h"
 #include "core/try.h"
 
-#if DNNL_VERSION_MAJOR != 2
-#error "this file speaks oneDNN 2's API; version 3 needs a sibling of it"
+#if DNNL_VERSION_MAJOR == 2
+#include "ops/cpu/dnnl2.h"
+#else
+typedef dnnl_memory_desc_t eni_desc;
+typedef const_dnnl_memory_desc_t eni_const_desc;
 #endif
 
 #define DNNL(call) eni_dnnl_check((call), #call)
@@ -63,9 +66,15 @@ void eni_dnnl_close(eni_dnnl *dnnl)
     *dnnl = (eni_dnnl){0};
 }
 
-static en_status by_order(dnnl_memory_desc_t *desc, int rank, const dnnl_dims_t dims, dnnl_format_tag_t order)
+/* A description of a tensor; `destroy` takes it back. */
+static en_status by_order(eni_desc *desc, int rank, const dnnl_dims_t dims, dnnl_format_tag_t order)
 {
-    return DNNL(dnnl_memory_desc_init_by_tag(desc, rank, dims, dnnl_f32, order));
+    return DNNL(dnnl_memory_desc_create_with_tag(desc, rank, dims, dnnl_f32, order));
+}
+
+static void destroy(eni_desc desc)
+{
+    if (desc != NULL) dnnl_memory_desc_destroy(desc);
 }
 
 /* Scratch memory is ours to give (workspace), not hidden in the library. `adds`: to what the target holds. */
@@ -76,7 +85,7 @@ static en_status make_attr(int adds, dnnl_primitive_attr_t *attr_out)
     EN_TRY(DNNL(dnnl_primitive_attr_create(&attr)));
     en_status st = DNNL(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user));
     if (st == EN_OK && adds) st = DNNL(dnnl_post_ops_create(&sum));
-    if (st == EN_OK && adds) st = DNNL(dnnl_post_ops_append_sum(sum, 1.0f));
+    if (st == EN_OK && adds) st = DNNL(dnnl_post_ops_append_sum(sum, 1.0f, 0, dnnl_data_type_undef));
     if (st == EN_OK && adds) st = DNNL(dnnl_primitive_attr_set_post_ops(attr, sum));
     if (sum) dnnl_post_ops_destroy(sum);
     if (st == EN_OK)
@@ -90,10 +99,10 @@ static en_status make_attr(int adds, dnnl_primitive_attr_t *attr_out)
 
 typedef struct view_of {
     int arg; /* DNNL_ARG_* */
-    const dnnl_memory_desc_t *desc;
+    eni_const_desc desc;
 } view_of;
 
-static const dnnl_memory_desc_t *scratch_of(const_dnnl_primitive_desc_t pd)
+static eni_const_desc scratch_of(const_dnnl_primitive_desc_t pd)
 {
     return dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
 }
@@ -129,45 +138,32 @@ void eni_dnnl_primitive_fini(eni_dnnl_primitive *primitive)
 
 /* The tensors of a convolution as oneDNN sees them. */
 typedef struct conv_tensors {
-    dnnl_memory_desc_t source, weights, bias, target;
-    dnnl_memory_desc_t free_weights; /* the order is left to oneDNN */
-    const dnnl_memory_desc_t *bias_or_null;
+    eni_desc source, weights, bias, target; /* bias: NULL where there is none */
+    eni_desc free_weights;                  /* the order is left to oneDNN */
     dnnl_dims_t stride, pad;
 } conv_tensors;
 
 /* Names the dims (N, C, H, W) whatever their order in memory. With activations in (N, H, W, C) the weights
- * must be free: for a fixed order oneDNN falls back to its reference loops, 100,000 times slower. */
+ * must be free: for a fixed order oneDNN falls back to its reference loops, 100,000 times slower. What is there
+ * after a failure, forget_conv destroys. */
 static en_status describe_conv(const en_op *op, conv_tensors *l)
 {
     const en_extent y = eni_ref_output(op);
     const dnnl_dims_t source = {op->x.n, op->x.c, op->x.h, op->x.w}, target = {y.n, y.c, y.h, y.w};
     const dnnl_dims_t weights = {y.c, op->x.c, op->kernel_h, op->kernel_w}, bias = {y.c};
-    *l = (conv_tensors){.bias_or_null = op->flags & EN_OP_BIAS ? &l->bias : NULL,
-                        .stride = {op->stride_h, op->stride_w},
-                        .pad = {op->pad_h, op->pad_w}};
+    *l = (conv_tensors){.stride = {op->stride_h, op->stride_w}, .pad = {op->pad_h, op->pad_w}};
     EN_TRY(by_order(&l->source, 4, source, dnnl_nhwc));
     EN_TRY(by_order(&l->target, 4, target, dnnl_nhwc));
     EN_TRY(by_order(&l->weights, 4, weights, dnnl_oihw));
     EN_TRY(by_order(&l->free_weights, 4, weights, dnnl_format_tag_any));
-    return by_order(&l->bias, 1, bias, dnnl_a);
+    return op->flags & EN_OP_BIAS ? by_order(&l->bias, 1, bias, dnnl_a) : EN_OK;
 }
 
-static dnnl_status_t conv_desc(dnnl_convolution_desc_t *desc, const conv_tensors *l, int which)
+static void forget_conv(conv_tensors *l)
 {
-    const dnnl_alg_kind_t algorithm = dnnl_convolution_direct;
-    switch (which) {
-    case ENI_FORWARD:
-        return dnnl_convolution_forward_desc_init(desc, dnnl_forward_training, algorithm, &l->source,
-                                                  &l->free_weights, l->bias_or_null, &l->target, l->stride,
-                                                  l->pad, l->pad);
-    case ENI_BACKWARD_WEIGHTS:
-        return dnnl_convolution_backward_weights_desc_init(desc, algorithm, &l->source, &l->free_weights,
-                                                           l->bias_or_null, &l->target, l->stride, l->pad,
-                                                           l->pad);
-    default:
-        return dnnl_convolution_backward_data_desc_init(desc, algorithm, &l->source, &l->free_weights,
-                                                        &l->target, l->stride, l->pad, l->pad);
-    }
+    const eni_desc all[] = {l->source, l->weights, l->bias, l->target, l->free_weights};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        destroy(all[i]);
 }
 
 /* `hint` is the forward pass's description, wanted by the backward ones; else NULL. */
@@ -175,9 +171,22 @@ static en_status primitive_desc(const eni_dnnl *dnnl, const conv_tensors *l, int
                                 const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint,
                                 dnnl_primitive_desc_t *pd_out)
 {
-    dnnl_convolution_desc_t desc;
-    EN_TRY(DNNL(conv_desc(&desc, l, which)));
-    return DNNL(dnnl_primitive_desc_create(pd_out, &desc, attr, dnnl->engine, hint));
+    static const dnnl_dims_t apart = {0}; /* no dilation */
+    const dnnl_alg_kind_t algorithm = dnnl_convolution_direct;
+    switch (which) {
+    case ENI_FORWARD:
+        return DNNL(dnnl_convolution_forward_primitive_desc_create(
+            pd_out, dnnl->engine, dnnl_forward_training, algorithm, l->source, l->free_weights, l->bias,
+            l->target, l->stride, apart, l->pad, l->pad, attr));
+    case ENI_BACKWARD_WEIGHTS:
+        return DNNL(dnnl_convolution_backward_weights_primitive_desc_create(
+            pd_out, dnnl->engine, algorithm, l->source, l->free_weights, l->bias, l->target, l->stride, apart,
+            l->pad, l->pad, hint, attr));
+    default:
+        return DNNL(dnnl_convolution_backward_data_primitive_desc_create(
+            pd_out, dnnl->engine, algorithm, l->source, l->free_weights, l->target, l->stride, apart, l->pad,
+            l->pad, hint, attr));
+    }
 }
 
 static en_status pass_desc(const eni_dnnl *dnnl, const conv_tensors *l, int which,
@@ -195,18 +204,18 @@ static en_status pass_desc(const eni_dnnl *dnnl, const conv_tensors *l, int whic
 }
 
 /* Memory for weights in the picked order, and the reorder that fills or empties it. */
-static en_status pick_weights(const eni_dnnl *dnnl, const conv_tensors *l, int which,
-                              const dnnl_memory_desc_t *picked, eni_dnnl_conv *pass)
+static en_status pick_weights(const eni_dnnl *dnnl, const conv_tensors *l, int which, eni_const_desc picked,
+                              eni_dnnl_conv *pass)
 {
-    if (dnnl_memory_desc_equal(picked, &l->weights)) return EN_OK;
+    if (dnnl_memory_desc_equal(picked, l->weights)) return EN_OK;
     pass->picked_bytes = dnnl_memory_desc_get_size(picked);
     pass->picked = eni_alloc(pass->picked_bytes + ENI_CANARY_BYTES);
     if (!pass->picked) return EN_ENOMEM;
     eni_cpu_canary_set(pass->picked, pass->picked_bytes);
 
     const int out = which == ENI_BACKWARD_WEIGHTS;
-    const view_of tensors[] = {{DNNL_ARG_FROM, out ? picked : &l->weights},
-                               {DNNL_ARG_TO, out ? &l->weights : picked}};
+    const view_of tensors[] = {{DNNL_ARG_FROM, out ? picked : l->weights},
+                               {DNNL_ARG_TO, out ? l->weights : picked}};
     dnnl_primitive_desc_t pd;
     dnnl_primitive_attr_t attr;
     EN_TRY(make_attr(0, &attr));
@@ -230,14 +239,14 @@ static en_status fill_pass(const eni_dnnl *dnnl, const conv_tensors *l, int whic
         [ENI_FORWARD] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
         [ENI_BACKWARD_WEIGHTS] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_BIAS},
         [ENI_BACKWARD_DATA] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST, 0}};
-    const int *arg = args[which], has_bias = l->bias_or_null && which != ENI_BACKWARD_DATA;
-    const dnnl_memory_desc_t *picked = dnnl_primitive_desc_query_md(
+    const int *arg = args[which], has_bias = l->bias != NULL && which != ENI_BACKWARD_DATA;
+    const eni_const_desc picked = dnnl_primitive_desc_query_md(
         pd, which == ENI_BACKWARD_WEIGHTS ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
-    const view_of tensors[] = {{arg[0], &l->source},
+    const view_of tensors[] = {{arg[0], l->source},
                                {arg[1], picked},
-                               {arg[2], &l->target},
+                               {arg[2], l->target},
                                {DNNL_ARG_SCRATCHPAD, scratch_of(pd)},
-                               {arg[3], &l->bias}};
+                               {arg[3], l->bias}};
     EN_TRY(fill(dnnl, pd, tensors, has_bias ? 5 : 4, &pass->run));
     return pick_weights(dnnl, l, which, picked, pass);
 }
@@ -247,10 +256,13 @@ en_status eni_dnnl_conv_init(const eni_dnnl *dnnl, const en_op *op, int which, e
     dnnl_primitive_desc_t pd;
     conv_tensors l;
     pass->run.which = pass->reorder.which = which;
-    EN_TRY(describe_conv(op, &l));
-    EN_TRY(pass_desc(dnnl, &l, which, &pd));
-    const en_status st = fill_pass(dnnl, &l, which, pd, pass);
-    dnnl_primitive_desc_destroy(pd);
+    en_status st = describe_conv(op, &l);
+    if (st == EN_OK) st = pass_desc(dnnl, &l, which, &pd);
+    if (st == EN_OK) {
+        st = fill_pass(dnnl, &l, which, pd, pass);
+        dnnl_primitive_desc_destroy(pd);
+    }
+    forget_conv(&l);
     return st;
 }
 
@@ -264,31 +276,51 @@ void eni_dnnl_conv_fini(eni_dnnl_conv *pass)
 
 /* ---- products ---- */
 
+typedef struct product_tensors {
+    eni_desc a, b, c, bias; /* bias: NULL where there is none */
+} product_tensors;
+
+/* What is there after a failure, the caller destroys. */
+static en_status describe_product(const eni_product_shape *shape, product_tensors *l)
+{
+    const dnnl_dims_t a = {shape->m, shape->k}, b = {shape->k, shape->n}, c = {shape->m, shape->n};
+    const dnnl_dims_t bias = {1, shape->n};
+    EN_TRY(by_order(&l->a, 2, a, shape->is_a_transposed ? dnnl_ba : dnnl_ab));
+    EN_TRY(by_order(&l->b, 2, b, shape->is_b_transposed ? dnnl_ba : dnnl_ab));
+    EN_TRY(by_order(&l->c, 2, c, dnnl_ab));
+    return shape->has_bias ? by_order(&l->bias, 2, bias, dnnl_ab) : EN_OK;
+}
+
+static en_status fill_product(const eni_dnnl *dnnl, const product_tensors *l, int adds,
+                              eni_dnnl_primitive *product)
+{
+    dnnl_primitive_attr_t attr;
+    dnnl_primitive_desc_t pd;
+    EN_TRY(make_attr(adds, &attr));
+    en_status st =
+        DNNL(dnnl_matmul_primitive_desc_create(&pd, dnnl->engine, l->a, l->b, l->bias, l->c, attr));
+    dnnl_primitive_attr_destroy(attr);
+    if (st != EN_OK) return st;
+    const view_of tensors[] = {{DNNL_ARG_SRC, l->a},
+                               {DNNL_ARG_WEIGHTS, l->b},
+                               {DNNL_ARG_DST, l->c},
+                               {DNNL_ARG_SCRATCHPAD, scratch_of(pd)},
+                               {DNNL_ARG_BIAS, l->bias}};
+    st = fill(dnnl, pd, tensors, l->bias != NULL ? 5 : 4, product);
+    dnnl_primitive_desc_destroy(pd);
+    return st;
+}
+
 en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape, int which,
                                 eni_dnnl_primitive *product)
 {
-    const dnnl_dims_t a_dims = {shape->m, shape->k}, b_dims = {shape->k, shape->n};
-    const dnnl_dims_t c_dims = {shape->m, shape->n}, bias_dims = {1, shape->n};
-    dnnl_memory_desc_t a, b, c, bias;
-    dnnl_matmul_desc_t desc;
-    dnnl_primitive_attr_t attr;
-    dnnl_primitive_desc_t pd;
-    EN_TRY(by_order(&a, 2, a_dims, shape->is_a_transposed ? dnnl_ba : dnnl_ab));
-    EN_TRY(by_order(&b, 2, b_dims, shape->is_b_transposed ? dnnl_ba : dnnl_ab));
-    EN_TRY(by_order(&c, 2, c_dims, dnnl_ab));
-    EN_TRY(by_order(&bias, 2, bias_dims, dnnl_ab));
-    EN_TRY(DNNL(dnnl_matmul_desc_init(&desc, &a, &b, shape->has_bias ? &bias : NULL, &c)));
-    EN_TRY(make_attr(shape->adds, &attr));
-    en_status st = DNNL(dnnl_primitive_desc_create(&pd, &desc, attr, dnnl->engine, NULL));
-    dnnl_primitive_attr_destroy(attr);
-    if (st != EN_OK) return st;
-    const view_of tensors[] = {{DNNL_ARG_SRC, &a},
-                               {DNNL_ARG_WEIGHTS, &b},
-                               {DNNL_ARG_DST, &c},
-                               {DNNL_ARG_SCRATCHPAD, scratch_of(pd)},
-                               {DNNL_ARG_BIAS, &bias}};
+    product_tensors l = {0};
     product->which = which;
-    st = fill(dnnl, pd, tensors, shape->has_bias ? 5 : 4, product);
-    dnnl_primitive_desc_destroy(pd);
+    en_status st = describe_product(shape, &l);
+    if (st == EN_OK) st = fill_product(dnnl, &l, shape->adds, product);
+    destroy(l.a);
+    destroy(l.b);
+    destroy(l.c);
+    destroy(l.bias);
     return st;
 }

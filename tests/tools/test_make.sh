@@ -1,7 +1,8 @@
 #!/bin/sh
-# test_make.sh product|moved|demo: what the Makefile promises before a compiler runs.
+# test_make.sh product|moved|onednn|demo: what the Makefile promises before a compiler runs.
 #   product   make compiles the programs, plugins and libentrain; tests and benches are for `make tests` alone
 #   moved     in a tree that was moved with its build folder every target stops with one sentence, before it builds or installs
+#   onednn    with a oneDNN of a version that is not known make says so, and builds all but the device cpu
 #   demo      the Python of make demo-resnet that Ctrl-C left half made is made again, and one that is whole is not
 top=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
 command -v make >/dev/null || { echo "SKIP: there is no make"; exit 77; }
@@ -61,5 +62,15 @@ moved)
         esac
     done
     [ ! -e "$work/prefix" ] || bad "something was installed" ;;
-*) bad "usage: test_make.sh product|moved|demo" ;;
+onednn)
+    mkdir -p "$work/include/oneapi/dnnl" && touch "$work/libdnnl.so"
+    printf '#define DNNL_VERSION_%s\n' 'MAJOR 4' 'MINOR 1' 'PATCH 0' >"$work/include/oneapi/dnnl/dnnl_version.h"
+    rm -rf "$work/tree/build"
+    said=$(make -C "$work/tree" --no-print-directory -s configure \
+        CMAKE_FLAGS="-DENTRAIN_CUDA=OFF -DDNNL_INCLUDE_DIR=$work/include -DDNNL_LIBRARY=$work/libdnnl.so") || bad "make failed: $said"
+    [ "$said" = "no cpu device: oneDNN 4.1 was found, and 2 and 3 are known" ] || bad "make said: $said"
+    said=$(compiled all)
+    case $said in *ops*) ;; *) bad "make compiles: $said" ;; esac
+    ! make -C "$work/tree/build" -n -k all 2>/dev/null | grep -q device_cpu || bad "it builds the device cpu all the same" ;;
+*) bad "usage: test_make.sh product|moved|onednn|demo" ;;
 esac
