@@ -1,6 +1,6 @@
 /* arena.h - one rank's vectors and flags in one block of memory that other processes can map.
  *
- *     [header: one page] [areas: ENI_ARENA_AREAS x ENI_AREA_BYTES] [slot 0] [slot 1] .. [slot nslots - 1]
+ *     [header: 4 KiB] [areas: ENI_ARENA_AREAS x ENI_AREA_BYTES] [slot 0] [slot 1] .. [slot nslots - 1]
  *
  * A slot is one flat vector of the model: all tensors, bucket after bucket. A bucket is a range of elements
  * of every slot, so (slot, offset, count) names a vector of a bucket in this process and in every other.
@@ -97,7 +97,7 @@ en_status eni_arena_cover(eni_arena *arena, uint32_t slot, int fd);
  */
 en_status eni_arena_uncover(eni_arena *arena, uint32_t slot);
 
-/* Area `area`: ENI_AREA_BYTES on a page boundary. */
+/* Area `area`: ENI_AREA_BYTES on a boundary of 4 KiB. */
 void *eni_arena_area(const eni_arena *arena, int area);
 
 /* Unmaps, and closes the memfd if this is its owner. NULL is fine. */
