@@ -3,11 +3,13 @@
 # workers, as many as three comparisons need for a claim, and with three where one worker is slow.
 # 27,000 samples a run reach 70 % (after 7,500 to 23,200 here); 75 % is crossed only after 25,000 to 39,000.
 #
+# DEMO_FLAGS: more flags, such as --max-samples=2700 for a tenth of it.
+#
 # With resnet: four ways on colour images, in a quarter of an hour. A ResNet-18 of a quarter of the width learns from which of
 # ten photographs a patch is (tools/make_cifar.py): one pass over 15,000 patches, one seed, so that nothing is claimed. The photographs come in two wheels from PyPI; PYTHON=.. names a Python that has them and Pillow.
 set -e
 build=$1
-compare() { exec "$build"/entrain compare -n 2 --lr-scale=linear --out="$out" --overwrite "$@"; }
+compare() { exec "$build"/entrain compare -n 2 --lr-scale=linear --out="$out" --overwrite "$@" $DEMO_FLAGS; }
 
 if [ "$2" = resnet ]; then
     out=${OUT:-demo-resnet}

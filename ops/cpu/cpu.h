@@ -45,7 +45,6 @@ typedef struct eni_product_shape {
     int64_t m, n, k;
     int is_a_transposed, is_b_transposed; /* a is (k, m) in memory; b (n, k) */
     int has_bias;                         /* (n), added to each row */
-    int adds;                             /* to what c holds */
 } eni_product_shape;
 
 /* EN_OK, or the failure logged with oneDNN's own word for it. */

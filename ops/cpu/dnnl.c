@@ -77,21 +77,12 @@ static void destroy(eni_desc desc)
     if (desc != NULL) dnnl_memory_desc_destroy(desc);
 }
 
-/* Scratch memory is ours to give (workspace), not hidden in the library. `adds`: to what the target holds. */
-static en_status make_attr(int adds, dnnl_primitive_attr_t *attr_out)
+/* Scratch memory is ours to give (workspace), not hidden in the library. */
+static en_status make_attr(dnnl_primitive_attr_t *attr_out)
 {
-    dnnl_primitive_attr_t attr;
-    dnnl_post_ops_t sum = NULL;
-    EN_TRY(DNNL(dnnl_primitive_attr_create(&attr)));
-    en_status st = DNNL(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user));
-    if (st == EN_OK && adds) st = DNNL(dnnl_post_ops_create(&sum));
-    if (st == EN_OK && adds) st = DNNL(dnnl_post_ops_append_sum(sum, 1.0f, 0, dnnl_data_type_undef));
-    if (st == EN_OK && adds) st = DNNL(dnnl_primitive_attr_set_post_ops(attr, sum));
-    if (sum) dnnl_post_ops_destroy(sum);
-    if (st == EN_OK)
-        *attr_out = attr;
-    else
-        dnnl_primitive_attr_destroy(attr);
+    EN_TRY(DNNL(dnnl_primitive_attr_create(attr_out)));
+    const en_status st = DNNL(dnnl_primitive_attr_set_scratchpad_mode(*attr_out, dnnl_scratchpad_mode_user));
+    if (st != EN_OK) dnnl_primitive_attr_destroy(*attr_out);
     return st;
 }
 
@@ -195,7 +186,7 @@ static en_status pass_desc(const eni_dnnl *dnnl, const conv_tensors *l, int whic
     dnnl_primitive_attr_t attr;
     dnnl_primitive_desc_t hint = NULL;
     en_status st = EN_OK;
-    EN_TRY(make_attr(0, &attr));
+    EN_TRY(make_attr(&attr));
     if (which != ENI_FORWARD) st = primitive_desc(dnnl, l, ENI_FORWARD, attr, NULL, &hint);
     if (st == EN_OK) st = primitive_desc(dnnl, l, which, attr, hint, pd_out);
     if (hint) dnnl_primitive_desc_destroy(hint);
@@ -218,7 +209,7 @@ static en_status pick_weights(const eni_dnnl *dnnl, const conv_tensors *l, int w
                                {DNNL_ARG_TO, out ? l->weights : picked}};
     dnnl_primitive_desc_t pd;
     dnnl_primitive_attr_t attr;
-    EN_TRY(make_attr(0, &attr));
+    EN_TRY(make_attr(&attr));
     en_status st = DNNL(dnnl_reorder_primitive_desc_create(&pd, tensors[0].desc, dnnl->engine,
                                                            tensors[1].desc, dnnl->engine, attr));
     dnnl_primitive_attr_destroy(attr);
@@ -291,12 +282,11 @@ static en_status describe_product(const eni_product_shape *shape, product_tensor
     return shape->has_bias ? by_order(&l->bias, 2, bias, dnnl_ab) : EN_OK;
 }
 
-static en_status fill_product(const eni_dnnl *dnnl, const product_tensors *l, int adds,
-                              eni_dnnl_primitive *product)
+static en_status fill_product(const eni_dnnl *dnnl, const product_tensors *l, eni_dnnl_primitive *product)
 {
     dnnl_primitive_attr_t attr;
     dnnl_primitive_desc_t pd;
-    EN_TRY(make_attr(adds, &attr));
+    EN_TRY(make_attr(&attr));
     en_status st =
         DNNL(dnnl_matmul_primitive_desc_create(&pd, dnnl->engine, l->a, l->b, l->bias, l->c, attr));
     dnnl_primitive_attr_destroy(attr);
@@ -317,7 +307,7 @@ en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *s
     product_tensors l = {0};
     product->which = which;
     en_status st = describe_product(shape, &l);
-    if (st == EN_OK) st = fill_product(dnnl, &l, shape->adds, product);
+    if (st == EN_OK) st = fill_product(dnnl, &l, product);
     destroy(l.a);
     destroy(l.b);
     destroy(l.c);

@@ -22,8 +22,6 @@ static inline void dnnl_memory_desc_destroy(eni_desc desc)
     eni_free(desc);
 }
 
-#define dnnl_post_ops_append_sum dnnl_post_ops_append_sum_v3
-
 static inline dnnl_status_t dnnl_convolution_forward_primitive_desc_create(
     dnnl_primitive_desc_t *pd, dnnl_engine_t engine, dnnl_prop_kind_t kind, dnnl_alg_kind_t algorithm,
     eni_const_desc x, eni_const_desc w, eni_const_desc b, eni_const_desc y, const dnnl_dims_t stride,
