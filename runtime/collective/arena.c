@@ -173,6 +173,16 @@ int eni_arena_fd(const eni_arena *arena)
     return arena->fd;
 }
 
+int eni_arena_can_alias(void)
+{
+    const size_t page = eni_page_bytes();
+    void *one = mmap(NULL, page, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *two = MAP_FAILED;
+    if (one != MAP_FAILED) two = mremap(one, 0, page, MREMAP_MAYMOVE);
+    if (one != MAP_FAILED) munmap(one, page);
+    if (two != MAP_FAILED) munmap(two, page);
+    return two != MAP_FAILED;
+}
+
 /* mremap of no bytes of a shared mapping makes a second one of the same pages, without the descriptor, which
  * a mapped arena does not keep. */
 en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source)

@@ -77,6 +77,9 @@ static inline float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_
  * the slot costs no page fault. While nobody else writes a private arena. */
 void eni_arena_touch(const eni_arena *arena, uint32_t slot);
 
+/* 1 if eni_arena_alias works here. Not every kernel maps the same memory a second time: qemu's emulation of one does not. */
+int eni_arena_can_alias(void);
+
 /* Slot `slot` of `arena` becomes `source`'s, in this process: the same memory at two addresses. Both are
  * shared and of one shape. What the owner of `arena` had there goes back to the machine. EN_ENOMEM, logged.
  */
