@@ -4,9 +4,21 @@ JOBS  ?= $(shell nproc)
 CMAKE_FLAGS ?=
 
 # What a build, the tests and the demo need; each is explained in README.md.
-BUILD_PACKAGES = gcc g++ cmake pkg-config libzmq3-dev libmsgpack-c-dev/libmsgpack-dev libssl-dev libisal-dev libdnnl-dev zlib1g-dev libyaml-dev libjansson-dev libcurl4-openssl-dev libexpat1-dev
-TEST_PACKAGES  = libcmocka-dev
+BUILD_TOOLS    = gcc g++ cmake pkg-config
+BUILD_LIBS     = libzmq3-dev libmsgpack-c-dev/libmsgpack-dev libssl-dev libisal-dev libdnnl-dev zlib1g-dev libyaml-dev libjansson-dev libcurl4-openssl-dev libexpat1-dev
+TEST_LIBS      = libcmocka-dev
 DEMO_PACKAGES  = dataset-fashion-mnist gnuplot-nox
+
+# ARCH=arm64: compiled here for there, with arm64's libraries beside this machine's (tools/root.sh has a place for them).
+ifeq ($(ARCH),arm64)
+BUILD_TOOLS    = gcc-aarch64-linux-gnu cmake pkg-config
+TOOLCHAIN      = --toolchain $(CURDIR)/cmake/aarch64.cmake
+of_arch        = $(addsuffix :arm64,$(subst /,:arm64/,$(1)))
+else
+of_arch        = $(1)
+endif
+BUILD_PACKAGES = $(BUILD_TOOLS) $(call of_arch,$(BUILD_LIBS))
+TEST_PACKAGES  = $(call of_arch,$(TEST_LIBS))
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
 .PHONY: all tests cuda deps demo demo-resnet test isa soak asan tsan fuzz bench install format tidy clean help configure
@@ -30,7 +42,7 @@ cuda: configure ## build the cuda device
 configure:
 	@tools/configured_here.sh $(BUILD)
 	@tools/deps.sh --check-build $(BUILD_PACKAGES)
-	@[ -f $(BUILD)/CMakeCache.txt ] || cmake -S . -B $(BUILD) $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
+	@[ -f $(BUILD)/CMakeCache.txt ] || cmake -S . -B $(BUILD) $(TOOLCHAIN) $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
 	@[ ! -f $(BUILD).log ] || sed -n 's/^-- \(no cpu device\)/\1/p' $(BUILD).log
 	@rm -f $(BUILD).log
 

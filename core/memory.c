@@ -38,9 +38,14 @@ void *eni_alloc(size_t bytes)
     return take(bytes, ENI_LINE);
 }
 
+size_t eni_page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
 void *eni_alloc_pages(size_t bytes)
 {
-    return take(bytes, (size_t)sysconf(_SC_PAGESIZE));
+    return take(bytes, eni_page_bytes());
 }
 
 void *eni_alloc_array(size_t count, size_t size)

@@ -25,6 +25,10 @@ void *eni_alloc_array(size_t count, size_t size);
 /* The same on whole pages of its own, which a device may pin. Freed with eni_free. */
 void *eni_alloc_pages(size_t bytes);
 
+/* The bytes of a page: 4 KiB on x86-64, on arm64 4, 16 or 64, as the kernel was built. What is mapped at a place of its own
+ * begins and ends on one. */
+size_t eni_page_bytes(void);
+
 /* Whether `bytes` more fit below the limit of ulimit -v, for a library (`who`) that would crash without them. They are
  * not taken. EN_ENOMEM with one sentence. */
 en_status eni_memory_room(size_t bytes, const char *who);

@@ -47,9 +47,9 @@ static void get_over(eni_shutdown *e)
 
 static void ask(eni_shutdown *e, int signal_number)
 {
-    if (e->asked_ns != INT64_MAX) return;
+    if (atomic_load(&e->asked_ns) != INT64_MAX) return;
     atomic_store(&e->signal_number, signal_number); /* who sees that it was asked sees by what */
-    e->asked_ns = eni_now_ns();
+    atomic_store(&e->asked_ns, eni_now_ns());
 }
 
 static void heed_signal(eni_shutdown *e)
@@ -60,7 +60,7 @@ static void heed_signal(eni_shutdown *e)
     /* In a terminal all ranks get the signal at once: another's wish may have come before our own. */
     const bool is_second = e->has_signal;
     e->has_signal = true;
-    if (e->more_ns > 0) e->asked_ns = INT64_MAX; /* who waits here is in a hurry */
+    if (e->more_ns > 0) atomic_store(&e->asked_ns, INT64_MAX); /* who waits here is in a hurry */
     e->more_ns = 0;
     ask(e, number);
     if (!is_second) atomic_store(&e->signal_number, number);
@@ -79,12 +79,12 @@ static void heed_member(eni_shutdown *e)
 {
     const en_status st = eni_member_status(e->member); /* first: a status that has failed has its death */
     const eni_run_outcome outcome = eni_member_outcome(e->member);
-    if (outcome.stop_why[0] != 0 && e->asked_ns == INT64_MAX) {
+    if (outcome.stop_why[0] != 0 && atomic_load(&e->asked_ns) == INT64_MAX) {
         e->more_ns = outcome.has_time ? patient_ns : 0;
         ask(e, SIGTERM);
     }
-    if (e->lost_ns != INT64_MAX || st == EN_OK) return;
-    e->lost_ns = eni_now_ns();
+    if (st == EN_OK || atomic_load(&e->lost_ns) != INT64_MAX) return;
+    atomic_store(&e->lost_ns, eni_now_ns());
     if (e->config.report_fd >= 0 && outcome.has_death) eni_failure_write(e->config.report_fd, &outcome.death);
 }
 
@@ -97,10 +97,11 @@ static int64_t earlier(int64_t a, int64_t b)
 
 static int64_t last_ns(const eni_shutdown *e)
 {
+    const int64_t asked_ns = atomic_load(&e->asked_ns), lost_ns = atomic_load(&e->lost_ns);
     int64_t last = INT64_MAX;
     if (atomic_load(&e->end) != END_OPEN) return last;
-    if (e->asked_ns != INT64_MAX) last = earlier(last, e->asked_ns + e->more_ns + last_stop_ns);
-    if (e->lost_ns != INT64_MAX) last = earlier(last, e->lost_ns + last_loss_ns);
+    if (asked_ns != INT64_MAX) last = earlier(last, asked_ns + e->more_ns + last_stop_ns);
+    if (lost_ns != INT64_MAX) last = earlier(last, lost_ns + last_loss_ns);
     return last;
 }
 
@@ -109,18 +110,19 @@ static void look(eni_shutdown *e)
     pthread_mutex_lock(&e->lock);
     if (e->member != NULL) heed_member(e);
     pthread_mutex_unlock(&e->lock);
-    const int64_t now = eni_now_ns();
-    if (e->asked_ns != INT64_MAX && now >= e->asked_ns + e->more_ns + grace_ns) get_over(e);
+    const int64_t now = eni_now_ns(), asked_ns = atomic_load(&e->asked_ns);
+    if (asked_ns != INT64_MAX && now >= asked_ns + e->more_ns + grace_ns) get_over(e);
     int nobody = END_OPEN;
     if (now >= last_ns(e) && atomic_compare_exchange_strong(&e->end, &nobody, END_LAST_RESORT))
-        e->config.leave_at_once(e->config.user, e->lost_ns != INT64_MAX ? 1 : 128 + eni_shutdown_signal(e));
+        e->config.leave_at_once(e->config.user,
+                                atomic_load(&e->lost_ns) != INT64_MAX ? 1 : 128 + eni_shutdown_signal(e));
 }
 
 /* The descriptor that says that the run broke; it stays readable, so it is polled until then. */
 static int member_fd(eni_shutdown *e)
 {
     pthread_mutex_lock(&e->lock);
-    const int fd = e->member == NULL || e->lost_ns != INT64_MAX || atomic_load(&e->is_over)
+    const int fd = e->member == NULL || atomic_load(&e->lost_ns) != INT64_MAX || atomic_load(&e->is_over)
                        ? -1
                        : eni_member_fd(e->member);
     pthread_mutex_unlock(&e->lock);
@@ -188,7 +190,7 @@ en_status eni_shutdown_status(const eni_shutdown *e)
 
 bool eni_shutdown_is_asked(eni_shutdown *e)
 {
-    if (e->asked_ns != INT64_MAX) return true;
+    if (atomic_load(&e->asked_ns) != INT64_MAX) return true;
     pthread_mutex_lock(&e->lock);
     const bool is_stopping = e->member != NULL && eni_member_outcome(e->member).stop_why[0] != 0;
     pthread_mutex_unlock(&e->lock);

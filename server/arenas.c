@@ -24,7 +24,6 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-enum { PAGE = 4096 };
 #define MAX_ELEMENTS (UINT64_C(1) << 44)
 
 /* Mapped before it is sealed: later mappings cannot write. */
@@ -57,7 +56,7 @@ en_status eni_weights_open(uint64_t elements, eni_weights **weights_out)
     eni_weights *weights = eni_alloc(sizeof *weights);
     if (!weights) return EN_ENOMEM;
     weights->fd = -1;
-    weights->bytes = eni_round_up((elements ? elements : 1) * sizeof(float), PAGE);
+    weights->bytes = eni_round_up((elements ? elements : 1) * sizeof(float), eni_page_bytes());
     const en_status st = make(weights);
     if (st == EN_OK)
         *weights_out = weights;

@@ -1,21 +1,32 @@
 #!/bin/sh
-# root.sh SUITE COMMAND..: runs COMMAND on this tree in a bare Debian of SUITE (bookworm, trixie) with what `make deps` installs
-# there:
+# root.sh SUITE[+arm64] COMMAND..: runs COMMAND on this tree in a bare Debian of SUITE (bookworm, trixie) with what `make deps`
+# installs there:
 #
 #     tools/root.sh trixie make BUILD=/build test
+#     tools/root.sh bookworm+arm64 make BUILD=/build ARCH=arm64 test
 #
-# mmdebstrap makes it, from the mirror that apt has here. It is kept in ${XDG_CACHE_HOME:-~/.cache}/entrain-roots/SUITE, with
+# With +arm64 it has this machine's programs and arm64's libraries beside them, and binfmt_misc gets to know qemu: what is
+# compiled here for arm64 is emulated, and neither a compiler nor a shell is.
+#
+# mmdebstrap makes it, from the mirror that apt has here. It is kept in ${XDG_CACHE_HOME:-~/.cache}/entrain-roots/SUITE.., with
 # /build as long as the tree is the same. COMMAND sees the tree as /entrain, which it cannot write; what it started ends with it,
 # or after ROOT_SECONDS (5400). Exit 77, with one sentence, where no such root can be made; else the exit of COMMAND.
-suite=$1
-[ $# -ge 2 ] || { echo "root.sh SUITE COMMAND..: SUITE is bookworm or trixie" >&2; exit 2; }
+name=$1 suite=${1%+arm64} arch=
+[ $# -ge 2 ] || { echo "root.sh SUITE[+arm64] COMMAND..: SUITE is bookworm or trixie" >&2; exit 2; }
+[ "$suite" = "$name" ] || arch=arm64
 shift
 tree=$(cd "$(dirname "$0")/.." && pwd) || exit 2
-root=${XDG_CACHE_HOME:-$HOME/.cache}/entrain-roots/$suite
-skip() { echo "SKIP: no root of $suite: $*"; exit 77; }
+root=${XDG_CACHE_HOME:-$HOME/.cache}/entrain-roots/$name
+skip() { echo "SKIP: no root of $name: $*"; exit 77; }
 
 [ "$(id -u)" = 0 ] || skip "only the administrator may make and enter one"
 unshare --mount --pid --fork true 2>/dev/null || skip "this machine gives no namespaces for mounts and processes"
+if [ -n "$arch" ]; then # the kernel opens qemu when it is told of it (flag F), so that no root needs one
+    formats=/proc/sys/fs/binfmt_misc known=/usr/lib/binfmt.d/qemu-aarch64.conf
+    [ -e $formats/register ] || mount -t binfmt_misc binfmt_misc $formats 2>/dev/null || skip "binfmt_misc may not be mounted here"
+    [ -e $formats/qemu-aarch64 ] || [ -e $known ] || skip "there is no qemu (apt-get install qemu-user-static)"
+    [ -e $formats/qemu-aarch64 ] || cat $known > $formats/register || skip "binfmt_misc takes no format here"
+fi
 mkdir -p "$root" && exec 9> "$root.lock" || exit 1
 flock -w 3600 9 || skip "$root.lock is held by another run"
 
@@ -27,7 +38,8 @@ if [ ! -e "$root/whole" ]; then
     [ -n "$mirror" ] || skip "apt has no mirror of $here here"
     rm -rf "$root" && mkdir -p "$root" || exit 1
     apt-config dump | grep -E '^Acquire::(https?::|Check-)' > "$root.apt" # proxies and the like
-    timeout 900 mmdebstrap --mode=root --variant=minbase --include=make --aptopt="$root.apt" "$suite" "$root" \
+    timeout 900 mmdebstrap --mode=root --variant=minbase --include=make --aptopt="$root.apt" \
+        --architectures="$(dpkg --print-architecture)${arch:+,$arch}" "$suite" "$root" \
         "deb $mirror $suite main" > "$root.log" 2>&1 9>&- || skip "mmdebstrap failed: $(grep '^E:' "$root.log" | head -n 1)"
     mkdir -p "$root/entrain" && touch "$root/whole"
 fi
@@ -37,11 +49,11 @@ fi
 
 # The first process of its own: when that ends, so do the others.
 inside='
-root=$1 tree=$2; shift 2
+root=$1 tree=$2 arch=$3; shift 3
 mount --bind "$tree" "$root/entrain" && mount -o remount,bind,ro "$root/entrain" &&
     mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" && mount --rbind /sys "$root/sys" &&
     mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm" && mount -t tmpfs -o mode=1777 tmpfs "$root/tmp" || exit 1
 cat /etc/resolv.conf > "$root/etc/resolv.conf"
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 chroot "$root" \
-    sh -c "cd /entrain && make -s deps >/dev/null && \"\$@\"" sh "$@"'
-exec timeout -k 10 "${ROOT_SECONDS:-5400}" unshare --mount --pid --fork --kill-child sh -c "$inside" sh "$root" "$tree" "$@" 9>&-
+    sh -c "cd /entrain && make -s deps $arch >/dev/null && \"\$@\"" sh "$@"'
+exec timeout -k 10 "${ROOT_SECONDS:-5400}" unshare --mount --pid --fork --kill-child sh -c "$inside" sh "$root" "$tree" "${arch:+ARCH=$arch}" "$@" 9>&-

@@ -14,6 +14,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -449,7 +450,7 @@ en_status en_client_open(const en_client_options *options, en_client **client_ou
 void en_client_close(en_client *client)
 {
     if (client == NULL) return;
-    if (!client->is_finished && client->net != NULL) eni_net_abort(client->net);
+    if (!atomic_load(&client->is_finished) && client->net != NULL) eni_net_abort(client->net);
     eni_client_close(client->store);
     eni_net_close(client->net);
     eni_arena_close(client->arena);
@@ -463,14 +464,16 @@ void en_client_close(en_client *client)
 
 en_status en_client_status(const en_client *client)
 {
-    if (client->failed != EN_OK) return client->failed;
-    return client->is_finished ? EN_OK : alive((void *)client);
+    const en_status failed = atomic_load(&client->failed);
+    if (failed != EN_OK) return failed;
+    return atomic_load(&client->is_finished) ? EN_OK : alive((void *)client);
 }
 
 /* What has failed half-way cannot be taken up again. */
 static en_status keep(en_client *client, en_status status)
 {
-    if (client->failed == EN_OK) client->failed = status;
+    en_status none = EN_OK;
+    atomic_compare_exchange_strong(&client->failed, &none, status);
     return status;
 }
 
@@ -515,7 +518,7 @@ static en_status range_of(const en_client *client, int tensor, uint32_t *first, 
 
 static en_status check_idle(const en_client *client, uint32_t first, uint32_t last)
 {
-    if (client->is_finished)
+    if (atomic_load(&client->is_finished))
         return eni_fail(EN_EINVAL, "kv", "en_client_finish has been called: no call may follow it");
     for (uint32_t i = first; i < last; i++)
         if (client->tensors[i].call != ENI_KV_NONE)
@@ -610,7 +613,7 @@ static en_status wait_one(en_client *client, eni_kv_tensor *tensor)
 en_status en_client_wait(en_client *client, int tensor)
 {
     uint32_t first, last;
-    EN_TRY(client->failed);
+    EN_TRY(atomic_load(&client->failed));
     EN_TRY(range_of(client, tensor, &first, &last));
     for (uint32_t i = first; i < last; i++) {
         en_status st = wait_one(client, &client->tensors[i]);
@@ -621,12 +624,12 @@ en_status en_client_wait(en_client *client, int tensor)
 
 en_status en_client_finish(en_client *client)
 {
-    if (client->is_finished) return client->failed;
+    if (atomic_load(&client->is_finished)) return atomic_load(&client->failed);
     EN_TRY(en_client_wait(client, EN_CLIENT_ALL));
     en_status st = eni_client_finished(client->store);
     if (st == EN_OK) st = eni_member_bye(client->member, eni_now_ns() + 10 * ENI_SECOND);
     if (st != EN_OK) return keep(client, st);
-    client->is_finished = 1;
+    atomic_store(&client->is_finished, 1);
     return EN_OK;
 }
 

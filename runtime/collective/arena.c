@@ -15,9 +15,9 @@
 #include "core/try.h"
 
 #define ARENA_MAGIC UINT64_C(0x31616e657261656e) /* "enarena1" */
-enum { PAGE = 4096, HUGE_PAGE = 2 << 20, MAX_NSLOTS = 4096 };
+enum { HEADER = 4096, HUGE_PAGE = 2 << 20, MAX_NSLOTS = 4096 };
 
-/* The first page. The owner keeps its own copy of the shape: a peer may write here. */
+/* The first bytes. The owner keeps its own copy of the shape: a peer may write here. */
 typedef struct shape {
     uint64_t magic;
     uint64_t count;  /* elements of a slot */
@@ -28,10 +28,11 @@ typedef struct shape {
 
 static uint64_t arena_slots_at(void)
 {
-    return PAGE + (uint64_t)ENI_ARENA_AREAS * ENI_AREA_BYTES;
+    return HEADER + (uint64_t)ENI_ARENA_AREAS * ENI_AREA_BYTES;
 }
 
-/* The layout that (count, nslots) implies, the same in every process. Large slots start on a huge page, so
+/* The layout that (count, nslots) implies, the same in every process of this kernel. A slot has pages of its own, so that
+ * others can be mapped in their place. Large slots start on a huge page, so
  * that the kernel may back them with some. */
 static en_status shape_make(uint64_t count, uint32_t nslots, shape *shape_out, uint64_t *bytes_out)
 {
@@ -39,10 +40,10 @@ static en_status shape_make(uint64_t count, uint32_t nslots, shape *shape_out, u
     if (nslots == 0 || nslots > MAX_NSLOTS || count > limit / sizeof(float) / nslots)
         return eni_fail(EN_EINVAL, "arena", "%u vectors of %llu elements are more than a process can address",
                         nslots, (unsigned long long)count);
-    const uint64_t used = count * sizeof(float);
-    const uint64_t stride = eni_round_up(used ? used : 1, used >= 2 * HUGE_PAGE ? HUGE_PAGE : PAGE);
+    const uint64_t used = count * sizeof(float), page = eni_page_bytes();
+    const uint64_t stride = eni_round_up(used ? used : 1, used >= 2 * HUGE_PAGE ? HUGE_PAGE : page);
     *shape_out = (shape){ARENA_MAGIC, count, stride, nslots, 0};
-    *bytes_out = eni_round_up(arena_slots_at(), stride % HUGE_PAGE ? PAGE : HUGE_PAGE) + stride * nslots;
+    *bytes_out = eni_round_up(arena_slots_at(), stride % HUGE_PAGE ? page : HUGE_PAGE) + stride * nslots;
     return EN_OK;
 }
 
@@ -58,7 +59,7 @@ static uint8_t *map_aligned(int fd, uint64_t bytes)
     uint8_t *base = (uint8_t *)(uintptr_t)eni_round_up((uintptr_t)room, HUGE_PAGE);
     const size_t before = (size_t)(base - room);
     if (before > 0) munmap(room, before);
-    if (before < HUGE_PAGE) munmap(base + eni_round_up(bytes, PAGE), HUGE_PAGE - before);
+    if (before < HUGE_PAGE) munmap(base + eni_round_up(bytes, eni_page_bytes()), HUGE_PAGE - before);
     if (mmap(base, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) == MAP_FAILED) {
         munmap(base, bytes);
         return NULL;
@@ -172,6 +173,16 @@ int eni_arena_fd(const eni_arena *arena)
     return arena->fd;
 }
 
+int eni_arena_can_alias(void)
+{
+    const size_t page = eni_page_bytes();
+    void *one = mmap(NULL, page, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *two = MAP_FAILED;
+    if (one != MAP_FAILED) two = mremap(one, 0, page, MREMAP_MAYMOVE);
+    if (one != MAP_FAILED) munmap(one, page);
+    if (two != MAP_FAILED) munmap(two, page);
+    return two != MAP_FAILED;
+}
+
 /* mremap of no bytes of a shared mapping makes a second one of the same pages, without the descriptor, which
  * a mapped arena does not keep. */
 en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source)
@@ -190,7 +201,7 @@ en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *sour
 
 static uint64_t slot_bytes(const eni_arena *arena)
 {
-    return eni_round_up(arena->count * sizeof(float), PAGE);
+    return eni_round_up(arena->count * sizeof(float), eni_page_bytes());
 }
 
 /* Reading is enough to get a page of shared memory; of private memory it gives the page of zeros that all
@@ -198,7 +209,8 @@ static uint64_t slot_bytes(const eni_arena *arena)
 void eni_arena_touch(const eni_arena *arena, uint32_t slot)
 {
     volatile uint8_t *at = (volatile uint8_t *)eni_arena_at(arena, slot, 0);
-    for (uint64_t i = 0; i < slot_bytes(arena); i += PAGE) {
+    const uint64_t page = eni_page_bytes();
+    for (uint64_t i = 0; i < slot_bytes(arena); i += page) {
         const uint8_t value = at[i];
         if (arena->is_private) at[i] = value;
     }
@@ -237,7 +249,7 @@ en_status eni_arena_uncover(eni_arena *arena, uint32_t slot)
 
 void *eni_arena_area(const eni_arena *arena, int area)
 {
-    return arena->base + PAGE + (uint64_t)area * ENI_AREA_BYTES;
+    return arena->base + HEADER + (uint64_t)area * ENI_AREA_BYTES;
 }
 
 void eni_arena_close(eni_arena *arena)

@@ -1,6 +1,6 @@
 /* arena.h - one rank's vectors and flags in one block of memory that other processes can map.
  *
- *     [header: one page] [areas: ENI_ARENA_AREAS x ENI_AREA_BYTES] [slot 0] [slot 1] .. [slot nslots - 1]
+ *     [header: 4 KiB] [areas: ENI_ARENA_AREAS x ENI_AREA_BYTES] [slot 0] [slot 1] .. [slot nslots - 1]
  *
  * A slot is one flat vector of the model: all tensors, bucket after bucket. A bucket is a range of elements
  * of every slot, so (slot, offset, count) names a vector of a bucket in this process and in every other.
@@ -77,6 +77,9 @@ static inline float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_
  * the slot costs no page fault. While nobody else writes a private arena. */
 void eni_arena_touch(const eni_arena *arena, uint32_t slot);
 
+/* 1 if eni_arena_alias works here. Not every kernel maps the same memory a second time: qemu's emulation of one does not. */
+int eni_arena_can_alias(void);
+
 /* Slot `slot` of `arena` becomes `source`'s, in this process: the same memory at two addresses. Both are
  * shared and of one shape. What the owner of `arena` had there goes back to the machine. EN_ENOMEM, logged.
  */
@@ -97,7 +100,7 @@ en_status eni_arena_cover(eni_arena *arena, uint32_t slot, int fd);
  */
 en_status eni_arena_uncover(eni_arena *arena, uint32_t slot);
 
-/* Area `area`: ENI_AREA_BYTES on a page boundary. */
+/* Area `area`: ENI_AREA_BYTES on a boundary of 4 KiB. */
 void *eni_arena_area(const eni_arena *arena, int area);
 
 /* Unmaps, and closes the memfd if this is its owner. NULL is fine. */

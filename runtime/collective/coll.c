@@ -83,6 +83,9 @@ en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out)
     coll->spin_ns = n <= eni_host_info_cores() ? SPIN_NS : 0;
     if (n > 1) coll->engine = config->transport == ENI_OVER_SHM ? ENI_ENGINE_DIRECT : ENI_ENGINE_TCP;
 
+    coll->can_share =
+        coll->engine == ENI_ENGINE_DIRECT && config->algorithm == ENI_COLL_DIRECT && eni_arena_can_alias();
+
     const en_status st = coll->engine == ENI_ENGINE_DIRECT ? eni_direct_open(coll)
                          : coll->engine == ENI_ENGINE_TCP  ? eni_progress_open(coll)
                                                            : EN_OK;
@@ -200,7 +203,7 @@ en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op)
 
 int eni_coll_can_share(const eni_coll *coll)
 {
-    return coll->engine == ENI_ENGINE_DIRECT && coll->config.algorithm == ENI_COLL_DIRECT;
+    return coll->can_share;
 }
 
 en_status eni_coll_share(eni_coll *coll, uint32_t slot)

@@ -183,7 +183,8 @@ uint64_t eni_coll_samples(const eni_coll *coll, uint64_t req);
 /* submit and wait. */
 en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op);
 
-/* 1 if the ranks can have one copy of a vector, and so ENI_COLL_MEAN_STEP: direct, over shared memory. */
+/* 1 if the ranks can have one copy of a vector, and so ENI_COLL_MEAN_STEP: direct, over shared memory, where the kernel maps
+ * memory twice. The same on all ranks. */
 int eni_coll_can_share(const eni_coll *coll);
 
 /* From here on rank 0's vectors in this slot are everybody's: in every process the slot of every arena is

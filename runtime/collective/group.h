@@ -7,6 +7,7 @@
 #define COLLECTIVE_GROUP_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "core/clock.h"
 #include "runtime/collective/coll.h"
@@ -32,6 +33,7 @@ struct eni_coll {
     eni_arena **arenas;  /* (nranks) own copy of config.arenas; entries may be NULL over TCP */
     eni_engine engine;   /* NONE: a group of one */
     void *state;         /* the engine's */
+    bool can_share;      /* eni_coll_can_share */
     int64_t work_ns;     /* inside submit, test and wait, so far: not waiting. 0 where a thread works */
     int64_t spin_ns;     /* how long a wait may spin: 0 when ranks share cores */
     uint64_t nsubmitted; /* operations 0 .. nsubmitted - 1 were submitted */

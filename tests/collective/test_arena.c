@@ -17,6 +17,32 @@
 #include "core/log.h"
 #include "runtime/collective/arena.h"
 
+/* In place of the C library's, for arena.c: the pages of another kernel. */
+static long page_bytes = 4096;
+long sysconf(int name)
+{
+    return name == _SC_PAGESIZE ? page_bytes : -1;
+}
+
+/* What arm64's kernels with 16 and 64 KiB a page take: a place to map at that is a multiple of one, so that nothing else lies
+ * on it. */
+static void every_slot_has_pages_of_its_own(void **state)
+{
+    (void)state;
+    for (page_bytes = 4096; page_bytes <= 65536; page_bytes *= 4)
+        for (int shared = 0; shared < 2; shared++) {
+            eni_arena *arena;
+            assert_int_equal(eni_arena_open(1001, 3, shared, &arena), EN_OK);
+            for (uint32_t slot = 0; slot < 3; slot++) {
+                assert_int_equal((uintptr_t)eni_arena_at(arena, slot, 0) % (uintptr_t)page_bytes, 0);
+                eni_arena_touch(arena, slot);
+            }
+            assert_int_equal(arena->bytes % (uint64_t)page_bytes, 0);
+            eni_arena_close(arena);
+        }
+    page_bytes = 4096;
+}
+
 static void vectors_are_zero_apart_and_aligned(void **state)
 {
     (void)state;
@@ -218,6 +244,7 @@ static void no_unauthenticated_covers_a_slot(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_slot_has_pages_of_its_own),
         cmocka_unit_test(vectors_are_zero_apart_and_aligned),
         cmocka_unit_test(two_processes_see_one_memory),
         cmocka_unit_test(unauthenticated_are_refused),
