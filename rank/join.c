@@ -365,6 +365,21 @@ static en_status check_reach(const eni_rank *self)
     return EN_OK;
 }
 
+/* Containers of one machine each have a network namespace, unless they are told to share one. */
+static void tell_apart(const eni_rank *self)
+{
+    const eni_peer *own = &self->info->peers[self->info->rank];
+    for (int r = 0; r < self->info->nranks; r++) {
+        const eni_peer *peer = &self->info->peers[r];
+        const char *why = eni_host_info_apart(own->host_id, peer->host_id);
+        if (why == NULL) continue;
+        eni_info("join",
+                 "rank %d is on this machine, but %s: it shares no memory with rank %d, they talk over TCP",
+                 r, why, own->rank);
+        return;
+    }
+}
+
 /* ---- the world as the strategy sees it ---- */
 
 static en_status describe_world(eni_rank *self)
@@ -434,6 +449,7 @@ en_status eni_rank_join(eni_rank *self)
     EN_TRY(describe_world(self));
     snprintf(who, sizeof who, "%s:%d", self->host, self->world.rank);
     eni_log_set_who(who);
+    tell_apart(self);
     eni_debug("join", "[%" PRId64 "] world size %d, rank %d, leader %s:%u, this rank at %s",
               (int64_t)getpid(), self->world.nranks, self->world.rank, leader.host, leader.port,
               self->mesh.address);

@@ -9,7 +9,7 @@
 # compiled here for arm64 is emulated, and neither a compiler nor a shell is.
 #
 # mmdebstrap makes it, from the mirror that apt has here. It is kept in ${XDG_CACHE_HOME:-~/.cache}/entrain-roots/SUITE.., with
-# /build as long as the tree is the same. COMMAND sees the tree as /entrain, which it cannot write; what it started ends with it,
+# /build as long as the tree is the same; SUITE...tar has it as it was at first. COMMAND sees the tree as /entrain, which it cannot write; what it started ends with it,
 # or after ROOT_SECONDS (5400). Exit 77, with one sentence, where no such root can be made; else the exit of COMMAND.
 name=$1 suite=${1%+arm64} arch=
 [ $# -ge 2 ] || { echo "root.sh SUITE[+arm64] COMMAND..: SUITE is bookworm or trixie" >&2; exit 2; }
@@ -30,18 +30,19 @@ fi
 mkdir -p "$root" && exec 9> "$root.lock" || exit 1
 flock -w 3600 9 || skip "$root.lock is held by another run"
 
-if [ ! -e "$root/whole" ]; then
+if [ ! -e "$root/whole" ] || [ ! -e "$root.tar" ]; then
     command -v mmdebstrap >/dev/null || skip "there is no mmdebstrap (apt-get install mmdebstrap)"
     here=$(. /etc/os-release && echo "$VERSION_CODENAME")
     mirror=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
         awk -v here="$here" '($1 == here || $1 == "stable") && $2 == "main" { print $3; exit }')
     [ -n "$mirror" ] || skip "apt has no mirror of $here here"
-    rm -rf "$root" && mkdir -p "$root" || exit 1
+    rm -rf "$root" "$root.tar" && mkdir -p "$root" || exit 1
     apt-config dump | grep -E '^Acquire::(https?::|Check-)' > "$root.apt" # proxies and the like
     timeout 900 mmdebstrap --mode=root --variant=minbase --include=make --aptopt="$root.apt" \
-        --architectures="$(dpkg --print-architecture)${arch:+,$arch}" "$suite" "$root" \
+        --architectures="$(dpkg --print-architecture)${arch:+,$arch}" "$suite" "$root.new.tar" \
         "deb $mirror $suite main" > "$root.log" 2>&1 9>&- || skip "mmdebstrap failed: $(grep '^E:' "$root.log" | head -n 1)"
-    mkdir -p "$root/entrain" && touch "$root/whole"
+    tar -C "$root" --numeric-owner -xpf "$root.new.tar" && mkdir -p "$root/entrain" && touch "$root/whole" &&
+        mv "$root.new.tar" "$root.tar" || exit 1
 fi
 if [ "$(cat "$root/tree" 2>/dev/null)" != "$tree" ]; then # another tree's objects may be newer than the sources of this one
     rm -rf "$root/build" && mkdir "$root/build" && echo "$tree" > "$root/tree" || exit 1

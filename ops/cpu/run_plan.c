@@ -40,7 +40,7 @@ en_status eni_cpu_canary_check(const en_args *args, const eni_dnnl_primitive *pr
     return eni_fail(
         EN_EBUG, "cpu",
         "layer %s, %s: oneDNN's %s wrote past the %llu bytes that it had asked for, so its results "
-        "cannot be trusted; --device=ref does without oneDNN, and another --threads may help",
+        "cannot be trusted; --device=ref does without oneDNN",
         has_label ? args->label : "without a name", passes[primitive->which], primitive->name,
         (unsigned long long)bytes);
 }

@@ -64,6 +64,17 @@ en_status eni_host_info_id(const char *override, char id_out[ENI_HOST_ID_MAX])
     return EN_OK;
 }
 
+const char *eni_host_info_apart(const char *id_a, const char *id_b)
+{
+    unsigned long long net_a, net_b;
+    unsigned user_a, user_b;
+    const size_t boot = strcspn(id_a, "/");
+    if (boot != strcspn(id_b, "/") || strncmp(id_a, id_b, boot) != 0) return NULL;
+    if (sscanf(id_a + boot, "/%llu/%u", &net_a, &user_a) != 2) return NULL;
+    if (sscanf(id_b + boot, "/%llu/%u", &net_b, &user_b) != 2) return NULL;
+    return net_a != net_b ? "in another network namespace" : user_a != user_b ? "of another user" : NULL;
+}
+
 static const void *bytes_of(const struct sockaddr *name, size_t *bytes_out)
 {
     bool is_v4 = name->sa_family == AF_INET;

@@ -17,6 +17,10 @@ void eni_host_info_name(char host_out[ENI_HOST_MAX]);
  * hierarchy on one machine. EN_EINVAL when the override is longer than ENI_HOST_ID_MAX - 1. */
 en_status eni_host_info_id(const char *override, char id_out[ENI_HOST_ID_MAX]);
 
+/* Why two processes of one machine may not share memory, by their identities: "in another network namespace", "of another
+ * user". NULL: they may, or are on two machines, or --host-id says so. */
+const char *eni_host_info_apart(const char *id_a, const char *id_b);
+
 /* This machine as seen from another. */
 typedef struct eni_own_address {
     char host[ENI_HOST_MAX]; /* as a number: what to tell others to connect to */

@@ -29,6 +29,19 @@ static void identity_is_stable_and_can_be_overridden(void **state)
     assert_int_equal(eni_host_info_id(longest, b), EN_EINVAL);
 }
 
+static void what_keeps_processes_of_a_machine_apart_is_told(void **state)
+{
+    (void)state;
+    const char *own = "boot/4026531840/1000";
+    assert_null(eni_host_info_apart(own, own));
+    assert_null(eni_host_info_apart(own, "other/4026531841/1000"));
+    assert_null(eni_host_info_apart(own, "boot-2/4026531841/1000"));
+    assert_null(eni_host_info_apart("node-b", "node-b"));
+    assert_null(eni_host_info_apart(own, "boot"));
+    assert_string_equal(eni_host_info_apart(own, "boot/4026531841/1000"), "in another network namespace");
+    assert_string_equal(eni_host_info_apart(own, "boot/4026531840/0"), "of another user");
+}
+
 static void the_route_to_loopback_is_loopback(void **state)
 {
     (void)state;
@@ -102,6 +115,7 @@ static void facts_have_the_commit_and_the_libraries(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(identity_is_stable_and_can_be_overridden),
+                                       cmocka_unit_test(what_keeps_processes_of_a_machine_apart_is_told),
                                        cmocka_unit_test(the_route_to_loopback_is_loopback),
                                        cmocka_unit_test(the_owner_of_a_port_is_named),
                                        cmocka_unit_test(cores_follow_the_affinity_mask),
