@@ -33,7 +33,7 @@ flock -w 3600 9 || skip "$root.lock is held by another run"
 if [ ! -e "$root/whole" ] || [ ! -e "$root.tar" ]; then
     command -v mmdebstrap >/dev/null || skip "there is no mmdebstrap (apt-get install mmdebstrap)"
     here=$(. /etc/os-release && echo "$VERSION_CODENAME")
-    mirror=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
+    mirror=$(apt-get indextargets --no-release-info --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
         awk -v here="$here" '($1 == here || $1 == "stable") && $2 == "main" { print $3; exit }')
     [ -n "$mirror" ] || skip "apt has no mirror of $here here"
     rm -rf "$root" "$root.tar" && mkdir -p "$root" || exit 1
