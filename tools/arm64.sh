@@ -13,7 +13,7 @@ in_root sh -c '! aarch64-linux-gnu-objdump -d /build/entrain /build/psd /build/w
     grep -m 3 -wE "fn?m(add|sub)|fml[as]"' || exit 1
 # Not these: qemu answers TCP_INFO with 4 bytes (net_socket, net_guard); a promised time, thousands of runs and differences of
 # whole networks take minutes each (the others).
-not='^(net_socket|net_guard|sim_thousand|sim_storm|models_split.*|ops_device.*|.*_far)$'
+not='^(net_socket|net_guard|sim_thousand|sim_storm|models_split.*|models_threads.*|ops_device.*|ops_sweep.*|.*_far)$'
 ROOT_SECONDS=${EMULATED_SECONDS:-600} in_root env JOBS="${JOBS:-$(nproc)}" tools/test.sh /build -L unit -E "$not" || exit
 here=$(tools/ref_hashes.sh "$build") || exit 1
 there=$(ROOT_SECONDS=${EMULATED_SECONDS:-600} in_root tools/ref_hashes.sh /build) || exit 1
