@@ -84,7 +84,7 @@ function(en_test name)
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120) # for what hangs; a test takes a second, but not on a machine that others use
   endif()
-  if(EN_SANITIZE)
+  if(EN_SANITIZE OR CMAKE_CROSSCOMPILING) # emulated
     math(EXPR A_TIMEOUT "${A_TIMEOUT} * 6")
   endif()
   if(NOT A_LABELS)

@@ -1,6 +1,7 @@
 /* multiversion.h - several machine versions of one loop, chosen when the program is loaded.
  *
- * ENI_MULTIVERSION before a function compiles it for plain x86-64, AVX2 and AVX-512. The bits do not change
+ * ENI_MULTIVERSION before a function compiles it for plain x86-64, AVX2 and AVX-512; on arm64 once, for NEON,
+ * which every one of them has. The bits do not change
  * with the version: the loops are elementwise, and -ffp-contract=off forbids the fused multiply-add, the only
  * thing that a wider machine would round differently. tests/ops/test_multiversion.c holds it to that.
  *

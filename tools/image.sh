@@ -46,6 +46,29 @@ inside entrain compare -n 2 --arm=ring --arm=ps-sync $SMALL --out=study >"$work/
 [ -s "$work/runs/study/report.html" ] || fail "compare wrote no report"
 ! inside sh -c 'touch /usr/local/bin/x' 2>/dev/null || fail "the root can be written"
 
+# Two containers share memory in one network namespace; in two they talk over TCP, and say why.
+cat > "$work/pair" <<'END'
+# NAME ENTER: a rank in each of two containers; HOSTS: in network namespaces of their own
+name=$1 enter=$2
+rank() {
+    ${HOSTS:+ip netns exec "$HOSTS-$1"} timeout 120 unshare --mount --pid --fork --kill-child $enter entrain worker --strategy=ring \
+        --world-size=2 --rank=$1 --rendezvous=file:///runs/meet-$name --insecure --threads=1 --limit-train-samples=2000 \
+        --limit-test-samples=500 --out=$name >"$WORK/$name-$1" 2>&1
+}
+rank 0 &
+rank 1 || exit 1
+wait $!
+END
+transport() { grep -o '"transport": *"[a-z]*"' "$work/runs/$1/result.json"; }
+WORK=$work sh "$work/pair" together "sh $work/enter $root $work/runs" || fail "two containers: $(tail -n 3 "$work"/together-?)"
+transport together | grep -q shm || fail "two containers in one network namespace: $(transport together)"
+if command -v ip >/dev/null; then
+    WORK=$work "$tree/bench/namespaces.sh" 2 sh "$work/pair" apart "sh $work/enter $root $work/runs" ||
+        fail "two containers with a network each: $(tail -n 3 "$work"/apart-?)"
+    transport apart | grep -q tcp || fail "two containers with a network each: $(transport apart)"
+    grep -q 'in another network namespace' "$work/apart-1" || fail "nobody says why two containers share no memory"
+fi
+
 # SIGTERM, as `docker stop` sends it: a checkpoint, and 143.
 inside entrain run -n 2 --strategy=ring --epochs=1000 --limit-test-samples=500 --checkpoint-every=1000000 --out=ended \
     --log-every=1 >"$work/log" 2>&1 &
@@ -58,4 +81,4 @@ wait $!
 code=$?
 [ $code = 143 ] || fail "SIGTERM ended it with $code"
 [ -n "$(find "$work/runs/ended" -name 'checkpoint-*.safetensors')" ] || fail "SIGTERM left no checkpoint"
-echo "PROMISE the image, uid 1000 on a read-only root with 64 MiB of /dev/shm: ring, ps-async, compare and its report; SIGTERM: 143 and a checkpoint"
+echo "PROMISE the image, uid 1000 on a read-only root with 64 MiB of /dev/shm: ring, ps-async, compare and its report; SIGTERM: 143 and a checkpoint; two containers share memory in one network namespace, and say why in two"

@@ -143,10 +143,13 @@ static en_at build_random(en_graph *g, en_at x)
         const en_at at = nodes[n - 1 - (int)draw(n > 3 ? 3 : (uint64_t)n)], last = nodes[n - 1];
         const char *name = g->name(g, "n%d", n);
         const en_extent e = en_extent_at(g, at);
+        int64_t stride;
         switch (draw(8)) {
         case 0:
         case 1:
-            nodes[n] = en_conv(g, at, name, 1 + (int64_t)draw(6), 3, e.h > 4 ? 1 + (int64_t)draw(2) : 1, 1);
+            stride = e.h > 4 ? 1 + (int64_t)draw(2)
+                             : 1; /* before the channels: compilers differ in the order of arguments */
+            nodes[n] = en_conv(g, at, name, 1 + (int64_t)draw(6), 3, stride, 1);
             break;
         case 2: nodes[n] = en_batchnorm_relu(g, at, name); break;
         case 3: nodes[n] = en_batchnorm_add_relu(g, last, pick(g, nodes, n, last), name); break;

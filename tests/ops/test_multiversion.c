@@ -168,7 +168,9 @@ static void a_product_without_memory_fails_its_pass(void **state)
     en_ctx ctx = {.threads = 1};
     en_plan plan = {.op = op, .y = t.y_extent, .ctx = &ctx};
     const en_args args = trial_args(&t);
-    for (int fails = 0; fails < 2; fails++) {
+    const bool has_workspace =
+        strncmp(t.info.forward, "winograd:", 9) == 0; /* it is another kernel's off x86-64 */
+    for (int fails = 0; has_workspace && fails < 2; fails++) {
         has_no_memory = fails;
         const en_status want = fails ? EN_EBUG : EN_OK; /* by the check above */
         assert_int_equal(plain_cpu_winograd.forward(&plan, &args), want);
@@ -178,6 +180,7 @@ static void a_product_without_memory_fails_its_pass(void **state)
     has_no_memory = false;
     trial_fini(&t);
     eni_device_close(&cpu);
+    if (!has_workspace) skip();
 }
 
 static const eni_cpu_kernel *plain_of(const en_op *op, const trial *t)

@@ -161,7 +161,7 @@ static int is_there(const job *j, int rank, int state, const char *phases, int64
 
 int64_t job_step(const job *j, int rank)
 {
-    eni_run_rank r;
+    eni_run_rank r = {0};
     const double deadline = now_seconds() + GUARD * SLOWNESS;
     while (!job_ask(j, rank, &r))
         if (now_seconds() > deadline) fail_msg("the leader says nothing of rank %d", rank);
