@@ -4,6 +4,7 @@
 # table; exit 1 if a bug is not caught.
 # mutations.sh --check: every patch applies to the product, and has its line in mutants.txt.
 cd "$(dirname "$0")/.." || exit 2
+command -v git >/dev/null || { echo "SKIP: there is no git, which puts the bugs in"; exit 77; }
 list=tests/mutations/mutants.txt
 trim() { sed 's/^ *//; s/ *$//'; }
 field() { grep -E "^$1 *\|" $list | cut -d'|' -f"$2" | trim; }
