@@ -45,12 +45,12 @@ int eni_device_is_gpu(const char *spec)
 /* See device.h: OpenMP reads these when it is loaded, so they must be set before. */
 static en_status set_thread_environment(int threads)
 {
-    static const char *const places[] = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY",
-                                         "OMP_THREAD_LIMIT"};
+    static const char *const not_ours[] = {"GOMP_SPINCOUNT", "OMP_MAX_ACTIVE_LEVELS", "OMP_PROC_BIND",
+                                           "OMP_PLACES",     "GOMP_CPU_AFFINITY",     "OMP_THREAD_LIMIT"};
     char text[16];
     snprintf(text, sizeof text, "%d", threads);
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        unsetenv(places[i]);
+    for (size_t i = 0; i < sizeof not_ours / sizeof *not_ours; i++)
+        unsetenv(not_ours[i]);
     if (setenv("OMP_NUM_THREADS", text, 1) != 0 || setenv("OMP_WAIT_POLICY", "passive", 1) != 0)
         return eni_fail(EN_ENOMEM, "device",
                         "setting OMP_NUM_THREADS and OMP_WAIT_POLICY failed: out of memory");

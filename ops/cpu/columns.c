@@ -30,8 +30,8 @@ enum {
     CHUNK_BYTES = 512 << 10, /* of its rows: a part of a second-level cache */
     CHUNK_PIXELS = 512,      /* fewer do not pay for reading the weights */
     CHUNKS = 16,             /* where there are pixels enough: work for as many threads */
-    SHARE_PIXELS = 1024,     /* fewer do not pay for a sum of their own */
-    SHARES = 8,
+    SHARE_PIXELS = 512,      /* fewer do not pay for a sum of their own */
+    SHARES = 16,
     MIN_OUTPUTS = 32, /* a column is written once and read for each output: too few do not pay for it */
 };
 
@@ -80,6 +80,9 @@ bool eni_cpu_columns_fit(const en_op *op)
 bool eni_cpu_columns_backward_fit(const en_op *op)
 {
     const int64_t work = op->x.c * op->channels, padded_work = padded(op->x.c) * padded(op->channels);
+#ifndef __x86_64__
+    return false; /* oneDNN's sgemm may be plain loops there */
+#endif
     return op->channels >= MIN_OUTPUTS && window(op) >= 8 * LANES && padded_work * 4 >= work * 5;
 }
 
@@ -110,7 +113,13 @@ static int64_t shares(const en_plan *plan)
     return smaller(worth, smaller(SHARES, chunks(plan)));
 }
 
-/* ---- the workspace: w in the matrix's order, or a sum of dw for each share; then the rows of each thread ---- */
+/* Threads that find work in a pass. */
+static int64_t workers(const en_plan *plan, int which)
+{
+    return smaller(plan->ctx->threads, which == ENI_BACKWARD_WEIGHTS ? shares(plan) : chunks(plan));
+}
+
+/* ---- the workspace: w in the matrix's order, or a sum of dw for each share; then the rows of each worker ---- */
 
 static int64_t weights_floats(const en_plan *plan)
 {
@@ -132,15 +141,16 @@ static float *weights_of(const en_plan *plan, const en_args *args, int64_t share
     return (float *)args->workspace + share * weights_floats(plan);
 }
 
-static float *rows_of(const en_plan *plan, const en_args *args, int which, int64_t thread)
+static float *rows_of(const en_plan *plan, const en_args *args, int which, int64_t worker)
 {
-    return weights_of(plan, args, sums(plan, which)) + thread * rows_floats(plan);
+    return weights_of(plan, args, sums(plan, which)) + worker * rows_floats(plan);
 }
 
 /* "gemm:jit" is what device.c knows products by that take memory in each call. */
 void eni_cpu_columns_describe(en_plan *plan, int which)
 {
-    const int64_t floats = sums(plan, which) * weights_floats(plan) + plan->ctx->threads * rows_floats(plan);
+    const int64_t floats =
+        sums(plan, which) * weights_floats(plan) + workers(plan, which) * rows_floats(plan);
     eni_cpu_describe_pass(plan, which, "columns:", "gemm:jit", (uint64_t)floats * sizeof(float));
 }
 
@@ -266,12 +276,12 @@ static void gather(const en_plan *plan, const chunk *c)
         gather_image(c->rows + n * rows, x + n * each, &plan->op, plan->y.h, plan->y.w);
 }
 
-/* Chunks of threads [from, to). */
+/* Chunks of workers [from, to): one, or all of one thread. */
 static void forward_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
-    const int64_t count = chunks(plan), threads = plan->ctx->threads, row = row_length(&plan->op);
+    const int64_t count = chunks(plan), each = workers(plan, ENI_FORWARD), row = row_length(&plan->op);
     const eni_cpu_factor w = {weights_of(plan, args, 0), row, .is_turned = true};
-    for (int64_t i = count * from / threads; i < count * to / threads; i++) {
+    for (int64_t i = count * from / each; i < count * to / each; i++) {
         const chunk c = chunk_at(plan, args, i, rows_of(plan, args, ENI_FORWARD, from));
         const eni_cpu_factor rows = {c.rows, row, .is_turned = false};
         gather(plan, &c);
@@ -284,10 +294,10 @@ static void forward_part(const en_plan *plan, const en_args *args, int64_t from,
 /* The same, with dx. */
 static void data_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
-    const int64_t count = chunks(plan), threads = plan->ctx->threads, row = row_length(&plan->op);
+    const int64_t count = chunks(plan), all = workers(plan, ENI_BACKWARD_DATA), row = row_length(&plan->op);
     const int64_t pixels = image_pixels(plan), each = en_extent_count(plan->op.x) / plan->op.x.n;
     const eni_cpu_factor w = {weights_of(plan, args, 0), row, .is_turned = false};
-    for (int64_t i = count * from / threads; i < count * to / threads; i++) {
+    for (int64_t i = count * from / all; i < count * to / all; i++) {
         const chunk c = chunk_at(plan, args, i, rows_of(plan, args, ENI_BACKWARD_DATA, from));
         const eni_cpu_factor dy = {(const float *)args->dy + c.first * pixels * plan->y.c, plan->y.c,
                                    .is_turned = false};
@@ -316,11 +326,11 @@ static void share_part(const en_plan *plan, const en_args *args, int64_t from, i
     }
 }
 
-/* Shares of threads [from, to). */
+/* Shares of workers [from, to). */
 static void weights_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
-    const int64_t all = shares(plan), threads = plan->ctx->threads;
-    share_part(plan, args, all * from / threads, all * to / threads,
+    const int64_t all = shares(plan), each = workers(plan, ENI_BACKWARD_WEIGHTS);
+    share_part(plan, args, all * from / each, all * to / each,
                rows_of(plan, args, ENI_BACKWARD_WEIGHTS, from));
 }
 
@@ -329,7 +339,7 @@ en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args)
     eni_cpu_products products;
     const pass p = {*args, &products};
     eni_cpu_products_begin(&products);
-    eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, weights_part);
+    eni_cpu_split(plan, &p.args, workers(plan, ENI_BACKWARD_WEIGHTS), 1, weights_part);
     EN_TRY(eni_cpu_products_end(&products));
     eni_cpu_split(plan, args, plan->op.channels, 1, weights_out);
     return EN_OK;
@@ -338,10 +348,11 @@ en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args)
 en_status eni_cpu_columns_backward_data(en_plan *plan, const en_args *args)
 {
     eni_cpu_products products;
-    const pass p = {*args, &products};
-    eni_cpu_split(plan, args, plan->op.channels, 1, weights_in);
+    pass p = {*args, &products};
+    p.args.b = NULL; /* is not read here */
+    eni_cpu_split(plan, &p.args, plan->op.channels, 1, weights_in);
     eni_cpu_products_begin(&products);
-    eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, data_part);
+    eni_cpu_split(plan, &p.args, workers(plan, ENI_BACKWARD_DATA), 1, data_part);
     return eni_cpu_products_end(&products);
 }
 
@@ -353,7 +364,7 @@ static en_status columns_forward(en_plan *plan, const en_args *args)
     const pass p = {*args, &products};
     eni_cpu_split(plan, args, plan->op.channels, 1, weights_in);
     eni_cpu_products_begin(&products);
-    eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, forward_part);
+    eni_cpu_split(plan, &p.args, workers(plan, ENI_FORWARD), 1, forward_part);
     EN_TRY(eni_cpu_products_end(&products));
     eni_cpu_relu_in_place(plan, args);
     return EN_OK;

@@ -1,6 +1,7 @@
 /* run_plan.c - what convolution and linear layers share: naming the passes of a plan, running one, products on one
  * thread each, the relu behind it; and loops of our own over the threads of the device. */
 #include <omp.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,7 +37,8 @@ en_status eni_cpu_canary_check(const en_args *args, const eni_dnnl_primitive *pr
 {
     static const char *const passes[ENI_PASSES] = {"forward", "backward by weights", "backward by data"};
     if (memcmp((const char *)memory + bytes, canary, sizeof canary) == 0) return EN_OK;
-    const bool has_label = args->size >= sizeof *args && args->label != NULL && args->label[0] != '\0';
+    const bool has_label = args->size >= offsetof(en_args, label) + sizeof args->label &&
+                           args->label != NULL && args->label[0] != '\0';
     return eni_fail(
         EN_EBUG, "cpu",
         "layer %s, %s: oneDNN's %s wrote past the %llu bytes that it had asked for, so its results "
