@@ -11,6 +11,7 @@ DEMO_PACKAGES  = dataset-fashion-mnist gnuplot-nox
 
 # ARCH=arm64: compiled here for there, with arm64's libraries beside this machine's (tools/root.sh has a place for them).
 ifeq ($(ARCH),arm64)
+BUILD          = build-arm64
 BUILD_TOOLS    = gcc-aarch64-linux-gnu cmake pkg-config
 TOOLCHAIN      = --toolchain $(CURDIR)/cmake/aarch64.cmake
 of_arch        = $(addsuffix :arm64,$(subst /,:arm64/,$(1)))

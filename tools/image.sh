@@ -11,22 +11,25 @@ command -v buildah >/dev/null || skip "there is no buildah (apt-get install buil
 unshare --mount --pid --net --fork true 2>/dev/null || skip "this machine gives no namespaces"
 work=$(mktemp -d) || exit 1
 export STORAGE_DRIVER="${STORAGE_DRIVER:-overlay}" BUILDAH_ISOLATION=chroot
+roots=${XDG_CACHE_HOME:-$HOME/.cache}/entrain-roots
+images() { timeout 900 buildah --root "$roots/images" --runroot "$work/images" "$@"; } # nobody else's debian:13 is replaced
 name=entrain-$$
 cleanup() {
-    buildah rm "$name-base" "$name" >/dev/null 2>&1
+    images rm "$name-base" "$name" >/dev/null 2>&1
     rm -rf "$work"
 }
 trap cleanup EXIT
+trap 'exit 1' INT TERM
 
 # ---- the image ----
 "$tree/tools/root.sh" trixie true || exit $?
-if ! buildah inspect --type image docker.io/library/debian:13 >/dev/null 2>&1; then
-    buildah from --name "$name-base" scratch >"$work/log" 2>&1 && buildah add -q "$name-base" "${XDG_CACHE_HOME:-$HOME/.cache}/entrain-roots/trixie.tar" / >>"$work/log" 2>&1 &&
-        buildah config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$name-base" &&
-        buildah commit -q "$name-base" docker.io/library/debian:13 >>"$work/log" 2>&1 || fail "the bare Debian is no image"
+if ! images inspect --type image docker.io/library/debian:13 >/dev/null 2>&1; then
+    images from --name "$name-base" scratch >"$work/log" 2>&1 && images add -q "$name-base" "$roots/trixie.tar" / >>"$work/log" 2>&1 &&
+        images config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$name-base" &&
+        images commit -q "$name-base" docker.io/library/debian:13 >>"$work/log" 2>&1 || fail "the bare Debian is no image"
 fi
-timeout 900 buildah bud --pull-never --layers -t entrain "$tree" >"$work/log" 2>&1 || fail "the Dockerfile does not build"
-buildah from --pull-never --name "$name" entrain >"$work/log" 2>&1 && root=$(buildah mount "$name") || fail "the image does not start"
+images bud --pull-never --layers -t entrain "$tree" >"$work/log" 2>&1 || fail "the Dockerfile does not build"
+images from --pull-never --name "$name" entrain >"$work/log" 2>&1 && root=$(images mount "$name") || fail "the image does not start"
 
 # ---- what runs in it: inside NETWORK COMMAND.. ----
 cat > "$work/enter" <<'END'
@@ -70,15 +73,15 @@ if command -v ip >/dev/null; then
 fi
 
 # SIGTERM, as `docker stop` sends it: a checkpoint, and 143.
-inside entrain run -n 2 --strategy=ring --epochs=1000 --limit-test-samples=500 --checkpoint-every=1000000 --out=ended \
+inside entrain run -n 2 --strategy=ring --epochs=1000 --limit-test-samples=500 --checkpoint-every=1000000 --out=ended-$$ \
     --log-every=1 >"$work/log" 2>&1 &
 for _ in $(seq 600); do
     ! grep -q 'Train Epoch' "$work/log" || break
     sleep 0.1
 done
-pkill -TERM -f '^/usr/local/bin/entrain run -n 2 --strategy=ring --epochs=1000|^entrain run -n 2 --strategy=ring --epochs=1000'
+pkill -TERM -f "^entrain run .* --out=ended-$$ "
 wait $!
 code=$?
 [ $code = 143 ] || fail "SIGTERM ended it with $code"
-[ -n "$(find "$work/runs/ended" -name 'checkpoint-*.safetensors')" ] || fail "SIGTERM left no checkpoint"
+[ -n "$(find "$work/runs/ended-$$" -name 'checkpoint-*.safetensors')" ] || fail "SIGTERM left no checkpoint"
 echo "PROMISE the image, uid 1000 on a read-only root with 64 MiB of /dev/shm: ring, ps-async, compare and its report; SIGTERM: 143 and a checkpoint; two containers share memory in one network namespace, and say why in two"

@@ -57,4 +57,4 @@ mount --bind "$tree" "$root/entrain" && mount -o remount,bind,ro "$root/entrain"
 cat /etc/resolv.conf > "$root/etc/resolv.conf"
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 chroot "$root" \
     sh -c "cd /entrain && make -s deps $arch >/dev/null && \"\$@\"" sh "$@"'
-exec timeout -k 10 "${ROOT_SECONDS:-5400}" unshare --mount --pid --fork --kill-child sh -c "$inside" sh "$root" "$tree" "${arch:+ARCH=$arch}" "$@" 9>&-
+exec timeout -k 10 "${ROOT_SECONDS:-5400}" unshare --mount --pid --fork --kill-child sh -c "$inside" sh "$root" "$tree" "${arch:+ARCH=$arch}" "$@"
