@@ -42,8 +42,8 @@ typedef struct comparison {
     eni_config base;          /* what all arms begin with: as given, less the stragglers */
     char slow[LIST_BYTES];    /* the stragglers of the setting "slow", with commas */
     eni_config arm[MAX_ARMS]; /* as runs, with the first seed */
-    const char *label[MAX_ARMS];
-    bool is_alone[MAX_ARMS]; /* the strategy is EN_ALONE */
+    char *label[MAX_ARMS];    /* its name, or its text; owned */
+    bool is_alone[MAX_ARMS];  /* the strategy is EN_ALONE */
     char setting[MAX_SETTINGS][16];
     int setting_seeds[MAX_SETTINGS];  /* how many of the seeds run in it */
     int line[MAX_SETTINGS][MAX_ARMS]; /* of the live display */
@@ -85,16 +85,18 @@ static void file_name(const char *text, char *name, size_t bytes)
 }
 
 /* Two arms in one folder would overwrite each other's records. */
-static en_status check_folder_is_new(const comparison *c, const char *text)
+static en_status check_folder_is_new(const comparison *c, const char *label)
 {
     char name[LABEL_BYTES], other[LABEL_BYTES];
-    file_name(text, name, sizeof name);
+    file_name(label, name, sizeof name);
     for (int i = 0; i < c->narms; i++) {
         file_name(c->label[i], other, sizeof other);
         if (strcmp(name, other) != 0) continue;
-        return eni_fail(EN_EINVAL, "compare",
-                        "--arm=%s and --arm=%s would share the folders *-%s-*: give each arm once",
-                        c->label[i], text, name);
+        return eni_fail(
+            EN_EINVAL, "compare",
+            "--arm: %s and %s would share the folders *-%s-*: give each arm once, or a name of its "
+            "own, as --arm=b=ring",
+            c->label[i], label, name);
     }
     return EN_OK;
 }
@@ -134,11 +136,19 @@ static en_status add_arm(comparison *c, const char *text)
 {
     if (c->narms == MAX_ARMS)
         return eni_fail(EN_EINVAL, "compare", "--arm=%s: at most %d arms", text, MAX_ARMS);
-    EN_TRY(check_folder_is_new(c, text));
-    EN_TRY(eni_config_arm(&c->base, text, &c->arm[c->narms]));
+    const size_t name = eni_config_arm_name(text);
+    char *label = eni_strdup(text);
+    if (label == NULL) return EN_ENOMEM;
+    if (name > 0) label[name] = 0;
+    en_status st = check_folder_is_new(c, label);
+    if (st == EN_OK) st = eni_config_arm(&c->base, text, &c->arm[c->narms]);
+    if (st != EN_OK) {
+        eni_free(label);
+        return st;
+    }
     c->arm[c->narms].mute = true; /* the live lines speak */
     if (!eni_config_is_given(&c->arm[c->narms], "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
-    c->label[c->narms++] = text;
+    c->label[c->narms++] = label;
     EN_TRY(check_strategy(c, c->narms - 1));
     EN_TRY(choose_holdout(&c->arm[c->narms - 1]));
     return check_gpu(c, &c->arm[c->narms - 1]);
@@ -581,8 +591,10 @@ en_status eni_command_compare(const eni_command_context *context)
     if (st == EN_ESTOP) st = EN_OK; /* it was finished before */
     json_decref(c->json);
     if (c->out_fd >= 0) close(c->out_fd);
-    for (int i = 0; i < c->narms; i++)
+    for (int i = 0; i < c->narms; i++) {
         eni_config_fini(&c->arm[i]);
+        eni_free(c->label[i]);
+    }
     eni_config_fini(&c->base);
     eni_free(c);
     return st;

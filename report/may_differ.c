@@ -1,0 +1,86 @@
+/* may_differ.c - the table. */
+#include "report/may_differ.h"
+
+#include <string.h>
+
+const eni_may_differ eni_may_differ_table[] = {
+    /* ---- keys ---- */
+    {NULL, ENI_ARMS, ENI_THEN_OTHER_BYTES,
+     "strategy optimizer lr momentum nesterov weight-decay decay beta1 beta2 eps lr-schedule lr-warmup "
+     "lr-step "
+     "lr-milestones lr-gamma lr-scale assign backend sum-order"},
+    /* The chunks of a batch are a fact, below; an all-reduce that adds in another order is known by its name. */
+    {NULL, ENI_ARMS, ENI_THEN_NOTHING,
+     "micro-batches parallel stages split pipeline allreduce bucket-cap-mb overlap groups shards servers"},
+    {NULL, ENI_ALONE, ENI_THEN_FAIL, "workers accumulate threads"},
+    {NULL, ENI_NOBODY, ENI_THEN_FAIL,
+     "model data data-dir init batch-size global-batch-size bn-stats epochs steps max-samples holdout "
+     "limit-train-samples limit-test-samples shuffle reshuffle drop-last resize augment augment-test "
+     "normalize "
+     "loader-threads checkpoint-every device gpu-sharing precision tf32 deterministic graph transport "
+     "max-workers "
+     "nnodes node-rank master-addr master-port insecure state-every server-timeout server-restarts "
+     "on-worker-loss "
+     "elastic max-restarts peer-timeout join-timeout hook-timeout straggler net eval-every eval-first "
+     "eval-points "
+     "target eval-batch-size"},
+    {NULL, ENI_SEEDS, ENI_THEN_NOTHING, "seed"},
+    {NULL, ENI_ANYBODY, ENI_THEN_NOTHING,
+     "data-endpoint data-keys out overwrite save resume checkpoint-dir tensorboard trace token-file "
+     "log-every "
+     "log-level quiet config help version arm strategies seeds settings primary baseline retry-busy"},
+
+    /* ---- facts ---- */
+    {ENI_RULE_START, ENI_SEEDS, ENI_THEN_FAIL, "init_sha256"},
+    {ENI_RULE_ORDER, ENI_SEEDS, ENI_THEN_FAIL, "order_sha256"},
+    /* Micro-batches count where a network normalises over each of them. */
+    {ENI_RULE_TASK, ENI_NOBODY, ENI_THEN_FAIL,
+     "model data data_sha256 resize augment augment_test normalize holdout device version bn_stats "
+     "global_batch_size pipeline.micro_batches max_workers budget target"},
+    {ENI_RULE_TASK, ENI_ALONE, ENI_THEN_FAIL, "workers batch_size"},
+    {ENI_RULE_TASK, ENI_ARMS, ENI_THEN_FAIL,
+     "strategy strategy_options groups collective.algorithm collective.transport transport shards buckets "
+     "samples_per_update lr momentum assign "
+     "threads"},
+    {ENI_RULE_MACHINE, ENI_NOBODY, ENI_THEN_FAIL,
+     "environment.version environment.commit environment.cpu environment.instruction_set environment.cores "
+     "environment.compiler environment.libraries"},
+    {ENI_RULE_MACHINE, ENI_ARMS, ENI_THEN_FAIL, "environment.device"}, /* says how many threads, too */
+    {ENI_RULE_MACHINE, ENI_NOBODY, ENI_THEN_WARN, "environment.kernel environment.host environment.memory"},
+    /* Judged with a limit of their own: the budget, slow ranks, equal weights; or by the keys that ask for it. */
+    {ENI_RULE_OTHER, ENI_ANYBODY, ENI_THEN_NOTHING,
+     "samples_computed samples_applied stragglers params_sha256 buffers_sha256 environment.emulated seed "
+     "roles collective environment"},
+    /* What came out. */
+    {ENI_RULE_OTHER, ENI_ANYBODY, ENI_THEN_NOTHING,
+     "schema argv environment.date exit cause samples_lost repeated_samples staleness_steady per_worker lost "
+     "presence restarts samples_dropped steps updates "
+     "train_seconds eval_seconds samples_per_s warmup_samples cpu_seconds max_rss data_bytes startup_seconds "
+     "train_loss train_accuracy test_loss test_accuracy clock staleness staleness_theory tcp_info_bytes "
+     "payload_bytes theory_bytes padding_bytes "
+     "wire_bytes shm_bytes pipeline checkpoints resumed_from"}};
+
+const size_t eni_may_differ_count = sizeof eni_may_differ_table / sizeof *eni_may_differ_table;
+
+static bool is_among(const char *names, const char *name)
+{
+    const size_t length = strlen(name);
+    for (const char *at = names; (at = strstr(at, name)) != NULL; at += length)
+        if ((at == names || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0)) return true;
+    return false;
+}
+
+const eni_may_differ *eni_may_differ_find(bool is_fact, const char *name)
+{
+    for (size_t i = 0; i < eni_may_differ_count; i++)
+        if ((eni_may_differ_table[i].rule != NULL) == is_fact &&
+            is_among(eni_may_differ_table[i].names, name))
+            return &eni_may_differ_table[i];
+    return NULL;
+}
+
+eni_who eni_who_may_differ(const char *key)
+{
+    const eni_may_differ *row = eni_may_differ_find(false, key);
+    return row == NULL ? ENI_NOBODY : row->who;
+}
