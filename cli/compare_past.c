@@ -131,7 +131,9 @@ static void keep_runs(const char *dir, const json_t *past, json_t *study, int *o
     {
         const json_int_t order = json_integer_value(json_object_get(run, "order"));
         if (order >= *order_out) *order_out = (int)order + 1;
-        if (is_complete(dir, run)) json_array_append(runs, run);
+        const bool is_replaced = json_is_true(json_object_get(run, "replaced"));
+        const bool is_again = json_is_true(json_object_get(run, "again"));
+        if (is_complete(dir, run) || (is_replaced && !is_again)) json_array_append(runs, run);
     }
     json_object_set(study, "argv", json_object_get(past, "argv"));
     json_object_set(study, "environment", json_object_get(past, "environment"));
@@ -152,19 +154,6 @@ en_status eni_compare_past(const char *dir, json_t *study, int *order_out)
     if (st == EN_OK) keep_runs(dir, past, study, order_out);
     json_decref(past);
     return st;
-}
-
-int eni_compare_has(const json_t *runs, const char *setting, const char *arm, json_int_t seed)
-{
-    const json_t *run;
-    for (size_t i = 0; (run = json_array_get(runs, i)) != NULL; i++) {
-        const char *its_setting = json_string_value(json_object_get(run, "cell"));
-        const char *its_arm = json_string_value(json_object_get(run, "arm"));
-        if (its_setting != NULL && its_arm != NULL && strcmp(its_setting, setting) == 0 &&
-            strcmp(its_arm, arm) == 0 && json_integer_value(json_object_get(run, "seed")) == seed)
-            return 1;
-    }
-    return 0;
 }
 
 /* ---- the keys of the arms ------------------------------------------------------------------------------ */

@@ -23,7 +23,4 @@ en_status eni_compare_keys(const eni_config *base, const eni_config *arm, int na
  * logged: it is another study, or cannot be read. */
 en_status eni_compare_past(const char *dir, json_t *study, int *order_out);
 
-/* Whether `runs` has this one. */
-int eni_compare_has(const json_t *runs, const char *setting, const char *arm, json_int_t seed);
-
 #endif

@@ -53,7 +53,8 @@ const eni_may_differ eni_may_differ_table[] = {
      "roles collective environment"},
     /* What came out. */
     {ENI_RULE_OTHER, ENI_ANYBODY, ENI_THEN_NOTHING,
-     "schema argv environment.date exit cause samples_lost repeated_samples staleness_steady per_worker lost "
+     "schema argv environment.date exit cause gpu holds max_clocks_ahead samples_lost repeated_samples "
+     "staleness_steady per_worker lost "
      "presence restarts samples_dropped steps updates "
      "train_seconds eval_seconds samples_per_s warmup_samples cpu_seconds max_rss data_bytes startup_seconds "
      "train_loss train_accuracy test_loss test_accuracy clock staleness staleness_theory tcp_info_bytes "

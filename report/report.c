@@ -92,8 +92,8 @@ static en_status write_runs(const eni_study *study, const char *out)
                         "target_s_high,target_s_censored,target_samples,"
                         "test_accuracy,test_loss,lr,global_batch_size,payload_bytes,wire_bytes,"
                         "shm_bytes,theory_bytes,max_rss,staleness_mean,staleness_max,step_ms_p50,"
-                        "step_ms_p95,step_ms_p99"));
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+                        "step_ms_p95,step_ms_p99,outside,replaced"));
+    for (const eni_run *run = study->runs; run < study->runs + study->nruns + study->nreplaced; run++) {
         eni_csv_run(&csv, study, run);
         fprintf(csv.file, ",%d,%d", run->order, run->exit);
         csv.is_blank = !run->is_complete;
@@ -105,6 +105,8 @@ static en_status write_runs(const eni_study *study, const char *out)
                     run->staleness.mean, run->staleness.max, run->step_ms[0], run->step_ms[1],
                     run->step_ms[2]);
         csv.is_blank = false;
+        ENI_CSV_PUT(&csv, run->outside);
+        fprintf(csv.file, ",%d", run->is_replaced);
         fputc('\n', csv.file);
     }
     return eni_csv_close(&csv, out, "runs", NULL);
@@ -148,6 +150,14 @@ static en_status print_summary(const eni_verdict *verdict, const eni_fairness *f
     fputs("fairness: ", out);
     eni_table_text(out, text);
     fputs("\n\n", out);
+    eni_verdict_primary(verdict, text, sizeof text);
+    if (text[0] != 0) {
+        fprintf(out, "primary, ");
+        eni_table_text(out, study->settings[study->primary.setting].name);
+        fputs(": ", out);
+        eni_table_text(out, text);
+        fputs("\n\n", out);
+    }
     for (size_t c = 0; c < study->nsettings; c++) {
         EN_TRY(eni_report_print_ranking(verdict, c, out));
         eni_verdict_sentence(verdict, c, text, sizeof text);

@@ -212,8 +212,8 @@ en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, F
     snprintf(name, sizeof name, "%s", study->settings[setting].name);
     for (char *bar = name; (bar = strchr(bar, '|')) != NULL;)
         *bar = '/'; /* which stands between heads */
-    snprintf(heads, sizeof heads, "%s|to %g %%|test %s|samples/s|differs from the first", name,
-             100 * study->target, study->has_classes ? "acc" : "loss");
+    snprintf(heads, sizeof heads, "%s|to %g %%|test %s|samples/s|differs from %s", name, 100 * study->target,
+             study->has_classes ? "acc" : "loss", eni_verdict_from(verdict));
     eni_table_begin(&table, heads);
     for (size_t i = 0; i < n; i++) {
         put_name(&table, study->arms[rows[i].arm].name, 60);
@@ -280,12 +280,12 @@ void eni_report_html_table(const eni_study *study, FILE *page)
 void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *page)
 {
     const eni_study *study = verdict->study;
-    char heads[160];
+    char heads[192];
     eni_rank_row rows[ENI_MAX_ARMS];
     size_t n = eni_verdict_rank(verdict, setting, rows);
     if (n < 2) return;
-    snprintf(heads, sizeof heads, "arm|to %g" THIN "%%|%s|samples/s|differs from the first",
-             100 * study->target, head_of_quality(study));
+    snprintf(heads, sizeof heads, "arm|to %g" THIN "%%|%s|samples/s|differs from %s", 100 * study->target,
+             head_of_quality(study), eni_verdict_from(verdict));
     eni_html_table(page, "rank", heads);
     for (size_t i = 0; i < n; i++) {
         fputs("<tr><th scope=\"row\">", page);

@@ -582,6 +582,55 @@ static void test_an_arm_has_a_name(void **state)
     assert_non_null(strstr(s.said, "give each arm"));
 }
 
+static json_t *run_at(const json_t *index, size_t i)
+{
+    return json_array_get(json_object_get(index, "runs"), i);
+}
+
+/* Runs this short do not know what others did: the first study says it of one run, and going on with it makes its
+ * seed again, once, with all arms; busy or not, these count from then on. */
+static void test_a_busy_seed_is_made_again(void **state)
+{
+    (void)state;
+    char path[64];
+    const char *flags[] = {"--arm=ring", "--arm=ps-sync", "--seeds=1,2", "--retry-busy", "--resume", NULL};
+    snprintf(path, sizeof path, "%s/compare.json", s.dir);
+    assert_int_equal(compare(flags), EN_OK);
+    json_t *index = load("compare.json");
+    assert_int_equal(json_array_size(json_object_get(index, "runs")), 4);
+    json_object_set_new(run_at(index, 3), "outside", json_real(0.2));
+    assert_int_equal(json_dump_file(index, path, 0), 0);
+    json_decref(index);
+    for (int turn = 0; turn < 2; turn++) { /* the second time, nothing is left to do */
+        assert_int_equal(compare(flags), EN_OK);
+        index = load("compare.json");
+        assert_int_equal(json_array_size(json_object_get(index, "runs")), 6);
+        for (size_t i = 0; i < 6; i++) {
+            const bool is_of_two = json_integer_value(json_object_get(run_at(index, i), "seed")) == 2;
+            assert_int_equal(json_is_true(json_object_get(run_at(index, i), "again")), i >= 4);
+            assert_int_equal(json_is_true(json_object_get(run_at(index, i), "replaced")), is_of_two && i < 4);
+        }
+        json_object_set_new(run_at(index, 5), "outside", json_real(0.3)); /* it stays what it is */
+        assert_int_equal(json_dump_file(index, path, 0), 0);
+        json_decref(index);
+    }
+    assert_non_null(strstr(s.said, "seed 2 in even"));
+    json_decref(load("runs/even-ring-s2-again/result.json"));
+}
+
+static void test_a_baseline_is_an_arm(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        compare((const char *[]){"--arm=a=ring", "--arm=ps-sync", "--arm=ring", "--baseline=a", NULL}),
+        EN_OK);
+    json_t *index = load("compare.json");
+    assert_string_equal(text_of(json_object_get(index, "claims"), "baseline"), "a");
+    json_decref(index);
+    assert_int_equal(compare((const char *[]){"--arm=a=ring", "--baseline=ring", NULL}), EN_EINVAL);
+    assert_non_null(strstr(s.said, "\"ring\" is no arm: give the name of one, as a"));
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
 
 int main(void)
@@ -591,6 +640,8 @@ int main(void)
         TEST(test_what_would_overwrite_is_refused),
         TEST(test_every_fact_has_a_row),
         TEST(test_an_arm_has_a_name),
+        TEST(test_a_busy_seed_is_made_again),
+        TEST(test_a_baseline_is_an_arm),
         TEST(test_a_regression_has_no_accuracy),
         TEST(test_data_that_no_run_could_have_is_refused),
         TEST(test_nothing_to_compare),

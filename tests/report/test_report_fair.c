@@ -544,6 +544,35 @@ static void threads_count_as_cores_do(void **state)
             "2 workers of 8 threads each share 2 cores; psd shares 2 cores with 2 workers of");
 }
 
+/* Seed 2 was made again: the first runs are told of, and count for nothing. */
+static void a_replaced_run_is_counted_nowhere(void **state)
+{
+    (void)state;
+    char path[128];
+    eni_study *study;
+    snprintf(path, sizeof path, "%s/compare.json", dir);
+    json_t *index = json_load_file(path, 0, NULL), *runs = json_object_get(index, "runs");
+    for (size_t i = 0; i < 12; i++)
+        json_object_set_new(json_array_get(runs, i), "outside", json_real(i == 3 ? 0.3 : 0.01));
+    for (size_t i = 3; i < 6; i++) {
+        json_t *again = json_deep_copy(json_array_get(runs, i));
+        json_object_set_new(again, "order", json_integer((json_int_t)(9 + i)));
+        json_object_set_new(again, "outside", json_real(0.02));
+        json_array_append_new(runs, again);
+        json_object_set_new(json_array_get(runs, i), "replaced", json_true());
+    }
+    assert_int_equal(json_dump_file(index, path, 0), 0);
+    json_decref(index);
+    assert_int_equal(eni_study_load(dir, 0, &study), EN_OK);
+    assert_int_equal(study->nruns, 12);
+    assert_int_equal(study->nreplaced, 3);
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
+        assert_true(run->outside < 0.03);
+    eni_study_free(study);
+    rule_is("quiet machine", ENI_PASS, "at most 2.0 % of the cores in 12 runs; 3 runs were made again");
+    rule_is("no seed dropped", ENI_PASS, "12 runs asked for");
+}
+
 #define WITH_STUDY(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -569,6 +598,7 @@ int main(void)
                                        WITH_STUDY(made_up_data_goes_with_the_seed),
                                        WITH_STUDY(a_tuned_rate_per_arm_is_fair),
                                        WITH_STUDY(threads_count_as_cores_do),
+                                       WITH_STUDY(a_replaced_run_is_counted_nowhere),
                                        WITH_STUDY(a_busy_machine_is_named_with_its_runs),
                                        WITH_STUDY(what_is_done_to_images_is_named),
                                        WITH_STUDY(arms_of_one_setting_share_its_conditions),
