@@ -201,7 +201,8 @@ typedef struct eni_config {
     char *baseline;      /* "ring": the arm that all others are compared with; NULL: all with all */
     bool retry_busy;     /* seeds on a busy machine are made again, once */
     bool csv;
-    bool json;        /* entrain gpus */
+    bool latex;
+    bool json;        /* entrain gpus, ps, sim */
     bool clear_cache; /* entrain data */
     int64_t figures;  /* ENI_FIGURES_* */
 

@@ -511,6 +511,8 @@ const eni_key eni_keys[] = {
          "settings: even, and slow (rank 1 is slowed 3x, or as --straggler says); slow@1: one seed"),
     BOOL("csv", NULL, csv, "off", ON(ENI_REPORT), 0, NULL,
          "also the tables as CSV"),
+    BOOL("latex", NULL, latex, "off", ON(ENI_REPORT), 0, NULL,
+         "also the table for a paper, table.tex"),
     CHOICE("figures", NULL, figures, "svg", "svg|pdf|png", ON(ENI_REPORT), 0, NULL,
            "pdf, png: also every figure as such a file"),
     TEXT("primary", NULL, primary, NULL, "SETTING:ARM:ARM", check_primary, NULL, C, 0, "none",
@@ -553,7 +555,7 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "output"
-    BOOL("json", NULL, json, "off", ON(ENI_GPUS), 0, NULL,
+    BOOL("json", NULL, json, "off", ON(ENI_GPUS) | ON(ENI_PS) | V, 0, NULL,
          "the same facts as JSON, for programs"),
     INT("log-every", NULL, log_every, "10", 0, BIG, "STEPS", TRAIN, 0, NULL,
         "a line of progress every so many steps, 0: none"),
@@ -642,7 +644,7 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_MODELS] = {"entrain models", "[NAME ..]", "Lists models with layers and parameters.", 0, 64, ""},
     [ENI_DATA] = {"entrain data", "[NAME|FOLDER|URL ..]", "Lists data sets, or shows what one holds.", 0, 64,
                   ""},
-    [ENI_PS] = {"entrain ps", "", "Lists this user's runs on this host.", 0, 0, ""},
+    [ENI_PS] = {"entrain ps", "[--json]", "Lists this user's runs on this host.", 0, 0, ""},
     [ENI_STOP] = {"entrain stop", "RUN", "Ends a run that `entrain ps` lists, as Ctrl-C would.", 1, 1, ""},
     [ENI_ADVISE] =
         {"entrain advise", "-n N --net=rate:RATE,delay:TIME [FLAG ..]",

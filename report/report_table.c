@@ -256,6 +256,48 @@ static void html_row(const eni_study *study, const eni_row *row, FILE *page)
     fputs("</tr>\n", page);
 }
 
+/* What LaTeX would read as its own. */
+static void latex_text(const char *text, FILE *out)
+{
+    for (; *text != 0; text++)
+        if (strchr("&%$#_{}", *text) != NULL)
+            fprintf(out, "\\%c", *text);
+        else if (strchr("~^\\", *text) != NULL)
+            fprintf(out, "\\char%d{}", *text);
+        else if (strncmp(text, "≈ ", strlen("≈ ")) == 0) {
+            fputs("$\\approx$", out);
+            text += strlen("≈ ") - 1;
+        } else
+            fputc(*text == '>' ? ' ' : *text, out);
+}
+
+void eni_report_latex_table(const eni_study *study, FILE *out)
+{
+    cell cells[CELLS];
+    eni_row row = {0};
+    fprintf(
+        out,
+        "\\begin{tabular}{llrrrrrrrr}\n\\hline\nsetting & strategy & updates & samples/s & to %g\\,\\%% & "
+        "test %s & staleness & wait & payload/theory & MB\\\\\n\\hline\n",
+        100 * study->target, study->has_classes ? "acc" : "loss");
+    for (size_t next = 0; eni_row_next(study, &next, &row);) {
+        fill_cells(study, &row, &of_terminal, cells);
+        latex_text(study->settings[row.setting].name, out);
+        fputs(" & ", out);
+        latex_text(study->arms[row.arm].name, out);
+        for (int i = 0; i < CELLS; i++) {
+            fputs(" & ", out);
+            latex_text(cells[i].text, out);
+            if (cells[i].small[0] == 0 || i == WIRE) continue;
+            fputs(" {\\footnotesize ", out);
+            latex_text(cells[i].small, out);
+            fputc('}', out);
+        }
+        fputs("\\\\\n", out);
+    }
+    fputs("\\hline\n\\end{tabular}\n", out);
+}
+
 static const char *head_of_quality(const eni_study *study)
 {
     return study->has_classes ? "test acc<small>%</small>" : "test loss";

@@ -124,7 +124,8 @@ def promised(lines, here):
         wanted += [f"{out}/report.html"] if " report " in line else [f"{out}/*e*.json"] if out else []
         wanted += [f"{out}/checkpoints/*.safetensors"] if "--checkpoint-every" in line else []
         wanted += [f"{out}/**/*tfevents*"] if "--tensorboard" in line else []
-        wanted += [f"{out}/*.csv"] if "--csv" in line else []
+        wanted += [f"{out}/*.csv", f"{out}/report.json"] if "--csv" in line else []
+        wanted += [f"{out}/*.tex"] if "--latex" in line else []
         wanted += [f"{out}/**/*.{kind}" for kind in re.findall(r"--figures=(\w+)", line)]
         for pattern in wanted:
             if not list(at.glob(pattern)):
