@@ -50,9 +50,8 @@ typedef struct comparison {
     int line[MAX_SETTINGS][MAX_ARMS]; /* of the live display */
     eni_live live;
     json_t *json, *runs;
-    int order, nfailed, nruns, nagain; /* nruns: planned; nagain: made again on a quieter machine */
-    char failed[128];                  /* the first run that did */
-    size_t nclaims, baseline;          /* an arm, or ENI_CLAIMS_ALL */
+    int order, nruns, nagain; /* nruns: planned; nagain: made again on a quieter machine */
+    size_t nclaims, baseline; /* an arm, or ENI_CLAIMS_ALL */
     eni_claim claims[MAX_SETTINGS * MAX_ARMS * (MAX_ARMS - 1) / 2]; /* the plan, before the first run */
     char plan[512];                                                 /* in words */
     int out_fd;                                                     /* dir, taken; -1 */
@@ -529,7 +528,6 @@ static en_status run_one(comparison *c, int setting, int arm, int seed, bool is_
     if (has_to_end) return EN_EINTR;
     eni_warn("compare", "%s failed%s; the comparison goes on", relative,
              outcome.cause[0] != 0 ? "" : ", for no stated cause");
-    if (c->nfailed++ == 0) snprintf(c->failed, sizeof c->failed, "%s", name);
     return EN_OK;
 }
 
@@ -602,17 +600,33 @@ static en_status run_all(comparison *c)
     return EN_OK;
 }
 
-/* What there is after an interruption is a study, too. */
-static void tell_end(const comparison *c, en_status st)
+/* Of those that count. The first one is named: "even-ring-s1". */
+static int count_failed(const comparison *c, const char **first_out)
 {
+    const json_t *run;
+    int n = 0;
+    for (size_t i = 0; (run = json_array_get(c->runs, i)) != NULL; i++) {
+        if (json_integer_value(json_object_get(run, "exit")) == 0 ||
+            json_is_true(json_object_get(run, "replaced")))
+            continue;
+        if (n++ == 0) *first_out = json_string_value(json_object_get(run, "dir")) + strlen("runs/");
+    }
+    return n;
+}
+
+/* What there is after an interruption is a study, too. EN_EPEER: a run failed. */
+static en_status tell_end(const comparison *c, en_status st)
+{
+    const char *first = "";
+    const int nfailed = count_failed(c, &first);
     if (st == EN_EINTR)
         eni_warn("compare", "interrupted after %d of %d runs; `entrain report %s` shows what there is",
                  (int)json_array_size(c->runs), c->nruns + c->nagain, c->dir);
-    else if (st == EN_OK && c->nfailed > 0)
-        eni_error("compare",
-                  "%d of %d runs failed, %s first; the report has the others, and the causes are in "
-                  "%s/compare.json",
-                  c->nfailed, (int)json_array_size(c->runs), c->failed, c->dir);
+    if (st != EN_OK || nfailed == 0) return st;
+    return eni_fail(EN_EPEER, "compare",
+                    "%d of %d runs failed, %s first; the report has the others, and the causes are in "
+                    "%s/compare.json",
+                    nfailed, (int)json_array_size(c->runs), first, c->dir);
 }
 
 static en_status make_folders(const comparison *c)
@@ -676,8 +690,7 @@ en_status eni_command_compare(const eni_command_context *context)
     if (st == EN_OK) st = run_all(c);
     if (st == EN_OK) st = eni_report(c->dir, c->dir, 0, stdout, 0);
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);
-    tell_end(c, st);
-    if (st == EN_OK && c->nfailed > 0) st = EN_EPEER;
+    st = tell_end(c, st);
     if (st == EN_ESTOP) st = EN_OK; /* it was finished before */
     json_decref(c->json);
     if (c->out_fd >= 0) close(c->out_fd);

@@ -57,6 +57,7 @@ static const struct {
      "--steps=99999999999999999999",
      {"--steps:", "is out of range", "from 1 to 4000000000000000000"}},
     {ENI_RUN, "--epochs=0", {"--epochs:", "\"0\" is out of range", "from 1"}},
+    {ENI_COMPARE, "--arm=a!=ring", {"--arm:", "letters, digits", "tuned=ring:lr=0.1"}},
     {ENI_COMPARE, "--arm=ring,lr=0.1", {"--arm:", "colon behind the name", "ssp:bound=3"}},
     {ENI_RUN, "--seed=abc", {"--seed:", "\"abc\" is not a whole number", "from 0 to 9000000000000000000"}},
     {ENI_RUN, "-n 0", {"--workers:", "\"0\" is out of range", "from 1 to 1024"}},
