@@ -136,7 +136,7 @@ static en_status add_arm(comparison *c, const char *text)
 {
     if (c->narms == MAX_ARMS)
         return eni_fail(EN_EINVAL, "compare", "--arm=%s: at most %d arms", text, MAX_ARMS);
-    const size_t name = eni_config_arm_name(text);
+    const size_t name = eni_arm_name(text);
     char *label = eni_strdup(text);
     if (label == NULL) return EN_ENOMEM;
     if (name > 0) label[name] = 0;

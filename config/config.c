@@ -350,12 +350,6 @@ static en_status split_options(eni_config *run, char *options, const char *place
     return EN_OK;
 }
 
-size_t eni_config_arm_name(const char *arm)
-{
-    const size_t length = strcspn(arm, "=:,/");
-    return arm[length] == '=' ? length : 0;
-}
-
 bool eni_config_is_of_arm(const eni_config *run, const char *key)
 {
     const int k = eni_key_find(key, strlen(key));
@@ -366,7 +360,7 @@ en_status eni_config_arm(const eni_config *base, const char *text, eni_config *r
 {
     eni_config run = {0};
     char place[300];
-    const size_t name = eni_config_arm_name(text);
+    const size_t name = eni_arm_name(text);
     const char *arm = name > 0 ? text + name + 1 : text;
     char *spec = eni_alloc(strlen(arm) + 2), *options = eni_strdup(eni_spec_options(arm));
     en_status st = spec == NULL || options == NULL ? EN_ENOMEM : eni_config_copy(base, &run);

@@ -200,8 +200,7 @@ typedef struct eni_config {
     char *primary;       /* "even:1:2": the comparison that is tested by itself; NULL: none */
     char *baseline;      /* "ring": the arm that all others are compared with; NULL: all with all */
     bool retry_busy;     /* seeds on a busy machine are made again, once */
-    bool csv;
-    bool latex;
+    bool csv, latex;
     bool json;        /* entrain gpus, ps, sim */
     bool clear_cache; /* entrain data */
     int64_t figures;  /* ENI_FIGURES_* */
@@ -251,11 +250,6 @@ int eni_config_is_given(const eni_config *config, const char *key);
  * caller finis run_out. EN_EINVAL, logged. */
 en_status eni_config_arm(const eni_config *base, const char *text, eni_config *run_out);
 
-enum { ENI_ARM_NAME = 40 }; /* letters at most */
-
-/* How many letters of an arm's text are its name: 5 of "tuned=ring:lr=0.1"; 0: it has none, and goes by its text. */
-size_t eni_config_arm_name(const char *arm);
-
 /* Whether the text of the arm itself gave the key. */
 bool eni_config_is_of_arm(const eni_config *run, const char *key);
 
@@ -267,14 +261,12 @@ int64_t eni_config_seed(const eni_config *config, int i);
  * eni_free; NULL when out of memory (logged). */
 char **eni_config_argv(const eni_config *config, eni_program program, const char *executable);
 
-/* Yields, in the order of the table, every key that config->program takes: its canonical text ("0.01", "on", "ring";
- * the items of a list joined by commas; NULL: it has no value) and whether it was given or is not the default. The
- * text is valid during the call. A non-OK status of `see` ends the walk and is returned. EN_ENOMEM. */
+/* Yields, in the order of the table, every key that config->program takes, or those that must be equal on all ranks of
+ * a run (not the strategy: ranks may name its file by different paths; whoever has loaded it compares its name and
+ * options): its canonical text ("0.01", "on"; the items of a list joined by commas; NULL: it has no value) and whether
+ * it was given or is not the default. Valid during the call. A non-OK status of `see` ends the walk, and is returned. */
 typedef en_status (*eni_config_see)(void *user, const char *key, const char *value, bool is_told);
 en_status eni_config_each(const eni_config *config, eni_config_see see, void *user);
-
-/* The same, of keys that must be equal on all ranks of a run. The strategy is not among them: ranks may name its file
- * by different paths, so whoever has loaded it compares its name and resolved options. */
 en_status eni_config_each_match(const eni_config *config, eni_config_see see, void *user);
 
 /* All ranks that there can be: the workers that the run begins with, or with --max-workers ENI_RANKS_PER_PLACE for each place. Below 1 when nobody has said. */

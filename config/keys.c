@@ -34,7 +34,7 @@ static const char *check_strategy(const char *text)
 
 static const char *check_arm(const char *text)
 {
-    const size_t name = eni_config_arm_name(text);
+    const size_t name = eni_arm_name(text);
     if (name > 0 && (name > ENI_ARM_NAME ||
                      strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") < name))
         return "NAME=STRATEGY with a name of 40 letters, digits, '.', '_' and '-' at most, as tuned=ring:lr=0.1";

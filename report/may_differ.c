@@ -1,6 +1,8 @@
-/* may_differ.c - the table. */
+/* may_differ.c - the table, and which facts of a study do not keep to it. */
 #include "report/may_differ.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const eni_may_differ eni_may_differ_table[] = {
@@ -84,4 +86,86 @@ eni_who eni_who_may_differ(const char *key)
 {
     const eni_may_differ *row = eni_may_differ_find(false, key);
     return row == NULL ? ENI_NOBODY : row->who;
+}
+
+/* ---- the facts of a study's runs ------------------------------------------------------------------------ */
+
+/* Chunks of a batch matter where a network normalises over them: then one that is not cut has one. */
+void eni_fact_of(const eni_run *run, const char *name, char text_out[ENI_FACT_TEXT])
+{
+    char part[64];
+    const char *dot = strchr(name, '.');
+    const json_t *value = run->result;
+    text_out[0] = 0;
+    if (dot != NULL) {
+        snprintf(part, sizeof part, "%.*s", (int)(dot - name), name);
+        value = json_object_get(value, part);
+    }
+    value = json_object_get(value, dot == NULL ? name : dot + 1);
+    if (strcmp(name, "pipeline.micro_batches") == 0) {
+        const double chunks = json_number_value(value);
+        if (run->bn_stats != NULL) snprintf(text_out, ENI_FACT_TEXT, "%g", chunks > 1 ? chunks : 1);
+        return;
+    }
+    if (value == NULL || json_is_null(value)) return;
+    if (json_is_string(value)) {
+        snprintf(text_out, ENI_FACT_TEXT, "%s", json_string_value(value));
+        return;
+    }
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
+    snprintf(text_out, ENI_FACT_TEXT, "%s", text == NULL ? "" : text);
+    free(text); /* jansson's */
+}
+
+/* Whether the two must agree on the fact. Data that is made up is another with each seed. */
+static bool must_agree(const eni_study *study, eni_who who, const char *name, const eni_run *a,
+                       const eni_run *b)
+{
+    const bool is_made =
+        strcmp(name, "data_sha256") == 0 && a->data != NULL && strcmp(a->data, "synthetic") == 0;
+    switch (who) {
+    case ENI_SEEDS: return a->seed == b->seed;
+    case ENI_ARMS: return a->arm == b->arm;
+    case ENI_ALONE: return study->arms[a->arm].is_alone == study->arms[b->arm].is_alone;
+    case ENI_NOBODY: return !is_made || a->seed == b->seed;
+    default: return false;
+    }
+}
+
+/* Two runs that do not agree on a fact, and what they have: written to text_out, and true. */
+static bool find_odd(const eni_study *study, eni_who who, const char *name, char text_out[ENI_FACT_TEXT])
+{
+    char has[ENI_FACT_TEXT], had[ENI_FACT_TEXT];
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+        eni_fact_of(run, name, has);
+        for (const eni_run *first = study->runs; run->is_complete && has[0] != 0 && first < run; first++) {
+            if (!first->is_complete || !must_agree(study, who, name, first, run)) continue;
+            eni_fact_of(first, name, had);
+            if (had[0] == 0) continue;
+            if (strcmp(had, has) == 0) break;
+            const int most = strstr(name, "_sha256") != NULL ? 8 : 48;
+            snprintf(text_out, ENI_FACT_TEXT, "%.40s: %.*s in %.80s, %.*s in %.80s", name, most, had,
+                     first->dir, most, has, run->dir);
+            return true;
+        }
+    }
+    return false;
+}
+
+int eni_facts_judge(const eni_study *study, const char *rule, char text_out[ENI_FACT_TEXT])
+{
+    int worst = ENI_PASS;
+    for (size_t i = 0; i < eni_may_differ_count; i++) {
+        const eni_may_differ *row = &eni_may_differ_table[i];
+        char name[64], text[ENI_FACT_TEXT];
+        if (row->rule == NULL || strcmp(row->rule, rule) != 0) continue;
+        for (const char *at = row->names; *at != 0; at += strlen(name) + (at[strlen(name)] == ' ')) {
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " "), at);
+            const int mark = row->then == ENI_THEN_WARN ? ENI_WARN : ENI_FAIL;
+            if (mark <= worst || !find_odd(study, row->who, name, text)) continue;
+            worst = mark;
+            memcpy(text_out, text, sizeof text);
+        }
+    }
+    return worst;
 }

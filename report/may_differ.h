@@ -4,8 +4,10 @@
 #ifndef REPORT_MAY_DIFFER_H
 #define REPORT_MAY_DIFFER_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "report/report_study.h"
+
+/* Of a rule of the fairness box. */
+enum { ENI_PASS, ENI_WARN, ENI_FAIL };
 
 /* Of two runs with different values, which is fine? */
 typedef enum eni_who {
@@ -43,6 +45,14 @@ extern const size_t eni_may_differ_count;
 
 /* The row of a key or a fact; NULL: it has none. */
 const eni_may_differ *eni_may_differ_find(bool is_fact, const char *name);
+
+/* A fact of a run as text, "" where it does not say. */
+enum { ENI_FACT_TEXT = 320 };
+void eni_fact_of(const eni_run *run, const char *name, char text_out[ENI_FACT_TEXT]);
+
+/* The facts of a rule, over the complete runs of a study: ENI_PASS, or the worst of what follows, and in text_out two
+ * runs that do not agree, and what each has. */
+int eni_facts_judge(const eni_study *study, const char *rule, char text_out[ENI_FACT_TEXT]);
 
 /* Who may differ in a key. */
 eni_who eni_who_may_differ(const char *key);

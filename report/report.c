@@ -142,13 +142,25 @@ static json_t *json_of(double value)
     return isfinite(value) ? json_real(value) : json_null(); /* a miss is no number: `missed` counts them */
 }
 
+/* A text that was cut, perhaps within a letter. */
+static json_t *json_of_text(const char *text)
+{
+    char letters[ENI_VERDICT_TEXT];
+    json_t *value = json_string(text);
+    if (value != NULL) return value;
+    snprintf(letters, sizeof letters, "%s", text);
+    for (char *at = letters; *at != 0; at++)
+        if ((*at & 0x80) != 0) *at = '?';
+    return json_string(letters);
+}
+
 static json_t *json_of_rules(const eni_fairness *fairness)
 {
     json_t *rules = json_array();
     for (size_t i = 0; i < fairness->nrules; i++)
-        json_array_append_new(rules, json_pack("{s:s, s:s, s:s}", "rule", fairness->rules[i].name, "mark",
+        json_array_append_new(rules, json_pack("{s:s, s:s, s:o}", "rule", fairness->rules[i].name, "mark",
                                                eni_fair_mark(fairness->rules[i].mark), "found",
-                                               fairness->rules[i].text));
+                                               json_of_text(fairness->rules[i].text)));
     return rules;
 }
 
@@ -195,14 +207,14 @@ static en_status write_json(const eni_verdict *verdict, const eni_fairness *fair
     json_t *sentences = json_object();
     for (size_t c = 0; c < study->nsettings; c++) {
         eni_verdict_sentence(verdict, c, text, sizeof text);
-        json_object_set_new(sentences, study->settings[c].name, json_string(text));
+        json_object_set_new(sentences, study->settings[c].name, json_of_text(text));
     }
     eni_verdict_primary(verdict, text, sizeof text);
-    json_t *all = json_pack("{s:i, s:f, s:s?, s:o, s:s, s:o, s:o, s:o, s:i}", "schema", 1, "target",
-                            study->target, "primary", text[0] == 0 ? NULL : text, "verdict", sentences,
-                            "fairness", eni_fair_mark(fairness->nfail > 0 ? ENI_FAIL : ENI_PASS), "rules",
-                            json_of_rules(fairness), "table", json_of_rows(study), "claims",
-                            json_of_claims(verdict), "replaced", (int)study->nreplaced);
+    json_t *all = json_pack(
+        "{s:i, s:f, s:o, s:o, s:s, s:o, s:o, s:o, s:i}", "schema", 1, "target", study->target, "primary",
+        text[0] == 0 ? json_null() : json_of_text(text), "verdict", sentences, "fairness",
+        eni_fair_mark(fairness->nfail > 0 ? ENI_FAIL : ENI_PASS), "rules", json_of_rules(fairness), "table",
+        json_of_rows(study), "claims", json_of_claims(verdict), "replaced", (int)study->nreplaced);
     char *dumped = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
     json_decref(all);
     if (dumped == NULL)

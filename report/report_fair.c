@@ -34,95 +34,13 @@ static void found(eni_fairness *fairness, int mark, const char *fmt, ...)
 
 enum { RUNS_NAMED = 3 }; /* of many that have the same trouble */
 
-/* ---- what runs record of themselves (may_differ.h) ------------------------------------------------------- */
-
-/* A fact as text, "" where the run does not say; "environment.cpu" lies in an object. Chunks of a batch matter
- * where a network normalises over them: then one that is not cut has one. */
-static void fact_of(const eni_run *run, const char *name, char text_out[ENI_RULE_TEXT])
-{
-    char part[64];
-    const char *dot = strchr(name, '.');
-    const json_t *value = run->result;
-    text_out[0] = 0;
-    if (dot != NULL) {
-        snprintf(part, sizeof part, "%.*s", (int)(dot - name), name);
-        value = json_object_get(value, part);
-    }
-    value = json_object_get(value, dot == NULL ? name : dot + 1);
-    if (strcmp(name, "pipeline.micro_batches") == 0) {
-        const double chunks = json_number_value(value);
-        if (run->bn_stats != NULL) snprintf(text_out, ENI_RULE_TEXT, "%g", chunks > 1 ? chunks : 1);
-        return;
-    }
-    if (value == NULL || json_is_null(value)) return;
-    if (json_is_string(value)) {
-        snprintf(text_out, ENI_RULE_TEXT, "%s", json_string_value(value));
-        return;
-    }
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
-    snprintf(text_out, ENI_RULE_TEXT, "%s", text == NULL ? "" : text);
-    free(text); /* jansson's */
-}
-
-/* Whether the two must agree on the fact. Data that is made up is another with each seed. */
-static bool must_agree(const eni_study *study, eni_who who, const char *name, const eni_run *a,
-                       const eni_run *b)
-{
-    const bool is_made =
-        strcmp(name, "data_sha256") == 0 && a->data != NULL && strcmp(a->data, "synthetic") == 0;
-    switch (who) {
-    case ENI_SEEDS: return a->seed == b->seed;
-    case ENI_ARMS: return a->arm == b->arm;
-    case ENI_ALONE: return study->arms[a->arm].is_alone == study->arms[b->arm].is_alone;
-    case ENI_NOBODY: return !is_made || a->seed == b->seed;
-    default: return false;
-    }
-}
-
-/* Two runs that do not agree on a fact, and what they have: written to text_out, and true. */
-static bool find_odd(const eni_study *study, eni_who who, const char *name, char text_out[ENI_RULE_TEXT])
-{
-    char has[ENI_RULE_TEXT], had[ENI_RULE_TEXT];
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
-        fact_of(run, name, has);
-        for (const eni_run *first = study->runs; run->is_complete && has[0] != 0 && first < run; first++) {
-            if (!first->is_complete || !must_agree(study, who, name, first, run)) continue;
-            fact_of(first, name, had);
-            if (had[0] == 0) continue;
-            if (strcmp(had, has) == 0) break;
-            const int most = strstr(name, "_sha256") != NULL ? 8 : 48;
-            snprintf(text_out, ENI_RULE_TEXT, "%.40s: %.*s in %.80s, %.*s in %.80s", name, most, had,
-                     first->dir, most, has, run->dir);
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The facts of a rule: the worst of what follows, and the first that is odd. ENI_PASS: none is. */
-static int judge_facts(const eni_study *study, const char *rule, char text_out[ENI_RULE_TEXT])
-{
-    int worst = ENI_PASS;
-    for (size_t i = 0; i < eni_may_differ_count; i++) {
-        const eni_may_differ *row = &eni_may_differ_table[i];
-        char name[64], text[ENI_RULE_TEXT];
-        if (row->rule == NULL || strcmp(row->rule, rule) != 0) continue;
-        for (const char *at = row->names; *at != 0; at += strlen(name) + (at[strlen(name)] == ' ')) {
-            snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " "), at);
-            const int mark = row->then == ENI_THEN_WARN ? ENI_WARN : ENI_FAIL;
-            if (mark <= worst || !find_odd(study, row->who, name, text)) continue;
-            worst = mark;
-            memcpy(text_out, text, sizeof text);
-        }
-    }
-    return worst;
-}
+/* ---- the same start, the same order -------------------------------------------------------------------- */
 
 static bool is_first_of_seed(const eni_study *study, const eni_run *run, const char *fact)
 {
     char text[ENI_RULE_TEXT];
     for (const eni_run *other = study->runs; other < run; other++) {
-        fact_of(other, fact, text);
+        eni_fact_of(other, fact, text);
         if (other->is_complete && other->seed == run->seed && text[0] != 0) return false;
     }
     return true;
@@ -134,7 +52,7 @@ static void same_hash(const eni_study *study, const char *rule, const char *fact
     size_t unknown = 0, compared = 0;
     char list[ENI_RULE_TEXT] = "", hash[ENI_RULE_TEXT], odd[ENI_RULE_TEXT];
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
-        fact_of(run, fact, hash);
+        eni_fact_of(run, fact, hash);
         unknown += run->is_complete && hash[0] == 0;
         if (!run->is_complete || hash[0] == 0) continue;
         compared++;
@@ -142,7 +60,7 @@ static void same_hash(const eni_study *study, const char *rule, const char *fact
             eni_text_add(list, ENI_RULE_TEXT, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed,
                          hash);
     }
-    if (judge_facts(study, rule, odd) != ENI_PASS)
+    if (eni_facts_judge(study, rule, odd) != ENI_PASS)
         found(fairness, ENI_FAIL, "%s", odd);
     else if (unknown > 0)
         found(fairness, ENI_WARN, "no hash in %zu of %zu runs", unknown, unknown + compared);
@@ -291,7 +209,7 @@ static void rule_task(const eni_study *study, eni_fairness *fairness)
         if (run->is_complete && (first == NULL || study->arms[first->arm].is_alone)) first = run;
     if (first == NULL)
         found(fairness, ENI_FAIL, "no run ended well");
-    else if (judge_facts(study, ENI_RULE_TASK, odd) != ENI_PASS)
+    else if (eni_facts_judge(study, ENI_RULE_TASK, odd) != ENI_PASS)
         found(fairness, ENI_FAIL, "%s", odd);
     else
         found(fairness, ENI_PASS, "%s on %s, %s, %g worker%s, global batch %g%s%s",
@@ -305,10 +223,10 @@ static void rule_task(const eni_study *study, eni_fairness *fairness)
 static void rule_machine(const eni_study *study, eni_fairness *fairness)
 {
     char text[ENI_RULE_TEXT] = "";
-    const int mark = judge_facts(study, ENI_RULE_MACHINE, text);
+    const int mark = eni_facts_judge(study, ENI_RULE_MACHINE, text);
     const eni_run *run = eni_study_example(study, ENI_ANY, ENI_ANY);
     if (run == NULL) return;
-    if (mark == ENI_PASS) fact_of(run, "environment.cpu", text);
+    if (mark == ENI_PASS) eni_fact_of(run, "environment.cpu", text);
     if (text[0] != 0) found(fairness, mark, "%s", text);
 }
 

@@ -268,7 +268,7 @@ static void latex_text(const char *text, FILE *out)
             fputs("$\\approx$", out);
             text += strlen("≈ ") - 1;
         } else
-            fputc(*text == '>' ? ' ' : *text, out);
+            fputc(*text == '>' || (*text >= 0 && *text < ' ') ? ' ' : *text, out);
 }
 
 void eni_report_latex_table(const eni_study *study, FILE *out)
