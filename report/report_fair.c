@@ -534,8 +534,8 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
     }
     if (known > 0 && unknown > 0) eni_text_add(text, ENI_RULE_TEXT, "; not known in %zu", unknown);
     if (study->nreplaced > 0)
-        eni_text_add(text, ENI_RULE_TEXT, "; %zu run%s made again on a quieter machine, and not counted",
-                     study->nreplaced, study->nreplaced == 1 ? " was" : "s were");
+        eni_text_add(text, ENI_RULE_TEXT, "; %zu run%s made again, and not counted", study->nreplaced,
+                     study->nreplaced == 1 ? " was" : "s were");
     append_load(study, text);
     found(fairness, nbusy > 0 || known == 0 ? ENI_WARN : ENI_PASS, "%s", text);
 }

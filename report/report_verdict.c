@@ -349,29 +349,40 @@ static void say_sooner(sentence *s, const standing *winner, const standing *lose
         claim->a == winner->arm ? claim->sooner : claim->later, claim->n);
 }
 
-/* Of the others: whom the winner beats too, or, where all are compared with a baseline that lost, who beats it too. */
+/* "; ps-sync later", "; 2 others not shown to differ" */
+static void say_others(sentence *s, size_t n, const standing *last, const char *before, const char *what)
+{
+    if (n == 1) say(s, "%s%s %s", before, last->name, what);
+    if (n > 1) say(s, "%s%zu others %s", before, n, what);
+}
+
+/* Of the others: whom the winner beats too. Where all are compared with a baseline that lost, how they are to that. */
 static void say_claims(sentence *s, const standing *winner, const standing *loser)
 {
-    size_t nsooner = 0, nopen = 0;
-    const standing *sooner = NULL, *open = NULL;
+    size_t nsooner = 0, nlater = 0, nopen = 0;
+    const standing *sooner = NULL, *later = NULL, *open = NULL;
     const bool is_of_loser = loser->arm == s->verdict->study->baseline;
     for (const standing *one = s->rank; one < s->rank + s->n; one++) {
         if (one == winner || one == loser) continue;
-        if (is_of_loser ? beats(s, one, loser) : beats(s, winner, one)) {
+        if (is_of_loser && beats(s, loser, one)) {
+            later = one;
+            nlater++;
+        } else if (is_of_loser ? beats(s, one, loser) : beats(s, winner, one)) {
             sooner = one;
             nsooner++;
-        } else if (is_of_loser ? !beats(s, loser, one) : !beats(s, one, winner)) {
+        } else if (is_of_loser || !beats(s, one, winner)) {
             open = one;
             nopen++;
         }
     }
     say_sooner(s, winner, loser);
-    if (nsooner == 1) say(s, is_of_loser ? ", %s sooner too" : ", sooner than %s too", sooner->name);
-    if (nsooner > 1)
-        say(s, is_of_loser ? ", %zu others sooner too" : ", sooner than %zu others too", nsooner);
-    if (nopen == 1) say(s, "; %s not shown to differ", open->name);
-    if (nopen > 1) say(s, "; %zu others not shown to differ", nopen);
-    if (nopen > 0 && is_of_loser) say(s, " from %s", loser->name);
+    if (is_of_loser)
+        say_others(s, nsooner, sooner, ", ", "sooner too");
+    else
+        say_others(s, nsooner, sooner, ", sooner than ", "too");
+    say_others(s, nlater, later, "; ", "later");
+    say_others(s, nopen, open, "; ", "not shown to differ");
+    if (nopen + nlater > 0 && is_of_loser) say(s, nopen > 0 ? " from %s" : " than %s", loser->name);
 }
 
 /* "ring reached 75 % in 3.1 s, ps-async in 4.1 s" */

@@ -304,6 +304,11 @@ static void arms_are_compared_with_the_baseline(void **state)
     sentence_is(
         "ps-async reached 75 % in 3.1 s instead of 4.1 s for ring (1.3x), ssp sooner too; ps-sync not "
         "shown to differ from ring.");
+    set_times(3, 5);
+    sentence_is(
+        "ps-async reached 75 % in 3.1 s instead of 4.1 s for ring (1.3x); ssp later; ps-sync not shown to "
+        "differ from ring.");
+    set_times(3, 3.5);
     differs_is(0, 1, "yes");
     differs_is(1, 3, "yes");
     differs_is(2, 0, "baseline");
