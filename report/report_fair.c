@@ -107,6 +107,26 @@ static bool is_given(const eni_study *study, size_t arm, const char *key)
     return false;
 }
 
+/* What an arm has of a key that is its own; NULL: what all arms have. */
+static const char *own_of(const eni_study *study, size_t arm, const char *key)
+{
+    const json_t *spec = json_array_get(json_object_get(study->index, "arms"), arm);
+    return json_string_value(json_object_get(json_object_get(spec, "own"), key));
+}
+
+/* The level of the first arm that the rule holds this one to: one with the same optimizer, as rates of two are not
+ * to be compared. NAN: there is none before it. */
+static double level_of(const eni_study *study, size_t arm, const double *levels)
+{
+    const char *mine = own_of(study, arm, "optimizer");
+    for (size_t b = 0; b < arm; b++) {
+        const char *its = own_of(study, b, "optimizer");
+        const bool is_same = mine == NULL || its == NULL ? mine == its : strcmp(mine, its) == 0;
+        if (is_same && !isnan(levels[b])) return levels[b];
+    }
+    return NAN;
+}
+
 /* Linear scaling (Goyal et al. 2017): the rate is proportional to the samples behind one update; square root:
  * to their root. Judged by what the runs did, so that it also holds for a strategy of the user's own. Without
  * scaling, an arm with a rate of its own is tuned, as every arm should be; one rate for all favours those whose
@@ -114,21 +134,22 @@ static bool is_given(const eni_study *study, size_t arm, const char *key)
 static void rule_rate(const eni_study *study, eni_fairness *fairness)
 {
     const char *scale = study->lr_scale == NULL ? "none" : study->lr_scale;
-    double power = strcmp(scale, "sqrt") == 0 ? 0.5 : 1, reference = NAN;
+    double power = strcmp(scale, "sqrt") == 0 ? 0.5 : 1, levels[ENI_MAX_ARMS];
     const bool is_none = strcmp(scale, "none") == 0;
     size_t ntuned = 0, nknown = 0;
     char list[ENI_RULE_TEXT] = "", odd[ENI_RULE_TEXT] = "";
     for (size_t a = 0; a < study->narms; a++) {
         double lr, samples, updates;
+        levels[a] = NAN;
         if (!rate_of(study, a, &lr, &samples, &updates)) continue;
-        const double level = lr / pow(samples, power);
+        const double level = lr / pow(samples, power), reference = level_of(study, a, levels);
         const bool is_tuned = is_none && is_given(study, a, "lr");
         nknown++;
         ntuned += is_tuned;
         eni_text_add(list, ENI_RULE_TEXT, "%s%s %g per %.0f samples", list[0] ? ", " : "",
                      study->arms[a].name, lr, samples);
         if (is_tuned) continue;
-        if (isnan(reference)) reference = level;
+        levels[a] = level;
         if (fabs(level / reference - 1) > 0.03 + 1 / updates)
             eni_text_add(odd, ENI_RULE_TEXT,
                          level / reference < 10 ? "%s%s at %.2g of the rule" : "%s%s at %.0f times the rule",

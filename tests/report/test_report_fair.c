@@ -530,6 +530,14 @@ static void a_tuned_rate_per_arm_is_fair(void **state)
     for (size_t a = 0; a < 3; a++)
         set_arm(a, "given", json_pack("[s]", "lr"));
     rule_is("learning rate", ENI_PASS, "each arm has a rate of its own: ");
+    /* rates of two optimizers are two things */
+    for (size_t a = 0; a < 3; a++) {
+        set_arm(a, "given", json_array());
+        give(a, "own", "optimizer", a == 2 ? "adam" : "sgd");
+    }
+    rule_is("learning rate", ENI_PASS, "not scaled");
+    give(1, "own", "optimizer", "adam");
+    rule_is("learning rate", ENI_FAIL, "not scaled");
 }
 
 static void threads_count_as_cores_do(void **state)
