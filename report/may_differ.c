@@ -9,8 +9,7 @@ const eni_may_differ eni_may_differ_table[] = {
     /* ---- keys ---- */
     {NULL, ENI_ARMS, ENI_THEN_OTHER_BYTES,
      "strategy optimizer lr momentum nesterov weight-decay decay beta1 beta2 eps lr-schedule lr-warmup "
-     "lr-step "
-     "lr-milestones lr-gamma lr-scale assign backend sum-order"},
+     "lr-step lr-milestones lr-gamma lr-scale assign backend sum-order"},
     /* The chunks of a batch are a fact, below; an all-reduce that adds in another order is known by its name. */
     {NULL, ENI_ARMS, ENI_THEN_NOTHING,
      "micro-batches parallel stages split pipeline allreduce bucket-cap-mb overlap groups shards servers"},
@@ -18,35 +17,30 @@ const eni_may_differ eni_may_differ_table[] = {
     {NULL, ENI_NOBODY, ENI_THEN_FAIL,
      "model data data-dir init batch-size global-batch-size bn-stats epochs steps max-samples holdout "
      "limit-train-samples limit-test-samples shuffle reshuffle drop-last resize augment augment-test "
-     "normalize "
-     "loader-threads checkpoint-every device gpu-sharing precision tf32 deterministic graph transport "
-     "max-workers "
-     "nnodes node-rank master-addr master-port insecure state-every server-timeout server-restarts "
-     "on-worker-loss "
-     "elastic max-restarts peer-timeout join-timeout hook-timeout straggler net eval-every eval-first "
-     "eval-points "
-     "target eval-batch-size"},
+     "normalize loader-threads checkpoint-every device gpu-sharing precision tf32 deterministic graph "
+     "transport max-workers nnodes node-rank master-addr master-port insecure state-every server-timeout "
+     "server-restarts on-worker-loss elastic max-restarts peer-timeout join-timeout hook-timeout "
+     "straggler net eval-every eval-first eval-points target eval-batch-size"},
     {NULL, ENI_SEEDS, ENI_THEN_NOTHING, "seed"},
     {NULL, ENI_ANYBODY, ENI_THEN_NOTHING,
      "data-endpoint data-keys out overwrite save resume checkpoint-dir tensorboard trace token-file "
-     "log-every "
-     "log-level quiet config help version arm strategies seeds settings primary baseline retry-busy"},
+     "log-every log-level quiet config help version arm strategies seeds settings primary baseline "
+     "retry-busy"},
 
     /* ---- facts ---- */
     {ENI_RULE_START, ENI_SEEDS, ENI_THEN_FAIL, "init_sha256"},
     {ENI_RULE_ORDER, ENI_SEEDS, ENI_THEN_FAIL, "order_sha256"},
-    /* Micro-batches count where a network normalises over each of them. */
+    /* Micro-batches count where a network normalises over each of them; a worker that was lost, everywhere. */
     {ENI_RULE_TASK, ENI_NOBODY, ENI_THEN_FAIL,
      "model data data_sha256 resize augment augment_test normalize holdout device version bn_stats "
-     "global_batch_size pipeline.micro_batches max_workers budget target"},
+     "global_batch_size pipeline.micro_batches max_workers budget target lost"},
     {ENI_RULE_TASK, ENI_ALONE, ENI_THEN_FAIL, "workers batch_size"},
     {ENI_RULE_TASK, ENI_ARMS, ENI_THEN_FAIL,
-     "strategy strategy_options groups collective.algorithm collective.transport transport shards buckets "
-     "samples_per_update lr momentum assign "
-     "threads"},
+     "strategy strategy_options groups collective.algorithm collective.transport transport shards "
+     "buckets samples_per_update lr momentum assign threads"},
     {ENI_RULE_MACHINE, ENI_NOBODY, ENI_THEN_FAIL,
-     "environment.version environment.commit environment.cpu environment.instruction_set environment.cores "
-     "environment.compiler environment.libraries"},
+     "environment.version environment.commit environment.cpu environment.instruction_set "
+     "environment.cores environment.compiler environment.libraries"},
     {ENI_RULE_MACHINE, ENI_ARMS, ENI_THEN_FAIL, "environment.device"}, /* says how many threads, too */
     {ENI_RULE_MACHINE, ENI_NOBODY, ENI_THEN_WARN, "environment.kernel environment.host environment.memory"},
     /* Judged with a limit of their own: the budget, slow ranks, equal weights; or by the keys that ask for it. */
@@ -56,12 +50,10 @@ const eni_may_differ eni_may_differ_table[] = {
     /* What came out. */
     {ENI_RULE_OTHER, ENI_ANYBODY, ENI_THEN_NOTHING,
      "schema argv environment.date exit cause gpu holds max_clocks_ahead samples_lost repeated_samples "
-     "staleness_steady per_worker lost "
-     "presence restarts samples_dropped steps updates "
-     "train_seconds eval_seconds samples_per_s warmup_samples cpu_seconds max_rss data_bytes startup_seconds "
+     "staleness_steady per_worker presence restarts samples_dropped steps updates train_seconds "
+     "eval_seconds samples_per_s warmup_samples cpu_seconds max_rss data_bytes startup_seconds "
      "train_loss train_accuracy test_loss test_accuracy clock staleness staleness_theory tcp_info_bytes "
-     "payload_bytes theory_bytes padding_bytes "
-     "wire_bytes shm_bytes pipeline checkpoints resumed_from"}};
+     "payload_bytes theory_bytes padding_bytes wire_bytes shm_bytes pipeline checkpoints resumed_from"}};
 
 const size_t eni_may_differ_count = sizeof eni_may_differ_table / sizeof *eni_may_differ_table;
 
@@ -107,6 +99,8 @@ void eni_fact_of(const eni_run *run, const char *name, char text_out[ENI_FACT_TE
         if (run->bn_stats != NULL) snprintf(text_out, ENI_FACT_TEXT, "%g", chunks > 1 ? chunks : 1);
         return;
     }
+    if (strcmp(name, "lost") == 0 && run->result != NULL && value == NULL)
+        snprintf(text_out, ENI_FACT_TEXT, "none");
     if (value == NULL || json_is_null(value)) return;
     if (json_is_string(value)) {
         snprintf(text_out, ENI_FACT_TEXT, "%s", json_string_value(value));
