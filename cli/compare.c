@@ -85,7 +85,7 @@ static void file_name(const char *text, char *name, size_t bytes)
 }
 
 /* Two arms in one folder would overwrite each other's records. */
-static en_status check_folder_is_new(const comparison *c, const char *label)
+static en_status check_folder_is_new(const comparison *c, const char *text, const char *label)
 {
     char name[LABEL_BYTES], other[LABEL_BYTES];
     file_name(label, name, sizeof name);
@@ -94,9 +94,9 @@ static en_status check_folder_is_new(const comparison *c, const char *label)
         if (strcmp(name, other) != 0) continue;
         return eni_fail(
             EN_EINVAL, "compare",
-            "--arm: %s and %s would share the folders *-%s-*: give each arm once, or a name of its "
+            "--arm=%s and %s would share the folders *-%s-*: give each arm once, or a name of its "
             "own, as --arm=b=ring",
-            c->label[i], label, name);
+            text, c->label[i], name);
     }
     return EN_OK;
 }
@@ -140,7 +140,7 @@ static en_status add_arm(comparison *c, const char *text)
     char *label = eni_strdup(text);
     if (label == NULL) return EN_ENOMEM;
     if (name > 0) label[name] = 0;
-    en_status st = check_folder_is_new(c, label);
+    en_status st = check_folder_is_new(c, text, label);
     if (st == EN_OK) st = eni_config_arm(&c->base, text, &c->arm[c->narms]);
     if (st != EN_OK) {
         eni_free(label);
