@@ -30,6 +30,7 @@
 #include "data/dataset.h"
 #include "report/claims.h"
 #include "report/report.h"
+#include "report/report_study.h"
 #include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"
 
@@ -42,16 +43,15 @@ typedef struct comparison {
     eni_config base;          /* what all arms begin with: as given, less the stragglers */
     char slow[LIST_BYTES];    /* the stragglers of the setting "slow", with commas */
     eni_config arm[MAX_ARMS]; /* as runs, with the first seed */
-    const char *label[MAX_ARMS];
-    bool is_alone[MAX_ARMS]; /* the strategy is EN_ALONE */
+    char *label[MAX_ARMS];    /* its name, or its text; owned */
+    bool is_alone[MAX_ARMS];  /* the strategy is EN_ALONE */
     char setting[MAX_SETTINGS][16];
     int setting_seeds[MAX_SETTINGS];  /* how many of the seeds run in it */
     int line[MAX_SETTINGS][MAX_ARMS]; /* of the live display */
     eni_live live;
     json_t *json, *runs;
-    int order, nfailed, nruns;
-    char failed[128]; /* the first run that did */
-    size_t nclaims;
+    int order, nruns, nagain; /* nruns: planned; nagain: made again on a quieter machine */
+    size_t nclaims, baseline; /* an arm, or ENI_CLAIMS_ALL */
     eni_claim claims[MAX_SETTINGS * MAX_ARMS * (MAX_ARMS - 1) / 2]; /* the plan, before the first run */
     char plan[512];                                                 /* in words */
     int out_fd;                                                     /* dir, taken; -1 */
@@ -85,16 +85,18 @@ static void file_name(const char *text, char *name, size_t bytes)
 }
 
 /* Two arms in one folder would overwrite each other's records. */
-static en_status check_folder_is_new(const comparison *c, const char *text)
+static en_status check_folder_is_new(const comparison *c, const char *text, const char *label)
 {
     char name[LABEL_BYTES], other[LABEL_BYTES];
-    file_name(text, name, sizeof name);
+    file_name(label, name, sizeof name);
     for (int i = 0; i < c->narms; i++) {
         file_name(c->label[i], other, sizeof other);
         if (strcmp(name, other) != 0) continue;
-        return eni_fail(EN_EINVAL, "compare",
-                        "--arm=%s and --arm=%s would share the folders *-%s-*: give each arm once",
-                        c->label[i], text, name);
+        return eni_fail(
+            EN_EINVAL, "compare",
+            "--arm=%s and %s would share the folders *-%s-*: give each arm once, or a name of its "
+            "own, as --arm=b=ring",
+            text, c->label[i], name);
     }
     return EN_OK;
 }
@@ -134,11 +136,19 @@ static en_status add_arm(comparison *c, const char *text)
 {
     if (c->narms == MAX_ARMS)
         return eni_fail(EN_EINVAL, "compare", "--arm=%s: at most %d arms", text, MAX_ARMS);
-    EN_TRY(check_folder_is_new(c, text));
-    EN_TRY(eni_config_arm(&c->base, text, &c->arm[c->narms]));
+    const size_t name = eni_arm_name(text);
+    char *label = eni_strdup(text);
+    if (label == NULL) return EN_ENOMEM;
+    if (name > 0) label[name] = 0;
+    en_status st = check_folder_is_new(c, text, label);
+    if (st == EN_OK) st = eni_config_arm(&c->base, text, &c->arm[c->narms]);
+    if (st != EN_OK) {
+        eni_free(label);
+        return st;
+    }
     c->arm[c->narms].mute = true; /* the live lines speak */
     if (!eni_config_is_given(&c->arm[c->narms], "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
-    c->label[c->narms++] = text;
+    c->label[c->narms++] = label;
     EN_TRY(check_strategy(c, c->narms - 1));
     EN_TRY(choose_holdout(&c->arm[c->narms - 1]));
     return check_gpu(c, &c->arm[c->narms - 1]);
@@ -260,6 +270,18 @@ static en_status find_primary(const comparison *c, const char *text, eni_primary
     return EN_OK;
 }
 
+/* --baseline: an arm by its name, or by its text. */
+static en_status find_baseline(comparison *c)
+{
+    const char *text = c->context->config->baseline;
+    c->baseline = ENI_CLAIMS_ALL;
+    for (int i = 0; i < c->narms && text != NULL; i++)
+        if (strcmp(c->label[i], text) == 0) c->baseline = (size_t)i;
+    if (text == NULL || c->baseline != ENI_CLAIMS_ALL) return EN_OK;
+    return eni_fail(EN_EINVAL, "compare", "--baseline: \"%s\" is no arm: give the name of one, as %s", text,
+                    c->label[0]);
+}
+
 /* Which differences may be claimed is settled, and said, before anything is known. */
 static en_status plan_claims(comparison *c)
 {
@@ -271,12 +293,14 @@ static en_status plan_claims(comparison *c)
                         "--seeds: %d seeds are more than the %d that are tested exactly: give fewer",
                         c->nseeds, ENI_CLAIMS_SEEDS);
     if (text != NULL) EN_TRY(find_primary(c, text, &primary));
+    EN_TRY(find_baseline(c));
     for (int setting = 0; setting < c->nsettings; setting++) {
         seeds[setting] = (size_t)c->setting_seeds[setting];
         names[setting] = c->setting[setting];
     }
     c->nclaims = eni_claims_count((size_t)c->nsettings, (size_t)c->narms);
-    eni_claims_plan(seeds, (size_t)c->nsettings, (size_t)c->narms, text == NULL ? NULL : &primary, c->claims);
+    eni_claims_plan(seeds, (size_t)c->nsettings, (size_t)c->narms, c->baseline,
+                    text == NULL ? NULL : &primary, c->claims);
     eni_claims_text(c->claims, c->nclaims, names, c->plan, sizeof c->plan);
     return EN_OK;
 }
@@ -297,8 +321,10 @@ static json_t *describe_claims(const comparison *c)
     }
     for (int setting = 0; setting < c->nsettings; setting++)
         json_object_set_new(seeds, c->setting[setting], json_integer(c->setting_seeds[setting]));
-    return json_pack("{s:f, s:o, s:i, s:o, s:o}", "alpha", ENI_CLAIMS_ALPHA, "seeds", seeds, "seeds_needed",
-                     (int)needed, "primary", primary, "comparisons", comparisons);
+    const char *baseline = c->baseline == ENI_CLAIMS_ALL ? NULL : c->label[c->baseline];
+    return json_pack("{s:f, s:o, s:i, s:o, s:o, s:s?}", "alpha", ENI_CLAIMS_ALPHA, "seeds", seeds,
+                     "seeds_needed", (int)needed, "primary", primary, "comparisons", comparisons, "baseline",
+                     baseline);
 }
 
 static en_status collect(comparison *c)
@@ -375,6 +401,7 @@ static en_status describe(comparison *c)
                         "environment", environment(c));
     json_object_set_new(c->json, "claims", describe_claims(c));
     json_object_set_new(c->json, "planned", json_integer(c->nruns));
+    json_object_set_new(c->json, "retry_busy", json_boolean(config->retry_busy));
     return eni_compare_keys(&c->base, c->arm, c->narms, conditions, arms);
 }
 
@@ -469,14 +496,15 @@ static en_status train(comparison *c, int setting, int arm, int seed, const char
     return st;
 }
 
-/* A run that fails is recorded, and costs no other. */
-static en_status run_one(comparison *c, int setting, int arm, int seed)
+/* A run that fails is recorded, and costs no other. Made again, it counts when all arms have been. */
+static en_status run_one(comparison *c, int setting, int arm, int seed, bool is_again)
 {
     char name[128], relative[160], dir[1024], label[LABEL_BYTES], started[32];
     eni_launch_outcome outcome = {NAN, -1, ""};
     int64_t seed_value = eni_config_seed(c->context->config, seed);
     file_name(c->label[arm], label, sizeof label);
-    snprintf(name, sizeof name, "%s-%s-s%lld", c->setting[setting], label, (long long)seed_value);
+    snprintf(name, sizeof name, "%s-%s-s%lld%s", c->setting[setting], label, (long long)seed_value,
+             is_again ? "-again" : "");
     snprintf(relative, sizeof relative, "runs/%s", name);
     snprintf(dir, sizeof dir, "%s/%s", c->dir, relative);
     time_t now = time(NULL);
@@ -492,6 +520,7 @@ static en_status run_one(comparison *c, int setting, int arm, int seed)
                               number_or_null(outcome.outside, !isnan(outcome.outside)), "load",
                               number_or_null(outcome.load, outcome.load >= 0));
     if (outcome.cause[0] != 0) json_object_set_new(entry, "cause", json_string(outcome.cause));
+    if (is_again) json_object_update_new(entry, json_pack("{s:b, s:b}", "again", 1, "replaced", 1));
     json_array_append_new(c->runs, entry);
     if (st == EN_OK) show_outcome(c, dir);
     EN_TRY(write_index(c));
@@ -499,34 +528,105 @@ static en_status run_one(comparison *c, int setting, int arm, int seed)
     if (has_to_end) return EN_EINTR;
     eni_warn("compare", "%s failed%s; the comparison goes on", relative,
              outcome.cause[0] != 0 ? "" : ", for no stated cause");
-    if (c->nfailed++ == 0) snprintf(c->failed, sizeof c->failed, "%s", name);
     return EN_OK;
+}
+
+static bool is_text(const json_t *run, const char *key, const char *expected)
+{
+    const char *text = json_string_value(json_object_get(run, key));
+    return text != NULL && strcmp(text, expected) == 0;
+}
+
+/* The run that is there; NULL: none yet. */
+static json_t *find_run(const comparison *c, int setting, int arm, int seed, bool is_again)
+{
+    const json_int_t value = eni_config_seed(c->context->config, seed);
+    json_t *run;
+    for (size_t i = 0; (run = json_array_get(c->runs, i)) != NULL; i++)
+        if (is_text(run, "cell", c->setting[setting]) && is_text(run, "arm", c->label[arm]) &&
+            json_integer_value(json_object_get(run, "seed")) == value &&
+            json_is_true(json_object_get(run, "again")) == is_again)
+            return run;
+    return NULL;
+}
+
+/* All arms of a seed in a setting, less those that are there; who goes first rotates. */
+static en_status run_seed(comparison *c, int setting, int seed, bool is_again)
+{
+    for (int i = 0; i < c->narms; i++) {
+        const int arm = (i + seed + setting) % c->narms;
+        if (find_run(c, setting, arm, seed, is_again) != NULL) continue;
+        c->live.line[c->line[setting][arm]].runs += is_again;
+        EN_TRY(run_one(c, setting, arm, seed, is_again));
+    }
+    return EN_OK;
+}
+
+/* Judged by the machine alone, whatever the runs came to. */
+static bool was_busy(const comparison *c, int setting, int seed)
+{
+    bool is_busy = false;
+    for (int arm = 0; arm < c->narms; arm++) {
+        const json_t *run = find_run(c, setting, arm, seed, false);
+        is_busy = is_busy || json_number_value(json_object_get(run, "outside")) > ENI_BUSY_SHARE;
+    }
+    return is_busy;
+}
+
+/* --retry-busy. The second runs of a seed stand for the first ones once there is one of each arm, busy or not, good or
+ * failed: nobody chooses between them. */
+static en_status run_again(comparison *c, int setting, int seed)
+{
+    eni_info("compare", "other processes used the machine during seed %lld in %s: its runs are made again",
+             (long long)eni_config_seed(c->context->config, seed), c->setting[setting]);
+    EN_TRY(run_seed(c, setting, seed, true));
+    for (int arm = 0; arm < c->narms; arm++) {
+        json_object_set_new(find_run(c, setting, arm, seed, false), "replaced", json_true());
+        json_object_del(find_run(c, setting, arm, seed, true), "replaced");
+        c->nagain++;
+    }
+    return write_index(c);
 }
 
 static en_status run_all(comparison *c)
 {
     for (int seed = 0; seed < c->nseeds; seed++)
         for (int setting = 0; setting < c->nsettings; setting++)
-            for (int i = 0; seed < c->setting_seeds[setting] && i < c->narms; i++) {
-                const int arm = (i + seed + setting) % c->narms;
-                if (!eni_compare_has(c->runs, c->setting[setting], c->label[arm],
-                                     eni_config_seed(c->context->config, seed)))
-                    EN_TRY(run_one(c, setting, arm, seed));
-            }
+            if (seed < c->setting_seeds[setting]) EN_TRY(run_seed(c, setting, seed, false));
+    for (int seed = 0; seed < c->nseeds && c->context->config->retry_busy; seed++)
+        for (int setting = 0; setting < c->nsettings; setting++)
+            if (seed < c->setting_seeds[setting] && was_busy(c, setting, seed))
+                EN_TRY(run_again(c, setting, seed));
     return EN_OK;
 }
 
-/* What there is after an interruption is a study, too. */
-static void tell_end(const comparison *c, en_status st)
+/* Of those that count. The first one is named: "even-ring-s1". */
+static int count_failed(const comparison *c, const char **first_out)
 {
+    const json_t *run;
+    int n = 0;
+    for (size_t i = 0; (run = json_array_get(c->runs, i)) != NULL; i++) {
+        if (json_integer_value(json_object_get(run, "exit")) == 0 ||
+            json_is_true(json_object_get(run, "replaced")))
+            continue;
+        if (n++ == 0) *first_out = json_string_value(json_object_get(run, "dir")) + strlen("runs/");
+    }
+    return n;
+}
+
+/* What there is after an interruption is a study, too. EN_EPEER: a run failed. */
+static en_status tell_end(const comparison *c, en_status st)
+{
+    const char *first = "";
+    const int nfailed = count_failed(c, &first);
     if (st == EN_EINTR)
         eni_warn("compare", "interrupted after %d of %d runs; `entrain report %s` shows what there is",
-                 (int)json_array_size(c->runs), c->nruns, c->dir);
-    else if (st == EN_OK && c->nfailed > 0)
-        eni_error("compare",
-                  "%d of %d runs failed, %s first; the report has the others, and the causes are in "
-                  "%s/compare.json",
-                  c->nfailed, (int)json_array_size(c->runs), c->failed, c->dir);
+                 (int)json_array_size(c->runs), c->nruns + c->nagain, c->dir);
+    if (st != EN_OK || nfailed == 0) return st;
+    return eni_fail(EN_EPEER, "compare",
+                    "%d of %d runs failed, %s first; the report has the others, and the causes are in "
+                    "%s/compare.json",
+                    nfailed, (int)json_array_size(c->runs), first, c->dir);
 }
 
 static en_status make_folders(const comparison *c)
@@ -535,6 +635,20 @@ static en_status make_folders(const comparison *c)
     snprintf(path, sizeof path, "%s/runs", c->dir);
     EN_TRY(eni_folder_check("--out", c->dir));
     return eni_folder_check("--out", path);
+}
+
+/* Whether runs are left to do, or to do again. */
+static bool lacks_runs(const comparison *c)
+{
+    bool lacks = false;
+    for (int seed = 0; seed < c->nseeds; seed++)
+        for (int setting = 0; setting < c->nsettings; setting++) {
+            const bool has_again = c->context->config->retry_busy && was_busy(c, setting, seed);
+            for (int arm = 0; arm < c->narms && seed < c->setting_seeds[setting]; arm++)
+                lacks = lacks || find_run(c, setting, arm, seed, false) == NULL ||
+                        (has_again && find_run(c, setting, arm, seed, true) == NULL);
+        }
+    return lacks;
 }
 
 /* The folder is ours: what it holds makes room, or is gone on with. EN_ESTOP, said: there is nothing to do.
@@ -552,7 +666,7 @@ static en_status begin(comparison *c)
     if (config->resume == NULL) EN_TRY(eni_out_clear(c->out_fd, c->dir));
     if (config->resume != NULL) EN_TRY(eni_compare_past(c->dir, c->json, &c->order));
     snprintf(report, sizeof report, "%s/report.html", c->dir);
-    if ((int)json_array_size(c->runs) == c->nruns && access(report, F_OK) == 0) {
+    if (!lacks_runs(c) && access(report, F_OK) == 0) {
         eni_info("compare", "--resume: the study in %s is finished, nothing is left to do", c->dir);
         return EN_ESTOP;
     }
@@ -576,13 +690,14 @@ en_status eni_command_compare(const eni_command_context *context)
     if (st == EN_OK) st = run_all(c);
     if (st == EN_OK) st = eni_report(c->dir, c->dir, 0, stdout, 0);
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);
-    tell_end(c, st);
-    if (st == EN_OK && c->nfailed > 0) st = EN_EPEER;
+    st = tell_end(c, st);
     if (st == EN_ESTOP) st = EN_OK; /* it was finished before */
     json_decref(c->json);
     if (c->out_fd >= 0) close(c->out_fd);
-    for (int i = 0; i < c->narms; i++)
+    for (int i = 0; i < c->narms; i++) {
         eni_config_fini(&c->arm[i]);
+        eni_free(c->label[i]);
+    }
     eni_config_fini(&c->base);
     eni_free(c);
     return st;

@@ -10,6 +10,7 @@
 
 #include "core/log.h"
 #include "core/try.h"
+#include "report/may_differ.h"
 
 /* ---- is it the same study? ----------------------------------------------------------------------------- */
 
@@ -130,7 +131,9 @@ static void keep_runs(const char *dir, const json_t *past, json_t *study, int *o
     {
         const json_int_t order = json_integer_value(json_object_get(run, "order"));
         if (order >= *order_out) *order_out = (int)order + 1;
-        if (is_complete(dir, run)) json_array_append(runs, run);
+        const bool is_replaced = json_is_true(json_object_get(run, "replaced"));
+        const bool is_again = json_is_true(json_object_get(run, "again"));
+        if (is_complete(dir, run) || (is_replaced && !is_again)) json_array_append(runs, run);
     }
     json_object_set(study, "argv", json_object_get(past, "argv"));
     json_object_set(study, "environment", json_object_get(past, "environment"));
@@ -153,29 +156,19 @@ en_status eni_compare_past(const char *dir, json_t *study, int *order_out)
     return st;
 }
 
-int eni_compare_has(const json_t *runs, const char *setting, const char *arm, json_int_t seed)
-{
-    const json_t *run;
-    for (size_t i = 0; (run = json_array_get(runs, i)) != NULL; i++) {
-        const char *its_setting = json_string_value(json_object_get(run, "cell"));
-        const char *its_arm = json_string_value(json_object_get(run, "arm"));
-        if (its_setting != NULL && its_arm != NULL && strcmp(its_setting, setting) == 0 &&
-            strcmp(its_arm, arm) == 0 && json_integer_value(json_object_get(run, "seed")) == seed)
-            return 1;
-    }
-    return 0;
-}
-
 /* ---- the keys of the arms ------------------------------------------------------------------------------ */
 
-/* The keys of one kind: all of one configuration, and those that any of them was told. */
+/* The keys of one configuration, of the condition or an arm's own, and those of that kind that any was told. */
 typedef struct keys {
+    bool are_own;
     json_t *all, *told;
 } keys;
 
 static en_status keep(void *user, const char *key, const char *value, bool is_told)
 {
     const keys *k = user;
+    const eni_who who = eni_who_may_differ(key);
+    if (who == ENI_ANYBODY || (who == ENI_ARMS) != k->are_own) return EN_OK;
     if (json_object_set_new(k->all, key, value == NULL ? json_null() : json_string(value)) != 0)
         return EN_ENOMEM;
     if (is_told) json_object_set_new(k->told, key, json_true());
@@ -197,15 +190,25 @@ static json_t *select_told(json_t *all, const json_t *told, const json_t *base)
 }
 
 /* The keys of one kind of each arm and, last, of the base. */
-static en_status collect(const eni_config *base, const eni_config *arm, int narms, int kind, json_t *lists,
-                         json_t *told)
+static en_status collect(const eni_config *base, const eni_config *arm, int narms, bool are_own,
+                         json_t *lists, json_t *told)
 {
     for (int i = 0; i <= narms; i++) {
-        keys k = {json_object(), told};
+        keys k = {are_own, json_object(), told};
         json_array_append_new(lists, k.all);
-        EN_TRY(eni_config_of_kind(i < narms ? &arm[i] : base, kind, keep, &k));
+        EN_TRY(eni_config_each(i < narms ? &arm[i] : base, keep, &k));
     }
     return EN_OK;
+}
+
+/* What the text of the arm itself gives, and nobody else has chosen for it. */
+static json_t *given_by(const eni_config *arm, const json_t *own)
+{
+    const char *key;
+    json_t *given = json_array(), *value;
+    json_object_foreach((json_t *)(uintptr_t)own, key, value) if (eni_config_is_of_arm(arm, key))
+        json_array_append_new(given, json_string(key));
+    return given;
 }
 
 en_status eni_compare_keys(const eni_config *base, const eni_config *arm, int narms, json_t *conditions,
@@ -213,13 +216,14 @@ en_status eni_compare_keys(const eni_config *base, const eni_config *arm, int na
 {
     json_t *shared = json_array(), *own = json_array(), *shared_told = json_object(),
            *own_told = json_object();
-    en_status st = collect(base, arm, narms, ENI_KIND_CONDITION, shared, shared_told);
-    if (st == EN_OK) st = collect(base, arm, narms, ENI_KIND_OWN, own, own_told);
+    en_status st = collect(base, arm, narms, false, shared, shared_told);
+    if (st == EN_OK) st = collect(base, arm, narms, true, own, own_told);
     json_t *common = select_told(json_array_get(shared, (size_t)narms), shared_told, NULL);
     json_object_update(conditions, common);
     for (size_t i = 0; st == EN_OK && i < (size_t)narms; i++) {
-        json_t *entry = json_array_get(arms, i);
-        json_object_set_new(entry, "own", select_told(json_array_get(own, i), own_told, NULL));
+        json_t *entry = json_array_get(arms, i), *its = select_told(json_array_get(own, i), own_told, NULL);
+        json_object_set_new(entry, "given", given_by(&arm[i], its));
+        json_object_set_new(entry, "own", its);
         json_object_set_new(entry, "condition", select_told(json_array_get(shared, i), shared_told, common));
     }
     json_decref(shared);

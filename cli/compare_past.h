@@ -9,8 +9,8 @@
 #include "config/config.h"
 
 /* `base`: what all arms begin with; `arm` (narms): their runs. Fills `conditions` with the base's keys of the
- * condition, and each of `arms` (narms objects) with "own", its own keys, and "condition", the keys of the
- * condition in which it is not the base's. Values are the texts of flags, null where there is none. A key
+ * condition, and each of `arms` (narms objects) with "own", its own keys, "given", those of them that its
+ * text names, and "condition", the keys of the condition in which it is not the base's (report/may_differ.h). Values are the texts of flags, null where there is none. A key
  * that one of them was told, or whose default it has left, stands in all: defaults need not be known.
  * EN_ENOMEM. */
 en_status eni_compare_keys(const eni_config *base, const eni_config *arm, int narms, json_t *conditions,
@@ -22,8 +22,5 @@ en_status eni_compare_keys(const eni_config *base, const eni_config *arm, int na
  * environment, and *order_out is that of the next run. Without such a file nothing happens. EN_EINVAL,
  * logged: it is another study, or cannot be read. */
 en_status eni_compare_past(const char *dir, json_t *study, int *order_out);
-
-/* Whether `runs` has this one. */
-int eni_compare_has(const json_t *runs, const char *setting, const char *arm, json_int_t seed);
 
 #endif

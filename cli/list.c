@@ -180,10 +180,12 @@ en_status eni_command_report(const eni_command_context *context)
     static const int figures[] = {[ENI_FIGURES_PDF] = ENI_REPORT_PDF, [ENI_FIGURES_PNG] = ENI_REPORT_PNG};
     const eni_config *c = context->config;
     const char *dir = c->args.item[0], *out = c->out == NULL ? dir : c->out;
-    const int extras = (c->csv ? ENI_REPORT_CSV : 0) | figures[c->figures];
+    const int extras =
+        (c->csv ? ENI_REPORT_CSV : 0) | (c->latex ? ENI_REPORT_LATEX : 0) | figures[c->figures];
     if (c->out != NULL) EN_TRY(check_report_folder(dir, out));
     EN_TRY(eni_report(dir, out, c->target / 100, stdout, extras));
     printf("\nThe report: %s/report.html\n", out);
+    if (c->latex) printf("The table: %s/table.tex\n", out);
     if (c->csv) printf("The numbers: %s/table.csv, claims.csv and runs.csv\n", out);
     if (figures[c->figures] != 0)
         printf("The figures: %s/plots/*.%s\n", out, c->figures == ENI_FIGURES_PDF ? "pdf" : "png");

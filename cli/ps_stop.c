@@ -1,6 +1,7 @@
 /* ps_stop.c - `entrain ps` and `entrain stop`: this user's runs on this host, from outside. */
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +95,37 @@ static void put_row(const eni_run_status *run, eni_table *table)
     eni_table_put(table, "%s", fact(run, "out"));
 }
 
+/* The same for programs: numbers as they are; a step of null, none yet. */
+static json_t *json_of_run(const eni_run_status *run)
+{
+    static const char *const stages[] = {[ENI_RUN_JOINING] = "joining",
+                                         [ENI_RUN_RUNNING] = "running",
+                                         [ENI_RUN_STOPPING] = "stopping",
+                                         [ENI_RUN_ENDING] = "ending"};
+    const int64_t step = furthest_step(run);
+    const char *out = eni_key_value_find(run->attributes, run->nattributes, "out");
+    return json_pack("{s:I, s:s, s:s, s:i, s:s, s:o, s:I, s:f, s:f, s:s?}", "run",
+                     (json_int_t)eni_run_number(run), "strategy", fact(run, "strategy"), "model",
+                     fact(run, "model"), "workers", (int)run->nranks, "stage",
+                     run->is_stopped                            ? "stopped"
+                     : eni_run_silent_ns(run, eni_now_ns()) > 0 ? "no answer"
+                                                                : stages[run->stage],
+                     "step", step < 0 ? json_null() : json_integer(step), "samples", (json_int_t)run->samples,
+                     "percent", share_done(run), "seconds", (double)(eni_now_ns() - run->started_ns) * 1e-9,
+                     "out", out == NULL || out[0] == 0 ? NULL : out);
+}
+
+static en_status print_json(const eni_run_status *runs, size_t n)
+{
+    json_t *all = json_pack("{s:i, s:[]}", "schema", 1, "runs"), *list = json_object_get(all, "runs");
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(list, json_of_run(&runs[i]));
+    const bool is_written = json_dumpf(all, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
+    json_decref(all);
+    return is_written ? EN_OK
+                      : eni_fail(EN_EIO, "ps", "--json: stdout cannot be written: %s", strerror(errno));
+}
+
 static en_status list(eni_run_status **runs_out, size_t *n_out)
 {
     char folder[256];
@@ -106,8 +138,12 @@ en_status eni_command_ps(const eni_command_context *context)
     eni_run_status *runs;
     eni_table table;
     size_t n;
-    (void)context;
     EN_TRY(list(&runs, &n));
+    if (context->config->json) {
+        const en_status st = print_json(runs, n);
+        eni_runs_free(runs, n);
+        return st;
+    }
     eni_table_begin(&table, ">RUN|STRATEGY|MODEL|>WORKERS|>STEP|>SAMPLES|>%|>TIME|OUT");
     for (size_t i = 0; i < n; i++)
         put_row(&runs[i], &table);

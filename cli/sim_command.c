@@ -2,11 +2,13 @@
 #include "cli/commands.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 
 #include "config/units.h"
 #include "core/clock.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -54,6 +56,47 @@ static void report_store(const eni_sim_result *r)
     printf("\nclocks      at most %" PRIu64 " ahead, %" PRIu64 " holds", r->clocks_ahead, r->holds);
     if (r->has_theory) printf("; theory %g", r->theory.max_clocks_behind);
     printf("\n");
+}
+
+/* The same for programs; null is a number that is none, as the loss of a strategy that diverged. */
+static void report_json(const eni_config *given, const eni_sim_config *c, const eni_quadratic *problem,
+                        const eni_sim_result *r)
+{
+    const double model = (double)problem->problem.count * sizeof(float), batches = (double)c->micro_batches;
+    json_t *all = json_object(), *ranks = json_array(), *theory = json_object(), *staleness = json_object();
+    eni_json_set_int(all, "schema", 1);
+    eni_json_set_text(all, "strategy", c->strategy->name);
+    eni_json_set_text(all, "options", eni_options_canonical(c->options));
+    eni_json_set_number(all, "loss_before", eni_quadratic_loss(problem, problem->init));
+    eni_json_set_number(all, "loss", eni_quadratic_loss(problem, c->weights_out));
+    eni_json_set_number(all, "seconds", (double)r->virtual_ns * 1e-9);
+    eni_json_set_number(all, "step_seconds", (double)r->virtual_ns * 1e-9 / (double)given->steps);
+    eni_json_set_number(all, "sent", (double)r->sent / model / batches);
+    eni_json_set_number(all, "received", (double)r->recv / model / batches);
+    ENI_JSON_SET_INTS(all, {"events", r->events}, {"clocks_ahead", r->clocks_ahead}, {"holds", r->holds},
+                      {"pushes", r->pushes});
+    if (r->pushes > 0) {
+        eni_json_set_number(staleness, "mean", eni_histogram_mean(&r->staleness));
+        ENI_JSON_SET_INTS(staleness, {"p50", eni_histogram_quantile(&r->staleness, 0.5)},
+                          {"p95", eni_histogram_quantile(&r->staleness, 0.95)}, {"max", r->staleness.max});
+    }
+    if (r->has_theory) {
+        eni_json_set_number(theory, "sent", r->theory.sent);
+        eni_json_set_number(theory, "received", r->theory.recv);
+        eni_json_set_number(theory, "staleness", r->theory.staleness);
+        eni_json_set_number(theory, "max_clocks_behind", r->theory.max_clocks_behind);
+    }
+    for (int32_t i = 0; i < r->nranks; i++)
+        json_array_append_new(ranks, json_integer((json_int_t)r->rank[i].steps));
+    json_object_set_new(all, "staleness", staleness);
+    json_object_set_new(all, "theory", theory);
+    json_object_set_new(all, "equal_ranks", json_boolean(r->has_equal_ranks));
+    json_object_set_new(all, "steps", ranks);
+    eni_json_set_text(all, "weights_sha256", r->weights_sha256);
+    eni_json_set_text(all, "log_sha256", r->log_sha256);
+    json_dumpf(all, stdout, JSON_INDENT(1));
+    printf("\n");
+    json_decref(all);
 }
 
 static void report(const eni_config *given, const eni_sim_config *c, const eni_quadratic *problem,
@@ -152,7 +195,7 @@ static en_status try_strategy(const eni_command_context *context, const en_strat
         .trace_user = &left,
         .weights_out = weights};
     const en_status st = eni_sim_run(&config, &result);
-    if (st == EN_OK) report(c, &config, problem, &result);
+    if (st == EN_OK) (c->json ? report_json : report)(c, &config, problem, &result);
     eni_sim_result_fini(&result);
     return st;
 }
@@ -195,6 +238,9 @@ en_status eni_command_sim(const eni_command_context *context)
     eni_quadratic problem = {0};
     float *weights = NULL;
     en_status st = EN_OK;
+    if (c->json && (c->storm || c->events > 0))
+        return eni_fail(EN_EINVAL, "sim", "--json is what one run came to; leave it out with --%s",
+                        c->storm ? "storm" : "events");
     EN_TRY(eni_plugin_find(context->plugin_dir, c->strategy, &strategy));
     EN_TRY(eni_plugin_groups(strategy, c->groups));
     EN_TRY(eni_options_new(strategy, eni_spec_options(c->strategy), &options));

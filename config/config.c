@@ -345,20 +345,28 @@ static en_status split_options(eni_config *run, char *options, const char *place
         }
         char key_place[512];
         snprintf(key_place, sizeof key_place, "%s: %s", place, eni_keys[k].name);
-        EN_TRY(eni_key_set(run, k, equals + 1, key_place, ENI_FROM_FLAG));
+        EN_TRY(eni_key_set(run, k, equals + 1, key_place, ENI_FROM_ARM));
     }
     return EN_OK;
 }
 
-en_status eni_config_arm(const eni_config *base, const char *arm, eni_config *run_out)
+bool eni_config_is_of_arm(const eni_config *run, const char *key)
+{
+    const int k = eni_key_find(key, strlen(key));
+    return k >= 0 && run->origin[k] == ENI_FROM_ARM;
+}
+
+en_status eni_config_arm(const eni_config *base, const char *text, eni_config *run_out)
 {
     eni_config run = {0};
     char place[300];
+    const size_t name = eni_arm_name(text);
+    const char *arm = name > 0 ? text + name + 1 : text;
     char *spec = eni_alloc(strlen(arm) + 2), *options = eni_strdup(eni_spec_options(arm));
     en_status st = spec == NULL || options == NULL ? EN_ENOMEM : eni_config_copy(base, &run);
     if (st != EN_OK) goto free_spec;
     run.program = ENI_RUN;
-    snprintf(place, sizeof place, "--arm=%.200s", arm);
+    snprintf(place, sizeof place, "--arm=%.200s", text);
     memcpy(spec, arm, eni_spec_head(arm));
     EN_TRY_GOTO(split_options(&run, options, place, spec), fini_run);
     EN_TRY_GOTO(eni_key_set(&run, eni_key_find("strategy", 8), spec, place, ENI_FROM_FLAG), fini_run);

@@ -198,8 +198,10 @@ typedef struct eni_config {
     eni_list seeds;      /* decimal texts: eni_config_seed */
     eni_list settings;   /* "even", "slow" */
     char *primary;       /* "even:1:2": the comparison that is tested by itself; NULL: none */
-    bool csv;
-    bool json;        /* entrain gpus */
+    char *baseline;      /* "ring": the arm that all others are compared with; NULL: all with all */
+    bool retry_busy;     /* seeds on a busy machine are made again, once */
+    bool csv, latex;
+    bool json;        /* entrain gpus, ps, sim */
     bool clear_cache; /* entrain data */
     int64_t figures;  /* ENI_FIGURES_* */
 
@@ -242,11 +244,14 @@ en_status eni_config_set(eni_config *config, const char *key, const char *value,
 /* 1 if the user gave the key by flag, file or environment (not a default). 0 for an unknown key. */
 int eni_config_is_given(const eni_config *config, const char *key);
 
-/* One arm of a comparison: `base` as a run, with the strategy and the keys that `arm` names. What stands
+/* One arm of a comparison: `base` as a run, with the strategy and the keys that `text` names. What stands
  * behind the ':' is split at commas: known keys of `entrain run` (lr=0.005) are set, all others are options
- * of the strategy and stay in ->strategy ("ssp:bound=2"). An arm is labelled by its text. The caller finis
- * run_out. EN_EINVAL, logged. */
-en_status eni_config_arm(const eni_config *base, const char *arm, eni_config *run_out);
+ * of the strategy and stay in ->strategy ("ssp:bound=2"). A name may stand before it, "tuned=ring:lr=0.1". The
+ * caller finis run_out. EN_EINVAL, logged. */
+en_status eni_config_arm(const eni_config *base, const char *text, eni_config *run_out);
+
+/* Whether the text of the arm itself gave the key. */
+bool eni_config_is_of_arm(const eni_config *run, const char *key);
 
 /* The i-th of --seeds; `seed` when none were given and i is 0. */
 int64_t eni_config_seed(const eni_config *config, int i);
@@ -256,18 +261,13 @@ int64_t eni_config_seed(const eni_config *config, int i);
  * eni_free; NULL when out of memory (logged). */
 char **eni_config_argv(const eni_config *config, eni_program program, const char *executable);
 
-/* Which keys: for a comparison an arm's own, in which arms may differ; those of the condition, which all arms of
- * a setting share (every key that the table does not mark); or neither: where files go, what is printed. And
- * those that must be equal on all ranks of a run; the strategy is not among them: ranks may name its file by
- * different paths, so whoever has loaded it compares its name and resolved options. */
-enum { ENI_KIND_CONDITION, ENI_KIND_OWN, ENI_KIND_ASIDE, ENI_KIND_MATCH };
-
-/* Yields, in the order of the table, every key of that kind that config->program takes: its canonical text
- * ("0.01", "on", "ring"; the items of a list joined by commas; NULL: it has no value) and whether it was given
- * or is not the default. The text is valid during the call. A non-OK status of `see` ends the walk and is
- * returned. EN_ENOMEM. */
+/* Yields, in the order of the table, every key that config->program takes, or those that must be equal on all ranks of
+ * a run (not the strategy: ranks may name its file by different paths; whoever has loaded it compares its name and
+ * options): its canonical text ("0.01", "on"; the items of a list joined by commas; NULL: it has no value) and whether
+ * it was given or is not the default. Valid during the call. A non-OK status of `see` ends the walk, and is returned. */
 typedef en_status (*eni_config_see)(void *user, const char *key, const char *value, bool is_told);
-en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see see, void *user);
+en_status eni_config_each(const eni_config *config, eni_config_see see, void *user);
+en_status eni_config_each_match(const eni_config *config, eni_config_see see, void *user);
 
 /* All ranks that there can be: the workers that the run begins with, or with --max-workers ENI_RANKS_PER_PLACE for each place. Below 1 when nobody has said. */
 int32_t eni_config_ranks(const eni_config *config);

@@ -51,7 +51,7 @@ static void forget_stages(eni_config *c)
 {
     const int parallel = eni_key_find("parallel", 8), stages = eni_key_find("stages", 6),
               split = eni_key_find("split", 5);
-    if (has_stages(c) || c->origin[parallel] != ENI_FROM_FLAG) return;
+    if (has_stages(c) || c->origin[parallel] < ENI_FROM_FLAG) return;
     if (c->origin[stages] == ENI_FROM_FILE) c->stages = 0, c->origin[stages] = ENI_FROM_DEFAULT;
     if (c->origin[split] != ENI_FROM_FILE) return;
     eni_key_clear(c, &eni_keys[split]);

@@ -53,7 +53,7 @@ static void put_value(FILE *stream, const eni_config *config, const eni_key *key
 
 en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name)
 {
-    static const char *const origins[] = {"default", "environment", "file", "flag"};
+    static const char *const origins[] = {"default", "environment", "file", "flag", "arm"};
     const char *group = "";
     fprintf(stream, "# %s %s: everything resolved; `%s --config=FILE` reads it back\n",
             eni_program_name(config->program), EN_VERSION, eni_program_name(config->program));
@@ -165,19 +165,23 @@ static en_status tell(const eni_config *config, int k, eni_config_see see, void 
     return st;
 }
 
-en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see see, void *user)
+static en_status each_with(const eni_config *config, uint32_t flags, eni_config_see see, void *user)
 {
-    static const struct {
-        uint32_t of, are; /* these flags are so */
-    } kinds[] = {[ENI_KIND_CONDITION] = {ENI_KEY_OWN | ENI_KEY_ASIDE, 0},
-                 [ENI_KIND_OWN] = {ENI_KEY_OWN, ENI_KEY_OWN},
-                 [ENI_KIND_ASIDE] = {ENI_KEY_OWN | ENI_KEY_ASIDE, ENI_KEY_ASIDE},
-                 [ENI_KIND_MATCH] = {ENI_KEY_MATCH, ENI_KEY_MATCH}};
     for (int k = 0; k < eni_key_count; k++) {
-        const bool is = (eni_keys[k].flags & (kinds[kind].of | ENI_KEY_HIDDEN)) == kinds[kind].are;
+        const bool is = (eni_keys[k].flags & (flags | ENI_KEY_HIDDEN)) == flags;
         if (is && eni_key_applies(&eni_keys[k], config->program)) EN_TRY(tell(config, k, see, user));
     }
     return EN_OK;
+}
+
+en_status eni_config_each(const eni_config *config, eni_config_see see, void *user)
+{
+    return each_with(config, 0, see, user);
+}
+
+en_status eni_config_each_match(const eni_config *config, eni_config_see see, void *user)
+{
+    return each_with(config, ENI_KEY_MATCH, see, user);
 }
 
 /* ---- --help, from the table ---------------------------------------------------------------------------- */

@@ -32,6 +32,15 @@ static const char *check_strategy(const char *text)
     return NULL;
 }
 
+static const char *check_arm(const char *text)
+{
+    const size_t name = eni_arm_name(text);
+    if (name > 0 && (name > ENI_ARM_NAME ||
+                     strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") < name))
+        return "NAME=STRATEGY with a name of 40 letters, digits, '.', '_' and '-' at most, as tuned=ring:lr=0.1";
+    return check_strategy(name > 0 ? text + name + 1 : text);
+}
+
 static const char *check_name(const char *text)
 {
     return strpbrk(text, ":=") == NULL ? NULL
@@ -216,10 +225,6 @@ static const char *check_help(const char *text)
 #define MATCH  ENI_KEY_MATCH
 #define HIDDEN (ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY)
 #define ENV    ENI_KEY_FROM_ENV
-#define OWN                                                                                                  \
-    ENI_KEY_OWN /* what is neither OWN nor ASIDE is a condition: all arms of a comparison share it           \
-                 */
-#define ASIDE ENI_KEY_ASIDE
 #define CALL  ENI_KEY_CALL
 #define STUDY ENI_KEY_STUDY
 #define FIRST ENI_KEY_COMMON
@@ -256,7 +261,7 @@ static const char *check_help(const char *text)
 const eni_key eni_keys[] = {
 
 #define GROUP "training"
-    TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", check_strategy, NULL, R | W | P | V, OWN | STUDY | FIRST,
+    TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", check_strategy, NULL, R | W | P | V, STUDY | FIRST,
          NULL,
          "how the workers stay in step: a name of `entrain strategies`, or ./mine.so:key=value"),
     TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN | E, MATCH | FIRST, NULL,
@@ -267,41 +272,41 @@ const eni_key eni_keys[] = {
     TEXT("data-dir", NULL, data_dir, NULL, "FOLDER", NULL, NULL, TRAIN | E | D, 0,
          "where the package puts it",
          "the folder that holds the named data set on this host"),
-    TEXT("data-endpoint", NULL, data_endpoint, NULL, "URL", NULL, NULL, TRAIN | E | D, ASIDE | STUDY, "the service's own",
+    TEXT("data-endpoint", NULL, data_endpoint, NULL, "URL", NULL, NULL, TRAIN | E | D, STUDY, "the service's own",
          "who serves the buckets of --data, --init, --resume, --save and --checkpoint-dir: https://HOST[:PORT]"),
-    TEXT("data-keys", NULL, data_keys, NULL, "FILE", NULL, NULL, TRAIN | E | D, ASIDE | STUDY,
+    TEXT("data-keys", NULL, data_keys, NULL, "FILE", NULL, NULL, TRAIN | E | D, STUDY,
          "AWS_* or OSS_* variables, or the profile in the home folder", "a file of mode 0600 with the keys to the bucket"),
     BOOL("clear-cache", NULL, clear_cache, "off", D, 0, NULL,
          "remove what was fetched from buckets, but for what is being fetched"),
-    TEXT("optimizer", NULL, optimizer, "sgd", "NAME", NULL, NULL, TRAIN, MATCH | OWN, NULL,
+    TEXT("optimizer", NULL, optimizer, "sgd", "NAME", NULL, NULL, TRAIN, MATCH, NULL,
          "sgd, adam or adamw, with PyTorch's formulas"),
-    REAL("lr", "learning-rate", lr, "0.01", 0, 1e6, "REAL", TRAIN | V, MATCH | OWN | FIRST, "0.01; 0.001 for adam, adamw",
+    REAL("lr", "learning-rate", lr, "0.01", 0, 1e6, "REAL", TRAIN | V, MATCH | FIRST, "0.01; 0.001 for adam, adamw",
          "the learning rate"),
-    REAL("momentum", NULL, momentum, "0.5", 0, 1, "REAL", TRAIN | V, MATCH | OWN, NULL,
+    REAL("momentum", NULL, momentum, "0.5", 0, 1, "REAL", TRAIN | V, MATCH, NULL,
          "of sgd"),
-    BOOL("nesterov", NULL, nesterov, "off", TRAIN, MATCH | OWN, NULL,
+    BOOL("nesterov", NULL, nesterov, "off", TRAIN, MATCH, NULL,
          "Nesterov's momentum"),
-    REAL("weight-decay", NULL, weight_decay, "0", 0, 1e6, "REAL", TRAIN | V, MATCH | OWN, "0; 0.01 for adamw",
+    REAL("weight-decay", NULL, weight_decay, "0", 0, 1e6, "REAL", TRAIN | V, MATCH, "0; 0.01 for adamw",
          "times the weights, added to the gradient; adamw: times rate and weights, taken off the weights"),
-    CHOICE("decay", NULL, decay, "all", "all|weights", TRAIN, MATCH | OWN, NULL,
+    CHOICE("decay", NULL, decay, "all", "all|weights", TRAIN, MATCH, NULL,
            "what --weight-decay works on; weights: not on biases and norms, the tensors of one dimension"),
-    REAL("beta1", NULL, beta1, "0.9", 0, 0.999999, "REAL", TRAIN, MATCH | OWN, NULL,
+    REAL("beta1", NULL, beta1, "0.9", 0, 0.999999, "REAL", TRAIN, MATCH, NULL,
          "adam, adamw: what the mean of gradients keeps in a step"),
-    REAL("beta2", NULL, beta2, "0.999", 0, 0.999999999, "REAL", TRAIN, MATCH | OWN, NULL,
+    REAL("beta2", NULL, beta2, "0.999", 0, 0.999999999, "REAL", TRAIN, MATCH, NULL,
          "adam, adamw: what the mean of their squares keeps"),
-    REAL("eps", NULL, eps, "1e-08", 0, 1e6, "REAL", TRAIN, MATCH | OWN, NULL,
+    REAL("eps", NULL, eps, "1e-08", 0, 1e6, "REAL", TRAIN, MATCH, NULL,
          "adam, adamw: added to the root of that mean"),
-    CHOICE("lr-schedule", NULL, lr_schedule, "constant", "constant|step|cosine|multistep|linear", TRAIN, MATCH | OWN, NULL,
+    CHOICE("lr-schedule", NULL, lr_schedule, "constant", "constant|step|cosine|multistep|linear", TRAIN, MATCH, NULL,
            "the rate as a function of the samples applied; cosine, linear: to 0 at the run's end"),
-    AMOUNT("lr-warmup", lr_warmup, TRAIN, MATCH | OWN, NULL,
+    AMOUNT("lr-warmup", lr_warmup, TRAIN, MATCH, NULL,
            "the rate rises linearly from 0 over so many global samples"),
-    AMOUNT("lr-step", lr_step, TRAIN, MATCH | OWN, NULL,
+    AMOUNT("lr-step", lr_step, TRAIN, MATCH, NULL,
            "with --lr-schedule=step: every so many global samples"),
-    TEXT("lr-milestones", NULL, lr_milestones, NULL, "AMOUNT,..", check_milestones, NULL, TRAIN, MATCH | OWN, "none",
+    TEXT("lr-milestones", NULL, lr_milestones, NULL, "AMOUNT,..", check_milestones, NULL, TRAIN, MATCH, "none",
          "with --lr-schedule=multistep: at so many global samples each, as 60epochs,80epochs (in an arm with + between)"),
-    REAL("lr-gamma", NULL, lr_gamma, "0.1", 0, 1e6, "REAL", TRAIN, MATCH | OWN, NULL,
+    REAL("lr-gamma", NULL, lr_gamma, "0.1", 0, 1e6, "REAL", TRAIN, MATCH, NULL,
          "with --lr-schedule=step, multistep: the factor"),
-    CHOICE("lr-scale", NULL, lr_scale, "none", "none|linear|sqrt", TRAIN, MATCH | OWN, NULL,
+    CHOICE("lr-scale", NULL, lr_scale, "none", "none|linear|sqrt", TRAIN, MATCH, NULL,
            "multiplies the rate of synchronous strategies by the number of workers, or its root"),
     TEXT("init", NULL, init, NULL, "FILE", NULL, NULL, TRAIN | E, 0, "random from --seed",
          "weights to start from (safetensors)"),
@@ -317,7 +322,7 @@ const eni_key eni_keys[] = {
         "samples per step over all workers"),
     INT("accumulate", NULL, accumulate, "1", 1, 1024, "N", RUNS | V, MATCH, NULL,
         "micro-batches per step of the strategy solo: what N workers would do"),
-    INT("micro-batches", NULL, micro_batches, "0", 1, 1024, "M", RUNS, MATCH | OWN,
+    INT("micro-batches", NULL, micro_batches, "0", 1, 1024, "M", RUNS, MATCH,
         "1; of a pipeline four for each stage",
         "parts that a worker's batch is cut into, one forward and backward each; their mean is the gradient"),
     TEXT("bn-stats", NULL, bn_stats, "rank0", "rank0|mean|recompute:N", check_bn_stats, NULL, RUNS, MATCH, NULL,
@@ -352,28 +357,28 @@ const eni_key eni_keys[] = {
          "mean and deviation of each channel, or one of all: a pixel becomes (x / 255 - M) / S"),
     INT("loader-threads", "num-workers", loader_threads, "0", 0, 64, "N", TRAIN, 0, "1; 2 with --resize",
         "threads of each worker that prepare batches, the same ones whatever N; two at once where they are claimed"),
-    CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", RUNS, MATCH | OWN,
+    CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", RUNS, MATCH,
            "fixed if synchronous, else claim",
            "who computes the next micro-batch: whoever is free, or the rank whose turn it is"),
 
 #undef GROUP
 #define GROUP "files"
-    TEXT("out", "o", out, NULL, "FOLDER", NULL, NULL, TRAIN | P | E | ON(ENI_REPORT), ASIDE | CALL | STUDY | FIRST, "none",
+    TEXT("out", "o", out, NULL, "FOLDER", NULL, NULL, TRAIN | P | E | ON(ENI_REPORT), CALL | STUDY | FIRST, "none",
          "where result.json, metrics, config.yaml and the report go"),
-    BOOL("overwrite", NULL, overwrite, "off", TRAIN, ASIDE | CALL | STUDY, NULL,
+    BOOL("overwrite", NULL, overwrite, "off", TRAIN, CALL | STUDY, NULL,
          "replace the finished or unfinished run or study that --out holds"),
-    TEXT("save", NULL, save, NULL, "FILE|URL", NULL, NULL, R | W, ASIDE | CALL | STUDY | FIRST, "not saved",
+    TEXT("save", NULL, save, NULL, "FILE|URL", NULL, NULL, R | W, CALL | STUDY | FIRST, "not saved",
          "the weights at the end (safetensors, names as PyTorch's)"),
     AMOUNT("checkpoint-every", checkpoint_every, R | W, 0, "never",
            "a checkpoint every so many global samples"),
-    TEXT("resume", NULL, resume, NULL, "auto|PATH", NULL, "auto", R | C | W, ASIDE | CALL | STUDY, "from the start",
+    TEXT("resume", NULL, resume, NULL, "auto|PATH", NULL, "auto", R | C | W, CALL | STUDY, "from the start",
          "go on from a checkpoint; auto: the newest of --out, if there is one; compare: do the runs that are missing"),
-    TEXT("checkpoint-dir", NULL, checkpoint_dir, NULL, "FOLDER|URL", NULL, NULL, R | W, ASIDE | CALL, "OUT/checkpoints",
+    TEXT("checkpoint-dir", NULL, checkpoint_dir, NULL, "FOLDER|URL", NULL, NULL, R | W, CALL, "OUT/checkpoints",
          "where checkpoints go; the two newest are kept; of a URL: OUT/checkpoints, and all of them there"),
-    TEXT("tensorboard", NULL, tensorboard, NULL, "FOLDER", NULL, "auto", R | C | W, ASIDE | CALL,
+    TEXT("tensorboard", NULL, tensorboard, NULL, "FOLDER", NULL, "auto", R | C | W, CALL,
          "none; OUT without a value",
          "event files for TensorBoard, a folder per run"),
-    TEXT("trace", NULL, trace, NULL, "FILE", NULL, NULL, R | W | P, ASIDE | CALL | STUDY, "none",
+    TEXT("trace", NULL, trace, NULL, "FILE", NULL, NULL, R | W | P, CALL | STUDY, "none",
          "a timeline of every step, for chrome://tracing or Perfetto"),
 
 #undef GROUP
@@ -383,14 +388,14 @@ const eni_key eni_keys[] = {
     TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I],..", check_device, NULL, TRAIN | E | K, FIRST, NULL,
          "ref: plain loops, the same bits everywhere; cpu: oneDNN; cuda: a GPU, by the rank on its host; "
          "several for --parallel: cpu:0,cpu:1, cuda:0,cuda:1 or cuda:all"),
-    CHOICE("parallel", NULL, parallel, "none", "none|data|model|pipeline", RUNS, MATCH | OWN, NULL,
+    CHOICE("parallel", NULL, parallel, "none", "none|data|model|pipeline", RUNS, MATCH, NULL,
            "how a worker uses several devices; data: a replica on each; model, pipeline: a stage of the network on each, "
            "one after the other or all at once"),
-    INT("stages", NULL, stages, "0", 1, ENI_DEVICES_MAX, "S", RUNS | ON(ENI_GPUS), MATCH | OWN, "one a device",
+    INT("stages", NULL, stages, "0", 1, ENI_DEVICES_MAX, "S", RUNS | ON(ENI_GPUS), MATCH, "one a device",
         "with --parallel=model, pipeline: stages of equal work that the network is split into, each on a device"),
-    TEXT("split", NULL, split, NULL, "NAME,..", check_split, NULL, RUNS, MATCH | OWN, "by --stages",
+    TEXT("split", NULL, split, NULL, "NAME,..", check_split, NULL, RUNS, MATCH, "by --stages",
          "with --parallel=model, pipeline: the layers that begin stages 1, 2, .., as `entrain models NAME` lists them"),
-    CHOICE("pipeline", NULL, pipeline, "1f1b", "1f1b|gpipe", RUNS, MATCH | OWN, NULL,
+    CHOICE("pipeline", NULL, pipeline, "1f1b", "1f1b|gpipe", RUNS, MATCH, NULL,
            "with --parallel=pipeline: the order of each stage; gpipe: all forward, then all backward; 1f1b: in turns, "
            "which takes less memory"),
     BOOL("gpu-sharing", NULL, gpu_sharing, "off", RUNS | ON(ENI_GPUS), 0, NULL,
@@ -403,17 +408,17 @@ const eni_key eni_keys[] = {
          "the same bits in every run on a GPU; on a CPU they are"),
     BOOL("graph", NULL, graph, "on", TRAIN, 0, NULL,
          "record a GPU's step once and replay it; --no-graph to compare"),
-    CHOICE("backend", "dist-backend", backend, "auto", "auto|host|nccl", RUNS | K, MATCH | OWN, NULL,
+    CHOICE("backend", "dist-backend", backend, "auto", "auto|host|nccl", RUNS | K, MATCH, NULL,
            "who moves gradients: host is shared memory and TCP, nccl needs GPUs"),
-    CHOICE("allreduce", NULL, allreduce, "auto", "auto|direct|ring|naive", RUNS | K, MATCH | OWN, NULL,
+    CHOICE("allreduce", NULL, allreduce, "auto", "auto|direct|ring|naive", RUNS | K, MATCH, NULL,
            "direct: through shared memory; ring: over TCP; naive: all to all"),
-    CHOICE("sum-order", NULL, sum_order, "rank", "rank|ring", RUNS | P, MATCH | OWN, NULL,
+    CHOICE("sum-order", NULL, sum_order, "rank", "rank|ring", RUNS | P, MATCH, NULL,
            "the order in which solo and ps-sync add: ring gives the bytes of a TCP ring"),
     CHOICE("transport", NULL, transport, "auto", "auto|shm|tcp", TRAIN | P | K, MATCH, NULL,
            "shared memory where ranks share a host, or TCP always"),
-    REAL("bucket-cap-mb", NULL, bucket_cap_mb, "1", 1e-3, 4096, "REAL", TRAIN, MATCH | OWN, NULL,
+    REAL("bucket-cap-mb", NULL, bucket_cap_mb, "1", 1e-3, 4096, "REAL", TRAIN, MATCH, NULL,
          "gradients leave in buckets of so many MiB"),
-    BOOL("overlap", NULL, overlap, "on", TRAIN, OWN, NULL,
+    BOOL("overlap", NULL, overlap, "on", TRAIN, 0, NULL,
          "buckets leave while backward still runs"),
 
 #undef GROUP
@@ -435,7 +440,7 @@ const eni_key eni_keys[] = {
         "workers per host, 0: all on one; a machine can play several, with --host-id or in virtual time"),
     TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, W | P | K, 0, "found out",
          "workers with the same text share memory"),
-    TEXT("groups", NULL, groups, NULL, "N|0-1;2-3", eni_rank_groups_check, NULL, R | W | V, OWN,
+    TEXT("groups", NULL, groups, NULL, "N|0-1;2-3", eni_rank_groups_check, NULL, R | W | V, 0,
          "the ranks of a host",
          "groups of ranks, for strategies that use them: so many of neighbours, or lists with ';' between"),
     INT("nnodes", NULL, nnodes, "1", 1, 4096, "N", R, STUDY, NULL,
@@ -454,13 +459,13 @@ const eni_key eni_keys[] = {
     TEXT("listen", NULL, listen, "tcp://127.0.0.1:5555", "tcp://HOST:PORT", eni_check_endpoint, NULL, P, FIRST,
          NULL,
          "the address of this server; port 0: the kernel chooses"),
-    TEXT("token-file", NULL, token_file, NULL, "FILE", NULL, NULL, R | W | P, ENV | ASIDE | STUDY, "ENTRAIN_TOKEN_FILE, or one per user and port",
+    TEXT("token-file", NULL, token_file, NULL, "FILE", NULL, NULL, R | W | P, ENV | STUDY, "ENTRAIN_TOKEN_FILE, or one per user and port",
          "the secret that all processes of the run share (mode 0600)"),
     BOOL("insecure", NULL, insecure, "off", R | W | P, 0, NULL,
          "allow an address that other machines can reach, without encryption"),
-    INT("shards", NULL, shards, "0", 0, 256, "N", R | C | P | K | S | V, OWN, NULL,
+    INT("shards", NULL, shards, "0", 0, 256, "N", R | C | P | K | S | V, 0, NULL,
         "parts of the server, each with a thread and a share of every bucket; 0: two for weights of 16 MiB and more"),
-    INT("servers", NULL, servers, "1", 1, 64, "N", R | C | P | K | A | S, OWN, NULL,
+    INT("servers", NULL, servers, "1", 1, 64, "N", R | C | P | K | A | S, 0, NULL,
         "psd processes; each holds --shards parts of every bucket"),
     INT("server-rank", NULL, server_rank, "0", 0, 63, "N", P, 0, NULL,
         "the number of this psd among --servers; psd 0 leads the run"),
@@ -496,20 +501,26 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "comparison"
-    LIST("arm", NULL, arm, NULL, "STRATEGY[:KEY=VALUE,..]", check_strategy, C, ASIDE | FIRST, "none",
-         "one of the runs to compare, with options of the strategy and keys of the run; repeated"),
-    LIST("strategies", NULL, strategies, NULL, "NAME,NAME,..", check_name, C, ENI_KEY_COMMAS | ASIDE | FIRST, "none",
+    LIST("arm", NULL, arm, NULL, "[NAME=]STRATEGY[:KEY=VALUE,..]", check_arm, C, FIRST, "none",
+         "one of the runs to compare, with options of the strategy and keys of the run, and a name of its own; repeated"),
+    LIST("strategies", NULL, strategies, NULL, "NAME,NAME,..", check_name, C, ENI_KEY_COMMAS | FIRST, "none",
          "shorthand for one --arm per name"),
-    LIST("seeds", NULL, seeds, NULL, "INT,INT,..", check_seed, C, ENI_KEY_COMMAS | ASIDE | FIRST, "--seed",
+    LIST("seeds", NULL, seeds, NULL, "INT,INT,..", check_seed, C, ENI_KEY_COMMAS | FIRST, "--seed",
          "every arm runs once per seed"),
-    LIST("settings", "cells", settings, "even", "even,slow", check_setting, C, ENI_KEY_COMMAS | ASIDE | FIRST, "even; slow with --straggler",
+    LIST("settings", "cells", settings, "even", "even,slow", check_setting, C, ENI_KEY_COMMAS | FIRST, "even; slow with --straggler",
          "settings: even, and slow (rank 1 is slowed 3x, or as --straggler says); slow@1: one seed"),
-    BOOL("csv", NULL, csv, "off", ON(ENI_REPORT), ASIDE, NULL,
+    BOOL("csv", NULL, csv, "off", ON(ENI_REPORT), 0, NULL,
          "also the tables as CSV"),
-    CHOICE("figures", NULL, figures, "svg", "svg|pdf|png", ON(ENI_REPORT), ASIDE, NULL,
+    BOOL("latex", NULL, latex, "off", ON(ENI_REPORT), 0, NULL,
+         "also the table for a paper, table.tex"),
+    CHOICE("figures", NULL, figures, "svg", "svg|pdf|png", ON(ENI_REPORT), 0, NULL,
            "pdf, png: also every figure as such a file"),
-    TEXT("primary", NULL, primary, NULL, "SETTING:ARM:ARM", check_primary, NULL, C, ASIDE, "none",
-         "the one comparison that is tested by itself, arms by their order: even:1:2"),
+    TEXT("primary", NULL, primary, NULL, "SETTING:ARM:ARM", check_primary, NULL, C, 0, "none",
+         "the one comparison that is tested by itself, and stands first; arms by their order: even:1:2"),
+    TEXT("baseline", NULL, baseline, NULL, "ARM", NULL, NULL, C, 0, "none: every arm with every other",
+         "the arm that all others are compared with: fewer comparisons, which need fewer seeds"),
+    BOOL("retry-busy", NULL, retry_busy, "off", C, 0, NULL,
+         "a seed during which other processes used the machine is made again, with all arms, once, after the rest"),
 
 #undef GROUP
 #define GROUP "scaling"
@@ -544,9 +555,9 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "output"
-    BOOL("json", NULL, json, "off", ON(ENI_GPUS), ASIDE, NULL,
+    BOOL("json", NULL, json, "off", ON(ENI_GPUS) | ON(ENI_PS) | V, 0, NULL,
          "the same facts as JSON, for programs"),
-    INT("log-every", NULL, log_every, "10", 0, BIG, "STEPS", TRAIN, ASIDE, NULL,
+    INT("log-every", NULL, log_every, "10", 0, BIG, "STEPS", TRAIN, 0, NULL,
         "a line of progress every so many steps, 0: none"),
     AMOUNT("eval-every", eval_every, TRAIN, MATCH, "as --eval-points says",
            "keep the weights every so many global samples, for a curve that is evaluated after training"),
@@ -559,17 +570,17 @@ const eni_key eni_keys[] = {
          "accuracy whose time is reported: of the holdout, or of the test set without one"),
     INT("eval-batch-size", NULL, eval_batch_size, "200", 1, 1 << 20, "SAMPLES", TRAIN | E, 0, NULL,
         "samples per step of the evaluation; the result does not depend on it"),
-    CHOICE("log-level", NULL, log_level, "info", "error|warn|info|debug|trace", ALL, ASIDE, NULL,
+    CHOICE("log-level", NULL, log_level, "info", "error|warn|info|debug|trace", ALL, 0, NULL,
            "how much goes to stderr"),
-    BOOL("verbose", "v", verbose, "off", K, ASIDE, NULL,
+    BOOL("verbose", "v", verbose, "off", K, 0, NULL,
          "also a table: latency and bandwidth, and what an all-reduce takes by algorithm and size"),
-    BOOL("quiet", "q", quiet, "off", ALL, ASIDE | CALL | STUDY, NULL,
+    BOOL("quiet", "q", quiet, "off", ALL, CALL | STUDY, NULL,
          "no progress, only the result"),
-    TEXT("config", NULL, config, NULL, "FILE", NULL, NULL, ALL, ENI_KEY_FLAG_ONLY | ASIDE | STUDY, "none",
+    TEXT("config", NULL, config, NULL, "FILE", NULL, NULL, ALL, ENI_KEY_FLAG_ONLY | STUDY, "none",
          "a YAML file with the same keys, `lr: 0.1`; flags win"),
-    TEXT("help", "h", help, NULL, "all", check_help, "page", ALL, ENI_KEY_FLAG_ONLY | ASIDE | STUDY | FIRST, "",
+    TEXT("help", "h", help, NULL, "all", check_help, "page", ALL, ENI_KEY_FLAG_ONLY | STUDY | FIRST, "",
          "the flags that are used most; all: every one"),
-    BOOL("version", NULL, version, "off", ALL, ENI_KEY_FLAG_ONLY | ASIDE | STUDY, "",
+    BOOL("version", NULL, version, "off", ALL, ENI_KEY_FLAG_ONLY | STUDY, "",
          "print the version"),
 
 #undef GROUP
@@ -633,7 +644,7 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_MODELS] = {"entrain models", "[NAME ..]", "Lists models with layers and parameters.", 0, 64, ""},
     [ENI_DATA] = {"entrain data", "[NAME|FOLDER|URL ..]", "Lists data sets, or shows what one holds.", 0, 64,
                   ""},
-    [ENI_PS] = {"entrain ps", "", "Lists this user's runs on this host.", 0, 0, ""},
+    [ENI_PS] = {"entrain ps", "[--json]", "Lists this user's runs on this host.", 0, 0, ""},
     [ENI_STOP] = {"entrain stop", "RUN", "Ends a run that `entrain ps` lists, as Ctrl-C would.", 1, 1, ""},
     [ENI_ADVISE] =
         {"entrain advise", "-n N --net=rate:RATE,delay:TIME [FLAG ..]",

@@ -25,14 +25,12 @@ enum {
     ENI_KEY_FLAG_ONLY = 4, /* not to be set by a file */
     ENI_KEY_COMMAS = 8,    /* a list whose items are also split at commas */
     ENI_KEY_FROM_ENV = 16, /* the environment may set it: children are always told */
-    ENI_KEY_OWN = 32,      /* an arm's own: what the arms of a comparison may differ in */
-    ENI_KEY_ASIDE = 64,    /* neither its own nor a condition: where files go, what is printed */
     ENI_KEY_CALL = 128,    /* where this call writes, and how loudly: not in config.yaml */
     ENI_KEY_COMMON = 512,  /* on the first page of --help */
     ENI_KEY_STUDY = 256    /* no arm of a comparison sets it: the comparison does, or it is another use */
 };
 
-enum { ENI_FROM_DEFAULT, ENI_FROM_ENV, ENI_FROM_FILE, ENI_FROM_FLAG };
+enum { ENI_FROM_DEFAULT, ENI_FROM_ENV, ENI_FROM_FILE, ENI_FROM_FLAG, ENI_FROM_ARM };
 
 /* NULL if the text is fine, else what should be given ("RANK:FACTOR with a factor of 1 to 1000"). */
 typedef const char *(*eni_key_check)(const char *text);

@@ -298,3 +298,9 @@ bool eni_primary_parse(const char *text, char setting_out[32], int64_t *a_out, i
     --*a_out, --*b_out;
     return true;
 }
+
+size_t eni_arm_name(const char *text)
+{
+    const size_t length = strcspn(text, "=:,/");
+    return text[length] == '=' ? length : 0;
+}

@@ -56,4 +56,8 @@ bool eni_normalize_parse(const char *text, eni_transform *transform);
 /* "SETTING:ARM:ARM", two arms by their order from 1; they come out from 0. Setting: less than 32 letters. */
 bool eni_primary_parse(const char *text, char setting_out[32], int64_t *a_out, int64_t *b_out);
 
+/* How many letters of an arm's text are its name: 5 of "tuned=ring:lr=0.1"; 0: it has none, and goes by its text. */
+enum { ENI_ARM_NAME = 40 }; /* letters at most */
+size_t eni_arm_name(const char *text);
+
 #endif

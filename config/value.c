@@ -180,7 +180,7 @@ static en_status set_list(const eni_key *key, const char *value, const char *pla
  * that asks for 0 steps means something else. */
 static bool is_unset(const eni_key *key, const char *value, int origin)
 {
-    return key->type == ENI_KEY_INT && key->min > 0 && origin != ENI_FROM_FLAG && key->fallback != NULL &&
+    return key->type == ENI_KEY_INT && key->min > 0 && origin < ENI_FROM_FLAG && key->fallback != NULL &&
            strcmp(key->fallback, "0") == 0 && strcmp(value, "0") == 0;
 }
 

@@ -114,24 +114,31 @@ size_t eni_claims_count(size_t nsettings, size_t narms)
     return narms > 1 ? nsettings * (narms * (narms - 1) / 2) : 0;
 }
 
-void eni_claims_plan(const size_t *seeds, size_t nsettings, size_t narms, const eni_primary *primary,
-                     eni_claim *claims_out)
+void eni_claims_plan(const size_t *seeds, size_t nsettings, size_t narms, size_t baseline,
+                     const eni_primary *primary, eni_claim *claims_out)
 {
-    for (size_t setting = 0, i = 0; setting < nsettings; setting++) {
-        bool has_primary = primary != NULL && primary->setting == setting;
-        size_t own = eni_claims_count(1, narms) - has_primary;
+    const size_t each = eni_claims_count(1, narms);
+    for (size_t setting = 0; setting < nsettings; setting++) {
+        eni_claim *claim = claims_out + setting * each;
+        size_t own = 0;
         for (size_t a = 0; a < narms; a++)
             for (size_t b = a + 1; b < narms; b++) {
-                bool is_primary =
-                    has_primary && primary->a + primary->b == a + b && (primary->a == a || primary->b == a);
-                claims_out[i++] =
-                    (eni_claim){.setting = setting,
-                                .a = a,
-                                .b = b,
-                                .seeds = seeds[setting],
-                                .is_primary = is_primary,
-                                .is_planned = is_primary || seeds[setting] >= eni_claims_seeds(own)};
+                const bool is_primary = primary != NULL && primary->setting == setting &&
+                                        primary->a + primary->b == a + b &&
+                                        (primary->a == a || primary->b == a);
+                const bool is_apart =
+                    baseline != ENI_CLAIMS_ALL && a != baseline && b != baseline && !is_primary;
+                own += !is_primary && !is_apart;
+                *claim++ = (eni_claim){.setting = setting,
+                                       .a = a,
+                                       .b = b,
+                                       .seeds = seeds[setting],
+                                       .is_primary = is_primary,
+                                       .is_apart = is_apart};
             }
+        for (claim = claims_out + setting * each; claim < claims_out + (setting + 1) * each; claim++)
+            claim->is_planned =
+                claim->is_primary || (!claim->is_apart && seeds[setting] >= eni_claims_seeds(own));
     }
 }
 
@@ -173,7 +180,7 @@ static void write_setting(const eni_claim *claims, size_t n, const char *name, c
 {
     size_t own = 0, among = eni_claims_among(claims, n);
     for (size_t i = 0; i < n; i++)
-        own += !claims[i].is_primary;
+        own += !claims[i].is_primary && !claims[i].is_apart;
     eni_text_add(text, size, "%s has %zu", name, claims->seeds);
     if (among == 0 && own > 0) eni_text_add(text, size, " of %zu (descriptive)", eni_claims_seeds(own));
 }
@@ -217,6 +224,7 @@ static void adjust(eni_claim *claims, size_t n)
 static int find(const eni_claim *claim, size_t most_seeds, size_t needed, bool is_gate_open)
 {
     size_t own = claim->is_primary ? claim->seeds : most_seeds;
+    if (claim->is_apart) return claim->bar != 0 ? claim->bar : ENI_CLAIM_EXPLORATORY;
     if (!claim->is_planned || own < needed) return ENI_CLAIM_FEW;
     if (claim->bar != 0) return claim->bar;
     if (!is_gate_open && !claim->is_primary) return ENI_CLAIM_EXPLORATORY;

@@ -17,6 +17,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Most seeds of one arm in one setting that are looked at; the others are not. */
 enum { ENI_CLAIMS_SEEDS = 128 };
@@ -29,7 +30,7 @@ enum {
     ENI_CLAIM_FAILED,      /* a run failed: seeds that are left are no sample */
     ENI_CLAIM_UNFAIR,      /* the fairness box has a FAIL that bears on the time */
     ENI_CLAIM_BUSY,        /* other processes used the machine during one of its runs */
-    ENI_CLAIM_EXPLORATORY, /* the primary comparison is not clear */
+    ENI_CLAIM_EXPLORATORY, /* the primary comparison is not clear, or it is apart */
     ENI_CLAIM_NOT_SHOWN,
     ENI_CLAIM_YES
 };
@@ -40,7 +41,9 @@ typedef struct eni_claim {
     size_t seeds;         /* that the setting was given */
     bool is_planned;      /* may claim: it is the primary one or among the m of Holm's procedure */
     bool is_primary;
-    int bar; /* what stands in its way beside its numbers, the caller's: FAILED .. EXPLORATORY, or 0 */
+    bool
+        is_apart; /* the study compares with a baseline, and it is neither of the two: no more than exploratory */
+    int bar;      /* what stands in its way beside its numbers, the caller's: FAILED .. EXPLORATORY, or 0 */
 
     size_t n, sooner, later; /* pairs; those in which a came before b, after b */
     double p, adjusted;      /* exact; by Holm over the m (NAN: not planned) */
@@ -60,10 +63,13 @@ size_t eni_claims_seeds(size_t m);
 /* How many entries eni_claims_plan writes: pairs of arms x settings. */
 size_t eni_claims_count(size_t nsettings, size_t narms);
 
+#define ENI_CLAIMS_ALL SIZE_MAX /* no baseline: every arm is compared with every other */
+
 /* Lists every pair of arms in every setting and says which may claim: those of settings with as many seeds as
- * their own pairs need, and the primary one (NULL: none is named). For before the first run. */
-void eni_claims_plan(const size_t *seeds, size_t nsettings, size_t narms, const eni_primary *primary,
-                     eni_claim *claims_out);
+ * their own pairs need, of these the ones with the arm `baseline` (or ENI_CLAIMS_ALL), and the primary one (NULL:
+ * none is named). For before the first run. */
+void eni_claims_plan(const size_t *seeds, size_t nsettings, size_t narms, size_t baseline,
+                     const eni_primary *primary, eni_claim *claims_out);
 
 /* How many of them are the m of Holm's procedure: planned, and not primary. */
 size_t eni_claims_among(const eni_claim *claims, size_t n);

@@ -92,8 +92,8 @@ static en_status write_runs(const eni_study *study, const char *out)
                         "target_s_high,target_s_censored,target_samples,"
                         "test_accuracy,test_loss,lr,global_batch_size,payload_bytes,wire_bytes,"
                         "shm_bytes,theory_bytes,max_rss,staleness_mean,staleness_max,step_ms_p50,"
-                        "step_ms_p95,step_ms_p99"));
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+                        "step_ms_p95,step_ms_p99,outside,replaced"));
+    for (const eni_run *run = study->runs; run < study->runs + study->nruns + study->nreplaced; run++) {
         eni_csv_run(&csv, study, run);
         fprintf(csv.file, ",%d,%d", run->order, run->exit);
         csv.is_blank = !run->is_complete;
@@ -105,6 +105,8 @@ static en_status write_runs(const eni_study *study, const char *out)
                     run->staleness.mean, run->staleness.max, run->step_ms[0], run->step_ms[1],
                     run->step_ms[2]);
         csv.is_blank = false;
+        ENI_CSV_PUT(&csv, run->outside);
+        fprintf(csv.file, ",%d", run->is_replaced);
         fputc('\n', csv.file);
     }
     return eni_csv_close(&csv, out, "runs", NULL);
@@ -133,6 +135,110 @@ static en_status write_claims(const eni_verdict *verdict, const char *out)
     return eni_csv_close(&csv, out, "claims", NULL);
 }
 
+/* ---- for programs, and for a paper ---- */
+
+static json_t *json_of(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null(); /* a miss is no number: `missed` counts them */
+}
+
+/* A text that was cut, perhaps within a letter. */
+static json_t *json_of_text(const char *text)
+{
+    char letters[ENI_VERDICT_TEXT];
+    json_t *value = json_string(text);
+    if (value != NULL) return value;
+    snprintf(letters, sizeof letters, "%s", text);
+    for (char *at = letters; *at != 0; at++)
+        if ((*at & 0x80) != 0) *at = '?';
+    return json_string(letters);
+}
+
+static json_t *json_of_rules(const eni_fairness *fairness)
+{
+    json_t *rules = json_array();
+    for (size_t i = 0; i < fairness->nrules; i++)
+        json_array_append_new(rules, json_pack("{s:s, s:s, s:o}", "rule", fairness->rules[i].name, "mark",
+                                               eni_fair_mark(fairness->rules[i].mark), "found",
+                                               json_of_text(fairness->rules[i].text)));
+    return rules;
+}
+
+static json_t *json_of_rows(const eni_study *study)
+{
+    json_t *rows = json_array();
+    eni_row row = {0};
+    for (size_t next = 0; eni_row_next(study, &next, &row);)
+        json_array_append_new(
+            rows,
+            json_pack("{s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "setting",
+                      study->settings[row.setting].name, "arm", study->arms[row.arm].name, "runs",
+                      (int)row.nruns, "missed", (int)row.nmissed, "target_s", json_of(row.reach.median),
+                      "updates", json_of(row.updates.median), "samples_per_s", json_of(row.speed.median),
+                      "test_accuracy", json_of(row.accuracy.median), "test_loss", json_of(row.loss.median),
+                      "wait", json_of(row.wait.median), "staleness_mean", json_of(row.stale_mean)));
+    return rows;
+}
+
+static json_t *json_of_claims(const eni_verdict *verdict)
+{
+    const eni_study *study = verdict->study;
+    json_t *claims = json_array();
+    for (size_t i = 0; i < verdict->n; i++) {
+        const eni_claim *c = &verdict->claims[i];
+        const bool is_claimed = c->found == ENI_CLAIM_YES;
+        json_array_append_new(
+            claims, json_pack("{s:s, s:[s, s], s:b, s:i, s:i, s:i, s:o, s:o, s:o, s:s, s:s?}", "setting",
+                              study->settings[c->setting].name, "arms", study->arms[c->a].name,
+                              study->arms[c->b].name, "primary", c->is_primary, "pairs", (int)c->n, "sooner",
+                              (int)c->sooner, "later", (int)c->later, "p", json_of(c->p), "p_holm",
+                              json_of(c->adjusted), "least_effect", json_of(eni_verdict_least(verdict, c)),
+                              "claim", eni_verdict_found(c), "who",
+                              is_claimed ? study->arms[c->sign > 0 ? c->a : c->b].name : NULL));
+    }
+    return claims;
+}
+
+/* Everything that the page says in words and the table in numbers. */
+static en_status write_json(const eni_verdict *verdict, const eni_fairness *fairness, const char *out)
+{
+    const eni_study *study = verdict->study;
+    char path[PATH_MAX], text[ENI_VERDICT_TEXT];
+    json_t *sentences = json_object();
+    for (size_t c = 0; c < study->nsettings; c++) {
+        eni_verdict_sentence(verdict, c, text, sizeof text);
+        json_object_set_new(sentences, study->settings[c].name, json_of_text(text));
+    }
+    eni_verdict_primary(verdict, text, sizeof text);
+    json_t *all = json_pack(
+        "{s:i, s:f, s:o, s:o, s:s, s:o, s:o, s:o, s:i}", "schema", 1, "target", study->target, "primary",
+        text[0] == 0 ? json_null() : json_of_text(text), "verdict", sentences, "fairness",
+        eni_fair_mark(fairness->nfail > 0 ? ENI_FAIL : ENI_PASS), "rules", json_of_rules(fairness), "table",
+        json_of_rows(study), "claims", json_of_claims(verdict), "replaced", (int)study->nreplaced);
+    char *dumped = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
+    json_decref(all);
+    if (dumped == NULL)
+        return eni_fail(EN_EFORMAT, "report", "a name of this study is no text that JSON can hold");
+    snprintf(path, sizeof path, "%s/report.json", out);
+    const en_status st = eni_file_replace_text("report", path, dumped);
+    free(dumped); /* jansson's */
+    return st;
+}
+
+static en_status write_latex(const eni_study *study, const char *out)
+{
+    char path[PATH_MAX], *text = NULL;
+    size_t bytes;
+    FILE *file = open_memstream(&text, &bytes);
+    if (file == NULL) return EN_ENOMEM;
+    eni_report_latex_table(study, file);
+    en_status st = fclose(file) == 0 ? EN_OK : EN_ENOMEM;
+    snprintf(path, sizeof path, "%s/table.tex", out);
+    if (st == EN_OK) st = eni_file_replace_text("report", path, text);
+    free(text); /* open_memstream's */
+    return st;
+}
+
 /* ---- the table ---- */
 
 static en_status print_summary(const eni_verdict *verdict, const eni_fairness *fairness, FILE *out)
@@ -148,6 +254,14 @@ static en_status print_summary(const eni_verdict *verdict, const eni_fairness *f
     fputs("fairness: ", out);
     eni_table_text(out, text);
     fputs("\n\n", out);
+    eni_verdict_primary(verdict, text, sizeof text);
+    if (text[0] != 0) {
+        fprintf(out, "primary, ");
+        eni_table_text(out, study->settings[study->primary.setting].name);
+        fputs(": ", out);
+        eni_table_text(out, text);
+        fputs("\n\n", out);
+    }
     for (size_t c = 0; c < study->nsettings; c++) {
         EN_TRY(eni_report_print_ranking(verdict, c, out));
         eni_verdict_sentence(verdict, c, text, sizeof text);
@@ -174,6 +288,8 @@ en_status eni_report(const char *dir, const char *out, double target, FILE *tabl
     eni_verdict verdict;
     en_status st = eni_verdict_judge(study, &fairness, &verdict);
     if (st == EN_OK) st = write_page(&verdict, &fairness, out, extras);
+    if (st == EN_OK) st = write_json(&verdict, &fairness, out);
+    if (st == EN_OK && (extras & ENI_REPORT_LATEX) != 0) st = write_latex(study, out);
     const bool has_csv = (extras & ENI_REPORT_CSV) != 0;
     if (st == EN_OK && has_csv) st = write_table(study, out);
     if (st == EN_OK && has_csv) st = write_claims(&verdict, out);

@@ -11,9 +11,10 @@
 
 /* What a report may leave beside the page. */
 enum {
-    ENI_REPORT_CSV = 1, /* `out`/table.csv, claims.csv and runs.csv */
-    ENI_REPORT_PDF = 2, /* `out`/plots/NAME.pdf for each figure; EN_EIO where gnuplot cannot */
-    ENI_REPORT_PNG = 4  /* the same as NAME.png */
+    ENI_REPORT_CSV = 1,  /* `out`/table.csv, claims.csv and runs.csv */
+    ENI_REPORT_PDF = 2,  /* `out`/plots/NAME.pdf for each figure; EN_EIO where gnuplot cannot */
+    ENI_REPORT_PNG = 4,  /* the same as NAME.png */
+    ENI_REPORT_LATEX = 8 /* `out`/table.tex: the table of the page as a tabular, without packages */
 };
 
 /* The numbers of a comparison as CSV (RFC 4180), for spreadsheets and other programs:
@@ -26,7 +27,8 @@ enum {
  * run does not have, inf the time to a target that was not reached. */
 
 /* Reads `dir`/compare.json and the run folders it names (or, without a compare.json, `dir` itself as one run
- * folder), writes `out`/report.html (replaced as a whole, never half-written) and `out`/plots: for each plot
+ * folder), writes `out`/report.html and, for programs, report.json: verdict, rules of the fairness box, claims and
+ * medians (both replaced as a whole, never half-written), and `out`/plots: for each plot
  * NAME.csv (the data) and NAME*.gp (the gnuplot script); and prints the table, the verdict of each setting
  * and the fairness line to `table_out`. Without a gnuplot that works the page is written all the same, with a
  * note and the CSV in each plot's place, and a warning is logged.

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/memory.h"
+#include "report/may_differ.h"
 #include "report/table.h"
 
 const char *eni_fair_mark(int mark)
@@ -35,37 +36,33 @@ enum { RUNS_NAMED = 3 }; /* of many that have the same trouble */
 
 /* ---- the same start, the same order -------------------------------------------------------------------- */
 
-static const char *hash_of(const eni_run *run, bool is_of_order)
+static bool is_first_of_seed(const eni_study *study, const eni_run *run, const char *fact)
 {
-    return is_of_order ? run->order_sha256 : run->init_sha256;
+    char text[ENI_RULE_TEXT];
+    for (const eni_run *other = study->runs; other < run; other++) {
+        eni_fact_of(other, fact, text);
+        if (other->is_complete && other->seed == run->seed && text[0] != 0) return false;
+    }
+    return true;
 }
 
 /* All complete runs of one seed, over arms and settings, carry the same hash. */
-static void same_hash(const eni_study *study, bool is_of_order, eni_fairness *fairness)
+static void same_hash(const eni_study *study, const char *rule, const char *fact, eni_fairness *fairness)
 {
     size_t unknown = 0, compared = 0;
-    char list[ENI_RULE_TEXT] = "";
+    char list[ENI_RULE_TEXT] = "", hash[ENI_RULE_TEXT], odd[ENI_RULE_TEXT];
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
-        const char *hash = hash_of(run, is_of_order);
-        const eni_run *first = study->runs;
-        if (!run->is_complete) continue;
-        unknown += hash == NULL;
-        if (hash == NULL) continue;
-        while (!first->is_complete || first->seed != run->seed || hash_of(first, is_of_order) == NULL)
-            first++; /* at last this run itself */
+        eni_fact_of(run, fact, hash);
+        unknown += run->is_complete && hash[0] == 0;
+        if (!run->is_complete || hash[0] == 0) continue;
         compared++;
-        if (first == run) {
+        if (is_first_of_seed(study, run, fact))
             eni_text_add(list, ENI_RULE_TEXT, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed,
                          hash);
-        } else if (strcmp(hash_of(first, is_of_order), hash) != 0) {
-            found(fairness, ENI_FAIL, "seed %" PRId64 ": %s in %s has %.8s, %s in %s has %.8s", run->seed,
-                  study->arms[first->arm].name, study->settings[first->setting].name,
-                  hash_of(first, is_of_order), study->arms[run->arm].name, study->settings[run->setting].name,
-                  hash);
-            return;
-        }
     }
-    if (unknown > 0)
+    if (eni_facts_judge(study, rule, odd) != ENI_PASS)
+        found(fairness, ENI_FAIL, "%s", odd);
+    else if (unknown > 0)
         found(fairness, ENI_WARN, "no hash in %zu of %zu runs", unknown, unknown + compared);
     else
         found(fairness, ENI_PASS, "one per seed over %zu run%s (%s)", compared, compared == 1 ? "" : "s",
@@ -74,12 +71,12 @@ static void same_hash(const eni_study *study, bool is_of_order, eni_fairness *fa
 
 static void rule_start(const eni_study *study, eni_fairness *fairness)
 {
-    same_hash(study, false, fairness);
+    same_hash(study, ENI_RULE_START, "init_sha256", fairness);
 }
 
 static void rule_samples(const eni_study *study, eni_fairness *fairness)
 {
-    same_hash(study, true, fairness);
+    same_hash(study, ENI_RULE_ORDER, "order_sha256", fairness);
 }
 
 /* ---- the learning rate --------------------------------------------------------------------------------- */
@@ -100,31 +97,73 @@ static bool rate_of(const eni_study *study, size_t arm, double *lr_out, double *
     return false;
 }
 
+/* Whether the arm's text names the key: then nobody else has chosen it. */
+static bool is_given(const eni_study *study, size_t arm, const char *key)
+{
+    const json_t *given =
+        json_object_get(json_array_get(json_object_get(study->index, "arms"), arm), "given");
+    for (size_t i = 0; i < json_array_size(given); i++)
+        if (strcmp(json_string_value(json_array_get(given, i)), key) == 0) return true;
+    return false;
+}
+
+/* What an arm has of a key that is its own; NULL: what all arms have. */
+static const char *own_of(const eni_study *study, size_t arm, const char *key)
+{
+    const json_t *spec = json_array_get(json_object_get(study->index, "arms"), arm);
+    return json_string_value(json_object_get(json_object_get(spec, "own"), key));
+}
+
+/* The level of the first arm that the rule holds this one to: one with the same optimizer, as rates of two are not
+ * to be compared. NAN: there is none before it. */
+static double level_of(const eni_study *study, size_t arm, const double *levels)
+{
+    const char *mine = own_of(study, arm, "optimizer");
+    for (size_t b = 0; b < arm; b++) {
+        const char *its = own_of(study, b, "optimizer");
+        const bool is_same = mine == NULL || its == NULL ? mine == its : strcmp(mine, its) == 0;
+        if (is_same && !isnan(levels[b])) return levels[b];
+    }
+    return NAN;
+}
+
 /* Linear scaling (Goyal et al. 2017): the rate is proportional to the samples behind one update; square root:
- * to their root. Judged by what the runs did, so that it also holds for a strategy of the user's own. */
+ * to their root. Judged by what the runs did, so that it also holds for a strategy of the user's own. Without
+ * scaling, an arm with a rate of its own is tuned, as every arm should be; one rate for all favours those whose
+ * updates cover as many samples as those that it was found with. */
 static void rule_rate(const eni_study *study, eni_fairness *fairness)
 {
     const char *scale = study->lr_scale == NULL ? "none" : study->lr_scale;
-    double power = strcmp(scale, "sqrt") == 0 ? 0.5 : 1, reference = NAN;
-    bool is_none = strcmp(scale, "none") == 0;
+    double power = strcmp(scale, "sqrt") == 0 ? 0.5 : 1, levels[ENI_MAX_ARMS];
+    const bool is_none = strcmp(scale, "none") == 0;
+    size_t ntuned = 0, nknown = 0;
     char list[ENI_RULE_TEXT] = "", odd[ENI_RULE_TEXT] = "";
     for (size_t a = 0; a < study->narms; a++) {
         double lr, samples, updates;
+        levels[a] = NAN;
         if (!rate_of(study, a, &lr, &samples, &updates)) continue;
-        double level = lr / pow(samples, power);
-        if (isnan(reference)) reference = level;
+        const double level = lr / pow(samples, power), reference = level_of(study, a, levels);
+        const bool is_tuned = is_none && is_given(study, a, "lr");
+        nknown++;
+        ntuned += is_tuned;
         eni_text_add(list, ENI_RULE_TEXT, "%s%s %g per %.0f samples", list[0] ? ", " : "",
                      study->arms[a].name, lr, samples);
+        if (is_tuned) continue;
+        levels[a] = level;
         if (fabs(level / reference - 1) > 0.03 + 1 / updates)
             eni_text_add(odd, ENI_RULE_TEXT,
                          level / reference < 10 ? "%s%s at %.2g of the rule" : "%s%s at %.0f times the rule",
                          odd[0] ? ", " : "", study->arms[a].name, level / reference);
     }
-    if (isnan(reference)) {
+    if (nknown == 0) {
         found(fairness, ENI_WARN, "the runs do not give lr and updates");
     } else if (odd[0] == 0) {
         found(fairness, ENI_PASS, "%s: %s",
-              is_none ? "not scaled, but proportional to the samples of an update" : scale, list);
+              ntuned == nknown ? "each arm has a rate of its own"
+              : ntuned > 0     ? "arms have rates of their own"
+              : is_none        ? "not scaled, but proportional to the samples of an update"
+                               : scale,
+              list);
     } else if (is_none) {
         found(fairness, ENI_FAIL, "not scaled, times and accuracy not comparable: %s", list);
     } else {
@@ -183,36 +222,33 @@ static void rule_budget(const eni_study *study, eni_fairness *fairness)
               study->settings[low->setting].name, many, rest);
 }
 
-static bool same_text(const char *a, const char *b)
-{
-    return a == NULL || b == NULL || strcmp(a, b) == 0;
-}
-
 static void rule_task(const eni_study *study, eni_fairness *fairness)
 {
+    char odd[ENI_RULE_TEXT];
     const eni_run *first = NULL;
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
-        if (!run->is_complete) continue;
-        if (first == NULL || study->arms[first->arm].is_alone) first = run;
-        bool is_same = same_text(first->model, run->model) && same_text(first->data, run->data) &&
-                       same_text(first->device, run->device) && same_text(first->version, run->version) &&
-                       same_text(first->bn_stats, run->bn_stats) &&
-                       (study->arms[run->arm].is_alone || !(fabs(first->workers - run->workers) > 0)) &&
-                       !(fabs(first->global_batch_size - run->global_batch_size) > 0);
-        if (is_same) continue;
-        found(fairness, ENI_FAIL,
-              "%s and %s differ in model, data, device, version, bn-stats, workers or batch", first->dir,
-              run->dir);
-        return;
-    }
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
+        if (run->is_complete && (first == NULL || study->arms[first->arm].is_alone)) first = run;
     if (first == NULL)
         found(fairness, ENI_FAIL, "no run ended well");
+    else if (eni_facts_judge(study, ENI_RULE_TASK, odd) != ENI_PASS)
+        found(fairness, ENI_FAIL, "%s", odd);
     else
         found(fairness, ENI_PASS, "%s on %s, %s, %g worker%s, global batch %g%s%s",
               first->model ? first->model : "model?", first->data ? first->data : "data?",
               first->device ? first->device : "device?", first->workers, first->workers > 1 ? "s" : "",
               first->global_batch_size, first->bn_stats ? ", running statistics by bn-stats " : "",
               first->bn_stats ? first->bn_stats : "");
+}
+
+/* A study that goes on later may find another program or another machine in its place. */
+static void rule_machine(const eni_study *study, eni_fairness *fairness)
+{
+    char text[ENI_RULE_TEXT] = "";
+    const int mark = eni_facts_judge(study, ENI_RULE_MACHINE, text);
+    const eni_run *run = eni_study_example(study, ENI_ANY, ENI_ANY);
+    if (run == NULL) return;
+    if (mark == ENI_PASS) eni_fact_of(run, "environment.cpu", text);
+    if (text[0] != 0) found(fairness, mark, "%s", text);
 }
 
 /* Of a key of the condition, by compare.json; "none" where it has no value. */
@@ -230,8 +266,7 @@ static const char *condition_of(const eni_study *study, size_t setting, size_t a
 /* What the baseline differs in by being one: it stands for all workers. */
 static bool is_excepted(const eni_study *study, size_t arm, const char *key)
 {
-    return study->arms[arm].is_alone &&
-           (strcmp(key, "workers") == 0 || strcmp(key, "accumulate") == 0 || strcmp(key, "threads") == 0);
+    return study->arms[arm].is_alone && eni_who_may_differ(key) == ENI_ALONE;
 }
 
 /* Two arms that do not agree on the key in some setting, told once. */
@@ -252,7 +287,7 @@ static void find_difference(const eni_study *study, const char *key, char *text)
     }
 }
 
-/* Arms differ in what is their own (config/keys.c); what is set for one and not for the other is no
+/* Arms differ in what is their own (may_differ.h); what is set for one and not for the other is no
  * comparison. */
 static void rule_conditions(const eni_study *study, eni_fairness *fairness)
 {
@@ -399,6 +434,15 @@ static int cores_of(const eni_study *study, const eni_run *run)
     return is_known ? cores : (int)json_integer_value(machine);
 }
 
+/* Compute threads of each worker: of every device that it has, where they are this host's. */
+static int threads_of(const eni_run *run)
+{
+    const int threads = (int)json_integer_value(json_object_get(run->result, "threads"));
+    const int devices = run->pipeline.stages > 1 ? run->pipeline.stages : 1;
+    const bool is_gpu = run->device != NULL && strncmp(run->device, "cuda", 4) == 0;
+    return is_gpu || threads < 1 ? 1 : threads * devices;
+}
+
 static void rule_cores(const eni_study *study, eni_fairness *fairness)
 {
     char shared[ENI_RULE_TEXT] = "";
@@ -412,14 +456,16 @@ static void rule_cores(const eni_study *study, eni_fairness *fairness)
         }
         for (size_t i = 0; i < run->nroles; i++)
             workers += run->roles[i].rank >= 0;
-        int servers = (int)run->nroles - workers;
-        if ((int)run->nroles <= cores) continue;
-        char line[ENI_RULE_TEXT] = "";
+        const int servers = (int)run->nroles - workers, threads = threads_of(run);
+        if (workers * threads + servers <= cores) continue;
+        char line[ENI_RULE_TEXT] = "", each[32] = "";
+        if (threads > 1) snprintf(each, sizeof each, " of %d threads each", threads);
         if (servers > 0)
-            eni_text_add(line, ENI_RULE_TEXT, "psd shares %d core%s with %d worker%s", cores,
-                         cores == 1 ? "" : "s", workers, workers == 1 ? "" : "s");
+            eni_text_add(line, ENI_RULE_TEXT, "psd shares %d core%s with %d worker%s%s", cores,
+                         cores == 1 ? "" : "s", workers, workers == 1 ? "" : "s", each);
         else
-            eni_text_add(line, ENI_RULE_TEXT, "%d workers share %d core%s", workers, cores,
+            eni_text_add(line, ENI_RULE_TEXT, "%d worker%s%s share%s %d core%s", workers,
+                         workers == 1 ? "" : "s", each, workers == 1 ? "s" : "", cores,
                          cores == 1 ? "" : "s");
         if (strstr(shared, line) == NULL)
             eni_text_add(shared, ENI_RULE_TEXT, "%s%s", shared[0] ? "; " : "", line);
@@ -429,7 +475,7 @@ static void rule_cores(const eni_study *study, eni_fairness *fairness)
     else if (unknown > 0)
         found(fairness, ENI_WARN, "not recorded for %zu of %zu arms", unknown, study->narms);
     else
-        found(fairness, ENI_PASS, "every worker and server has a core of its own");
+        found(fairness, ENI_PASS, "every compute thread and every server has a core of its own");
 }
 
 static void rule_order(const eni_study *study, eni_fairness *fairness)
@@ -508,6 +554,9 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
         if (nbusy > RUNS_NAMED) eni_text_add(text, ENI_RULE_TEXT, ", …, up to %.0f %%", 100 * most);
     }
     if (known > 0 && unknown > 0) eni_text_add(text, ENI_RULE_TEXT, "; not known in %zu", unknown);
+    if (study->nreplaced > 0)
+        eni_text_add(text, ENI_RULE_TEXT, "; %zu run%s made again, and not counted", study->nreplaced,
+                     study->nreplaced == 1 ? " was" : "s were");
     append_load(study, text);
     found(fairness, nbusy > 0 || known == 0 ? ENI_WARN : ENI_PASS, "%s", text);
 }
@@ -554,16 +603,17 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
 }
 
 /* ring, ps-sync and solo compute the same numbers when the sum is taken in rank order (docs/design.md);
- * a ring over TCP rotates the order and is let off. Options could change the arithmetic: none allowed. By
- * their names: that a strategy's steps are those of one process is no flag of the contract, so that no file
- * of a study has it, and a plugin that said it of itself would be judged by its own word. */
+ * a ring over TCP rotates the order, NCCL has one of its own, and both are let off. Options could change the
+ * arithmetic: none allowed. By their names: that a strategy's steps are those of one process is no flag of the
+ * contract, so that no file of a study has it, and a plugin that said it of itself would be judged by its own word. */
 static bool must_be_equal(const eni_study *study, size_t arm)
 {
     const eni_arm *spec = &study->arms[arm];
     bool is_known =
         spec->is_alone || strcmp(spec->strategy, "ring") == 0 || strcmp(spec->strategy, "ps-sync") == 0;
     const eni_run *run = eni_study_example(study, 0, arm);
-    bool is_rotated = run != NULL && run->algorithm != NULL && strcmp(run->algorithm, "ring") == 0;
+    const char *algorithm = run == NULL || run->algorithm == NULL ? "" : run->algorithm;
+    const bool is_rotated = strcmp(algorithm, "ring") == 0 || strcmp(algorithm, "nccl") == 0;
     const char *options = json_string_value(spec->options); /* "key=value,…" or an object */
     bool has_options = json_object_size(spec->options) > 0 || (options != NULL && options[0] != 0);
     return is_known && !is_rotated && !has_options;
@@ -576,22 +626,52 @@ static double chunks_of(const eni_study *study, size_t arm)
     return run != NULL && run->pipeline.micro_batches > 1 ? run->pipeline.micro_batches : 1;
 }
 
+/* Whether the keys of one kind let two arms end with other bytes: what is an arm's own may, if the table says so;
+ * other conditions do, and have been told already. */
+static bool differ_in(const eni_study *study, size_t a, size_t b, const char *kind)
+{
+    const json_t *arms = json_object_get(study->index, "arms");
+    json_t *one = json_object_get(json_array_get(arms, a), kind),
+           *other = json_object_get(json_array_get(arms, b), kind);
+    for (int turn = 0; turn < 2; turn++) {
+        const char *key;
+        json_t *value, *object = turn == 0 ? one : other;
+        json_object_foreach(object, key, value)
+        {
+            const eni_may_differ *row = eni_may_differ_find(false, key);
+            if (json_equal(value, json_object_get(turn == 0 ? other : one, key))) continue;
+            if (is_excepted(study, a, key) || is_excepted(study, b, key)) continue;
+            if (strcmp(key, "strategy") == 0) continue; /* must_be_equal knows */
+            if (row == NULL || row->who != ENI_ARMS || row->then == ENI_THEN_OTHER_BYTES) return true;
+        }
+    }
+    return false;
+}
+
+/* The first arm that this one must be equal to; itself: none before it. */
+static size_t first_alike(const eni_study *study, size_t arm)
+{
+    for (size_t b = 0; b < arm; b++)
+        if (must_be_equal(study, b) && !(fabs(study->arms[arm].lr - study->arms[b].lr) > 0) &&
+            !(fabs(chunks_of(study, arm) - chunks_of(study, b)) > 0) && !differ_in(study, arm, b, "own") &&
+            !differ_in(study, arm, b, "condition"))
+            return b;
+    return arm;
+}
+
 static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
 {
-    size_t first = SIZE_MAX, narms = 0, pairs = 0;
+    size_t last = SIZE_MAX, pairs = 0;
     char arms[ENI_RULE_TEXT] = "", hash[16] = "";
     for (size_t a = 0; a < study->narms; a++) {
-        if (!must_be_equal(study, a)) continue;
-        if (first == SIZE_MAX) first = a;
-        if (fabs(study->arms[a].lr - study->arms[first].lr) > 0) continue;
-        if (fabs(chunks_of(study, a) - chunks_of(study, first)) > 0) continue;
-        eni_text_add(arms, ENI_RULE_TEXT, "%s%s", narms > 0 ? " = " : "", study->arms[a].name);
-        narms++;
+        const size_t first = must_be_equal(study, a) ? first_alike(study, a) : a;
+        const size_t before = pairs;
+        if (first == a) continue;
         for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, a, run)) != NULL;) {
             const eni_run *other = eni_study_find(study, run->setting, first, run->seed);
             if (run->params_sha256 == NULL || other == NULL || other->params_sha256 == NULL) continue;
-            if (hash[0] == 0) snprintf(hash, sizeof hash, "%.8s", run->params_sha256);
-            pairs += a != first;
+            if (hash[0] == 0) snprintf(hash, sizeof hash, "%.8s", other->params_sha256);
+            pairs++;
             if (strcmp(run->params_sha256, other->params_sha256) == 0) continue;
             snprintf(fairness->same_bytes, ENI_RULE_TEXT,
                      "%s and %s should be equal byte for byte, and are not", study->arms[first].name,
@@ -600,8 +680,13 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
                   study->settings[run->setting].name, run->seed, run->params_sha256, other->params_sha256);
             return;
         }
+        if (pairs == before) continue;
+        if (first != last)
+            eni_text_add(arms, ENI_RULE_TEXT, "%s%s", arms[0] != 0 ? ", " : "", study->arms[first].name);
+        eni_text_add(arms, ENI_RULE_TEXT, " = %s", study->arms[a].name);
+        last = first;
     }
-    if (narms < 2 || pairs == 0) return;
+    if (pairs == 0) return;
     snprintf(fairness->same_bytes, ENI_RULE_TEXT, "%.256s byte for byte (sha256 %s…)", arms, hash);
     found(fairness, ENI_PASS, "%.200s, final weights of %s%zu pair%s (sha256 %s…)", arms,
           pairs == 1 ? "" : "all ", pairs, pairs == 1 ? "" : "s", hash);
@@ -614,12 +699,12 @@ void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
     static const struct {
         const char *name;
         void (*judge)(const eni_study *study, eni_fairness *fairness);
-    } rules[] = {{"initial weights", rule_start}, {"data order", rule_samples},
-                 {"learning rate", rule_rate},    {"same budget", rule_budget},
-                 {"same task", rule_task},        {"same conditions", rule_conditions},
-                 {"slow ranks", rule_slow_ranks}, {"cores per role", rule_cores},
-                 {"quiet machine", rule_quiet},   {"order of runs", rule_order},
-                 {"no seed dropped", rule_seeds}, {"same bytes", rule_same_bytes}};
+    } rules[] = {
+        {ENI_RULE_START, rule_start},    {ENI_RULE_ORDER, rule_samples}, {"learning rate", rule_rate},
+        {"same budget", rule_budget},    {ENI_RULE_TASK, rule_task},     {"same conditions", rule_conditions},
+        {"slow ranks", rule_slow_ranks}, {"cores per role", rule_cores}, {ENI_RULE_MACHINE, rule_machine},
+        {"quiet machine", rule_quiet},   {"order of runs", rule_order},  {"no seed dropped", rule_seeds},
+        {"same bytes", rule_same_bytes}};
     *fairness_out = (eni_fairness){.is_time_comparable = true};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         eni_rule *rule = &fairness_out->rules[fairness_out->nrules];

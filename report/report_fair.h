@@ -5,11 +5,9 @@
 #ifndef REPORT_REPORT_FAIR_H
 #define REPORT_REPORT_FAIR_H
 
-#include "report/report_study.h"
+#include "report/may_differ.h"
 
-enum { ENI_PASS, ENI_WARN, ENI_FAIL };
-
-enum { ENI_MAX_RULES = 16, ENI_RULE_TEXT = 320 };
+enum { ENI_MAX_RULES = 16, ENI_RULE_TEXT = ENI_FACT_TEXT };
 
 typedef struct eni_rule {
     int mark;                 /* ENI_PASS, ENI_WARN or ENI_FAIL */

@@ -247,8 +247,15 @@ static void write_verdict(const eni_canvas *canvas, const eni_fairness *fairness
                 "below before you use a number.</p>\n",
                 fairness->nfail, fairness->nfail == 1 ? " is" : "s are");
     fputs("<dl class=\"verdicts\">\n", page);
+    char text[ENI_VERDICT_TEXT], kind[256];
+    eni_verdict_primary(verdict, text, sizeof text);
+    if (text[0] != 0) {
+        eni_html_put(page, "<div><dt>primary<span class=\"kind\">%s</span></dt><dd>",
+                     study->settings[study->primary.setting].name);
+        write_sentence(page, study, text);
+        fputs("</dd></div>\n", page);
+    }
     for (size_t c = 0; c < study->nsettings; c++) {
-        char text[ENI_VERDICT_TEXT], kind[256];
         eni_verdict_sentence(verdict, c, text, sizeof text);
         eni_study_kind(study, c, kind, sizeof kind);
         eni_html_put(page, "<div><dt>%s<span class=\"kind\">%s</span></dt><dd>", study->settings[c].name,
@@ -472,13 +479,16 @@ static void write_runs(const eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     FILE *page = canvas->page;
-    fprintf(page, "<details><summary>%s%zu run%s in the order of the starts, with hashes</summary>\n",
-            study->nruns == 1 ? "" : "All ", study->nruns, study->nruns == 1 ? "" : "s");
+    const size_t nall = study->nruns + study->nreplaced;
+    fprintf(page, "<details><summary>%s%zu run%s in the order of the starts, with hashes",
+            nall == 1 ? "" : "All ", nall, nall == 1 ? "" : "s");
+    if (study->nreplaced > 0) fprintf(page, "; the last %zu are not counted", study->nreplaced);
+    fputs("</summary>\n", page);
     eni_html_table(
         page, NULL,
         "run|=folder|started|seed|exit|threads|memory<small>MB, all roles</small>|others<small>% of cores"
         "</small>|initial|order|weights|kind");
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+    for (const eni_run *run = study->runs; run < study->runs + nall; run++) {
         eni_html_put(page, "<tr><th scope=\"row\">%zu</th><td class=\"name\">%s</td><td>%s</td>",
                      (size_t)(run - study->runs) + 1, run->dir, text_or_dash(run->started));
         fprintf(page, "<td>%" PRId64 "</td><td>%d</td>", run->seed, run->exit);
@@ -488,7 +498,10 @@ static void write_runs(const eni_canvas *canvas)
                      "td></tr>\n",
                      text_or_dash(run->init_sha256), text_or_dash(run->order_sha256),
                      text_or_dash(run->params_sha256),
-                     run->emulated == NULL ? run->is_complete ? "real" : "failed" : run->emulated);
+                     run->is_replaced        ? "made again"
+                     : run->emulated != NULL ? run->emulated
+                     : run->is_complete      ? "real"
+                                             : "failed");
     }
     eni_html_table_end(page, "</details>");
 }

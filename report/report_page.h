@@ -39,6 +39,9 @@ void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *p
 /* Writes it as an HTML table, with the ranges below the medians. */
 void eni_report_html_table(const eni_study *study, FILE *page);
 
+/* Writes it as a LaTeX tabular: a row each, medians with their ranges. */
+void eni_report_latex_table(const eni_study *study, FILE *out);
+
 /* Writes what the runs say of single steps and of the machine's use: quantiles of the step time, processor
  * time and memory; nothing when no run says any of it. */
 void eni_report_html_steps(const eni_study *study, FILE *page);

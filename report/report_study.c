@@ -266,6 +266,7 @@ static void load_entry(eni_json *reader, eni_study *study, const json_t *entry, 
     run->exit = (int)eni_json_need_integer(reader, entry, "exit");
     run->outside = eni_json_number(reader, entry, "outside");
     run->cause = eni_json_text(reader, entry, "cause");
+    run->is_replaced = json_is_true(json_object_get(entry, "replaced"));
     double order = eni_json_number(reader, entry, "order");
     run->order = order >= 0 && order < INT_MAX ? (int)order : (int)i;
     if (reader->status != EN_OK) return;
@@ -278,9 +279,10 @@ static void load_entry(eni_json *reader, eni_study *study, const json_t *entry, 
         eni_json_fail(reader, "%s names the arm %s, which is not in arms", reader->where, arm);
     if (!is_inside(run->dir))
         eni_json_fail(reader, "%s.dir %s should lie inside the folder", reader->where, run->dir);
-    for (size_t j = 0; j < i && reader->status == EN_OK; j++) {
+    for (size_t j = 0; j < i && reader->status == EN_OK && !run->is_replaced; j++) {
         const eni_run *other = &study->runs[j];
-        if (other->setting == run->setting && other->arm == run->arm && other->seed == run->seed)
+        if (!other->is_replaced && other->setting == run->setting && other->arm == run->arm &&
+            other->seed == run->seed)
             eni_json_fail(reader, "%s repeats setting %s, arm %s, seed %lld", reader->where, setting, arm,
                           (long long)run->seed);
     }
@@ -289,6 +291,7 @@ static void load_entry(eni_json *reader, eni_study *study, const json_t *entry, 
 static int by_order(const void *a, const void *b)
 {
     const eni_run *x = a, *y = b;
+    if (x->is_replaced != y->is_replaced) return x->is_replaced - y->is_replaced;
     return (x->order > y->order) - (x->order < y->order);
 }
 
@@ -298,12 +301,15 @@ static en_status load_runs(eni_json *reader, eni_study *study)
     if (list == NULL) return reader->status;
     study->runs = eni_alloc_array(json_array_size(list), sizeof *study->runs);
     if (study->runs == NULL) return EN_ENOMEM;
-    study->nruns = json_array_size(list);
-    for (size_t i = 0; i < study->nruns && reader->status == EN_OK; i++)
+    const size_t n = study->nruns = json_array_size(list);
+    for (size_t i = 0; i < n && reader->status == EN_OK; i++)
         load_entry(reader, study, json_array_get(list, i), i);
     EN_TRY(reader->status);
-    qsort(study->runs, study->nruns, sizeof *study->runs, by_order);
-    for (size_t i = 0; i < study->nruns; i++)
+    qsort(study->runs, n, sizeof *study->runs, by_order);
+    for (size_t i = 0; i < n; i++)
+        study->nreplaced += study->runs[i].is_replaced;
+    study->nruns -= study->nreplaced;
+    for (size_t i = 0; i < n; i++)
         EN_TRY(eni_study_load_run(study->dir, study->target, &study->runs[i]));
     return EN_OK;
 }
@@ -323,6 +329,10 @@ static void load_claims(eni_json *reader, eni_study *study)
         }
         if (given >= 0 && given <= ENI_MAX_RUNS) setting->seeds = (size_t)given;
     }
+    const char *baseline = eni_json_text(reader, claims, "baseline");
+    study->baseline = baseline == NULL ? ENI_CLAIMS_ALL : find_arm(study, baseline);
+    if (baseline != NULL && study->baseline == study->narms)
+        eni_json_fail(reader, "claims.baseline should name an arm of this study, not %s", baseline);
     if (!json_is_object(primary)) return;
     eni_json_at(reader, "claims.primary");
     const json_t *arms = eni_json_need_array(reader, primary, "arms", 2);
@@ -435,7 +445,7 @@ free_study:
 void eni_study_free(eni_study *study)
 {
     if (study == NULL) return;
-    for (size_t i = 0; i < study->nruns; i++)
+    for (size_t i = 0; i < study->nruns + study->nreplaced; i++)
         eni_study_drop_run(&study->runs[i]);
     eni_free(study->runs);
     eni_free(study->seeds);

@@ -106,6 +106,7 @@ typedef struct eni_run {
     int order; /* place in the order of starts */
     int exit;
     bool is_complete;          /* exit 0 and a result: the numbers below count */
+    bool is_replaced;          /* another run stands for its seed */
     const char *dir, *started; /* borrowed from the index */
     const char *cause;         /* why it failed, likewise; NULL: it did not, or nobody said */
 
@@ -161,10 +162,12 @@ typedef struct eni_study {
     size_t nsettings, narms, nruns, nseeds;
     eni_setting_spec settings[ENI_MAX_SETTINGS];
     eni_arm arms[ENI_MAX_ARMS];
-    eni_run *runs; /* (nruns), in the order of starts */
+    eni_run *runs;    /* (nruns), in the order of starts; behind them the replaced */
+    size_t nreplaced; /* made on a busy machine, and again (--retry-busy): shown, and counted for nothing */
     int64_t *seeds;
     bool has_primary;
     eni_primary primary; /* the comparison that the study named before the first run */
+    size_t baseline;     /* the arm that all others are compared with; ENI_CLAIMS_ALL: none is */
     bool has_holdout;    /* curves and times to the target are of samples kept out of training */
     bool has_classes;    /* false of a regression: it reaches no target, and is judged by its loss */
 } eni_study;

@@ -212,8 +212,8 @@ en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, F
     snprintf(name, sizeof name, "%s", study->settings[setting].name);
     for (char *bar = name; (bar = strchr(bar, '|')) != NULL;)
         *bar = '/'; /* which stands between heads */
-    snprintf(heads, sizeof heads, "%s|to %g %%|test %s|samples/s|differs from the first", name,
-             100 * study->target, study->has_classes ? "acc" : "loss");
+    snprintf(heads, sizeof heads, "%s|to %g %%|test %s|samples/s|differs from %s", name, 100 * study->target,
+             study->has_classes ? "acc" : "loss", eni_verdict_from(verdict));
     eni_table_begin(&table, heads);
     for (size_t i = 0; i < n; i++) {
         put_name(&table, study->arms[rows[i].arm].name, 60);
@@ -256,6 +256,48 @@ static void html_row(const eni_study *study, const eni_row *row, FILE *page)
     fputs("</tr>\n", page);
 }
 
+/* What LaTeX would read as its own. */
+static void latex_text(const char *text, FILE *out)
+{
+    for (; *text != 0; text++)
+        if (strchr("&%$#_{}", *text) != NULL)
+            fprintf(out, "\\%c", *text);
+        else if (strchr("~^\\", *text) != NULL)
+            fprintf(out, "\\char%d{}", *text);
+        else if (strncmp(text, "≈ ", strlen("≈ ")) == 0) {
+            fputs("$\\approx$", out);
+            text += strlen("≈ ") - 1;
+        } else
+            fputc(*text == '>' || (*text >= 0 && *text < ' ') ? ' ' : *text, out);
+}
+
+void eni_report_latex_table(const eni_study *study, FILE *out)
+{
+    cell cells[CELLS];
+    eni_row row = {0};
+    fprintf(
+        out,
+        "\\begin{tabular}{llrrrrrrrr}\n\\hline\nsetting & strategy & updates & samples/s & to %g\\,\\%% & "
+        "test %s & staleness & wait & payload/theory & MB\\\\\n\\hline\n",
+        100 * study->target, study->has_classes ? "acc" : "loss");
+    for (size_t next = 0; eni_row_next(study, &next, &row);) {
+        fill_cells(study, &row, &of_terminal, cells);
+        latex_text(study->settings[row.setting].name, out);
+        fputs(" & ", out);
+        latex_text(study->arms[row.arm].name, out);
+        for (int i = 0; i < CELLS; i++) {
+            fputs(" & ", out);
+            latex_text(cells[i].text, out);
+            if (cells[i].small[0] == 0 || i == WIRE) continue;
+            fputs(" {\\footnotesize ", out);
+            latex_text(cells[i].small, out);
+            fputc('}', out);
+        }
+        fputs("\\\\\n", out);
+    }
+    fputs("\\hline\n\\end{tabular}\n", out);
+}
+
 static const char *head_of_quality(const eni_study *study)
 {
     return study->has_classes ? "test acc<small>%</small>" : "test loss";
@@ -280,12 +322,12 @@ void eni_report_html_table(const eni_study *study, FILE *page)
 void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *page)
 {
     const eni_study *study = verdict->study;
-    char heads[160];
+    char heads[192];
     eni_rank_row rows[ENI_MAX_ARMS];
     size_t n = eni_verdict_rank(verdict, setting, rows);
     if (n < 2) return;
-    snprintf(heads, sizeof heads, "arm|to %g" THIN "%%|%s|samples/s|differs from the first",
-             100 * study->target, head_of_quality(study));
+    snprintf(heads, sizeof heads, "arm|to %g" THIN "%%|%s|samples/s|differs from %s", 100 * study->target,
+             head_of_quality(study), eni_verdict_from(verdict));
     eni_html_table(page, "rank", heads);
     for (size_t i = 0; i < n; i++) {
         fputs("<tr><th scope=\"row\">", page);

@@ -59,8 +59,8 @@ en_status eni_verdict_judge(const eni_study *study, const eni_fairness *fairness
         for (size_t a = 0; a < study->narms; a++)
             fill_times(study, c, a, study->nseeds, &times[(c * study->narms + a) * study->nseeds]);
     }
-    eni_claims_plan(seeds, study->nsettings, study->narms, study->has_primary ? &study->primary : NULL,
-                    verdict_out->claims);
+    eni_claims_plan(seeds, study->nsettings, study->narms, study->baseline,
+                    study->has_primary ? &study->primary : NULL, verdict_out->claims);
     for (size_t i = 0; i < n; i++) {
         eni_claim *claim = &verdict_out->claims[i];
         int a = bar_of(study, fairness, claim->setting, claim->a);
@@ -93,8 +93,8 @@ const char *eni_verdict_found(const eni_claim *claim)
 {
     static const char *const names[] = {[ENI_CLAIM_FEW] = "too few seeds",
                                         [ENI_CLAIM_FAILED] = "not shown: runs failed",
-                                        [ENI_CLAIM_UNFAIR] = "not shown: FAIL",
-                                        [ENI_CLAIM_BUSY] = "not shown: busy",
+                                        [ENI_CLAIM_UNFAIR] = "not shown: the fairness box has a FAIL",
+                                        [ENI_CLAIM_BUSY] = "not shown: other processes used the machine",
                                         [ENI_CLAIM_EXPLORATORY] = "exploratory",
                                         [ENI_CLAIM_NOT_SHOWN] = "not shown",
                                         [ENI_CLAIM_YES] = "yes"};
@@ -236,6 +236,11 @@ static void put_cell(const eni_study *study, size_t setting, const standing *s, 
     snprintf(cell->range, sizeof cell->range, "%.28s to %.28s", low, high);
 }
 
+const char *eni_verdict_from(const eni_verdict *verdict)
+{
+    return verdict->study->baseline == ENI_CLAIMS_ALL ? "the first" : "the baseline";
+}
+
 size_t eni_verdict_rank(const eni_verdict *verdict, size_t setting, eni_rank_row rows_out[ENI_MAX_ARMS])
 {
     const eni_study *study = verdict->study;
@@ -243,9 +248,11 @@ size_t eni_verdict_rank(const eni_verdict *verdict, size_t setting, eni_rank_row
     const size_t n = rank_arms(study, setting, rank);
     for (size_t i = 0; i < n; i++) {
         eni_rank_row *row = &rows_out[i];
-        const eni_claim *claim = claim_between(verdict, setting, rank[0].arm, rank[i].arm);
+        const bool has_baseline = study->baseline != ENI_CLAIMS_ALL;
+        const eni_claim *claim =
+            claim_between(verdict, setting, has_baseline ? study->baseline : rank[0].arm, rank[i].arm);
         row->arm = rank[i].arm;
-        row->differs = i == 0 || claim == NULL ? "-" : eni_verdict_found(claim);
+        row->differs = claim != NULL ? eni_verdict_found(claim) : has_baseline ? "baseline" : "-";
         for (int k = 0; k < ENI_RANK_COLUMNS; k++)
             put_cell(study, setting, &rank[i], k == 1 && !study->has_classes ? &column_of_loss : &columns[k],
                      &row->cells[k]);
@@ -342,25 +349,40 @@ static void say_sooner(sentence *s, const standing *winner, const standing *lose
         claim->a == winner->arm ? claim->sooner : claim->later, claim->n);
 }
 
+/* "; ps-sync later", "; 2 others not shown to differ" */
+static void say_others(sentence *s, size_t n, const standing *last, const char *before, const char *what)
+{
+    if (n == 1) say(s, "%s%s %s", before, last->name, what);
+    if (n > 1) say(s, "%s%zu others %s", before, n, what);
+}
+
+/* Of the others: whom the winner beats too. Where all are compared with a baseline that lost, how they are to that. */
 static void say_claims(sentence *s, const standing *winner, const standing *loser)
 {
-    size_t nsooner = 0, nopen = 0;
-    const standing *sooner = NULL, *open = NULL;
+    size_t nsooner = 0, nlater = 0, nopen = 0;
+    const standing *sooner = NULL, *later = NULL, *open = NULL;
+    const bool is_of_loser = loser->arm == s->verdict->study->baseline;
     for (const standing *one = s->rank; one < s->rank + s->n; one++) {
         if (one == winner || one == loser) continue;
-        if (beats(s, winner, one)) {
+        if (is_of_loser && beats(s, loser, one)) {
+            later = one;
+            nlater++;
+        } else if (is_of_loser ? beats(s, one, loser) : beats(s, winner, one)) {
             sooner = one;
             nsooner++;
-        } else if (!beats(s, one, winner)) {
+        } else if (is_of_loser || !beats(s, one, winner)) {
             open = one;
             nopen++;
         }
     }
     say_sooner(s, winner, loser);
-    if (nsooner == 1) say(s, ", sooner than %s too", sooner->name);
-    if (nsooner > 1) say(s, ", sooner than %zu others too", nsooner);
-    if (nopen == 1) say(s, "; %s not shown to differ", open->name);
-    if (nopen > 1) say(s, "; %zu others not shown to differ", nopen);
+    if (is_of_loser)
+        say_others(s, nsooner, sooner, ", ", "sooner too");
+    else
+        say_others(s, nsooner, sooner, ", sooner than ", "too");
+    say_others(s, nlater, later, "; ", "later");
+    say_others(s, nopen, open, "; ", "not shown to differ");
+    if (nopen + nlater > 0 && is_of_loser) say(s, nopen > 0 ? " from %s" : " than %s", loser->name);
 }
 
 /* "ring reached 75 % in 3.1 s, ps-async in 4.1 s" */
@@ -385,7 +407,10 @@ static void say_times(sentence *s)
 static void say_why(sentence *s)
 {
     const eni_claim *claim = claim_of(s, &s->rank[0], &s->rank[1]);
-    size_t own = eni_claims_seeds(claim->is_primary ? 1 : eni_claims_count(1, s->verdict->study->narms));
+    const eni_study *study = s->verdict->study;
+    const size_t npairs =
+        study->baseline != ENI_CLAIMS_ALL ? study->narms - 1 : eni_claims_count(1, study->narms);
+    size_t own = eni_claims_seeds(claim->is_primary ? 1 : npairs);
     size_t all = claim->is_primary ? 0 : eni_claims_need(s->verdict->claims, s->verdict->n);
     switch (claim->found) {
     case ENI_CLAIM_FEW:
@@ -394,10 +419,11 @@ static void say_why(sentence *s)
         break;
     case ENI_CLAIM_FAILED: say(s, "; not shown: runs failed or are missing"); break;
     case ENI_CLAIM_UNFAIR: say(s, "; not shown: the fairness box has a FAIL"); break;
-    case ENI_CLAIM_BUSY: say(s, "; not shown: the machine was busy"); break;
+    case ENI_CLAIM_BUSY: say(s, "; not shown: other processes used the machine"); break;
     case ENI_CLAIM_EXPLORATORY:
-        say(s, claim->bar != 0 ? "; exploratory, as the study planned another target"
-                               : "; exploratory, as the primary comparison is not clear");
+        say(s, claim->bar != 0   ? "; exploratory, as the study planned another target"
+               : claim->is_apart ? "; exploratory, as the study compares with its baseline"
+                                 : "; exploratory, as the primary comparison is not clear");
         break;
     default: say(s, "; no difference shown");
     }
@@ -434,39 +460,74 @@ static void say_alone(sentence *s)
     say(s, "; nothing to compare with");
 }
 
+/* What there is to say of the arms of s->rank. */
+static void say_standings(sentence *s)
+{
+    const eni_study *study = s->verdict->study;
+    const standing *winner = NULL, *loser = NULL, *first = &s->rank[0];
+    bool has_finished = false, has_reached = false;
+    for (size_t i = 0; i < s->n; i++) {
+        const size_t arm = s->rank[i].arm;
+        has_finished = has_finished || eni_study_example(study, s->setting, arm) != NULL;
+        has_reached =
+            has_reached || isfinite(eni_study_summary(study, s->setting, arm, eni_metric_reach_t).min);
+    }
+    if (!has_finished) {
+        say(s, "no run ended well: nothing to say");
+    } else if (s->n == 1) {
+        say_alone(s);
+    } else if (find_claim(s, &winner, &loser)) {
+        say_claims(s, winner, loser);
+    } else if (isnan(first->time)) {
+        if (study->has_classes) {
+            say(s, "no run has an accuracy, so no time to compare");
+        } else {
+            say_losses(s);
+            say(s, "; without classes there is no target, and no difference is tested");
+        }
+    } else if (isinf(first->time)) {
+        say_of_target(s, "no arm", "reached");
+        say(s, has_reached ? " in most of its runs" : " within its budget");
+    } else {
+        say_times(s);
+        say_why(s);
+    }
+}
+
+/* Behind the first, or first itself: it is what the others are compared with. */
+static void move_baseline(sentence *s)
+{
+    for (size_t i = 2; i < s->n; i++) {
+        if (s->rank[i].arm != s->verdict->study->baseline) continue;
+        const standing baseline = s->rank[i];
+        memmove(&s->rank[2], &s->rank[1], (i - 1) * sizeof baseline);
+        s->rank[1] = baseline;
+    }
+}
+
 void eni_verdict_sentence(const eni_verdict *verdict, size_t setting, char *text_out, size_t size)
 {
     sentence s = {.text = text_out, .size = size, .verdict = verdict, .setting = setting};
-    const standing *winner = NULL, *loser = NULL, *first = &s.rank[0];
-    bool has_finished = false, has_reached = false;
     s.n = rank_arms(verdict->study, setting, s.rank);
     text_out[0] = 0;
-    for (size_t i = 0; i < s.n; i++) {
-        const size_t arm = s.rank[i].arm;
-        has_finished = has_finished || eni_study_example(verdict->study, setting, arm) != NULL;
-        has_reached =
-            has_reached || isfinite(eni_study_summary(verdict->study, setting, arm, eni_metric_reach_t).min);
-    }
-    if (!has_finished) {
-        say(&s, "no run ended well: nothing to say");
-    } else if (s.n == 1) {
-        say_alone(&s);
-    } else if (find_claim(&s, &winner, &loser)) {
-        say_claims(&s, winner, loser);
-    } else if (isnan(first->time)) {
-        if (verdict->study->has_classes) {
-            say(&s, "no run has an accuracy, so no time to compare");
-        } else {
-            say_losses(&s);
-            say(&s, "; without classes there is no target, and no difference is tested");
-        }
-    } else if (isinf(first->time)) {
-        say_of_target(&s, "no arm", "reached");
-        say(&s, has_reached ? " in most of its runs" : " within its budget");
-    } else {
-        say_times(&s);
-        say_why(&s);
-    }
+    move_baseline(&s);
+    say_standings(&s);
+    say(&s, ".");
+}
+
+void eni_verdict_primary(const eni_verdict *verdict, char *text_out, size_t size)
+{
+    const eni_study *study = verdict->study;
+    const eni_primary *primary = &study->primary;
+    sentence s = {.text = text_out, .size = size, .verdict = verdict, .setting = primary->setting};
+    text_out[0] = 0;
+    if (!study->has_primary) return;
+    const eni_claim *claim = claim_between(verdict, primary->setting, primary->a, primary->b);
+    const size_t n = rank_arms(study, primary->setting, s.rank);
+    for (size_t i = 0; i < n; i++)
+        if (s.rank[i].arm == primary->a || s.rank[i].arm == primary->b) s.rank[s.n++] = s.rank[i];
+    say_standings(&s);
+    if (claim->n > 0) say(&s, ", p = %.2g", claim->p);
     say(&s, ".");
 }
 

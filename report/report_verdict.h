@@ -29,7 +29,8 @@ typedef struct eni_rank_cell {
 typedef struct eni_rank_row {
     size_t arm;
     eni_rank_cell cells[ENI_RANK_COLUMNS];
-    const char *differs; /* from the first: "yes", "not shown"; "-" for the first itself */
+    const char *
+        differs; /* from the baseline, or else the first: "yes", "not shown"; "-" or "baseline" for that one itself */
 } eni_rank_row;
 
 /* Tests what the study has planned. EN_ENOMEM. The caller frees with eni_verdict_free. */
@@ -49,6 +50,12 @@ size_t eni_verdict_rank(const eni_verdict *verdict, size_t setting, eni_rank_row
 /* "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x)." At most 25 words; the setting's name is
  * not part of it. Writes at most `size` bytes. */
 void eni_verdict_sentence(const eni_verdict *verdict, size_t setting, char *text_out, size_t size);
+
+/* The primary comparison in such a sentence, with its p value; "": the study has named none. */
+void eni_verdict_primary(const eni_verdict *verdict, char *text_out, size_t size);
+
+/* What the arms of a ranking are said to differ from: "the first" or "the baseline". */
+const char *eni_verdict_from(const eni_verdict *verdict);
 
 /* For below the sentences: a FAIL, what the plan needed, the least effect that could have been seen. */
 void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness, char *text_out,

@@ -38,7 +38,7 @@ static en_status tell_flags(eni_worker *w)
     w->spec = eni_alloc(sizeof *w->spec);
     if (w->spec == NULL) return EN_ENOMEM;
     EN_TRY(eni_run_spec_add_build(w->spec, w->rank.version));
-    return eni_config_of_kind(w->config, ENI_KIND_MATCH, add_config_key, w->spec);
+    return eni_config_each_match(w->config, add_config_key, w->spec);
 }
 
 static void tell_join(const eni_config *c, eni_join_options *out)

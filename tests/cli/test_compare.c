@@ -18,6 +18,7 @@
 #include "cli/commands.h"
 #include "config/folders.h"
 #include "core/log.h"
+#include "report/may_differ.h"
 #include "report/report.h"
 #include "report/report_fair.h"
 
@@ -373,10 +374,13 @@ static void test_what_cannot_be_applied_is_refused(void **state)
     assert_int_equal(access(path, F_OK), -1); /* before anything has begun */
 }
 
+/* Of the condition, where they were told. */
 static en_status keep_told(void *user, const char *key, const char *value, bool is_told)
 {
     json_t *into = user;
-    if (is_told) json_object_set_new(into, key, json_string(value == NULL ? "" : value));
+    const eni_who who = eni_who_may_differ(key);
+    if (is_told && who != ENI_ARMS && who != ENI_ANYBODY)
+        json_object_set_new(into, key, json_string(value == NULL ? "" : value));
     return EN_OK;
 }
 
@@ -395,7 +399,7 @@ static json_t *resolved(const char *run)
     snprintf(file, sizeof file, "--config=%s/runs/%s/config.yaml", s.dir, run);
     char *argv[] = {(char *)(uintptr_t) "worker", file, (char *)(uintptr_t) "--rank=0"};
     assert_int_equal(eni_config_parse(ENI_WORKER, 3, argv, &config), EN_OK);
-    eni_config_of_kind(&config, ENI_KIND_CONDITION, keep_all, keys);
+    eni_config_each(&config, keep_all, keys);
     eni_config_fini(&config);
     return keys;
 }
@@ -427,7 +431,7 @@ static void test_every_condition_reaches_every_run(void **state)
     assert_int_equal(compare_as(flags, &given), EN_OK);
     json_t *told = json_object(), *value, *index = load("compare.json");
     const json_t *conditions = json_object_get(index, "conditions");
-    eni_config_of_kind(&given, ENI_KIND_CONDITION, keep_told, told);
+    eni_config_each(&given, keep_told, told);
     assert_true(json_object_size(told) >= 20);
     const char *const runs[] = {"slow-ring-s5", "slow-ps-sync-s5"};
     for (size_t i = 0; i < 2; i++) {
@@ -537,6 +541,106 @@ static void test_the_machine_is_recorded(void **state)
     json_decref(result);
 }
 
+/* What a run records is judged or let off, by report/may_differ.c; nothing is recorded beside it. */
+static void test_every_fact_has_a_row(void **state)
+{
+    (void)state;
+    const char *key, *part;
+    json_t *value, *inner;
+    assert_int_equal(compare((const char *[]){"--arm=ps-async", "--straggler=1:1.5", NULL}), EN_OK);
+    json_t *result = load("runs/slow-ps-async-s1/result.json");
+    json_object_foreach(result, key, value)
+    {
+        if (eni_may_differ_find(true, key) == NULL) fail_msg("%s of result.json has no row", key);
+        if (strcmp(key, "environment") != 0) continue;
+        json_object_foreach(value, part, inner)
+        {
+            char name[64];
+            snprintf(name, sizeof name, "environment.%s", part);
+            if (eni_may_differ_find(true, name) == NULL) fail_msg("%s of result.json has no row", name);
+        }
+    }
+    json_decref(result);
+}
+
+/* An arm's name is its label and its folder; what its text gives is on record. */
+static void test_an_arm_has_a_name(void **state)
+{
+    (void)state;
+    assert_int_equal(compare((const char *[]){"--arm=tuned=ring:lr=0.02", "--arm=ring", "--lr=0.02", NULL}),
+                     EN_OK);
+    json_t *index = load("compare.json"), *arms = json_object_get(index, "arms");
+    assert_string_equal(text_of(json_array_get(arms, 0), "name"), "tuned");
+    assert_string_equal(text_of(json_array_get(arms, 0), "strategy"), "ring");
+    json_t *given = json_pack("[s]", "lr");
+    assert_true(json_equal(json_object_get(json_array_get(arms, 0), "given"), given));
+    assert_int_equal(json_array_size(json_object_get(json_array_get(arms, 1), "given")), 0);
+    json_decref(given);
+    json_decref(index);
+    json_decref(load("runs/even-tuned-s1/result.json"));
+    assert_int_equal(compare((const char *[]){"--arm=a=ring", "--arm=a=ps-sync", NULL}), EN_EINVAL);
+    assert_non_null(strstr(s.said, "give each arm"));
+}
+
+static json_t *run_at(const json_t *index, size_t i)
+{
+    return json_array_get(json_object_get(index, "runs"), i);
+}
+
+/* A study of two seeds on a quiet machine, but for one run. */
+static void make_one_busy(const char *path)
+{
+    json_t *index = load("compare.json"), *runs = json_object_get(index, "runs");
+    for (size_t i = 0; i < 4; i++) {
+        json_object_set_new(run_at(index, i), "outside", json_real(i == 3 ? 0.2 : 0));
+        json_object_del(run_at(index, i), "replaced");
+    }
+    while (json_array_size(runs) > 4) /* this machine was busy */
+        json_array_remove(runs, 4);
+    assert_int_equal(json_dump_file(index, path, 0), 0);
+    json_decref(index);
+}
+
+/* Its seed is made again, once, with all arms; busy or not, these runs count from then on. */
+static void test_a_busy_seed_is_made_again(void **state)
+{
+    (void)state;
+    char path[64];
+    const char *flags[] = {"--arm=ring", "--arm=ps-sync", "--seeds=1,2", "--retry-busy", "--resume", NULL};
+    snprintf(path, sizeof path, "%s/compare.json", s.dir);
+    assert_int_equal(compare(flags), EN_OK);
+    make_one_busy(path);
+    json_t *index;
+    for (int turn = 0; turn < 2; turn++) { /* the second time, nothing is left to do */
+        assert_int_equal(compare(flags), EN_OK);
+        index = load("compare.json");
+        assert_int_equal(json_array_size(json_object_get(index, "runs")), 6);
+        for (size_t i = 0; i < 6; i++) {
+            const bool is_of_two = json_integer_value(json_object_get(run_at(index, i), "seed")) == 2;
+            assert_int_equal(json_is_true(json_object_get(run_at(index, i), "again")), i >= 4);
+            assert_int_equal(json_is_true(json_object_get(run_at(index, i), "replaced")), is_of_two && i < 4);
+        }
+        json_object_set_new(run_at(index, 5), "outside", json_real(0.3)); /* it stays what it is */
+        assert_int_equal(json_dump_file(index, path, 0), 0);
+        json_decref(index);
+    }
+    assert_non_null(strstr(s.said, "seed 2 in even"));
+    json_decref(load("runs/even-ring-s2-again/result.json"));
+}
+
+static void test_a_baseline_is_an_arm(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        compare((const char *[]){"--arm=a=ring", "--arm=ps-sync", "--arm=ring", "--baseline=a", NULL}),
+        EN_OK);
+    json_t *index = load("compare.json");
+    assert_string_equal(text_of(json_object_get(index, "claims"), "baseline"), "a");
+    json_decref(index);
+    assert_int_equal(compare((const char *[]){"--arm=a=ring", "--baseline=ring", NULL}), EN_EINVAL);
+    assert_non_null(strstr(s.said, "\"ring\" is no arm: give the name of one, as a"));
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
 
 int main(void)
@@ -544,6 +648,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_runs_are_interleaved),
         TEST(test_what_would_overwrite_is_refused),
+        TEST(test_every_fact_has_a_row),
+        TEST(test_an_arm_has_a_name),
+        TEST(test_a_busy_seed_is_made_again),
+        TEST(test_a_baseline_is_an_arm),
         TEST(test_a_regression_has_no_accuracy),
         TEST(test_data_that_no_run_could_have_is_refused),
         TEST(test_nothing_to_compare),

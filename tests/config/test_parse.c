@@ -13,6 +13,7 @@
 #include "config/keys.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "report/may_differ.h"
 #include "tests/heard.h"
 
 enum { WORDS = 16 };
@@ -56,6 +57,7 @@ static const struct {
      "--steps=99999999999999999999",
      {"--steps:", "is out of range", "from 1 to 4000000000000000000"}},
     {ENI_RUN, "--epochs=0", {"--epochs:", "\"0\" is out of range", "from 1"}},
+    {ENI_COMPARE, "--arm=a!=ring", {"--arm:", "letters, digits", "tuned=ring:lr=0.1"}},
     {ENI_COMPARE, "--arm=ring,lr=0.1", {"--arm:", "colon behind the name", "ssp:bound=3"}},
     {ENI_RUN, "--seed=abc", {"--seed:", "\"abc\" is not a whole number", "from 0 to 9000000000000000000"}},
     {ENI_RUN, "-n 0", {"--workers:", "\"0\" is out of range", "from 1 to 1024"}},
@@ -431,33 +433,7 @@ static void help_needs_no_complete_line(void **state)
     eni_config_fini(&config);
 }
 
-/* ---- what a key is to a comparison ---- */
-
-/* Everything else is a condition: a key that nobody thought of is one. */
-static void only_these_are_an_arms_own(void **state)
-{
-    (void)state;
-    static const char own[] =
-        " strategy optimizer lr momentum nesterov weight-decay decay beta1 beta2 eps lr-schedule lr-warmup "
-        "lr-step lr-milestones lr-gamma lr-scale assign "
-        "backend allreduce sum-order bucket-cap-mb overlap groups shards servers micro-batches parallel "
-        "stages split pipeline ";
-    for (int k = 0; k < eni_key_count; k++) {
-        const uint32_t flags = eni_keys[k].flags;
-        char name[64];
-        snprintf(name, sizeof name, " %s ", eni_keys[k].name);
-        assert_false((flags & ENI_KEY_OWN) != 0 && (flags & ENI_KEY_ASIDE) != 0);
-        if (((flags & ENI_KEY_OWN) != 0) != (strstr(own, name) != NULL)) fail_msg("%s", eni_keys[k].name);
-        static const char condition[] =
-            " net straggler bn-stats threads precision device transport workers "
-            "batch-size epochs steps "
-            "max-samples "
-            "holdout "
-            "resize augment augment-test normalize "
-            "limit-train-samples limit-test-samples eval-every server-timeout peer-timeout join-timeout ";
-        if (strstr(condition, name) != NULL && (flags & ENI_KEY_ASIDE) != 0) fail_msg("%s", eni_keys[k].name);
-    }
-}
+/* ---- what a command is given reaches its runs ---- */
 
 /* A value that is no key's default. */
 static const char *another_value(const eni_key *key)
@@ -519,8 +495,9 @@ static int tell_all(eni_program program)
         char flag[128], command[192];
         heard h;
         eni_config config, run;
-        const uint32_t others = ENI_KEY_ASIDE | ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY;
-        if (!eni_key_applies(key, program) || !eni_key_applies(key, ENI_RUN) || (key->flags & others) != 0)
+        const uint32_t others = ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY;
+        if (!eni_key_applies(key, program) || !eni_key_applies(key, ENI_RUN) || (key->flags & others) != 0 ||
+            eni_who_may_differ(key->name) == ENI_ANYBODY)
             continue;
         snprintf(flag, sizeof flag, "--%s=%s", key->name, another_value(key));
         snprintf(command, sizeof command, "%s%s", what_it_needs(key->name), flag);
@@ -590,7 +567,7 @@ static en_status note_key(void *user, const char *key, const char *value, bool i
     return EN_OK;
 }
 
-static void keys_of_a_kind_are_told_with_their_texts(void **state)
+static void keys_are_told_with_their_texts(void **state)
 {
     (void)state;
     heard h;
@@ -600,14 +577,9 @@ static void keys_of_a_kind_are_told_with_their_texts(void **state)
         parse(ENI_RUN, "--straggler=0:2,1:3 --lr=0.5 --threads=0 --no-overlap --log-every=3", &config, &h),
         EN_OK);
     config.eval_every = 7; /* chosen, not given */
-    assert_int_equal(eni_config_of_kind(&config, ENI_KIND_CONDITION, note_key, text), EN_OK);
-    assert_string_equal(text, "epochs=1;threads=0;straggler=0:2,1:3;eval-every=7;");
-    text[0] = '\0';
-    assert_int_equal(eni_config_of_kind(&config, ENI_KIND_OWN, note_key, text), EN_OK);
-    assert_string_equal(text, "lr=0.5;overlap=off;");
-    text[0] = '\0';
-    assert_int_equal(eni_config_of_kind(&config, ENI_KIND_ASIDE, note_key, text), EN_OK);
-    assert_string_equal(text, "log-every=3;");
+    assert_int_equal(eni_config_each(&config, note_key, text), EN_OK);
+    assert_string_equal(text,
+                        "lr=0.5;epochs=1;threads=0;overlap=off;straggler=0:2,1:3;log-every=3;eval-every=7;");
     eni_config_fini(&config);
 }
 
@@ -624,11 +596,10 @@ int main(void)
         cmocka_unit_test(an_arm_is_a_strategy_and_keys),
         cmocka_unit_test(help_shows_the_keys_of_its_program),
         cmocka_unit_test(help_needs_no_complete_line),
-        cmocka_unit_test(only_these_are_an_arms_own),
         cmocka_unit_test(no_key_vanishes),
         cmocka_unit_test(rates_follow_the_optimizer),
         cmocka_unit_test(batches_of_advise_are_the_workers_share),
-        cmocka_unit_test(keys_of_a_kind_are_told_with_their_texts),
+        cmocka_unit_test(keys_are_told_with_their_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -300,7 +300,7 @@ static void keys_that_must_match(void **state)
     char all[4096] = "";
     eni_config config;
     assert_int_equal(eni_config_init(ENI_WORKER, &config), EN_OK);
-    assert_int_equal(eni_config_of_kind(&config, ENI_KIND_MATCH, count_key, all), EN_OK);
+    assert_int_equal(eni_config_each_match(&config, count_key, all), EN_OK);
     static const char *const in[] = {"lr=0.01;",    "momentum=0.5;", "model=convnet;", "batch-size=64;",
                                      "shuffle=on;", "seed=1;",       "nesterov=off;",  "allreduce=auto;"};
     static const char *const out[] = {";rank=", ";out=", ";device=", ";save=", ";server=", ";local-rank="};
@@ -308,7 +308,7 @@ static void keys_that_must_match(void **state)
         assert_non_null(strstr(all, in[i]));
     for (size_t i = 0; i < sizeof out / sizeof out[0]; i++)
         assert_null(strstr(all, out[i]));
-    assert_int_equal(eni_config_of_kind(&config, ENI_KIND_MATCH, stop_at_once, NULL), EN_EMISMATCH);
+    assert_int_equal(eni_config_each_match(&config, stop_at_once, NULL), EN_EMISMATCH);
     eni_config_fini(&config);
 }
 

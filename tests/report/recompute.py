@@ -213,7 +213,8 @@ class Study:
         with open(os.path.join(folder, "compare.json")) as file:
             self.index = json.load(file)
         self.target = self.index["target"]
-        self.runs = [Run(folder, entry, self.target) for entry in self.index["runs"]]
+        self.runs = [Run(folder, entry, self.target) for entry in self.index["runs"]
+                     if not entry.get("replaced")]
         self.runs.sort(key=lambda run: run.entry["order"])
         self.cells = [cell["name"] for cell in self.index["cells"]]
         self.arms = [arm["name"] for arm in self.index["arms"]]
@@ -269,8 +270,8 @@ class Study:
                 rows[key] = {"pairs": len(pairs), "sooner": sum(x < y for x, y in pairs),
                              "later": sum(x > y for x, y in pairs), "p": p, "total": total,
                              "bar": "not shown: runs failed" if complete < plan["seeds"][cell] else
-                                    "not shown: FAIL" if not is_fair else
-                                    "not shown: busy" if self.is_busy(cell, a) or self.is_busy(cell, b) else None,
+                                    "not shown: the fairness box has a FAIL" if not is_fair else
+                                    "not shown: other processes used the machine" if self.is_busy(cell, a) or self.is_busy(cell, b) else None,
                              "least": least_effect(pairs, level) if key in planned else None}
         most = max((plan["seeds"][key[0]] for key in among), default=0)
         running = 0.0
@@ -282,6 +283,8 @@ class Study:
 
         def found(key):
             row = rows[key]
+            if key not in planned and plan.get("baseline") and plan["baseline"] not in key[1:]:
+                return row["bar"] or "exploratory"
             if key not in planned:
                 return "too few seeds"
             if key == primary and plan["seeds"][key[0]] < 6:
@@ -312,7 +315,7 @@ def rows_of(folder, name):
 
 def check_csv(study, claims):
     # Names in CSV files hold no comma: the order of rows says which they are.
-    runs = rows_of(study.folder, "runs.csv")
+    runs = [row for row in rows_of(study.folder, "runs.csv") if row["replaced"] == "0"]
     assert len(runs) == len(study.runs)
     keys = [key for key in study.runs[0].number if key in runs[0]]
     assert len(keys) >= 29, keys
@@ -392,8 +395,10 @@ def check_ranking(study, text, claims):
                             check_time(f"{where} {side}", shown, study, cell, arm, end)
                         else:
                             printed(f"{where} {key} {side}", shown, scale * end, key == "samples_per_s")
-            claim = claims.get((cell, order[0], arm)) or claims.get((cell, arm, order[0]))
-            if differs != (claim["claim"] if claim else "-"):
+            baseline = study.index["claims"].get("baseline")
+            other = baseline or order[0]
+            claim = claims.get((cell, other, arm)) or claims.get((cell, arm, other))
+            if differs != (claim["claim"] if claim else "baseline" if baseline else "-"):
                 wrong.append(f"{where}: {differs!r} instead of {claim}")
 
 
@@ -477,7 +482,8 @@ def check_caveat(study, text, claims):
 def make_study(entrain, folder):
     subprocess.run([entrain, "compare", "-n", "2", "--arm=ring", "--arm=ps-async", "--model=mlp", "--data=synthetic",
                     "--device=ref", "--limit-train-samples=2000", "--limit-test-samples=200", "--seeds=1,2,3,4,5,6",
-                    "--settings=even,slow@2", "--straggler=1:1.5", "--lr=0.002", "--target=80", "--quiet",
+                    "--settings=even,slow@2", "--straggler=1:1.5", "--baseline=ring", "--lr=0.002",
+                    "--target=80", "--quiet",
                     "--out=" + folder], check=True, stdout=subprocess.DEVNULL, timeout=500)
     # Whether others used this machine meanwhile is another test's matter: here something is to be claimed.
     path = os.path.join(folder, "compare.json")

@@ -148,21 +148,47 @@ static void settings_with_too_few_seeds_are_not_among_the_m(void **state)
     (void)state;
     eni_claim claims[MAX_CLAIMS];
     assert_int_equal(eni_claims_count(2, 3), 6);
-    eni_claims_plan((size_t[]){7, 3}, 2, 3, NULL, claims);
+    eni_claims_plan((size_t[]){7, 3}, 2, 3, ENI_CLAIMS_ALL, NULL, claims);
     assert_int_equal(eni_claims_need(claims, 6), 7);
     for (size_t i = 0; i < 6; i++)
         assert_int_equal(claims[i].is_planned, claims[i].setting == 0);
-    eni_claims_plan((size_t[]){7, 7}, 2, 3, NULL, claims);
+    eni_claims_plan((size_t[]){7, 7}, 2, 3, ENI_CLAIMS_ALL, NULL, claims);
     assert_int_equal(eni_claims_need(claims, 6), 8);
-    eni_claims_plan((size_t[]){5}, 1, 2, NULL, claims);
+    eni_claims_plan((size_t[]){5}, 1, 2, ENI_CLAIMS_ALL, NULL, claims);
     assert_int_equal(eni_claims_need(claims, 1), 0);
     /* six seeds are enough for the primary one, and for one other, not for two */
-    eni_claims_plan((size_t[]){6}, 1, 3, &(eni_primary){0, 2, 0}, claims);
+    eni_claims_plan((size_t[]){6}, 1, 3, ENI_CLAIMS_ALL, &(eni_primary){0, 2, 0}, claims);
     assert_true(claims[1].is_primary && claims[1].a == 0 && claims[1].b == 2 && claims[1].is_planned);
     assert_false(claims[0].is_planned || claims[2].is_planned);
-    eni_claims_plan((size_t[]){7}, 1, 3, &(eni_primary){0, 0, 1}, claims);
+    eni_claims_plan((size_t[]){7}, 1, 3, ENI_CLAIMS_ALL, &(eni_primary){0, 0, 1}, claims);
     assert_true(claims[0].is_planned && claims[1].is_planned && claims[2].is_planned);
     assert_int_equal(eni_claims_need(claims, 3), 7);
+}
+
+/* All against one: k - 1 comparisons a setting, and so fewer seeds; the other pairs are looked at, not claimed. */
+static void a_baseline_needs_fewer_seeds(void **state)
+{
+    (void)state;
+    eni_claim claims[MAX_CLAIMS];
+    double times[2 * 4 * 7];
+    eni_claims_plan((size_t[]){7, 7}, 2, 3, 1, NULL, claims);
+    assert_int_equal(eni_claims_among(claims, 6), 4);
+    assert_int_equal(eni_claims_need(claims, 6), 8);
+    for (size_t i = 0; i < 6; i++)
+        assert_int_equal(claims[i].is_apart, claims[i].a == 0 && claims[i].b == 2);
+    /* what make demo has: seven seeds are enough for one, and then for the other three */
+    eni_claims_plan((size_t[]){7, 7}, 2, 3, 0, &(eni_primary){1, 0, 2}, claims);
+    assert_int_equal(eni_claims_among(claims, 6), 3);
+    assert_int_equal(eni_claims_need(claims, 6), 7);
+    for (size_t i = 0; i < 56; i++)
+        times[i] = (1 + (double)(i / 7 % 3)) * (1 + 0.001 * (double)(i % 7) * (double)(1 + i / 7));
+    eni_claims_judge(claims, 6, times, 3, 7);
+    for (size_t i = 0; i < 6; i++)
+        assert_int_equal(claims[i].found, claims[i].is_apart ? ENI_CLAIM_EXPLORATORY : ENI_CLAIM_YES);
+    /* a primary comparison without the baseline is one more, tested first */
+    eni_claims_plan((size_t[]){7}, 1, 3, 0, &(eni_primary){0, 1, 2}, claims);
+    assert_true(claims[2].is_primary && claims[2].is_planned && !claims[2].is_apart);
+    assert_int_equal(eni_claims_among(claims, 3), 2);
 }
 
 /* Times of arms that differ by the factors `late`, and in each seed by a little more. */
@@ -181,7 +207,7 @@ static void holm_adjusts_step_by_step(void **state)
     eni_claim claims[3];
     make_times(times, (double[]){1, 1.1, 1.3}, 3, 10);
     times[10 + 0] = 0.99; /* 0:1 loses its smallest rank but a few */
-    eni_claims_plan((size_t[]){10}, 1, 3, NULL, claims);
+    eni_claims_plan((size_t[]){10}, 1, 3, ENI_CLAIMS_ALL, NULL, claims);
     eni_claims_judge(claims, 3, times, 3, 10);
     is_near(claims[0].p, 4.0 / 1024); /* T = 1 */
     is_near(claims[1].p, 2.0 / 1024);
@@ -201,12 +227,12 @@ static void what_stands_in_the_way_is_said(void **state)
     double times[21];
     eni_claim claims[3];
     make_times(times, (double[]){1, 1.1, 1.3}, 3, 7);
-    eni_claims_plan((size_t[]){7}, 1, 3, NULL, claims);
+    eni_claims_plan((size_t[]){7}, 1, 3, ENI_CLAIMS_ALL, NULL, claims);
     claims[1].bar = ENI_CLAIM_BUSY;
     eni_claims_judge(claims, 3, times, 3, 7);
     assert_int_equal(claims[0].found, ENI_CLAIM_YES);
     assert_int_equal(claims[1].found, ENI_CLAIM_BUSY);
-    eni_claims_plan((size_t[]){6}, 1, 3, NULL, claims); /* as clear as can be, and too few */
+    eni_claims_plan((size_t[]){6}, 1, 3, ENI_CLAIMS_ALL, NULL, claims); /* as clear as can be, and too few */
     eni_claims_judge(claims, 3, times, 3, 7);
     for (int i = 0; i < 3; i++)
         assert_int_equal(claims[i].found, ENI_CLAIM_FEW);
@@ -219,7 +245,7 @@ static void the_primary_comparison_opens_the_gate(void **state)
     eni_claim claims[3];
     const eni_primary primary = {0, 0, 1};
     make_times(times, (double[]){1, 1.1, 1.3}, 3, 7);
-    eni_claims_plan((size_t[]){7}, 1, 3, &primary, claims);
+    eni_claims_plan((size_t[]){7}, 1, 3, ENI_CLAIMS_ALL, &primary, claims);
     eni_claims_judge(claims, 3, times, 3, 7);
     for (int i = 0; i < 3; i++)
         assert_int_equal(claims[i].found, ENI_CLAIM_YES);
@@ -309,7 +335,7 @@ static void make_study(uint64_t study, size_t narms, size_t nseeds, const double
 static void judge(const double *times, size_t narms, size_t nseeds, const eni_primary *primary,
                   eni_claim *claims, size_t n)
 {
-    eni_claims_plan(&nseeds, 1, narms, primary, claims);
+    eni_claims_plan(&nseeds, 1, narms, ENI_CLAIMS_ALL, primary, claims);
     eni_claims_judge(claims, n, times, narms, nseeds);
 }
 
@@ -409,6 +435,7 @@ int main(void)
                                        cmocka_unit_test(a_miss_is_the_largest_rank),
                                        cmocka_unit_test(seeds_that_m_comparisons_need),
                                        cmocka_unit_test(settings_with_too_few_seeds_are_not_among_the_m),
+                                       cmocka_unit_test(a_baseline_needs_fewer_seeds),
                                        cmocka_unit_test(holm_adjusts_step_by_step),
                                        cmocka_unit_test(what_stands_in_the_way_is_said),
                                        cmocka_unit_test(the_primary_comparison_opens_the_gate),

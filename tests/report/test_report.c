@@ -450,12 +450,49 @@ static size_t count_rows(const char *csv)
     return rows;
 }
 
-static void the_numbers_come_as_csv_too(void **state)
+/* For programs: the same claims, rules and medians. */
+static void the_verdict_is_in_json(void)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/report.json", dir);
+    json_t *all = json_load_file(path, 0, NULL);
+    assert_non_null(all);
+    assert_string_equal(json_string_value(json_object_get(all, "fairness")), "PASS");
+    assert_int_equal(json_array_size(json_object_get(all, "table")), 6);
+    assert_int_equal(json_array_size(json_object_get(all, "claims")), 6);
+    assert_int_equal(json_object_size(json_object_get(all, "verdict")), 2);
+    const json_t *claim = json_array_get(json_object_get(all, "claims"), 0);
+    assert_string_equal(json_string_value(json_object_get(claim, "claim")), "too few seeds");
+    assert_true(json_is_null(json_object_get(claim, "p_holm")) && json_is_real(json_object_get(claim, "p")));
+    json_decref(all);
+}
+
+/* What LaTeX would read as its own is written so that it does not. */
+static void the_table_is_for_a_paper(void)
+{
+    char *text = fixture_read(dir, "table.tex");
+    assert_non_null(text);
+    assert_non_null(strstr(text, "\\begin{tabular}{llrrrrrrrr}"));
+    assert_non_null(strstr(text, "\neven & ring & 468 & "));
+    size_t rows = 0;
+    for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++) {
+        rows += strncmp(at, "\neven & ", 8) == 0 || strncmp(at, "\nslow & ", 8) == 0;
+        const char *percent = strchr(at + 1, '%');
+        if (percent != NULL) assert_int_equal(percent[-1], '\\');
+    }
+    assert_int_equal(rows, 6);
+    free(text);
+}
+
+static void the_numbers_come_as_csv_json_and_latex_too(void **state)
 {
     (void)state;
     free(report(EN_OK));
     assert_null(fixture_read(dir, "table.csv"));
-    free(report_with(ENI_REPORT_CSV, EN_OK));
+    assert_null(fixture_read(dir, "table.tex"));
+    free(report_with(ENI_REPORT_CSV | ENI_REPORT_LATEX, EN_OK));
+    the_verdict_is_in_json();
+    the_table_is_for_a_paper();
     char *table = fixture_read(dir, "table.csv"), *runs = fixture_read(dir, "runs.csv");
     assert_non_null(table);
     assert_non_null(runs);
@@ -651,7 +688,7 @@ int main(void)
                                        WITH_STUDY(who_took_part_is_drawn),
                                        WITH_STUDY(a_bare_result_is_enough),
                                        WITH_STUDY(one_run_folder_is_a_comparison_of_one),
-                                       WITH_STUDY(the_numbers_come_as_csv_too),
+                                       WITH_STUDY(the_numbers_come_as_csv_json_and_latex_too),
                                        WITH_STUDY(claims_are_those_of_the_plan),
                                        WITH_STUDY(figures_come_as_pdf_too),
                                        WITH_STUDY(figures_come_as_png_too),

@@ -34,7 +34,8 @@ static void init(size_t narms, size_t nseeds)
                           .nruns = narms * nseeds,
                           .nseeds = nseeds,
                           .runs = s.runs,
-                          .seeds = s.seeds};
+                          .seeds = s.seeds,
+                          .baseline = ENI_CLAIMS_ALL};
     s.study.settings[0] = (eni_setting_spec){.name = "even", .seeds = nseeds};
     for (size_t a = 0; a < narms; a++) {
         s.study.arms[a].name = names[a];
@@ -205,8 +206,9 @@ static void a_busy_machine_an_unfair_or_failed_run_claim_nothing(void **state)
     init(2, 6);
     set_all_times((double[]){3.1, 4.1});
     s.runs[9].outside = 0.051;
-    sentence_is("ring reached 75 % in 3.1 s, ps-async in 4.1 s; not shown: the machine was busy.");
-    differs_is(1, 1, "not shown: busy");
+    sentence_is(
+        "ring reached 75 % in 3.1 s, ps-async in 4.1 s; not shown: other processes used the machine.");
+    differs_is(1, 1, "not shown: other processes used the machine");
     s.runs[9].outside = 0.049;
     sentence_is("ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x).");
     s.is_fair = false;
@@ -261,6 +263,61 @@ static void the_primary_comparison_comes_first(void **state)
     sentence_is(
         "ps-sync reached 75 % in 3.0 s, ring in 3.1 s; exploratory, as the primary comparison is not clear.");
     differs_is(2, 1, "exploratory");
+}
+
+static void the_primary_sentence_is(const char *expected)
+{
+    char text[ENI_VERDICT_TEXT];
+    eni_verdict verdict;
+    judge(&verdict);
+    eni_verdict_primary(&verdict, text, sizeof text);
+    eni_verdict_free(&verdict);
+    assert_string_equal(text, expected);
+}
+
+/* In a sentence of its own, about these two alone. */
+static void the_primary_comparison_has_its_p(void **state)
+{
+    (void)state;
+    init(3, 6);
+    set_all_times((double[]){3.1, 4.1, 3.0});
+    the_primary_sentence_is("");
+    s.study.has_primary = true;
+    s.study.primary = (eni_primary){0, 0, 1};
+    the_primary_sentence_is("ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x), p = 0.031.");
+    s.runs[0].reach.t = 9;
+    the_primary_sentence_is("ring reached 75 % in 3.1 s, ps-async in 4.1 s; no difference shown, p = 0.53.");
+    s.runs[2].outside = 0.2;
+    the_primary_sentence_is(
+        "ring reached 75 % in 3.1 s, ps-async in 4.1 s; not shown: other processes used the "
+        "machine, p = 0.53.");
+}
+
+/* ring is what all are compared with, whoever comes first. */
+static void arms_are_compared_with_the_baseline(void **state)
+{
+    (void)state;
+    init(4, 7);
+    s.study.baseline = 0;
+    set_all_times((double[]){4.1, 3.1, 4.2, 3.5});
+    s.runs[2 * 7].reach.t = s.runs[2 * 7 + 1].reach.t = 3;
+    sentence_is(
+        "ps-async reached 75 % in 3.1 s instead of 4.1 s for ring (1.3x), ssp sooner too; ps-sync not "
+        "shown to differ from ring.");
+    set_times(3, 5);
+    sentence_is(
+        "ps-async reached 75 % in 3.1 s instead of 4.1 s for ring (1.3x); ssp later; ps-sync not shown to "
+        "differ from ring.");
+    set_times(3, 3.5);
+    differs_is(0, 1, "yes");
+    differs_is(1, 3, "yes");
+    differs_is(2, 0, "baseline");
+    differs_is(3, 2, "not shown");
+    s.runs[7].reach.t = 9;
+    s.runs[8].reach.t =
+        9; /* the first one is not clear: no word of the second, which was not compared with it */
+    s.runs[3 * 7].reach.t = s.runs[3 * 7 + 1].reach.t = 9;
+    sentence_is("ps-async reached 75 % in 3.1 s, ring in 4.1 s; no difference shown.");
 }
 
 /* `report --target`: what is clear at a target that was chosen afterwards is not claimed. */
@@ -392,6 +449,8 @@ int main(void)
                                        cmocka_unit_test(a_failed_arm_costs_the_others_nothing),
                                        cmocka_unit_test(the_primary_comparison_comes_first),
                                        cmocka_unit_test(another_target_is_exploratory),
+                                       cmocka_unit_test(the_primary_comparison_has_its_p),
+                                       cmocka_unit_test(arms_are_compared_with_the_baseline),
                                        cmocka_unit_test(ugly_studies_say_what_they_can),
                                        cmocka_unit_test(rows_have_exact_intervals),
                                        cmocka_unit_test(the_plan_and_the_least_effect_are_said),

@@ -9,16 +9,19 @@ in place of Fashion-MNIST: each ends with 0, and the files that its flags promis
 stands in NOT_RUN with the reason; a flag that is another program's, or an alias, stands in FOREIGN. Exit 77 without a compiler.
 """
 import gzip
+import json
 import os
 import pathlib
 import random
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 CUT = 40  # images, and samples between two checkpoints, are so many times fewer
 NOT_RUN = {  # a regular expression of commands: why they are not run here
@@ -42,7 +45,7 @@ FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_
     --nodes --ntasks-per-node --fake --deps --list --gpus --ps-lite --torch --python --build --source --trace --page --write
     --only --repeat --algorithm --bytes --then-step --hosts --plot --minutes --optimizers --op
     --contract --mxnet --at-once --what --cflags --libs --size --test --cells --nproc-per-node
-    --photos --no-deps --num-workers --batch""".split())
+    --rm --read-only --shm-size --network --platform --install --photos --no-deps --num-workers --batch""".split())
 OURS = ("make cc bench tests tools build entrain psd worker torchrun mpirun srun scp git cmake cd for python3 sudo "
         "examples").split()
 CUTS = {"run": "--data-dir={set}", "compare": "--data-dir={set}", "eval": "--data-dir={set}",
@@ -116,14 +119,36 @@ def promised(lines, here):
         at = here / "examples" if lines[0].startswith("cd examples") else here
         out = next(iter(re.findall(r"--out=(\S+)", line)), None) or next(iter(re.findall(r"report (\w+)", line)), None)
         wanted = [f for f in re.findall(r"(?:--save=| -o )(\S+)", line)]
+        if "--seeds" in line and out and not can_claim(at / out):
+            yield f"{line.strip()}: it can claim nothing"
         wanted += [f"{out}/report.html"] if " report " in line else [f"{out}/*e*.json"] if out else []
         wanted += [f"{out}/checkpoints/*.safetensors"] if "--checkpoint-every" in line else []
         wanted += [f"{out}/**/*tfevents*"] if "--tensorboard" in line else []
-        wanted += [f"{out}/*.csv"] if "--csv" in line else []
+        wanted += [f"{out}/*.csv", f"{out}/report.json"] if "--csv" in line else []
+        wanted += [f"{out}/*.tex"] if "--latex" in line else []
         wanted += [f"{out}/**/*.{kind}" for kind in re.findall(r"--figures=(\w+)", line)]
         for pattern in wanted:
             if not list(at.glob(pattern)):
                 yield f"{line.strip()}: there is no {pattern}"
+
+
+def can_claim(folder):
+    """A study that could claim nothing, whatever came out, is no example of one."""
+    claims = json.loads((folder / "compare.json").read_text())["claims"]
+    return claims["comparisons"] and min(claims["seeds"].values()) >= claims["seeds_needed"]
+
+
+def check_demo(source, build, top):
+    """What `make demo` plans, as far as its first run."""
+    out = top / "demo"
+    env = {**os.environ, "OUT": str(out), "DEMO_FLAGS": f"--data-dir={top / 'set'} --holdout=100 --limit-test-samples=50 --quiet"}
+    demo = subprocess.Popen([source / "tools/demo.sh", build], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    ends = time.monotonic() + 120
+    while not (out / "compare.json").exists() and demo.poll() is None and time.monotonic() < ends:
+        time.sleep(0.05)
+    demo.send_signal(signal.SIGINT)
+    said = demo.communicate(timeout=60)[1]
+    return [] if (out / "compare.json").exists() and can_claim(out) else [f"make demo can claim nothing: {said}"]
 
 
 def take_port():
@@ -253,7 +278,7 @@ def main(source, build):
             check_installed(source, top)
         check_plugins(source, top)
         make_set(top / "set")
-        bad, ran, seen = check_flags(pages, build), 0, set()
+        bad, ran, seen = check_flags(pages, build) + check_demo(source, build, top), 0, set()
         for page in pages:
             told, count = run_page(page, source, build, top, seen)
             bad += told

@@ -29,6 +29,45 @@ static void ps_line(long run, char line_out[512])
             snprintf(line_out, 512, "%s", line);
 }
 
+static json_t *json_of(const char *words)
+{
+    process p;
+    json_error_t error;
+    process_start(&p, "entrain", NULL, "%s --json", words);
+    assert_int_equal(process_wait(&p, GUARD), 0);
+    json_t *all = json_loads(process_out(&p), 0, &error);
+    if (all == NULL) fail_msg("entrain %s --json: %s", words, error.text);
+    return all;
+}
+
+/* What programs read, of the run that is called so. */
+static void expect_in_json(long run, const char *strategy, const char *out)
+{
+    json_t *all = json_of("ps"), *one, *mine = NULL;
+    size_t i;
+    json_array_foreach(json_object_get(all, "runs"), i,
+                       one) if (json_integer_value(json_object_get(one, "run")) == run) mine = one;
+    assert_non_null(mine);
+    assert_string_equal(json_string_value(json_object_get(mine, "strategy")), strategy);
+    assert_string_equal(json_string_value(json_object_get(mine, "out")), out);
+    assert_int_equal(json_integer_value(json_object_get(mine, "workers")), 3);
+    assert_true(json_integer_value(json_object_get(mine, "step")) >= 1);
+    json_decref(all);
+}
+
+static void test_sim_as_json(void **state)
+{
+    (void)state;
+    json_t *all = json_of("sim --strategy=ps-async --workers=4 --steps=20");
+    const json_t *theory = json_object_get(all, "theory"), *staleness = json_object_get(all, "staleness");
+    assert_true(json_number_value(json_object_get(all, "loss")) <
+                json_number_value(json_object_get(all, "loss_before")));
+    assert_true(json_number_value(json_object_get(theory, "staleness")) == 3);
+    assert_int_equal(json_integer_value(json_object_get(staleness, "p50")), 3);
+    assert_int_equal(json_array_size(json_object_get(all, "steps")), 4);
+    json_decref(all);
+}
+
 static void expect_words(const char *line, const char *const *words)
 {
     for (; *words != NULL; words++)
@@ -57,6 +96,7 @@ static void test_run(void **state)
         job_wait(&j, 1, -1, NULL, 1, STARTS_WITHIN);
         ps_line(j.run.pid, line);
         expect_words(line, (const char *[]){strategies[s], "toy", " 3 ", out, "%", NULL});
+        expect_in_json(j.run.pid, strategies[s], out);
         const double begin = now_seconds();
         stop(j.run.pid, 0);
         const double took = now_seconds() - begin;
@@ -216,6 +256,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {JOB_TEST(test_run),          JOB_TEST(test_by_hand),
                                        JOB_TEST(test_unknown),      JOB_TEST(test_goes_on),
-                                       JOB_TEST(test_cannot_go_on), JOB_TEST(test_slow_disk)};
+                                       JOB_TEST(test_cannot_go_on), JOB_TEST(test_slow_disk),
+                                       JOB_TEST(test_sim_as_json)};
     return system_main(tests);
 }
