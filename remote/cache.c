@@ -358,7 +358,7 @@ static en_status put_in_place(eni_cache *cache, const eni_cache_file *file, cons
     name_beside(file->name, ".", ".of", of);
     if (fstatat(cache->fd, part, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
         save(cache, name, describe(file, &info, sha256)) &&
-        renameat(cache->fd, part, cache->fd, file->name) == 0 && fsync(cache->fd) == 0) {
+        renameat(cache->fd, part, cache->fd, file->name) == 0 && eni_folder_sync(cache->fd) == 0) {
         unlinkat(cache->fd, of, 0);
         return EN_OK;
     }

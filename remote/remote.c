@@ -93,7 +93,7 @@ static size_t take_header(char *line, size_t one, size_t n, void *user)
     const size_t name = (size_t)(colon - line), length = (size_t)(end - value);
     char number[64] = "";
 #define IS(text) (name == sizeof text - 1 && strncasecmp(line, text, name) == 0)
-    if (IS("etag")) keep_header(value, length, c->etag, sizeof c->etag);
+    if (IS("etag")) (void)eni_etag_set(c->etag, value, length);
     if (IS("date")) keep_header(value, length, c->date, sizeof c->date);
     if (IS("x-amz-bucket-region")) keep_header(value, length, c->region, sizeof c->region);
     if (IS("location")) keep_header(value, length, c->location, sizeof c->location);
@@ -203,15 +203,12 @@ static en_status sign(call *c, struct curl_slist **lines_out)
 {
     eni_signed s;
     struct curl_slist *lines = NULL;
-    char more[ENI_ETAG + 16];
     const eni_remote_options *o = &c->b->o;
     const en_status st = eni_sign(o->url, o->place, o->keys, &c->request, time(NULL), &s);
     bool is_whole = st == EN_OK;
     for (int i = 0; is_whole && i < s.n; i++)
         is_whole = add_line(&lines, s.header[i]);
     eni_wipe(&s, sizeof s);
-    snprintf(more, sizeof more, "If-Match: %s", c->object != NULL ? c->object->etag : "");
-    if (is_whole && c->object != NULL) is_whole = add_line(&lines, more);
     if (is_whole) is_whole = add_line(&lines, "Expect:") && add_line(&lines, "Content-Type:");
     *lines_out = lines;
     if (st != EN_OK || is_whole) return st;
@@ -345,7 +342,7 @@ static bool may_help(long code)
 
 static bool is_other_now(const call *c)
 {
-    return c->object != NULL && (c->is_other || c->code == 412 || c->code == 416 || c->code == 404);
+    return c->object != NULL && (c->is_other || c->code == 416 || c->code == 404);
 }
 
 /* What another try cannot mend, since it is wrong here. */

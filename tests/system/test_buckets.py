@@ -259,6 +259,12 @@ def test_what_is_not_what_was_listed():
         assert changed and copy.read_bytes() == p.server.objects[image]
         p.server.on_get = None
         p.run("data", "--clear-cache")
+        p.server.given_etag = "W/{}"
+        p.data("d")
+        p.server.given_etag = "{}"
+        p.data("d")
+        assert p.server.gets("d/t10k-labels-idx1-ubyte") == 2, "it is the same object"
+        p.run("data", "--clear-cache")
         p.server.other_etag = '"00000000000000000000000000000000"'
         assert "another ETag or size each of 3 times" in p.data("d", code=1)
         p.server.other_etag, p.server.size_off = None, 1
