@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -24,6 +25,8 @@ enum {
     STALL_BYTES_S = 1024,
     BUFFER_BYTES = 512 * 1024,
     PAGE_BYTES = 16 << 20, /* of XML: 1,000 keys of 1,024 bytes, each as %XX */
+    TOLD_S = 5,
+    TOLD_AGAIN_S = 10,
     FIRST_WAIT_MS = 200,
     MOST_WAIT_MS = 30000,
     PAGES = 2 * ENI_LISTING_OBJECTS / 1000
@@ -40,6 +43,7 @@ struct eni_remote {
 typedef struct call {
     eni_remote *b;
     eni_remote_request request;
+    const char *key; /* "" of a list */
 
     /* a body that is kept as text: a page, an error */
     char *text;
@@ -62,7 +66,50 @@ typedef struct call {
     char etag[ENI_ETAG], date[40], region[ENI_REGION], location[256];
     uint64_t range_begin, range_total;
     long retry_after_s;
+
+    /* of all tries */
+    int tries;
+    uint64_t most;             /* bytes of a body that came or went in one of them */
+    int64_t moved_ns, told_ns; /* the last time that there were more; that the wait was told, 0: never */
 } call;
+
+/* ---- waits ---- */
+
+static void give_sign(call *c)
+{
+    c->moved_ns = eni_now_ns();
+    if (c->b->o.on_sign != NULL) c->b->o.on_sign(c->b->o.user);
+}
+
+/* For whom, for what, and why; `wait_ms` of it are to come. */
+static void tell_wait(call *c, long wait_ms, const char *why)
+{
+    const int64_t now_ns = eni_now_ns(), still_ns = now_ns - c->moved_ns + wait_ms * (ENI_SECOND / 1000);
+    if (still_ns < TOLD_S * ENI_SECOND) return;
+    if (c->told_ns != 0 && now_ns - c->told_ns < TOLD_AGAIN_S * ENI_SECOND) return;
+    c->told_ns = now_ns;
+    const char *key = c->key[0] != '\0' ? c->key : "its list";
+    eni_warn("remote", "waiting for %s to %s %.200s of %s: %s (try %d of %d)", c->b->o.place->host,
+             strcmp(c->request.method, "PUT") == 0 ? "take" : "give", key, c->b->o.url->bucket, why, c->tries,
+             ENI_REMOTE_TRIES);
+}
+
+/* About once a second, whatever happens. */
+static int look_at_wait(void *user, curl_off_t down_of, curl_off_t down, curl_off_t up_of, curl_off_t up)
+{
+    call *c = user;
+    char why[80];
+    const uint64_t moved = c->have + (uint64_t)(c->object == NULL ? down : 0) + (uint64_t)up;
+    (void)down_of;
+    (void)up_of;
+    if (moved > c->most) {
+        c->most = moved;
+        give_sign(c);
+    }
+    snprintf(why, sizeof why, "nothing for %.0f s", (double)(eni_now_ns() - c->moved_ns) / ENI_SECOND);
+    tell_wait(c, 0, why);
+    return 0;
+}
 
 /* ---- what libcurl calls ---- */
 
@@ -232,6 +279,9 @@ static void set_common(call *c, const char *url, struct curl_slist *lines)
     curl_easy_setopt(h, CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
     curl_easy_setopt(h, CURLOPT_UPLOAD_BUFFERSIZE, (long)BUFFER_BYTES);
     curl_easy_setopt(h, CURLOPT_ERRORBUFFER, c->b->error);
+    curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, look_at_wait);
+    curl_easy_setopt(h, CURLOPT_XFERINFODATA, c);
     curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, take_header);
     curl_easy_setopt(h, CURLOPT_HEADERDATA, c);
     curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, take_body);
@@ -357,9 +407,13 @@ static bool is_hopeless(CURLcode result)
 static en_status perform(call *c)
 {
     uint64_t most = c->have; /* a service without ranges begins anew each time: that is no progress */
+    c->most = c->have;
+    give_sign(c);
     for (int tries = 1;; tries++) {
         CURLcode result = CURLE_OK;
+        c->tries = tries == 0 ? 1 : tries;
         EN_TRY(try_once(c, &result));
+        if (result == CURLE_OK && c->b->o.on_sign != NULL) c->b->o.on_sign(c->b->o.user);
         if (c->disk != 0)
             return eni_fail(EN_EIO, "remote", "cannot %s %s: %s", c->object != NULL ? "write" : "read",
                             c->object != NULL ? c->object->key : "what is to be saved", strerror(c->disk));
@@ -398,9 +452,19 @@ static en_status perform(call *c)
         if (tries == 0) continue;
         long wait_ms = (long)FIRST_WAIT_MS << (tries - 1);
         if (c->retry_after_s > 0 && c->retry_after_s * 1000 > wait_ms) wait_ms = c->retry_after_s * 1000;
-        eni_debug("remote", "HTTP %ld, %s: again in %ld ms", c->code, curl_easy_strerror(result),
-                  wait_ms < MOST_WAIT_MS ? wait_ms : MOST_WAIT_MS);
-        poll(NULL, 0, (int)(wait_ms < MOST_WAIT_MS ? wait_ms : MOST_WAIT_MS));
+        if (wait_ms > MOST_WAIT_MS) wait_ms = MOST_WAIT_MS;
+        char why[CURL_ERROR_SIZE + 64];
+        if (result == CURLE_OK && c->code > 299)
+            snprintf(why, sizeof why, "HTTP %ld, again in %.1f s", c->code, (double)wait_ms / 1000);
+        else
+            snprintf(why, sizeof why, "%s, again in %.1f s",
+                     result == CURLE_OK       ? "less came than it says"
+                     : c->b->error[0] != '\0' ? c->b->error
+                                              : curl_easy_strerror(result),
+                     (double)wait_ms / 1000);
+        eni_debug("remote", "%s", why);
+        tell_wait(c, wait_ms, why);
+        poll(NULL, 0, (int)wait_ms);
     }
 }
 
@@ -409,7 +473,7 @@ static en_status perform(call *c)
 /* "/BUCKET/KEY" or "/KEY". */
 static en_status begin_call(eni_remote *b, const char *method, const char *key, call *c)
 {
-    *c = (call){.b = b, .request = {.method = method}, .fd = -1};
+    *c = (call){.b = b, .request = {.method = method}, .key = key, .fd = -1};
     char *path = c->request.path;
     snprintf(path, sizeof c->request.path, "/%s%s", b->o.place->has_bucket_in_path ? b->o.url->bucket : "",
              b->o.place->has_bucket_in_path ? "/" : "");

@@ -2,7 +2,7 @@
  *
  * Each is tried again where that can help (the connection, 429, 500, 502, 503, 504): at most ENI_REMOTE_TRIES times in a row
  * without a byte of progress, after 0.2, 0.4, .. 6.4 s, or what Retry-After says. Nothing waits longer than 10 s for a
- * connection or 30 s for the next kilobyte. No redirect is followed, so that no signature goes to another host.
+ * connection or 30 s for the next kilobyte. A wait of more than 5 s is explained, then every 10 s. No redirect is followed, so that no signature goes to another host.
  *
  * One thread. All errors but EN_EMISMATCH are logged, with what the service said of them. */
 #ifndef REMOTE_REMOTE_H
@@ -28,6 +28,8 @@ typedef struct eni_remote_options { /* all is borrowed until close */
     const char *ca_file; /* of https; NULL: the system's */
     void (*on_bytes)(void *user,
                      int64_t more); /* of a body that came or went, less where it begins anew; or NULL */
+    void (*on_sign)(
+        void *user); /* of life: something answered, or came, or went further than before; or NULL */
     void *user;
 } eni_remote_options;
 

@@ -414,16 +414,11 @@ static void other_forms(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_set_in_files),
-        cmocka_unit_test(a_file_system_without_mappings),
-        cmocka_unit_test(hashes_and_lending),
-        cmocka_unit_test(draws_are_the_golden_ones),
-        cmocka_unit_test(test_images),
-        cmocka_unit_test(facts_in_words),
-        cmocka_unit_test(damaged_files),
-        cmocka_unit_test(transforms_that_do_not_fit),
-        cmocka_unit_test(other_forms),
-        cmocka_unit_test(cifar_100),
+        cmocka_unit_test(a_set_in_files),     cmocka_unit_test(a_file_system_without_mappings),
+        cmocka_unit_test(hashes_and_lending), cmocka_unit_test(draws_are_the_golden_ones),
+        cmocka_unit_test(test_images),        cmocka_unit_test(facts_in_words),
+        cmocka_unit_test(damaged_files),      cmocka_unit_test(transforms_that_do_not_fit),
+        cmocka_unit_test(other_forms),        cmocka_unit_test(cifar_100),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -26,7 +26,7 @@
 static struct {
     char calls[64];
     size_t n;
-    int fail_file; /* the next fsync of a file fails, once */
+    int fail_file;                  /* the next fsync of a file fails, once */
     int folder_error, folder_fails; /* the next so many of a folder fail so */
 } seen;
 
@@ -154,7 +154,8 @@ static void a_folder_that_cannot_be_synced_is_no_failure(void **state)
     static const struct {
         int error, times;
         en_status expected;
-    } cases[] = {{EINVAL, 1, EN_OK}, {ENOTSUP, 1, EN_OK}, {EIO, 9, EN_OK}, {EIO, 1, EN_EIO}, {ENOSPC, 9, EN_EIO}};
+    } cases[] = {
+        {EINVAL, 1, EN_OK}, {ENOTSUP, 1, EN_OK}, {EIO, 9, EN_OK}, {EIO, 1, EN_EIO}, {ENOSPC, 9, EN_EIO}};
     char folder[] = "/tmp/entrain-test-durable-XXXXXX", path[128];
     (void)state;
     assert_non_null(mkdtemp(folder));

@@ -184,8 +184,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_PUT(self):
         asked = self.begin()
         data = self.rfile.read(int(self.headers["Content-Length"]))
-        if asked is None:
+        if asked is None or len(data) < int(self.headers["Content-Length"]):  # who sends it was killed
             return
+        self.server.of.takes_puts.wait(600)
+        time.sleep(self.server.of.put_seconds)
         if self.server.of.refuses_puts:
             self.fail(403, "AccessDenied", "it is for reading")
             return
@@ -204,6 +206,8 @@ class Server:
         self.skewed, self.knows_ranges, self.page, self.page_size, self.size_off = False, True, None, 1000, 0
         self.cuts = []  # the next bodies end after so many bytes
         self.on_get, self.other_etag, self.refuses_puts = None, None, False
+        self.takes_puts, self.put_seconds = threading.Event(), 0  # else a PUT is never answered; how long one takes
+        self.takes_puts.set()
         self.given_etag = "{}"  # what becomes of an ETag in the answer to a GET: "W/{}" behind a proxy
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads, self.http.of = True, self

@@ -234,6 +234,7 @@ def test_trouble_on_the_way():
         p.server.instead = [(503, {})] * 100
         said = p.data("d", code=1)
         assert "HTTP 503 (SlowDown" in said and p.server.instead == [(503, {})] * 93
+        assert re.search(r"waiting for 127.0.0.1:\d+ to give its list of .*: HTTP 503, again in", said), said
         p.server.instead = []
         p.server.cuts = [0] * 1000
         said = p.data("d", code=1)
@@ -510,6 +511,59 @@ def test_saved():
         assert p.server.objects["again.safetensors"] == weights, "the same line again takes it up"
     print("PROMISE checkpoints and weights go up whole; another host goes on from the newest; an upload that fails is said, exit 1, "
           "its file stays, and the same line again takes it up")
+
+
+def train_into(p, prefix, *args):
+    """A run that saves checkpoints into the bucket, and what is still to be said."""
+    put_set(p.server, "d", train=640)
+    return p.popen("run", "-n", "1", "--strategy=solo", "--batch-size=16", "--model=mlp", f"--data={p.server.url}/d",
+                   f"--data-endpoint={p.server.endpoint}", "--limit-test-samples=16", f"--out={p.top}/{prefix}",
+                   f"--checkpoint-dir={p.server.url}/{prefix}", *args)
+
+
+def test_what_goes_up():
+    with Place() as silent, Place() as p:
+        silent.server.takes_puts.clear()
+        begin = time.monotonic()
+        never = train_into(silent, "c", "--epochs=1", "--checkpoint-every=160", f"--save={silent.server.url}/w.safetensors")
+
+        # Faster than the service takes them: all go there, and two stay here.
+        p.server.put_seconds = 0.4
+        run = train_into(p, "c", "--epochs=2", "--checkpoint-every=160")
+        out, err = run.communicate(timeout=60)
+        assert run.returncode == 0, out + err
+        written = json.loads((p.top / "c" / "result.json").read_text())["checkpoints"]["written"]
+        up = [k for k in p.server.objects if k.startswith("c/")]
+        assert len(up) == written >= 7, (up, written)
+        assert sorted(x.name for x in (p.top / "c" / "checkpoints").iterdir()) == [k[2:] for k in sorted(up)[-2:]]
+
+        # Who does it is killed: that is said while the run goes on, and nothing piles up.
+        p.server.put_seconds = 0
+        run = train_into(p, "k", "--epochs=100000", "--checkpoint-every=640")
+        while not any(k.startswith("k/") for k in p.server.objects):
+            assert run.poll() is None and time.monotonic() < begin + 60
+            time.sleep(0.05)
+        os.kill(next(pid for pid, name in below(run.pid) if name == "transfer"), signal.SIGKILL)
+        for line in run.stderr:
+            if "has ended by signal 9: nothing goes to the bucket from now on" in line:
+                break
+        else:
+            raise AssertionError("nobody says that it was killed")
+        assert run.poll() is None
+        last = max((p.top / "k" / "checkpoints").iterdir())
+        while len({last, *(p.top / "k" / "checkpoints").glob("checkpoint-*.safetensors")}) < 3:  # two newer ones
+            assert run.poll() is None and time.monotonic() < begin + 60
+            time.sleep(0.05)
+        run.send_signal(signal.SIGTERM)
+        run.communicate(timeout=60)
+        assert run.returncode == 143 and len([*(p.top / "k" / "checkpoints").glob("checkpoint-*.safetensors")]) == 2
+
+        out, err = never.communicate(timeout=90)
+        assert never.returncode == 1 and time.monotonic() - begin < 75, out + err
+        assert re.search(r"waiting for 127.0.0.1:\d+ to take c/checkpoint-\d+.safetensors of .*: nothing for", err), err
+        assert "nothing has gone to the bucket for 30 s" in err and "with --resume=auto the same line takes it up" in err, err
+    print("PROMISE every checkpoint goes up, however fast they come; a killed transfer is told at once; a service that answers "
+          "no PUT is named, and waited for at most 30 s after the run")
 
 
 def test_told_to_end_with_all():
