@@ -174,6 +174,14 @@ static en_status refuse_empty(const char *flag, const char *url, const char *pre
     for (size_t i = 0; i < listing->n && i < SHOWN; i++)
         eni_text_add(some, sizeof some, "%s%.100s", some[0] != '\0' ? ", " : "",
                      listing->object[i].key + strlen(prefix));
+    for (size_t i = 0; i < listing->n; i++)
+        if (strcmp(listing->object[i].key + strlen(prefix), "training.pt") == 0)
+            return eni_fail(
+                EN_EINVAL, "remote",
+                "%s=%s: there lies training.pt, a pickled file of PyTorch, which runs code when it is "
+                "read, so Entrain does not: fetch it and test.pt, write the IDX files with "
+                "tools/pt2idx.py training.pt test.pt FOLDER, and put those there",
+                flag, url);
     if (some[0] == '\0')
         return eni_fail(EN_EINVAL, "remote",
                         "%s=%s: nothing lies there; `entrain data s3://BUCKET` lists a bucket", flag, url);

@@ -282,6 +282,8 @@ def test_refusals():
         p.server.objects["other/readme.txt"] = b"x"
         p.refuse("nothing lies there", "nowhere")
         p.refuse(r"no files of a data set lie right there .* but readme.txt", "other")
+        p.server.objects["pt/training.pt"] = p.server.objects["pt/test.pt"] = b"x"
+        p.refuse(r"there lies training.pt, .*tools/pt2idx.py training.pt test.pt FOLDER", "pt")
         p.refuse(r"d=\S+ such URLs are not known; there are s3://BUCKET/PREFIX and oss://"[2:], "d", "--data=gs://bucket/x")
         p.refuse("can be no bucket", "d", "--data=s3://B/x")
         p.refuse("http:// is for this host only", "d", "--data-endpoint=http://example.com")
@@ -403,14 +405,14 @@ def test_killed_and_resumed():
             image = "d/train-images-idx3-ubyte"
             half = len(p.server.objects[image]) // 2
             p.server.cuts = [half]  # it comes first
-            stop = threading.Event()
+            stop, go = threading.Event(), threading.Event()
 
             def wait_at_rest(key, seen=[]):
                 if key == image:
                     seen.append(key)
                 if key == image and len(seen) == 2:  # the half is there
                     stop.set()
-                    time.sleep(0.2)
+                    go.wait(60)
 
             p.server.on_get = wait_at_rest
             run = p.popen("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", f"--data={p.server.url}/d",
@@ -419,6 +421,7 @@ def test_killed_and_resumed():
             assert stop.wait(60)
             run.send_signal(sent)
             out, err = run.communicate(timeout=30)
+            go.set()
             assert run.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[sent], out + err
             assert "train-images-idx3-ubyte" not in p.copies(), "it has its name when it is whole"
             p.server.on_get, p.server.cuts = None, []
