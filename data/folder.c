@@ -220,6 +220,8 @@ static en_status find_file(const char *folder, const char *name, const char *rem
         if (way >= 2) strstr(path + strlen(folder) + 1, "-idx")[0] = '.';
         if (is_file(path)) return EN_OK;
     }
+    snprintf(path, PATH_MAX, "%s/%s", folder, name);
+    if (access(path, F_OK) == 0) return EN_OK; /* a folder, which is refused when it is opened */
     snprintf(path, PATH_MAX, "%s/training.pt", folder);
     if (is_file(path))
         return eni_fail(
