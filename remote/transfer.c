@@ -74,6 +74,8 @@ static void become(const char *path, char **argv, pid_t parent, int answer_fd, i
     signal(SIGPIPE, SIG_DFL);
     setpgid(0, 0);            /* Ctrl-C is for the command, which decides what follows */
     signal(SIGTTOU, SIG_IGN); /* `stty tostop` would stop whoever is not in front */
+    signal(SIGUSR1, SIG_IGN); /* Slurm sends them to all: they are for the ranks */
+    signal(SIGUSR2, SIG_IGN);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(126);
     if (order_fd >= 0 && dup2(order_fd, STDIN_FILENO) < 0) _exit(126);
     if (answer_fd == ANSWER_FD) /* dup2 would leave it to be closed by exec */
