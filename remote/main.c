@@ -98,6 +98,7 @@ typedef struct session {
     eni_remote_url url;
     eni_remote_place place;
     eni_keys keys;
+    const char *endpoint; /* NULL: the service's own */
     eni_remote *bucket;
     fetching progress;
 } session;
@@ -108,7 +109,8 @@ static en_status open_session(const options *o, const char *flag, const char *te
     snprintf(s->progress.url, sizeof s->progress.url, "%.199s", text);
     EN_TRY(eni_remote_url_parse(flag, text, &s->url));
     EN_TRY(eni_keys_find(s->url.kind, o->keys, eni_env, &s->keys));
-    EN_TRY(eni_remote_place_find(&s->url, o->endpoint, s->keys.region[0] != '\0' ? s->keys.region : NULL,
+    s->endpoint = o->endpoint != NULL ? o->endpoint : s->keys.endpoint[0] != '\0' ? s->keys.endpoint : NULL;
+    EN_TRY(eni_remote_place_find(&s->url, s->endpoint, s->keys.region[0] != '\0' ? s->keys.region : NULL,
                                  &s->place));
     const eni_remote_options bucket = {.url = &s->url,
                                        .place = &s->place,
@@ -233,20 +235,18 @@ static en_status fetch_once(session *s, eni_cache *cache, const char *flag, cons
     return st;
 }
 
-/* The object of exactly this key. */
+/* The object of exactly this key. Where it cannot be asked for, the list says why. */
 static en_status get_once(session *s, eni_cache *cache, const char *flag, const char *url, const char *name)
 {
+    eni_object object;
+    eni_cache_file file = {.object = &object, .name = name};
     eni_listing listing;
+    en_status st = eni_remote_head(s->bucket, s->url.key, &object);
+    if (st == EN_OK) return fetch_files(s, cache, &file, 1);
+    if (st != EN_ENOENT && st != EN_EDENIED) return st;
     EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
-    const eni_object *found = NULL;
-    for (size_t i = 0; i < listing.n; i++)
-        if (strcmp(listing.object[i].key, s->url.key) == 0) found = &listing.object[i];
-    eni_cache_file file = {.object = found, .name = name};
-    const en_status st = found != NULL
-                             ? fetch_files(s, cache, &file, 1)
-                             : eni_fail(EN_EINVAL, "remote", "%s=%s: there is no such object", flag, url);
     eni_listing_fini(&listing);
-    return st;
+    return eni_fail(EN_EINVAL, "remote", "%s=%s: there is no such object", flag, url);
 }
 
 /* For its copy, with room for what lies beside it. */
@@ -271,7 +271,7 @@ static en_status bring(const options *o, const char *url, char **names, int nnam
             "front, and no .entrain",
             flag, url);
     eni_env_forget_keys();
-    if (st == EN_OK) st = eni_cache_open(o->cache, url, o->endpoint, &cache);
+    if (st == EN_OK) st = eni_cache_open(o->cache, url, s.endpoint, &cache);
     for (int round = 0; st == EN_OK || st == EN_EMISMATCH; round++) {
         st = names != NULL ? fetch_once(&s, &cache, flag, url, names, nnames)
                            : get_once(&s, &cache, flag, url, slash + 1);
@@ -581,21 +581,24 @@ static en_status open_folder(mirror *m, session *s)
     return st;
 }
 
-/* A list shows, before anybody trains, whether the keys and the name are right. */
+/* It shows, before anybody trains, whether the keys and the name are right. */
 static en_status open_file(mirror *m, session *s)
 {
     struct stat info;
+    eni_object object = {.size = 0};
     eni_listing listing;
     EN_TRY(open_session(m->o, "--save", m->o->as, s));
     m->of_file = s;
-    EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
+    en_status st = eni_remote_head(s->bucket, s->url.key, &object);
+    if (st == EN_ENOENT ||
+        st == EN_EDENIED) { /* the latter too, for those who may not list what is not there */
+        EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
+        eni_listing_fini(&listing);
+    }
     const bool is_here = stat(m->o->file, &info) == 0;
-    for (size_t i = 0; i < listing.n; i++)
-        if (strcmp(listing.object[i].key, s->url.key) == 0)
-            m->has_file = is_here && listing.object[i].size == (uint64_t)info.st_size;
-    eni_listing_fini(&listing);
+    m->has_file = st == EN_OK && is_here && object.size == (uint64_t)info.st_size;
     if (is_here) m->file = (uploaded){.inode = info.st_ino, .time = info.st_mtim};
-    return EN_OK;
+    return st == EN_ENOENT || st == EN_EDENIED ? EN_OK : st;
 }
 
 /* Where a file system knows no locks, ranks remove what they retire, and what came and went between two looks is lost. */

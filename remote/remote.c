@@ -44,6 +44,8 @@ typedef struct call {
     eni_remote *b;
     eni_remote_request request;
     const char *key; /* "" of a list */
+    bool is_head;    /* HEAD: 403 and 404 are the caller's to tell */
+    uint64_t length_told;
 
     /* a body that is kept as text: a page, an error */
     char *text;
@@ -141,6 +143,10 @@ static size_t take_header(char *line, size_t one, size_t n, void *user)
     char number[64] = "";
 #define IS(text) (name == sizeof text - 1 && strncasecmp(line, text, name) == 0)
     if (IS("etag")) (void)eni_etag_set(c->etag, value, length);
+    if (IS("content-length")) {
+        keep_header(value, length, number, sizeof number);
+        c->length_told = strtoull(number, NULL, 10);
+    }
     if (IS("date")) keep_header(value, length, c->date, sizeof c->date);
     if (IS("x-amz-bucket-region")) keep_header(value, length, c->region, sizeof c->region);
     if (IS("location")) keep_header(value, length, c->location, sizeof c->location);
@@ -251,7 +257,9 @@ static en_status sign(call *c, struct curl_slist **lines_out)
     eni_signed s;
     struct curl_slist *lines = NULL;
     const eni_remote_options *o = &c->b->o;
-    const en_status st = eni_sign(o->url, o->place, o->keys, &c->request, time(NULL), &s);
+    s.n = 0;
+    const en_status st =
+        o->keys->is_none ? EN_OK : eni_sign(o->url, o->place, o->keys, &c->request, time(NULL), &s);
     bool is_whole = st == EN_OK;
     for (int i = 0; is_whole && i < s.n; i++)
         is_whole = add_line(&lines, s.header[i]);
@@ -318,6 +326,7 @@ static en_status try_once(call *c, CURLcode *result_out)
             curl_easy_setopt(c->b->curl, CURLOPT_RANGE, range);
         }
         if (strcmp(c->request.method, "PUT") == 0) set_upload(c);
+        if (c->is_head) curl_easy_setopt(c->b->curl, CURLOPT_NOBODY, 1L);
         *result_out = curl_easy_perform(c->b->curl);
         if (c->code == 0) curl_easy_getinfo(c->b->curl, CURLINFO_RESPONSE_CODE, &c->code);
     }
@@ -359,7 +368,9 @@ static en_status refuse(const call *c)
     char told[400] = "";
     if (said.code[0] != '\0') snprintf(told, sizeof told, " (%s: %s)", said.code, said.message);
     if (c->code >= 300 && c->code < 400) return refuse_other_host(c, &said);
-    if (c->code == 400 && said.region[0] != '\0') return refuse_other_host(c, &said);
+    if (c->code == 400 &&
+        (said.region[0] != '\0' || (c->region[0] != '\0' && strcmp(c->region, o->place->region) != 0)))
+        return refuse_other_host(c, &said);
     if (strcmp(said.code, "RequestTimeTooSkewed") == 0) {
         char now[40];
         struct tm utc;
@@ -370,6 +381,11 @@ static en_status refuse(const call *c)
                         "%s: the clock of this host says %s, that of the service %s: set it right%s",
                         o->place->host, now, c->date, told);
     }
+    if ((c->code == 403 || c->code == 401) && o->keys->is_none)
+        return eni_fail(
+            EN_EINVAL, "remote",
+            "%s://%s: %s lets nobody in without keys, HTTP %ld%s: leave --data-keys=none away, and give some",
+            scheme, bucket, o->place->host, c->code, told);
     if (c->code == 403 || c->code == 401)
         return eni_fail(EN_EINVAL, "remote",
                         "%s://%s: %s does not let the keys of %s (region %s) in, HTTP %ld%s: are they right, "
@@ -418,6 +434,7 @@ static en_status perform(call *c)
             return eni_fail(EN_EIO, "remote", "cannot %s %s: %s", c->object != NULL ? "write" : "read",
                             c->object != NULL ? c->object->key : "what is to be saved", strerror(c->disk));
         if (is_other_now(c)) return EN_EMISMATCH;
+        if (c->is_head && (c->code == 403 || c->code == 404)) return c->code == 404 ? EN_ENOENT : EN_EDENIED;
         const bool is_whole = result == CURLE_OK && (c->object == NULL || c->have == c->object->size);
         if (is_whole && c->code >= 200 && c->code < 300) return EN_OK;
         if (result == CURLE_OK && (c->code < 200 || c->code > 299) && !may_help(c->code)) return refuse(c);
@@ -521,6 +538,24 @@ en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, 
                           : eni_fail(EN_EFORMAT, "remote", "%s: the list has no end", bucket->o.place->host);
     }
     if (st != EN_OK) eni_listing_fini(listing_out);
+    return st;
+}
+
+en_status eni_remote_head(eni_remote *bucket, const char *key, eni_object *object_out)
+{
+    call *c = eni_alloc(sizeof *c);
+    if (c == NULL) return EN_ENOMEM;
+    en_status st = begin_call(bucket, "HEAD", key, c);
+    c->is_head = true;
+    if (st == EN_OK) st = perform(c);
+    *object_out = (eni_object){.size = c->length_told};
+    snprintf(object_out->key, sizeof object_out->key, "%s", key);
+    memcpy(object_out->etag, c->etag, sizeof object_out->etag);
+    if (st == EN_OK && (c->etag[0] == '\0' || c->length_told > ENI_OBJECT_MAX))
+        st =
+            eni_fail(EN_EFORMAT, "remote", "%s says neither ETag nor size of %s", bucket->o.place->host, key);
+    free(c->text);
+    eni_free(c);
     return st;
 }
 

@@ -41,6 +41,10 @@ void eni_remote_close(eni_remote *bucket); /* NULL is fine */
  * region, clock); EN_EIO: it cannot be reached, or fails; EN_EFORMAT: what it answers is no list. */
 en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, eni_listing *listing_out);
 
+/* What the bucket has under exactly this key, for which nobody need be allowed to list it. Not logged: EN_ENOENT; EN_EDENIED:
+ * it is not there, or not ours to read. Else as above. */
+en_status eni_remote_head(eni_remote *bucket, const char *key, eni_object *object_out);
+
 /* Appends what is missing of the object to a file with *have_inout bytes of it. on_have says, after each piece, how many
  * there are; less than before where a service sends all of it again; NULL: nobody is told. EN_EMISMATCH, not logged: it is not the object of that
  * ETag and size any more. EN_EIO also for the local disk. On failure *have_inout says how much is there. */

@@ -569,6 +569,37 @@ def test_what_goes_up():
           "no PUT is named, and waited for at most 30 s after the run")
 
 
+def test_buckets_as_people_have_them():
+    with Place() as p:
+        put_set(p.server, "d")
+        p.run("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", f"--data={p.server.url}/d", "--limit-test-samples=16",
+              f"--out={p.top}/o", f"--save={p.server.url}/w.safetensors", env=p.env(AWS_ENDPOINT_URL=p.server.endpoint))
+        local = ("eval", "--model=mlp", "--data=synthetic", "--limit-test-samples=16")
+        (p.top / ".aws").mkdir()
+        config = p.top / ".aws" / "config"
+        config.write_text(f"[profile mine]\naws_access_key_id = {ID}\naws_secret_access_key = {SECRET}\nregion = {REGION}\n"
+                          f"endpoint_url = {p.server.endpoint}\n")
+        config.chmod(0o600)
+        no_keys = {k: v for k, v in p.env().items() if not k.startswith("AWS_")}
+        p.server.may_not_list = True
+        p.run(*local, f"--init={p.server.url}/w.safetensors", env={**no_keys, "AWS_PROFILE": "mine"})
+        assert not any("list-type" in path for _, path, _ in p.server.requests[-2:]), "its name is enough"
+        said = p.run(*local, f"--init={p.server.url}/none.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
+        assert "HTTP 403 (AccessDenied: s3:ListBucket is not allowed)" in said, said
+        p.server.may_not_list = False
+        said = p.run(*local, f"--init={p.server.url}/none.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
+        assert "there is no such object" in said, said
+        config.unlink()
+        p.server.is_open = True
+        p.data("d", "--data-keys=none", env=no_keys)
+        p.server.is_open = False
+        p.run("data", "--clear-cache")
+        p.refuse("lets nobody in without keys, HTTP 403", "d", "--data-keys=none", env=no_keys)
+        p.refuse("--data-keys=none asks a bucket that is open to all", "d", env=no_keys)
+    print("PROMISE an object without the right to list, AWS_ENDPOINT_URL, a profile of ~/.aws/config with its keys, and a bucket "
+          "that is open to all")
+
+
 def test_told_to_end_with_all():
     """Slurm and systemd send SIGTERM to every process of a job."""
     with Place() as p:
