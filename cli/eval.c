@@ -250,8 +250,8 @@ static en_status print_answers(const evaluation *e, const board *b)
     return EN_OK;
 }
 
-/* The result of eval, and beside that of predict. */
-static void print_score(const evaluation *e, const board *b, FILE *stream)
+/* The result of eval, and beside that of predict. EN_ENONFINITE, logged: it is no number. */
+static en_status print_score(const evaluation *e, const board *b, FILE *stream)
 {
     double loss = 0, correct = 0;
     for (uint64_t at = 0; at < e->nbatches; at++) {
@@ -261,11 +261,18 @@ static void print_score(const evaluation *e, const board *b, FILE *stream)
         correct += (double)pair[1];
     }
     const double n = (double)e->set.count;
+    if (!isfinite(loss))
+        return eni_fail(
+            EN_ENONFINITE, "eval",
+            "--init=%s: the average loss is not finite: training has diverged, or --model or --normalize is "
+            "not what the weights were trained with",
+            e->config->init);
     if (e->dataset->classes > 0)
         fprintf(stream, "Test set: Average loss: %.4f, Accuracy: %.0f/%.0f (%.2f%%)\n", loss / n, correct, n,
                 correct / n * 100);
     else
         fprintf(stream, "Test set: Average loss: %.6f\n", loss / n);
+    return EN_OK;
 }
 
 static en_status evaluate(const evaluation *e, int signal_fd)
@@ -284,9 +291,9 @@ static en_status evaluate(const evaluation *e, int signal_fd)
     EN_TRY(eni_processes_run(&processes, &shared));
     const double seconds = (double)(eni_now_ns() - begin) * 1e-9;
     const board *b = shared;
-    const en_status st = wants_answers(e) ? print_answers(e, b) : EN_OK;
+    en_status st = wants_answers(e) ? print_answers(e, b) : EN_OK;
     if (st == EN_OK && (!wants_answers(e) || !e->config->quiet))
-        print_score(e, b, wants_answers(e) ? stderr : stdout);
+        st = print_score(e, b, wants_answers(e) ? stderr : stdout);
     if (st == EN_OK && !e->config->quiet)
         fprintf(stderr, "Time elapsed: %.2f s, %.0f samples/s, %d process%s on %s\n", seconds,
                 (double)e->set.count / seconds, e->n, e->n == 1 ? "" : "es", b->device);

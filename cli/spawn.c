@@ -231,9 +231,11 @@ static void become(const char *path, char **argv, pid_t launcher_pid, const eni_
 {
     const int64_t fds[] = {config->listen_fd, config->token_fd, config->result_fd, config->out_fd,
                            config->data_fd};
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    sigset_t wishes; /* for a checkpoint may come before the child has heard of them */
+    sigemptyset(&wishes);
+    sigaddset(&wishes, SIGUSR1);
+    sigaddset(&wishes, SIGUSR2);
+    sigprocmask(SIG_SETMASK, &wishes, NULL);
     setpgid(0, 0);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != launcher_pid) _exit(126);
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)

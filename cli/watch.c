@@ -14,6 +14,7 @@
 #include "cli/launch_impl.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/signals.h"
 #include "runtime/host/costs.h"
 #include "runtime/net/process.h"
 
@@ -26,7 +27,7 @@ enum {
     RESIZE_MS = 30000,  /* from the first goodbye of a run that goes on with other workers: rank 0 saves */
     LAST_MS = 2000,     /* a psd that is alone ends by itself within this time, or is ended */
     LOOK_AGAIN_MS = 50, /* while ending: is somebody stopped, who cannot hear that it should end? */
-    MAX_EVENTS = ENI_CHILDREN_MAX + 2
+    MAX_EVENTS = ENI_CHILDREN_MAX + 3
 };
 
 /* ---- why a child of ours is gone, as far as this host knows ---- */
@@ -431,7 +432,17 @@ static void end_with_workers(eni_launcher *l)
     terminate(psd);
 }
 
-static void wait_for_events(const eni_launcher *l)
+/* SIGUSR1 and SIGUSR2 ask for a checkpoint: one of the ranks asks the leader. */
+static void heed_wish(const eni_launcher *l, int wish_fd)
+{
+    int i = 0;
+    if (eni_signals_take(wish_fd) == 0) return;
+    while (i < l->nchildren && (!l->child[i].is_running || l->child[i].rank < 0))
+        i++;
+    if (i < l->nchildren) kill(l->child[i].pid, SIGUSR1);
+}
+
+static void wait_for_events(const eni_launcher *l, int wish_fd)
 {
     struct pollfd fds[MAX_EVENTS];
     nfds_t n = 0;
@@ -439,6 +450,7 @@ static void wait_for_events(const eni_launcher *l)
     if (next <= eni_now_ns()) next = INT64_MAX; /* it is being done */
     if (l->launch->signal_fd >= 0 && !l->is_interrupted)
         fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
+    if (wish_fd >= 0) fds[n++] = (struct pollfd){.fd = wish_fd, .events = POLLIN};
     if (l->reports.fd >= 0) fds[n++] = (struct pollfd){.fd = l->reports.fd, .events = POLLIN};
     for (int i = 0; i < l->nchildren; i++)
         if (l->child[i].is_running) fds[n++] = (struct pollfd){.fd = l->child[i].pidfd, .events = POLLIN};
@@ -448,8 +460,10 @@ static void wait_for_events(const eni_launcher *l)
 
 void eni_launcher_watch(eni_launcher *l)
 {
+    const int wish_fd = eni_signals_wishes();
     while (l->nrunning > 0) {
-        wait_for_events(l);
+        wait_for_events(l, wish_fd);
+        heed_wish(l, wish_fd);
         read_reports(l);
         reap(l);
         read_reports(l); /* what they said last */
@@ -460,6 +474,7 @@ void eni_launcher_watch(eni_launcher *l)
         end_the_rest(l);
         end_with_workers(l);
     }
+    if (wish_fd >= 0) close(wish_fd);
     read_reports(l);
     maybe_name(l);
     count_lost(l);

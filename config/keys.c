@@ -275,7 +275,7 @@ const eni_key eni_keys[] = {
     TEXT("data-endpoint", NULL, data_endpoint, NULL, "URL", NULL, NULL, TRAIN | E | D, STUDY, "the service's own",
          "who serves the buckets of --data, --init, --resume, --save and --checkpoint-dir: https://HOST[:PORT]"),
     TEXT("data-keys", NULL, data_keys, NULL, "FILE", NULL, NULL, TRAIN | E | D, STUDY,
-         "AWS_* or OSS_* variables, or the profile in the home folder", "a file of mode 0600 with the keys to the bucket"),
+         "AWS_* or OSS_* variables, or the profile in the home folder", "a file of mode 0600 with the keys to the bucket; none: it is open to all"),
     BOOL("clear-cache", NULL, clear_cache, "off", D, 0, NULL,
          "remove what was fetched from buckets, but for what is being fetched"),
     TEXT("optimizer", NULL, optimizer, "sgd", "NAME", NULL, NULL, TRAIN, MATCH, NULL,

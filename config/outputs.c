@@ -25,6 +25,9 @@ enum { LOCK_TRIES = 30, LOCK_WAIT_MS = 10, NAMED = 4 }; /* what was killed needs
 
 enum { OF_RUN = 1, OF_STUDY = 2, OURS = 4, CHECKPOINT = 8, WHOLE_CHECKPOINT = 16, FIGURE = 32 };
 
+/* Twelve digits or more: a user may have a checkpoint-best of his own there. */
+#define SAMPLES "[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]*([0-9])"
+
 /* By their names, as fnmatch reads them. Ours is all that a run or study writes, beside its folders; what is
  * of one of them shows that it has begun. */
 static const struct {
@@ -37,8 +40,8 @@ static const struct {
     {"trace.json?(.rank+([0-9])|.psd*([0-9]))", OURS},
     {"@(snapshots|report.html|report.json|table.tex|report.html.part|events.out.tfevents.*)", OURS},
     {"@(scale|table|claims|runs).csv", OURS},
-    {"checkpoint-*.safetensors", CHECKPOINT | WHOLE_CHECKPOINT},
-    {"checkpoint-*.safetensors?(.*).tmp", CHECKPOINT},
+    {"checkpoint-" SAMPLES ".safetensors", CHECKPOINT | WHOLE_CHECKPOINT},
+    {"checkpoint-" SAMPLES ".safetensors?(.*).tmp", CHECKPOINT},
     {"*.@(svg|pdf|gp|csv)", FIGURE}};
 
 static bool is_of(const char *name, unsigned kind)
@@ -47,6 +50,11 @@ static bool is_of(const char *name, unsigned kind)
         if ((known_files[i].kinds & kind) != 0 && fnmatch(known_files[i].pattern, name, FNM_EXTMATCH) == 0)
             return true;
     return false;
+}
+
+bool eni_out_is_checkpoint(const char *name)
+{
+    return is_of(name, WHOLE_CHECKPOINT);
 }
 
 /* ---- what it holds ------------------------------------------------------------------------------------- */

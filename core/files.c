@@ -129,6 +129,18 @@ FILE *eni_file_open(const char *path, const char *mode)
     return file;
 }
 
+/* A disk's error is told to a descriptor once (errseq_t in Linux). Who answers EIO again knows no sync of folders; then
+ * the whole file system is brought to the disk, which fails where the disk does. */
+int eni_folder_sync(int folder)
+{
+    if (fsync(folder) == 0) return 0;
+    const int error = errno;
+    if (error == EINVAL || error == ENOTSUP || error == ENOSYS) return 0;
+    if (error == EIO && fsync(folder) != 0 && syncfs(folder) == 0) return 0;
+    errno = error;
+    return -1;
+}
+
 int eni_file_put(const eni_file_plan *plan, struct iovec *parts, size_t n, const char **doing_out)
 {
     unlinkat(plan->folder, plan->temporary, 0); /* left by a process that was killed */
@@ -157,7 +169,7 @@ int eni_file_put(const eni_file_plan *plan, struct iovec *parts, size_t n, const
     }
     if (is_put && !plan->is_volatile && !is_open) { /* makes the rename itself durable */
         *doing_out = "bring to the disk the folder of";
-        is_put = fsync(plan->folder) == 0;
+        is_put = eni_folder_sync(plan->folder) == 0;
     }
     error = errno;
     if (is_open && is_put)

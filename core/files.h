@@ -51,6 +51,10 @@ typedef struct eni_file_plan {
  * synchronised. */
 int eni_file_put(const eni_file_plan *plan, struct iovec *parts, size_t n, const char **doing_out);
 
+/* fsync(2) of an open folder, which makes what was renamed in it durable: 0, or -1 with errno. A file system that cannot
+ * (CIFS and FUSE answer EINVAL, WSL's DrvFs EIO) does what it can, and that is no failure. Any thread; blocks. */
+int eni_folder_sync(int folder);
+
 /* The same by path, with a temporary PATH.*.tmp, and room is taken first. Not EN_OK: why_out has one
  * sentence, nothing is logged. */
 en_status eni_file_replace(const char *path, struct iovec *parts, size_t n, char *why_out, size_t why_bytes);

@@ -17,23 +17,34 @@ static bool is_ignored(int number)
 int eni_signals_open(void)
 {
     static const int ends[] = {SIGINT, SIGHUP};
-    sigset_t set;
+    sigset_t set, blocked;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (!is_ignored(ends[i])) sigaddset(&set, ends[i]);
-    sigprocmask(SIG_SETMASK, &set, NULL);
+    blocked = set;
+    sigaddset(&blocked, SIGUSR1);
+    sigaddset(&blocked, SIGUSR2);
+    sigprocmask(SIG_SETMASK, &blocked, NULL);
     signal(SIGCHLD, SIG_DFL); /* ignored, children vanish with their exit codes */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* `ulimit -f`: the write says EFBIG */
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
-static int take_signal(int signal_fd)
+int eni_signals_wishes(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGUSR2);
+    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+int eni_signals_take(int signal_fd)
 {
     struct signalfd_siginfo info;
-    return signal_fd >= 0 && read(signal_fd, &info, sizeof info) == sizeof info ? (int)info.ssi_signo
-                                                                                : SIGTERM;
+    return signal_fd >= 0 && read(signal_fd, &info, sizeof info) == sizeof info ? (int)info.ssi_signo : 0;
 }
 
 int eni_signals_exit_code(en_status st, int signal_fd)
@@ -48,7 +59,10 @@ int eni_signals_exit_code(en_status st, int signal_fd)
     case EN_EMISMATCH:
     case EN_ETIMEOUT:
     case EN_EUNSUPPORTED: return 2;
-    case EN_EINTR: return 128 + take_signal(signal_fd);
+    case EN_EINTR: {
+        const int number = eni_signals_take(signal_fd);
+        return 128 + (number != 0 ? number : SIGTERM);
+    }
     default: return 1;
     }
 }

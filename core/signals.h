@@ -10,6 +10,13 @@
  * SIGXFSZ are ignored. Main thread, before any other starts. */
 int eni_signals_open(void);
 
+/* A signalfd of SIGUSR1 and SIGUSR2, which eni_signals_open has blocked for all (they end nobody who opens none): a wish
+ * for a checkpoint, as Slurm's --signal sends it. -1: there is none. */
+int eni_signals_wishes(void);
+
+/* The number of one that waits there, which is taken; 0: none does. */
+int eni_signals_take(int signal_fd);
+
 /* The exit code of a program that ended with `st`: 0; 2 where another command or file is needed (EN_EINVAL,
  * EN_ENOENT, EN_EFORMAT, EN_EVERSION, EN_EDENIED, EN_EMISMATCH, EN_ETIMEOUT, EN_EUNSUPPORTED); 128 + the
  * signal that waits in signal_fd, which is taken (none: SIGTERM, it was sent elsewhere), for EN_EINTR; 1 for

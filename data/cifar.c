@@ -79,6 +79,29 @@ static en_status check_labels(const cifar_form *form, const char *path, const en
     return EN_OK;
 }
 
+/* Mapped at once and whole: a step is not to meet a page for the first time. Private, since FUSE and 9p refuse a shared
+ * mapping where they keep no pages, and to readers both are the same pages. Who maps no file at all is read into memory. */
+static void *map_or_read(int fd, uint64_t bytes)
+{
+    void *base = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
+    if (base != MAP_FAILED || (errno != ENODEV && errno != EINVAL && errno != ENOSYS && errno != EACCES))
+        return base;
+    base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (uint64_t have = 0; base != MAP_FAILED && have < bytes;) {
+        const ssize_t n = pread(fd, (char *)base + have, bytes - have, (off_t)have);
+        if (n < 0 && errno == EINTR) continue;
+        if (n > 0) {
+            have += (uint64_t)n;
+            continue;
+        }
+        const int code = n < 0 ? errno : EIO; /* it became shorter */
+        munmap(base, bytes);
+        base = MAP_FAILED;
+        errno = code;
+    }
+    return base;
+}
+
 en_status eni_cifar_map(int kind, const char *path, bool is_whole, eni_record_file *file_out)
 {
     const cifar_form *form = &forms[kind];
@@ -100,11 +123,10 @@ en_status eni_cifar_map(int kind, const char *path, bool is_whole, eni_record_fi
         close(fd);
         return EN_OK;
     }
-    /* Mapped at once and whole: a step is not to meet a page for the first time. */
-    void *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+    void *base = map_or_read(fd, bytes);
     const int code = errno;
     close(fd);
-    if (base == MAP_FAILED) return eni_fail(EN_ENOMEM, "cifar", "cannot map %s: %s", path, strerror(code));
+    if (base == MAP_FAILED) return eni_fail(EN_ENOMEM, "cifar", "cannot read %s: %s", path, strerror(code));
     file_out->base = base;
     eni_hook_mapped(base, bytes, path);
     const en_status st = check_labels(form, path, file_out);

@@ -21,6 +21,7 @@
 
 /* What a set is read from. */
 enum { FROM_IDX, FROM_CIFAR, FROM_SEED };
+enum { MNIST_CLASSES = 10 };
 
 static const struct named {
     const char *name, *folder, *remedy, *help;
@@ -61,10 +62,23 @@ const char *eni_dataset_help_at(int i)
 
 const char *eni_dataset_file_at(int i)
 {
-    static const char *const others[] = {
-        "train-images-idx3-ubyte",    "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte",
-        "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte",     "t10k-images-idx3-ubyte.gz",
-        "t10k-labels-idx1-ubyte",     "t10k-labels-idx1-ubyte.gz",  ENI_CIFAR_NAME};
+    static const char *const others[] = {"train-images-idx3-ubyte",
+                                         "train-images-idx3-ubyte.gz",
+                                         "train-labels-idx1-ubyte",
+                                         "train-labels-idx1-ubyte.gz",
+                                         "t10k-images-idx3-ubyte",
+                                         "t10k-images-idx3-ubyte.gz",
+                                         "t10k-labels-idx1-ubyte",
+                                         "t10k-labels-idx1-ubyte.gz",
+                                         "train-images.idx3-ubyte",
+                                         "train-images.idx3-ubyte.gz",
+                                         "train-labels.idx1-ubyte",
+                                         "train-labels.idx1-ubyte.gz",
+                                         "t10k-images.idx3-ubyte",
+                                         "t10k-images.idx3-ubyte.gz",
+                                         "t10k-labels.idx1-ubyte",
+                                         "t10k-labels.idx1-ubyte.gz",
+                                         ENI_CIFAR_NAME};
     enum { OTHERS = sizeof others / sizeof *others };
     if (i < OTHERS) return i < 0 ? NULL : others[i];
     int nfirst = 0;
@@ -103,6 +117,7 @@ typedef struct set_source {
     const char *name; /* "folder": one that has no name among ours */
     const char *remedy;
     int from, kind;        /* of FROM_CIFAR: which form */
+    int classes;           /* of FROM_IDX; 0: its labels say */
     char folder[PATH_MAX]; /* "": it is made */
 } set_source;
 
@@ -140,7 +155,8 @@ static en_status find_set(const eni_data_options *options, set_source *source_ou
         .name = "folder",
         .remedy = "a set is four files, {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz; or the "
                   ".bin files of CIFAR"};
-    if (named != NULL) s->name = named->name, s->remedy = named->remedy, s->from = named->from;
+    if (named != NULL)
+        s->name = named->name, s->remedy = named->remedy, s->from = named->from, s->classes = MNIST_CLASSES;
     if (s->from == FROM_SEED) return EN_OK;
     const char *folder = folder_of(named, options);
     const int found =
@@ -173,7 +189,8 @@ static en_status read_set(const eni_data_options *options, const set_source *sou
     snprintf(set->name, sizeof set->name, "%s", source->name);
     eni_debug("dataset", "reading %s", set->name);
     if (source->from == FROM_SEED) return eni_dataset_make(options, set);
-    if (source->from == FROM_IDX) return eni_dataset_read_folder(source->folder, source->remedy, set);
+    if (source->from == FROM_IDX)
+        return eni_dataset_read_folder(source->folder, source->remedy, source->classes, set);
     EN_TRY(eni_cifar_read(source->kind, source->folder, set));
     name_by_size(source, set);
     return EN_OK;
@@ -194,7 +211,8 @@ en_status eni_dataset_shape(const eni_data_options *options, en_data_shape *shap
     set_source source;
     *shape_out = (en_data_shape){0};
     EN_TRY(find_set(options, &source));
-    if (source.from == FROM_IDX) EN_TRY(eni_dataset_folder_shape(source.folder, source.remedy, shape_out));
+    if (source.from == FROM_IDX)
+        EN_TRY(eni_dataset_folder_shape(source.folder, source.remedy, source.classes, shape_out));
     if (source.from == FROM_CIFAR) eni_cifar_shape(source.kind, shape_out);
     if (source.from == FROM_SEED) shape_out->height = shape_out->width = eni_dataset_made_side(options);
     return shape_out->height == 0 ? EN_OK : eni_pixels_shape(&options->transform, shape_out);
@@ -280,7 +298,9 @@ static en_status check_labels(const eni_dataset *set)
         const uint8_t *labels = set->split[s].target;
         for (uint64_t i = 0; i < set->split[s].count; i++) {
             if (labels[i] < set->classes) continue;
-            return eni_fail(EN_EFORMAT, "dataset", "%s: label %u of %s sample %llu is not in 0 .. %d",
+            return eni_fail(EN_EFORMAT, "dataset",
+                            "%s: label %u of %s sample %llu is not in 0 .. %d, the classes of its training "
+                            "samples, which have no gaps",
                             set->name, labels[i],
                             s == ENI_TRAIN  ? "training"
                             : s == ENI_TEST ? "test"

@@ -13,12 +13,14 @@
 typedef unsigned long long ull; /* what %llu prints */
 
 /* Fills shape, classes and both splits of a zeroed set from train-images-idx3-ubyte[.gz] and its three
- * siblings in `folder`. The counts are those of the files; `remedy` is told when one is absent. Errors as
- * eni_dataset_open; on failure the caller closes what is there. */
-en_status eni_dataset_read_folder(const char *folder, const char *remedy, eni_dataset *set);
+ * siblings in `folder` (or train-images.idx3-ubyte, ..). The counts are those of the files; `classes` 0: so are the classes,
+ * from the labels; `remedy` is told when a file is absent. Errors as eni_dataset_open; on failure the caller closes what
+ * is there. */
+en_status eni_dataset_read_folder(const char *folder, const char *remedy, int classes, eni_dataset *set);
 
-/* Its shape, and how many training samples it has, by the head of one file each. */
-en_status eni_dataset_folder_shape(const char *folder, const char *remedy, en_data_shape *shape_out);
+/* Its shape by the head of one file, and the labels as above; how many training samples it has by the head of one. */
+en_status eni_dataset_folder_shape(const char *folder, const char *remedy, int classes,
+                                   en_data_shape *shape_out);
 en_status eni_dataset_folder_size(const char *folder, const char *remedy, uint64_t *size_out);
 
 /* Fills a zeroed set with made-up samples of the wanted shape, the same for the same seed on every machine:

@@ -25,7 +25,7 @@
 
 /* ---- one IDX file ---- */
 
-enum { HEADER_MAX = 4 + 4 * ENI_IDX_DIMS, TYPE_U8 = 0x08, CLASSES = 10 };
+enum { HEADER_MAX = 4 + 4 * ENI_IDX_DIMS, TYPE_U8 = 0x08, FEW_CLASSES = 10 };
 
 static uint64_t big_endian(const uint8_t *byte)
 {
@@ -202,15 +202,33 @@ void eni_idx_fini(eni_idx *idx)
 
 /* ---- the folder ---- */
 
-/* FOLDER/NAME.gz if it is there, else FOLDER/NAME. */
+static bool is_file(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 &&
+           !S_ISDIR(info.st_mode); /* archives put a file into a folder of its name */
+}
+
+/* FOLDER/NAME.gz if it is there, else FOLDER/NAME; or either with a '.' before "idx", as some write them. */
 static en_status find_file(const char *folder, const char *name, const char *remedy, char path[PATH_MAX])
 {
-    int length = snprintf(path, PATH_MAX, "%s/%s.gz", folder, name);
-    if (length < 0 || length >= PATH_MAX)
-        return eni_fail(EN_EINVAL, "dataset", "the folder's path is longer than %d bytes: move the set",
-                        PATH_MAX);
-    if (access(path, F_OK) != 0) path[length - 3] = '\0';
-    if (access(path, F_OK) == 0) return EN_OK;
+    for (int way = 0; way < 4; way++) {
+        const int length = snprintf(path, PATH_MAX, "%s/%s%s", folder, name, way % 2 == 0 ? ".gz" : "");
+        if (length < 0 || length >= PATH_MAX)
+            return eni_fail(EN_EINVAL, "dataset", "the folder's path is longer than %d bytes: move the set",
+                            PATH_MAX);
+        if (way >= 2) strstr(path + strlen(folder) + 1, "-idx")[0] = '.';
+        if (is_file(path)) return EN_OK;
+    }
+    snprintf(path, PATH_MAX, "%s/%s", folder, name);
+    if (access(path, F_OK) == 0) return EN_OK; /* a folder, which is refused when it is opened */
+    snprintf(path, PATH_MAX, "%s/training.pt", folder);
+    if (is_file(path))
+        return eni_fail(
+            EN_EFORMAT, "dataset",
+            "%s holds training.pt, a pickled file of PyTorch, which runs code when it is read, so "
+            "Entrain does not: write the IDX files with tools/pt2idx.py %s/training.pt %s/test.pt FOLDER",
+            folder, folder, folder);
     return eni_fail(EN_ENOENT, "dataset", "%s holds neither %s.gz nor %s: %s", folder, name, name, remedy);
 }
 
@@ -254,12 +272,42 @@ static en_status read_train_head(const char *folder, const char *name, const cha
     return read_idx(path, false, idx_out);
 }
 
-en_status eni_dataset_folder_shape(const char *folder, const char *remedy, en_data_shape *shape_out)
+/* Up to ten, one more than the largest label. Of more, as many as the training samples have without a gap behind 0 (some
+ * count from 1): one damaged label is not to make a network of 256 outputs, and is found as what it is. */
+static int count_classes(const uint8_t *train, uint64_t ntrain, const uint8_t *test, uint64_t ntest)
+{
+    bool has[UINT8_MAX + 2] = {false};
+    int most = 1, gap = 1;
+    for (uint64_t i = 0; i < ntrain; i++) {
+        has[train[i]] = true;
+        if (train[i] > most) most = train[i];
+    }
+    for (uint64_t i = 0; i < ntest; i++)
+        if (test[i] > most) most = test[i];
+    while (has[gap])
+        gap++;
+    if (most < FEW_CLASSES) return most + 1;
+    return gap > FEW_CLASSES ? gap : FEW_CLASSES;
+}
+
+static en_status read_classes(const char *folder, const char *remedy, int64_t *classes_out)
+{
+    eni_idx train, test;
+    EN_TRY(read_file(folder, "train-labels-idx1-ubyte", remedy, 1, &train));
+    const en_status st = read_file(folder, "t10k-labels-idx1-ubyte", remedy, 1, &test);
+    if (st == EN_OK) *classes_out = count_classes(train.elements, train.bytes, test.elements, test.bytes);
+    if (st == EN_OK) eni_idx_fini(&test);
+    eni_idx_fini(&train);
+    return st;
+}
+
+en_status eni_dataset_folder_shape(const char *folder, const char *remedy, int classes,
+                                   en_data_shape *shape_out)
 {
     eni_idx idx;
     EN_TRY(read_train_head(folder, "train-images-idx3-ubyte", remedy, &idx));
-    *shape_out = (en_data_shape){(int64_t)idx.dim[1], (int64_t)idx.dim[2], 1, CLASSES};
-    return EN_OK;
+    *shape_out = (en_data_shape){(int64_t)idx.dim[1], (int64_t)idx.dim[2], 1, classes};
+    return classes > 0 ? EN_OK : read_classes(folder, remedy, &shape_out->classes);
 }
 
 en_status eni_dataset_folder_size(const char *folder, const char *remedy, uint64_t *size_out)
@@ -270,7 +318,7 @@ en_status eni_dataset_folder_size(const char *folder, const char *remedy, uint64
     return EN_OK;
 }
 
-en_status eni_dataset_read_folder(const char *folder, const char *remedy, eni_dataset *set)
+en_status eni_dataset_read_folder(const char *folder, const char *remedy, int classes, eni_dataset *set)
 {
     eni_idx train, test;
     EN_TRY(read_split(folder, "train", remedy, &set->split[ENI_TRAIN], &train));
@@ -287,6 +335,9 @@ en_status eni_dataset_read_folder(const char *folder, const char *remedy, eni_da
     set->height = (int)train.dim[1];
     set->width = (int)train.dim[2];
     set->channels = 1;
-    set->classes = CLASSES;
+    const eni_split *split = set->split;
+    set->classes = classes > 0 ? classes
+                               : count_classes(split[ENI_TRAIN].target, split[ENI_TRAIN].count,
+                                               split[ENI_TEST].target, split[ENI_TEST].count);
     return EN_OK;
 }

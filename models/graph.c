@@ -333,10 +333,11 @@ static const char *graph_text(en_graph *calls, const char *key)
 static en_at build_list(graph *g, en_at x)
 {
     for (const en_layer *layer = g->network->layers; layer->op != 0; layer++) {
+        const int64_t classes = g->calls.classes > 10 ? g->calls.classes : 10;
         const en_op op = {.size = sizeof op,
                           .kind = layer->op,
                           .flags = layer->flags,
-                          .channels = layer->channels,
+                          .channels = layer->channels == EN_CLASSES ? classes : layer->channels,
                           .kernel_h = layer->kernel,
                           .kernel_w = layer->kernel,
                           .stride_h = layer->stride,

@@ -28,7 +28,7 @@ static const en_network toy = {.abi = EN_NETWORK_ABI,
 
 /* A multi-layer perceptron with one hidden layer for 28 x 28 images. */
 static const en_layer mlp_layers[] = {
-    EN_FLATTEN, EN_LINEAR_RELU("fc1", 256), EN_LINEAR("fc2", 10), EN_CROSS_ENTROPY, EN_END,
+    EN_FLATTEN, EN_LINEAR_RELU("fc1", 256), EN_LINEAR("fc2", EN_CLASSES), EN_CROSS_ENTROPY, EN_END,
 };
 
 static const en_network mlp = {.abi = EN_NETWORK_ABI,
@@ -46,7 +46,7 @@ static const en_layer convnet_layers[] = {
     EN_RELU_MAXPOOL(2),
     EN_FLATTEN,
     EN_LINEAR_RELU("fc1", 500),
-    EN_LINEAR("fc2", 10),
+    EN_LINEAR("fc2", EN_CLASSES),
     EN_LOG_SOFTMAX,
     EN_NLL,
     EN_END,

@@ -63,6 +63,32 @@ bool eni_weights_fits(const eni_st_tensor *found, const en_model_tensor *want)
     return found->dtype == (want->is_int64 != 0 ? ENI_ST_I64 : ENI_ST_F32) && same_shape(found, want);
 }
 
+/* The tensor of that name behind another one's, "module.conv1.weight"; NULL: there is none. */
+static const eni_st_tensor *find_wrapped(const eni_st_file *file, const char *name)
+{
+    const size_t length = strlen(name);
+    for (uint32_t t = 0; t < file->ntensors; t++) {
+        const char *found = file->tensors[t].name;
+        const size_t more = strlen(found) > length ? strlen(found) - length : 0;
+        if (more > 0 && found[more - 1] == '.' && strcmp(found + more, name) == 0) return &file->tensors[t];
+    }
+    return NULL;
+}
+
+/* No training makes a variance that is negative, and its root would be no number. */
+static en_status check_variances(const char *name, const eni_st_tensor *found)
+{
+    const char *dot = strrchr(found->name, '.');
+    const float *variance = found->data;
+    if (dot == NULL || strcmp(dot, ".running_var") != 0) return EN_OK;
+    for (uint64_t i = 0; i < found->count; i++)
+        if (variance[i] < 0)
+            return eni_fail(EN_EFORMAT, "weights",
+                            "%s: tensor %s: element %llu is %g, and no variance is negative", name,
+                            found->name, (unsigned long long)i, (double)variance[i]);
+    return EN_OK;
+}
+
 /* Both ways: what the schema wants is there, and nothing else is, but for what a checkpoint keeps beside the
  * weights: its names have a slash. */
 static en_status file_matches(const char *name, const eni_st_file *file, const en_schema *schema)
@@ -75,6 +101,13 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
         const eni_st_tensor *found = eni_st_find(file, tensor->name);
         eni_st_shape_text(tensor->shape, tensor->ndim, want);
         if (found == NULL && tensor->is_int64 != 0) continue;
+        if (found == NULL && find_wrapped(file, tensor->name) != NULL)
+            return eni_fail(
+                EN_EMISMATCH, "weights",
+                "%s: tensor %s is called %s there, as DistributedDataParallel (module.) and torch.compile "
+                "(_orig_mod.) call it: save the state_dict of the model inside, as "
+                "model.module.state_dict() or model._orig_mod.state_dict()",
+                name, tensor->name, find_wrapped(file, tensor->name)->name);
         if (found == NULL)
             return eni_fail(EN_EMISMATCH, "weights",
                             "%s: no tensor %s, which %s has as %s; give the weights of this --model", name,
@@ -83,7 +116,10 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
             return eni_fail(EN_EFORMAT, "weights",
                             "%s: tensor %s has dtype %s; only F32 is read, convert it with .float()", name,
                             tensor->name, eni_st_dtype_text(found->dtype));
-        if (eni_weights_fits(found, tensor)) continue;
+        if (eni_weights_fits(found, tensor)) {
+            EN_TRY(check_variances(name, found));
+            continue;
+        }
         if (tensor->is_int64 != 0 && same_shape(found, tensor))
             return eni_fail(EN_EFORMAT, "weights", "%s: tensor %s has dtype F32; save it as int64", name,
                             tensor->name);

@@ -3,6 +3,8 @@
 #include "rank/checkpoint.h"
 
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -12,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "core/json.h"
@@ -613,8 +616,9 @@ en_status eni_checkpoint_read(const char *path, const en_schema *schema, eni_che
  */
 
 enum { DIGITS = 12, GENERATIONS = 2, LISTED = 4096 };
-#define PREFIX "checkpoint-"
-#define SUFFIX ".safetensors"
+#define PREFIX  "checkpoint-"
+#define SUFFIX  ".safetensors"
+#define RETIRED ".retired.tmp"
 
 void eni_checkpoint_path(const char *dir, uint64_t samples, char *path_out, size_t bytes)
 {
@@ -677,16 +681,29 @@ int eni_checkpoint_sweep(const char *dir)
     return swept;
 }
 
+static bool has_mirror(const char *dir)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%.1000s/.mirror", dir);
+    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const bool is_held = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (fd >= 0) close(fd);
+    return is_held;
+}
+
 void eni_checkpoint_retire(const char *dir, uint64_t samples)
 {
     uint64_t *found = eni_alloc_array(LISTED, sizeof *found);
-    char path[1024];
+    char path[1024], retired[1024 + sizeof RETIRED];
     int kept = 0;
     if (found == NULL) return; /* they stay until the next time */
+    const bool is_mirrored = has_mirror(dir);
     size_t n = eni_checkpoint_list(dir, found, LISTED);
     for (size_t i = 0; i < n; i++) {
         if (found[i] > samples || kept++ < GENERATIONS) continue;
-        eni_checkpoint_path(dir, found[i], path, sizeof path);
+        eni_checkpoint_path(dir, found[i], path, sizeof path - sizeof RETIRED);
+        snprintf(retired, sizeof retired, "%s" RETIRED, path);
+        if (is_mirrored && rename(path, retired) == 0) continue;
         unlink(path);
     }
     eni_free(found);

@@ -147,7 +147,8 @@ size_t eni_checkpoint_list(const char *dir, uint64_t *samples_out, size_t room);
 /* Removes what killed writers left (checkpoint-*.tmp); the number of files. */
 int eni_checkpoint_sweep(const char *dir);
 
-/* Removes all but the two newest of those with at most `samples`: call it when that one is durable. */
+/* Removes all but the two newest of those with at most `samples`: call it when that one is durable. Where another process
+ * holds DIR/.mirror (flock), since it brings them to a bucket, they become NAME.retired.tmp, and it removes them. */
 void eni_checkpoint_retire(const char *dir, uint64_t samples);
 
 #endif

@@ -739,6 +739,20 @@ static uint64_t end_samples(const eni_rank *self)
                                  : eni_plan_samples_before(&self->job.plan, self->records.stats.sum.steps);
 }
 
+en_status eni_save_wish(eni_rank *self)
+{
+    const eni_saver *s = self->saving.saver;
+    const uint64_t samples = end_samples(self);
+    if (self->job.is_claiming && self->world.rank != 0) return EN_OK;
+    if (s == NULL && self->world.rank == 0)
+        eni_warn("save",
+                 "SIGUSR1 and SIGUSR2 ask for a checkpoint, and without --checkpoint-every this run has "
+                 "none: training goes on");
+    if (s == NULL || (!self->job.is_claiming && samples == s->last)) return EN_OK; /* it is there */
+    if (self->world.rank == 0) eni_info("save", "a checkpoint, as a signal asks: training goes on");
+    return save_at(self, samples);
+}
+
 en_status eni_save_finish(eni_rank *self)
 {
     eni_saver *s = self->saving.saver;

@@ -33,6 +33,9 @@ en_status eni_save_open(eni_rank *self);
 /* After each step, with the global samples of this boundary: saves if it is time. */
 en_status eni_save_step(eni_rank *self, uint64_t samples);
 
+/* Before a step, on all ranks before the same one (in a run that claims, on rank 0): somebody asks for a checkpoint. */
+en_status eni_save_wish(eni_rank *self);
+
 /* After the last step, when all have stopped: saves once more if the run was called off, and waits for the
  * write under way. */
 en_status eni_save_finish(eni_rank *self);

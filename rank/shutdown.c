@@ -13,6 +13,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "runtime/control/control.h"
 
 static const int64_t grace_ns = 500 * ENI_MILLI;     /* asked -> over */
@@ -28,7 +29,7 @@ struct eni_shutdown {
     pthread_t thread;
     pthread_mutex_t lock; /* of member */
     eni_member *member;
-    int wake_fd, over_fd;
+    int wake_fd, over_fd, wish_fd;
     bool has_signal; /* the thread's: another one would be the user in a hurry */
     atomic_int is_over, signal_number, is_stopping;
     atomic_int end;                    /* who ends this process */
@@ -72,6 +73,16 @@ static void heed_signal(eni_shutdown *e)
     else
         get_over(e); /* the ranks have not met, or the user is in a hurry */
     pthread_mutex_unlock(&e->lock);
+}
+
+/* SIGUSR1, SIGUSR2. Before the ranks have met there is nothing to save. */
+static void heed_wish(eni_shutdown *e)
+{
+    while (eni_signals_take(e->wish_fd) != 0) {
+        pthread_mutex_lock(&e->lock);
+        if (e->member != NULL) eni_member_save(e->member);
+        pthread_mutex_unlock(&e->lock);
+    }
 }
 
 /* With the member's lock held. */
@@ -134,11 +145,14 @@ static void *run_shutdown(void *argument)
     eni_shutdown *e = argument;
     eventfd_t ignored;
     while (!atomic_load(&e->is_stopping)) {
-        struct pollfd set[3] = {
-            {e->wake_fd, POLLIN, 0}, {e->config.signal_fd, POLLIN, 0}, {member_fd(e), POLLIN, 0}};
-        poll(set, 3, eni_ms_left(last_ns(e), LOOK_MS));
+        struct pollfd set[4] = {{e->wake_fd, POLLIN, 0},
+                                {e->config.signal_fd, POLLIN, 0},
+                                {member_fd(e), POLLIN, 0},
+                                {e->wish_fd, POLLIN, 0}};
+        poll(set, 4, eni_ms_left(last_ns(e), LOOK_MS));
         if (set[0].revents != 0) eventfd_read(e->wake_fd, &ignored);
         if (set[1].revents != 0) heed_signal(e);
+        if (set[3].revents != 0) heed_wish(e);
         look(e);
     }
     return NULL;
@@ -157,11 +171,13 @@ en_status eni_shutdown_start(const eni_shutdown_config *config, eni_shutdown **s
     pthread_mutex_init(&e->lock, NULL);
     e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     e->over_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    e->wish_fd = eni_signals_wishes();
     if (e->wake_fd >= 0 && e->over_fd >= 0 && pthread_create(&e->thread, NULL, run_shutdown, e) == 0) {
         *shutdown_out = e;
         return EN_OK;
     }
     eni_error("shutdown", "cannot start the thread that hears signals: too many threads or open files?");
+    if (e->wish_fd >= 0) close(e->wish_fd);
     if (e->wake_fd >= 0) close(e->wake_fd);
     if (e->over_fd >= 0) close(e->over_fd);
     pthread_mutex_destroy(&e->lock);
@@ -218,6 +234,7 @@ void eni_shutdown_stop(eni_shutdown *e)
     pthread_join(e->thread, NULL);
     close(e->wake_fd);
     close(e->over_fd);
+    if (e->wish_fd >= 0) close(e->wish_fd);
     pthread_mutex_destroy(&e->lock);
     eni_free(e);
 }

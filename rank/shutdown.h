@@ -7,6 +7,8 @@
  * - last: 0.6 s after it was asked, or 1.5 s after a death, the compute thread is inside a long kernel and
  * cannot hear. The process ends without it.
  *
+ * SIGUSR1 and SIGUSR2 ask for a checkpoint (eni_member_save), and the run goes on.
+ *
  * One thread watches; it also tells the launcher at once who died. */
 #ifndef RANK_SHUTDOWN_H
 #define RANK_SHUTDOWN_H

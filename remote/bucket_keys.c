@@ -62,12 +62,16 @@ static void take_pair(const char *key, size_t key_length, const char *value, siz
     static const char *const secrets[] = {"aws_secret_access_key", "access_key_secret", "secret_access_key",
                                           "accessKeySecret", NULL};
     static const char *const tokens[] = {"aws_session_token", "session_token", "stsToken", NULL};
-    static const char *const regions[] = {"region", NULL};
+    static const char *const regions[] = {"region", NULL}, *const endpoints[] = {"endpoint_url", NULL};
+    static const char *const others[] = {"sso_session", "sso_start_url",           "credential_process",
+                                         "role_arn",    "web_identity_token_file", NULL};
     trim(&key, &key_length);
     trim(&value, &length);
     if (is_word(key, key_length, ids)) take(keys, keys->id, sizeof keys->id, value, length);
     if (is_word(key, key_length, secrets)) take(keys, keys->secret, sizeof keys->secret, value, length);
     if (is_word(key, key_length, tokens)) take(keys, keys->token, sizeof keys->token, value, length);
+    if (is_word(key, key_length, others)) take(keys, keys->by, sizeof keys->by, key, key_length);
+    if (is_word(key, key_length, endpoints)) take(keys, keys->endpoint, sizeof keys->endpoint, value, length);
     if (is_word(key, key_length, regions)) take(keys, keys->region, sizeof keys->region, value, length);
 }
 
@@ -165,7 +169,7 @@ static en_status from_file(const struct service *s, const char *path, const char
     snprintf(keys->from, sizeof keys->from, "%.63s", path);
     if (keys->is_too_long) return EN_OK; /* which its caller refuses */
     if (has && keys->id[0] != '\0' && keys->secret[0] != '\0') return EN_OK;
-    if (!is_asked && !has) return EN_OK;
+    if (!is_asked && (!has || keys->by[0] != '\0')) return EN_OK;
     return eni_fail(EN_EINVAL, "remote", "%s has no [%s] with aws_access_key_id and aws_secret_access_key%s",
                     path, profile, s == &services[ENI_OSS] ? " (or accessKeyID and accessKeySecret)" : "");
 }
@@ -176,14 +180,20 @@ static void take_variable(lookup variable, const char *name, eni_keys *keys, cha
     if (value != NULL) take(keys, into, bytes, value, strlen(value));
 }
 
-/* ~/.aws/config may be read by all, so nothing else is taken from there. */
-static void take_region(const char *path, const char *profile, eni_keys *keys)
+/* ~/.aws/config may be read by all, unless keys are taken from there. */
+static en_status take_config(const char *path, const char *profile, eni_keys *keys)
 {
     bool has;
     eni_keys config = {0};
     (void)read_profile(path, profile, false, &config, &has);
     take(keys, keys->region, sizeof keys->region, config.region, strlen(config.region));
+    take(keys, keys->endpoint, sizeof keys->endpoint, config.endpoint, strlen(config.endpoint));
+    take(keys, keys->by, sizeof keys->by, config.by, strlen(config.by));
+    const bool has_keys = keys->id[0] == '\0' && keys->secret[0] == '\0' && config.id[0] != '\0';
     eni_wipe(&config, sizeof config);
+    if (!has_keys) return EN_OK;
+    snprintf(keys->from, sizeof keys->from, "%.63s", path);
+    return read_profile(path, profile, true, keys, &has);
 }
 
 static en_status from_anywhere(const struct service *s, const char *file, lookup variable, eni_keys *keys)
@@ -194,6 +204,12 @@ static en_status from_anywhere(const struct service *s, const char *file, lookup
     const char *profile = asked_profile != NULL ? asked_profile : s->profile;
     take_variable(variable, s->region, keys, keys->region, sizeof keys->region);
     take_variable(variable, s->region_too, keys, keys->region, sizeof keys->region);
+    if (is_s3) {
+        take_variable(variable, "AWS_ENDPOINT_URL_S3", keys, keys->endpoint, sizeof keys->endpoint);
+        take_variable(variable, "AWS_ENDPOINT_URL", keys, keys->endpoint, sizeof keys->endpoint);
+    }
+    keys->is_none = file != NULL && strcmp(file, "none") == 0;
+    if (keys->is_none) return EN_OK;
     if (file != NULL) return from_file(s, file, asked_profile != NULL ? profile : "default", true, keys);
     const char *id = variable(s->id), *secret = variable(s->secret);
     if ((id == NULL) != (secret == NULL))
@@ -205,12 +221,16 @@ static en_status from_anywhere(const struct service *s, const char *file, lookup
         take_variable(variable, s->token, keys, keys->token, sizeof keys->token);
         snprintf(keys->from, sizeof keys->from, "%s", s->id);
     } else if (name_file(variable, is_s3 ? variable("AWS_SHARED_CREDENTIALS_FILE") : NULL, s->file, path)) {
-        EN_TRY(from_file(s, path, profile, asked_profile != NULL, keys));
+        EN_TRY(from_file(s, path, profile, false, keys));
     }
-    if (is_s3 && keys->region[0] == '\0' &&
-        name_file(variable, variable("AWS_CONFIG_FILE"), ".aws/config", path))
-        take_region(path, profile, keys);
-    return EN_OK;
+    if (!is_s3 || !name_file(variable, variable("AWS_CONFIG_FILE"), ".aws/config", path)) return EN_OK;
+    EN_TRY(take_config(path, profile, keys));
+    if (asked_profile == NULL || keys->id[0] != '\0' || keys->by[0] != '\0') return EN_OK;
+    return eni_fail(
+        EN_EINVAL, "remote",
+        "AWS_PROFILE=%s: neither ~/.aws/credentials nor ~/.aws/config has a [%s] with aws_access_key_id "
+        "and aws_secret_access_key",
+        profile, profile);
 }
 
 /* What goes into a header must be one line of it. */
@@ -232,11 +252,18 @@ en_status eni_keys_find(int kind, const char *file, const char *(*variable)(cons
         return eni_fail(EN_EINVAL, "remote",
                         "a key, a token or a region of %s is longer than any service makes them",
                         keys->from[0] != '\0' ? keys->from : "the environment");
+    if (keys->is_none) return EN_OK;
+    if (keys->id[0] == '\0' && keys->by[0] != '\0')
+        return eni_fail(
+            EN_EINVAL, "remote",
+            "the profile gets its keys by %s, which only the AWS command line does: eval \"$(aws configure "
+            "export-credentials --format env)\" sets them as variables",
+            keys->by);
     if (keys->id[0] == '\0' || keys->secret[0] == '\0')
         return eni_fail(
             EN_EINVAL, "remote",
             "no keys for %s: set %s and %s (and %s for keys that end), or put them into ~/%s, or into a file "
-            "of mode 0600 for --data-keys",
+            "of mode 0600 for --data-keys; --data-keys=none asks a bucket that is open to all",
             kind == ENI_S3 ? "s3://" : "oss://", s->id, s->secret, s->token, s->file);
     if (is_header_text(keys->id) && is_header_text(keys->secret) && is_header_text(keys->token)) return EN_OK;
     return eni_fail(EN_EINVAL, "remote", "the keys of %s have blanks or letters that no key has", keys->from);

@@ -2,7 +2,9 @@
  *
  * --data-keys=FILE; else the variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN (for oss://
  * OSS_ACCESS_KEY_ID, OSS_ACCESS_KEY_SECRET, OSS_SESSION_TOKEN); else the profile AWS_PROFILE (default) of
- * AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials (for oss:// ~/.ossutilconfig). FILE has the form of those:
+ * AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials, else of AWS_CONFIG_FILE or ~/.aws/config, which may also name the region
+ * and endpoint_url (for oss:// ~/.ossutilconfig). --data-keys=none: none, for a bucket that is open to all. FILE has the
+ * form of those:
  *
  *     [default]
  *     aws_access_key_id = ..            access_key_id and accessKeyID, too
@@ -21,10 +23,12 @@ enum { ENI_KEY_TEXT_MAX = 256, ENI_KEY_TOKEN_MAX = 8192 };
 
 typedef struct eni_keys {
     char id[ENI_KEY_TEXT_MAX], secret[ENI_KEY_TEXT_MAX];
-    char token[ENI_KEY_TOKEN_MAX]; /* "": they do not end */
-    char region[64];               /* what the environment or the profile says; "": nothing */
-    bool is_too_long;              /* a value did not fit: eni_keys_find refuses it */
-    char from[64];                 /* where they were found, for messages: a file's name may be cut */
+    char token[ENI_KEY_TOKEN_MAX];  /* "": they do not end */
+    char region[64], endpoint[256]; /* what the environment or the profile says; "": nothing */
+    char by[32];                    /* "sso_session": the profile gets its keys so, which is not done here */
+    bool is_none;                   /* requests go without a signature */
+    bool is_too_long;               /* a value did not fit: eni_keys_find refuses it */
+    char from[64];                  /* where they were found, for messages: a file's name may be cut */
 } eni_keys;
 
 /* `variable` reads the environment (config/env.h: eni_env), `kind` is url.h's, `file` --data-keys or NULL. EN_EINVAL,

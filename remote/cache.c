@@ -358,7 +358,7 @@ static en_status put_in_place(eni_cache *cache, const eni_cache_file *file, cons
     name_beside(file->name, ".", ".of", of);
     if (fstatat(cache->fd, part, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
         save(cache, name, describe(file, &info, sha256)) &&
-        renameat(cache->fd, part, cache->fd, file->name) == 0 && fsync(cache->fd) == 0) {
+        renameat(cache->fd, part, cache->fd, file->name) == 0 && eni_folder_sync(cache->fd) == 0) {
         unlinkat(cache->fd, of, 0);
         return EN_OK;
     }
@@ -407,17 +407,29 @@ static bool is_among(const char *name, const eni_cache_file *files, size_t n)
     return false;
 }
 
+/* ".NAME.part": of a fetch that was killed, and never went on since the bucket has it no more. */
+static bool is_part_of(const char *entry, const char *suffix, char name_out[NAME_BYTES])
+{
+    const size_t length = strlen(entry), ends = strlen(suffix);
+    if (entry[0] != '.' || length <= 1 + ends || strcmp(entry + length - ends, suffix) != 0) return false;
+    snprintf(name_out, NAME_BYTES, "%.*s", (int)(length - 1 - ends), entry + 1);
+    return true;
+}
+
 void eni_cache_tidy(eni_cache *cache, const eni_cache_file *files, size_t n)
 {
     const int copy = openat(cache->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = copy < 0 ? NULL : fdopendir(copy);
     for (const struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
         char name[NAME_BYTES];
+        const bool is_part = is_part_of(e->d_name, ".part", name) || is_part_of(e->d_name, ".of", name);
         const size_t length = strlen(e->d_name), ends = sizeof beside - 1;
-        if (length <= ends || strcmp(e->d_name + length - ends, beside) != 0) continue;
-        snprintf(name, sizeof name, "%.*s", (int)(length - ends), e->d_name);
+        if (!is_part) {
+            if (length <= ends || strcmp(e->d_name + length - ends, beside) != 0) continue;
+            snprintf(name, sizeof name, "%.*s", (int)(length - ends), e->d_name);
+        }
         if (is_among(name, files, n) || is_among(e->d_name, files, n)) continue;
-        unlinkat(cache->fd, name, 0);
+        if (!is_part) unlinkat(cache->fd, name, 0);
         unlinkat(cache->fd, e->d_name, 0);
     }
     if (dir != NULL)
@@ -425,6 +437,8 @@ void eni_cache_tidy(eni_cache *cache, const eni_cache_file *files, size_t n)
     else if (copy >= 0)
         close(copy);
 }
+
+static const char gone_prefix[] = ".gone-";
 
 /* All in an open folder, which is closed. */
 static void remove_inside(int fd, uint64_t *bytes)
@@ -454,7 +468,9 @@ en_status eni_cache_clear(const char *root, uint64_t *bytes_out)
     DIR *dir = opendir(root);
     if (dir == NULL) return eni_fail(EN_EIO, "remote", "cannot read the cache %s: %s", root, strerror(errno));
     for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
-        const int fd = e->d_name[0] == '.'
+        const bool is_gone =
+            strncmp(e->d_name, gone_prefix, sizeof gone_prefix - 1) == 0; /* who moved it was killed */
+        const int fd = e->d_name[0] == '.' && !is_gone
                            ? -1
                            : openat(dirfd(dir), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd < 0) continue;
@@ -464,8 +480,8 @@ en_status eni_cache_clear(const char *root, uint64_t *bytes_out)
             close(fd);
         } else { /* out of the way first: who comes now makes a new one */
             char gone[NAME_BYTES];
-            snprintf(gone, sizeof gone, ".gone-%d", (int)getpid());
-            const bool is_moved = renameat(dirfd(dir), e->d_name, dirfd(dir), gone) == 0;
+            snprintf(gone, sizeof gone, "%s%d", gone_prefix, (int)getpid());
+            const bool is_moved = !is_gone && renameat(dirfd(dir), e->d_name, dirfd(dir), gone) == 0;
             remove_inside(fd, bytes_out);
             unlinkat(dirfd(dir), is_moved ? gone : e->d_name, AT_REMOVEDIR);
         }

@@ -111,6 +111,22 @@ static void end_object(reading *r)
     l->object[l->n++] = r->object;
 }
 
+bool eni_etag_set(char etag_out[ENI_ETAG], const char *text, size_t length)
+{
+    static const char quotes[] = "\"'";
+    if (length > 2 && (text[0] == 'W' || text[0] == 'w') && text[1] == '/') text += 2, length -= 2;
+    while (length > 0 && memchr(quotes, text[0], 2) != NULL)
+        text++, length--;
+    while (length > 0 && memchr(quotes, text[length - 1], 2) != NULL)
+        length--;
+    etag_out[0] = '\0';
+    if (length == 0 || length + 3 > ENI_ETAG) return false;
+    snprintf(etag_out, ENI_ETAG, "\"%.*s\"", (int)length, text);
+    if (eni_is_text(etag_out) && strpbrk(etag_out, " \t") == NULL) return true;
+    etag_out[0] = '\0';
+    return false;
+}
+
 static void end_key(reading *r, char key_out[ENI_REMOTE_KEY])
 {
     if (r->is_url_encoded && !eni_url_decode(r->text)) stop(r, "a key is not encoded as it says");
@@ -123,9 +139,8 @@ static void end_field(reading *r, const char *name)
     if (strcmp(name, "Key") == 0) {
         end_key(r, r->object.key);
     } else if (strcmp(name, "ETag") == 0) {
-        if (keep_whole(r, r->object.etag, sizeof r->object.etag, "an ETag is longer than any") &&
-            (!eni_is_text(r->object.etag) || strpbrk(r->object.etag, " \t") != NULL))
-            stop(r, "an ETag is none");
+        if (r->length > 0 && !eni_etag_set(r->object.etag, r->text, r->length))
+            stop(r, r->length + 3 > ENI_ETAG ? "an ETag is longer than any" : "an ETag is none");
     } else if (strcmp(name, "Size") == 0) {
         errno = 0;
         r->object.size = strtoull(r->text, NULL, 10);

@@ -22,9 +22,13 @@ enum { ENI_ETAG = 130, ENI_LISTING_TOKEN = 1024, ENI_LISTING_OBJECTS = 100000 };
 
 typedef struct eni_object {
     char key[ENI_REMOTE_KEY];
-    char etag[ENI_ETAG]; /* with its quotes, as it is sent back */
+    char etag[ENI_ETAG]; /* by eni_etag_set */
     uint64_t size;
 } eni_object;
+
+/* An ETag in one form, "\"TEXT\"": services write one object's with and without quotes, and with W/ in front where a proxy
+ * lies between. false, and "": it has none, or one that is too long or no text. */
+bool eni_etag_set(char etag_out[ENI_ETAG], const char *text, size_t length);
 
 typedef struct eni_listing {
     eni_object *object;

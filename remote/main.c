@@ -11,18 +11,20 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <getopt.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/env.h"
+#include "config/folders.h"
+#include "config/outputs.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -31,13 +33,16 @@
 #include "core/try.h"
 #include "remote/cache.h"
 
-enum { ANSWER_FD = 3, ROUNDS = 3, FILES_MAX = 64, SHOWN = 3, TICK_MS = 100, LINE_MS = 5000, LOOK_MS = 500 };
-
-/* As rank/checkpoint.h names them: so many digits that their order is that of their samples. */
-static bool is_checkpoint(const char *name)
-{
-    return fnmatch("checkpoint-+([0-9]).safetensors", name, FNM_EXTMATCH | FNM_PATHNAME) == 0;
-}
+enum {
+    ANSWER_FD = 3,
+    ROUNDS = 3,
+    FILES_MAX = 64,
+    SHOWN = 3,
+    TICK_MS = 100,
+    LINE_MS = 5000,
+    LOOK_MS = 500,
+    HASH_BYTES = 64 << 20
+};
 
 typedef struct options {
     const char *cache, *endpoint, *keys, *flag;
@@ -50,8 +55,8 @@ typedef struct options {
 typedef struct fetching {
     char url[200];
     uint64_t total, done, done_before; /* before: it was there already */
-    int64_t begin_ns, shown_ns;
-    bool is_quiet, is_tty;
+    int64_t begin_ns, shown_ns, sign_ns;
+    bool is_quiet, is_tty, has_signs; /* whoever started us looks for signs of life */
 } fetching;
 
 static void show(fetching *p, bool is_last)
@@ -79,12 +84,21 @@ static void on_bytes(void *user, int64_t more)
     if (!p->is_quiet && p->total > 0 && eni_now_ns() - p->shown_ns > every) show(p, false);
 }
 
+static void on_sign(void *user)
+{
+    fetching *p = user;
+    if (!p->has_signs || eni_now_ns() - p->sign_ns < TICK_MS * (ENI_SECOND / 1000)) return;
+    p->sign_ns = eni_now_ns();
+    if (write(ANSWER_FD, ".", 1) != 1) return; /* it is full of them, which is as good */
+}
+
 /* ---- a bucket, with its keys ---- */
 
 typedef struct session {
     eni_remote_url url;
     eni_remote_place place;
     eni_keys keys;
+    const char *endpoint; /* NULL: the service's own */
     eni_remote *bucket;
     fetching progress;
 } session;
@@ -95,13 +109,15 @@ static en_status open_session(const options *o, const char *flag, const char *te
     snprintf(s->progress.url, sizeof s->progress.url, "%.199s", text);
     EN_TRY(eni_remote_url_parse(flag, text, &s->url));
     EN_TRY(eni_keys_find(s->url.kind, o->keys, eni_env, &s->keys));
-    EN_TRY(eni_remote_place_find(&s->url, o->endpoint, s->keys.region[0] != '\0' ? s->keys.region : NULL,
+    s->endpoint = o->endpoint != NULL ? o->endpoint : s->keys.endpoint[0] != '\0' ? s->keys.endpoint : NULL;
+    EN_TRY(eni_remote_place_find(&s->url, s->endpoint, s->keys.region[0] != '\0' ? s->keys.region : NULL,
                                  &s->place));
     const eni_remote_options bucket = {.url = &s->url,
                                        .place = &s->place,
                                        .keys = &s->keys,
                                        .ca_file = eni_env("AWS_CA_BUNDLE"),
                                        .on_bytes = on_bytes,
+                                       .on_sign = on_sign,
                                        .user = &s->progress};
     return eni_remote_open(&bucket, &s->bucket);
 }
@@ -160,6 +176,14 @@ static en_status refuse_empty(const char *flag, const char *url, const char *pre
     for (size_t i = 0; i < listing->n && i < SHOWN; i++)
         eni_text_add(some, sizeof some, "%s%.100s", some[0] != '\0' ? ", " : "",
                      listing->object[i].key + strlen(prefix));
+    for (size_t i = 0; i < listing->n; i++)
+        if (strcmp(listing->object[i].key + strlen(prefix), "training.pt") == 0)
+            return eni_fail(
+                EN_EINVAL, "remote",
+                "%s=%s: there lies training.pt, a pickled file of PyTorch, which runs code when it is "
+                "read, so Entrain does not: fetch it and test.pt, write the IDX files with "
+                "tools/pt2idx.py training.pt test.pt FOLDER, and put those there",
+                flag, url);
     if (some[0] == '\0')
         return eni_fail(EN_EINVAL, "remote",
                         "%s=%s: nothing lies there; `entrain data s3://BUCKET` lists a bucket", flag, url);
@@ -211,20 +235,18 @@ static en_status fetch_once(session *s, eni_cache *cache, const char *flag, cons
     return st;
 }
 
-/* The object of exactly this key. */
+/* The object of exactly this key. Where it cannot be asked for, the list says why. */
 static en_status get_once(session *s, eni_cache *cache, const char *flag, const char *url, const char *name)
 {
+    eni_object object;
+    eni_cache_file file = {.object = &object, .name = name};
     eni_listing listing;
+    en_status st = eni_remote_head(s->bucket, s->url.key, &object);
+    if (st == EN_OK) return fetch_files(s, cache, &file, 1);
+    if (st != EN_ENOENT && st != EN_EDENIED) return st;
     EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
-    const eni_object *found = NULL;
-    for (size_t i = 0; i < listing.n; i++)
-        if (strcmp(listing.object[i].key, s->url.key) == 0) found = &listing.object[i];
-    eni_cache_file file = {.object = found, .name = name};
-    const en_status st = found != NULL
-                             ? fetch_files(s, cache, &file, 1)
-                             : eni_fail(EN_EINVAL, "remote", "%s=%s: there is no such object", flag, url);
     eni_listing_fini(&listing);
-    return st;
+    return eni_fail(EN_EINVAL, "remote", "%s=%s: there is no such object", flag, url);
 }
 
 /* For its copy, with room for what lies beside it. */
@@ -249,7 +271,7 @@ static en_status bring(const options *o, const char *url, char **names, int nnam
             "front, and no .entrain",
             flag, url);
     eni_env_forget_keys();
-    if (st == EN_OK) st = eni_cache_open(o->cache, url, o->endpoint, &cache);
+    if (st == EN_OK) st = eni_cache_open(o->cache, url, s.endpoint, &cache);
     for (int round = 0; st == EN_OK || st == EN_EMISMATCH; round++) {
         st = names != NULL ? fetch_once(&s, &cache, flag, url, names, nnames)
                            : get_once(&s, &cache, flag, url, slash + 1);
@@ -280,7 +302,8 @@ static const eni_object *find_newest(const eni_listing *listing, const char *pre
     const eni_object *newest = NULL;
     for (size_t i = 0; i < listing->n; i++) {
         const char *name = listing->object[i].key + strlen(prefix);
-        if (is_checkpoint(name) && strcmp(name, least) > 0) newest = &listing->object[i], least = name;
+        if (eni_out_is_checkpoint(name) && strcmp(name, least) > 0)
+            newest = &listing->object[i], least = name;
     }
     return newest;
 }
@@ -291,7 +314,7 @@ static void find_newest_here(const char *folder, char name_out[256])
     DIR *dir = opendir(folder);
     name_out[0] = '\0';
     for (const struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;)
-        if (is_checkpoint(e->d_name) && strcmp(e->d_name, name_out) > 0)
+        if (eni_out_is_checkpoint(e->d_name) && strcmp(e->d_name, name_out) > 0)
             snprintf(name_out, 256, "%.255s", e->d_name);
     if (dir != NULL) closedir(dir);
 }
@@ -370,6 +393,8 @@ typedef struct uploaded {
 
 typedef struct mirror {
     const options *o;
+    int lock_fd;                  /* of FOLDER/.mirror: as long as it is held, what is retired waits for us */
+    bool is_over, is_given_up;    /* the run has ended; since then the service did not answer, once */
     session *of_file, *of_folder; /* NULL: not asked for */
     char prefix[ENI_REMOTE_KEY + 1];
     uploaded *done;
@@ -384,29 +409,39 @@ static bool is_same(const uploaded *known, const struct stat *info)
            known->time.tv_nsec == info->st_mtim.tv_nsec;
 }
 
-static en_status hash_file(int fd, uint64_t bytes, char hex_out[ENI_DIGEST_HEX])
+static en_status hash_file(session *s, int fd, uint64_t bytes, char hex_out[ENI_DIGEST_HEX])
 {
     eni_digest digest;
+    int error = 0;
     eni_digest_begin(&digest);
-    const int error = eni_digest_add_file(&digest, fd, 0, bytes);
+    for (uint64_t at = 0, end; error == 0 && at < bytes; at = end) {
+        end = bytes - at > HASH_BYTES ? at + HASH_BYTES : bytes;
+        error = eni_digest_add_file(&digest, fd, at, end);
+        on_sign(&s->progress);
+    }
     eni_digest_end(&digest, hex_out);
     if (error == 0) return EN_OK;
     return eni_fail(EN_EIO, "remote", "cannot read what is to be saved: %s", strerror(error));
 }
 
-/* It may lose its name meanwhile: the open file stays. */
+/* As rank/checkpoint.c names what it would remove, if we did not have to have it first. */
+#define RETIRED ".retired.tmp"
+
+/* It may be retired meanwhile, or has been. */
 static en_status upload(session *s, const char *path, const char *key, struct stat *info_out)
 {
-    char hex[ENI_DIGEST_HEX] = "";
+    char hex[ENI_DIGEST_HEX] = "", retired[PATH_MAX + sizeof RETIRED];
     const int64_t begin = eni_now_ns();
-    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    snprintf(retired, sizeof retired, "%s" RETIRED, path);
+    if (fd < 0 && errno == ENOENT) fd = open(retired, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) return EN_ENOENT;
     if ((fd < 0 && lstat(path, info_out) != 0) || (fd >= 0 && fstat(fd, info_out) != 0) || fd < 0) {
         if (fd >= 0) close(fd);
         return eni_fail(EN_EIO, "remote", "cannot read %s: %s", path, strerror(errno));
     }
     /* OSS does not ask for it. */
-    en_status st = s->url.kind == ENI_S3 ? hash_file(fd, (uint64_t)info_out->st_size, hex) : EN_OK;
+    en_status st = s->url.kind == ENI_S3 ? hash_file(s, fd, (uint64_t)info_out->st_size, hex) : EN_OK;
     if (st == EN_OK) st = eni_remote_put(s->bucket, key, fd, (uint64_t)info_out->st_size, hex);
     close(fd);
     if (st == EN_OK)
@@ -414,7 +449,8 @@ static en_status upload(session *s, const char *path, const char *key, struct st
                  s->url.kind == ENI_S3 ? "s3" : "oss", s->url.bucket, (double)info_out->st_size * 1e-6,
                  (double)(eni_now_ns() - begin) * 1e-9);
     else
-        eni_warn("remote", "%s is not in the bucket; it stays here", path);
+        eni_warn("remote", "%s is not in the bucket%s", path,
+                 access(path, F_OK) == 0 ? "; it stays here" : ", and newer ones have taken its place here");
     return st;
 }
 
@@ -442,20 +478,33 @@ static void note_done(mirror *m, const char *name, const struct stat *info, bool
     snprintf(u->name, sizeof u->name, "%.255s", name);
 }
 
-/* The oldest first that is not up yet; false: there is none. */
+/* Its name without what says that it is retired. */
+static bool name_of(const char *entry, char name_out[256], bool *is_retired_out)
+{
+    const size_t length = strlen(entry), ends = sizeof RETIRED - 1;
+    *is_retired_out = length > ends && length < 256 && strcmp(entry + length - ends, RETIRED) == 0;
+    snprintf(name_out, 256, "%.*s", (int)(*is_retired_out ? length - ends : length), entry);
+    return eni_out_is_checkpoint(name_out);
+}
+
+/* The oldest first that is not up yet; false: there is none. What is retired and was tried goes. */
 static bool find_next(mirror *m, char name_out[256])
 {
     DIR *dir = opendir(m->o->folder);
     name_out[0] = '\0';
     for (const struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
         struct stat info;
-        if (!is_checkpoint(e->d_name) || fstatat(dirfd(dir), e->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
-            !S_ISREG(info.st_mode))
+        char name[256];
+        bool is_retired;
+        if (!name_of(e->d_name, name, &is_retired) ||
+            fstatat(dirfd(dir), e->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode))
             continue;
-        const uploaded *known = find_done(m, e->d_name);
-        if (known != NULL && is_same(known, &info)) continue;
-        if (name_out[0] == '\0' || strcmp(e->d_name, name_out) < 0)
-            snprintf(name_out, 256, "%.255s", e->d_name);
+        const uploaded *known = find_done(m, name);
+        if (known != NULL && is_same(known, &info)) {
+            if (is_retired) unlinkat(dirfd(dir), e->d_name, 0);
+            continue;
+        }
+        if (name_out[0] == '\0' || strcmp(name, name_out) < 0) memcpy(name_out, name, sizeof name);
     }
     if (dir != NULL) closedir(dir);
     return name_out[0] != '\0';
@@ -469,6 +518,7 @@ static bool upload_checkpoint(mirror *m, const char *name)
     snprintf(path, sizeof path, "%.3000s/%s", m->o->folder, name);
     snprintf(key, sizeof key, "%s%s", m->prefix, name);
     const en_status st = upload(m->of_folder, path, key, &info);
+    m->is_given_up = m->is_over && st == EN_EIO;
     if (st != EN_ENOENT)
         note_done(m, name, &info, st == EN_OK); /* one that failed too: the next one is newer */
     return st == EN_OK || st == EN_ENOENT;      /* it was retired */
@@ -477,7 +527,7 @@ static bool upload_checkpoint(mirror *m, const char *name)
 static void upload_folder(mirror *m)
 {
     char name[256];
-    while (m->of_folder != NULL && find_next(m, name))
+    while (m->of_folder != NULL && !m->is_given_up && find_next(m, name))
         upload_checkpoint(m, name);
 }
 
@@ -486,7 +536,8 @@ static bool upload_failed(mirror *m)
 {
     bool is_all_up = true;
     for (size_t i = 0; i < m->ndone; i++)
-        if (!m->done[i].is_up) is_all_up = upload_checkpoint(m, m->done[i].name) && is_all_up;
+        if (!m->done[i].is_up)
+            is_all_up = !m->is_given_up && upload_checkpoint(m, m->done[i].name) && is_all_up;
     return is_all_up;
 }
 
@@ -522,28 +573,59 @@ static en_status open_folder(mirror *m, session *s)
         struct stat info;
         const char *name = listing.object[i].key + strlen(m->prefix);
         snprintf(path, sizeof path, "%.3000s/%.255s", m->o->folder, name);
-        if (is_checkpoint(name) && stat(path, &info) == 0 && (uint64_t)info.st_size == listing.object[i].size)
+        if (eni_out_is_checkpoint(name) && stat(path, &info) == 0 &&
+            (uint64_t)info.st_size == listing.object[i].size)
             note_done(m, name, &info, true);
     }
     eni_listing_fini(&listing);
     return st;
 }
 
-/* A list shows, before anybody trains, whether the keys and the name are right. */
+/* It shows, before anybody trains, whether the keys and the name are right. */
 static en_status open_file(mirror *m, session *s)
 {
     struct stat info;
+    eni_object object = {.size = 0};
     eni_listing listing;
     EN_TRY(open_session(m->o, "--save", m->o->as, s));
     m->of_file = s;
-    EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
+    en_status st = eni_remote_head(s->bucket, s->url.key, &object);
+    if (st == EN_ENOENT ||
+        st == EN_EDENIED) { /* the latter too, for those who may not list what is not there */
+        EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
+        eni_listing_fini(&listing);
+    }
     const bool is_here = stat(m->o->file, &info) == 0;
-    for (size_t i = 0; i < listing.n; i++)
-        if (strcmp(listing.object[i].key, s->url.key) == 0)
-            m->has_file = is_here && listing.object[i].size == (uint64_t)info.st_size;
-    eni_listing_fini(&listing);
+    m->has_file = st == EN_OK && is_here && object.size == (uint64_t)info.st_size;
     if (is_here) m->file = (uploaded){.inode = info.st_ino, .time = info.st_mtim};
+    return st == EN_ENOENT || st == EN_EDENIED ? EN_OK : st;
+}
+
+/* Where a file system knows no locks, ranks remove what they retire, and what came and went between two looks is lost. */
+static en_status hold_folder(mirror *m)
+{
+    char path[PATH_MAX];
+    EN_TRY(eni_folder_check("--out", m->o->folder));
+    snprintf(path, sizeof path, "%.3000s/.mirror", m->o->folder);
+    m->lock_fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (m->lock_fd < 0) return eni_fail(EN_EIO, "remote", "cannot write %s: %s", path, strerror(errno));
+    if (flock(m->lock_fd, LOCK_EX | LOCK_NB) == 0) return EN_OK;
+    eni_debug("remote", "cannot lock %s: %s", path, strerror(errno));
+    close(m->lock_fd);
+    m->lock_fd = -1;
     return EN_OK;
+}
+
+/* And what a refused run would leave empty. */
+static void release_folder(mirror *m)
+{
+    char path[PATH_MAX], name[256];
+    if (m->lock_fd < 0) return;
+    snprintf(path, sizeof path, "%.3000s/.mirror", m->o->folder);
+    unlink(path);
+    close(m->lock_fd);
+    find_next(m, name); /* the last that were retired */
+    rmdir(m->o->folder);
 }
 
 /* Until the one who started us says that the run has ended, well ('f') or not; or is gone, and with it what we were for. */
@@ -563,25 +645,30 @@ static en_status run_mirror(const options *o)
     mirror *m = eni_alloc(sizeof *m);
     if (m == NULL) return EN_ENOMEM;
     m->o = o;
+    m->lock_fd = -1;
     signal(SIGTERM, SIG_IGN); /* Slurm and systemd send it to all: whoever started us says when it is over */
     signal(SIGINT, SIG_IGN);
     en_status st = o->as != NULL ? open_file(m, &file) : EN_OK;
     if (st == EN_OK && o->into != NULL) st = open_folder(m, &folder);
     eni_env_forget_keys();
+    if (st == EN_OK && o->into != NULL) st = hold_folder(m);
     if (st == EN_OK && write(ANSWER_FD, "", 1) != 1) st = EN_EIO;
-    close(ANSWER_FD);
+    fcntl(ANSWER_FD, F_SETFL, O_NONBLOCK);
+    file.progress.has_signs = folder.progress.has_signs = true;
     char order = 0;
-    for (bool is_over = false; st == EN_OK && !is_over;) {
-        is_over = wait_for_end(&order);
+    while (st == EN_OK && !m->is_over) {
+        m->is_over = wait_for_end(&order);
         upload_folder(m);
     }
-    bool is_all_up = st != EN_OK || upload_failed(m);
+    bool is_all_up = st != EN_OK || (upload_failed(m) && !m->is_given_up);
     struct stat info;
     const bool is_unsaved = order == 'f' && !m->has_file;
     if (st == EN_OK && o->as != NULL && stat(o->file, &info) == 0 &&
-        (!is_same(&m->file, &info) || is_unsaved) && upload(&file, o->file, file.url.key, &info) != EN_OK)
+        (!is_same(&m->file, &info) || is_unsaved) &&
+        (m->is_given_up || upload(&file, o->file, file.url.key, &info) != EN_OK))
         is_all_up = false;
     if (st == EN_OK && !is_all_up) st = EN_EIO;
+    release_folder(m);
     if (m->of_file != NULL) close_session(m->of_file);
     if (m->of_folder != NULL) close_session(m->of_folder);
     free(m->done);

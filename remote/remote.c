@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -24,6 +25,8 @@ enum {
     STALL_BYTES_S = 1024,
     BUFFER_BYTES = 512 * 1024,
     PAGE_BYTES = 16 << 20, /* of XML: 1,000 keys of 1,024 bytes, each as %XX */
+    TOLD_S = 5,
+    TOLD_AGAIN_S = 10,
     FIRST_WAIT_MS = 200,
     MOST_WAIT_MS = 30000,
     PAGES = 2 * ENI_LISTING_OBJECTS / 1000
@@ -40,6 +43,9 @@ struct eni_remote {
 typedef struct call {
     eni_remote *b;
     eni_remote_request request;
+    const char *key; /* "" of a list */
+    bool is_head;    /* HEAD: 403 and 404 are the caller's to tell */
+    uint64_t length_told;
 
     /* a body that is kept as text: a page, an error */
     char *text;
@@ -62,7 +68,50 @@ typedef struct call {
     char etag[ENI_ETAG], date[40], region[ENI_REGION], location[256];
     uint64_t range_begin, range_total;
     long retry_after_s;
+
+    /* of all tries */
+    int tries;
+    uint64_t most;             /* bytes of a body that came or went in one of them */
+    int64_t moved_ns, told_ns; /* the last time that there were more; that the wait was told, 0: never */
 } call;
+
+/* ---- waits ---- */
+
+static void give_sign(call *c)
+{
+    c->moved_ns = eni_now_ns();
+    if (c->b->o.on_sign != NULL) c->b->o.on_sign(c->b->o.user);
+}
+
+/* For whom, for what, and why; `wait_ms` of it are to come. */
+static void tell_wait(call *c, long wait_ms, const char *why)
+{
+    const int64_t now_ns = eni_now_ns(), still_ns = now_ns - c->moved_ns + wait_ms * (ENI_SECOND / 1000);
+    if (still_ns < TOLD_S * ENI_SECOND) return;
+    if (c->told_ns != 0 && now_ns - c->told_ns < TOLD_AGAIN_S * ENI_SECOND) return;
+    c->told_ns = now_ns;
+    const char *key = c->key[0] != '\0' ? c->key : "its list";
+    eni_warn("remote", "waiting for %s to %s %.200s of %s: %s (try %d of %d)", c->b->o.place->host,
+             strcmp(c->request.method, "PUT") == 0 ? "take" : "give", key, c->b->o.url->bucket, why, c->tries,
+             ENI_REMOTE_TRIES);
+}
+
+/* About once a second, whatever happens. */
+static int look_at_wait(void *user, curl_off_t down_of, curl_off_t down, curl_off_t up_of, curl_off_t up)
+{
+    call *c = user;
+    char why[80];
+    const uint64_t moved = c->have + (uint64_t)(c->object == NULL ? down : 0) + (uint64_t)up;
+    (void)down_of;
+    (void)up_of;
+    if (moved > c->most) {
+        c->most = moved;
+        give_sign(c);
+    }
+    snprintf(why, sizeof why, "nothing for %.0f s", (double)(eni_now_ns() - c->moved_ns) / ENI_SECOND);
+    tell_wait(c, 0, why);
+    return 0;
+}
 
 /* ---- what libcurl calls ---- */
 
@@ -93,7 +142,11 @@ static size_t take_header(char *line, size_t one, size_t n, void *user)
     const size_t name = (size_t)(colon - line), length = (size_t)(end - value);
     char number[64] = "";
 #define IS(text) (name == sizeof text - 1 && strncasecmp(line, text, name) == 0)
-    if (IS("etag")) keep_header(value, length, c->etag, sizeof c->etag);
+    if (IS("etag")) (void)eni_etag_set(c->etag, value, length);
+    if (IS("content-length")) {
+        keep_header(value, length, number, sizeof number);
+        c->length_told = strtoull(number, NULL, 10);
+    }
     if (IS("date")) keep_header(value, length, c->date, sizeof c->date);
     if (IS("x-amz-bucket-region")) keep_header(value, length, c->region, sizeof c->region);
     if (IS("location")) keep_header(value, length, c->location, sizeof c->location);
@@ -203,15 +256,14 @@ static en_status sign(call *c, struct curl_slist **lines_out)
 {
     eni_signed s;
     struct curl_slist *lines = NULL;
-    char more[ENI_ETAG + 16];
     const eni_remote_options *o = &c->b->o;
-    const en_status st = eni_sign(o->url, o->place, o->keys, &c->request, time(NULL), &s);
+    s.n = 0;
+    const en_status st =
+        o->keys->is_none ? EN_OK : eni_sign(o->url, o->place, o->keys, &c->request, time(NULL), &s);
     bool is_whole = st == EN_OK;
     for (int i = 0; is_whole && i < s.n; i++)
         is_whole = add_line(&lines, s.header[i]);
     eni_wipe(&s, sizeof s);
-    snprintf(more, sizeof more, "If-Match: %s", c->object != NULL ? c->object->etag : "");
-    if (is_whole && c->object != NULL) is_whole = add_line(&lines, more);
     if (is_whole) is_whole = add_line(&lines, "Expect:") && add_line(&lines, "Content-Type:");
     *lines_out = lines;
     if (st != EN_OK || is_whole) return st;
@@ -235,6 +287,9 @@ static void set_common(call *c, const char *url, struct curl_slist *lines)
     curl_easy_setopt(h, CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
     curl_easy_setopt(h, CURLOPT_UPLOAD_BUFFERSIZE, (long)BUFFER_BYTES);
     curl_easy_setopt(h, CURLOPT_ERRORBUFFER, c->b->error);
+    curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, look_at_wait);
+    curl_easy_setopt(h, CURLOPT_XFERINFODATA, c);
     curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, take_header);
     curl_easy_setopt(h, CURLOPT_HEADERDATA, c);
     curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, take_body);
@@ -271,6 +326,7 @@ static en_status try_once(call *c, CURLcode *result_out)
             curl_easy_setopt(c->b->curl, CURLOPT_RANGE, range);
         }
         if (strcmp(c->request.method, "PUT") == 0) set_upload(c);
+        if (c->is_head) curl_easy_setopt(c->b->curl, CURLOPT_NOBODY, 1L);
         *result_out = curl_easy_perform(c->b->curl);
         if (c->code == 0) curl_easy_getinfo(c->b->curl, CURLINFO_RESPONSE_CODE, &c->code);
     }
@@ -312,7 +368,9 @@ static en_status refuse(const call *c)
     char told[400] = "";
     if (said.code[0] != '\0') snprintf(told, sizeof told, " (%s: %s)", said.code, said.message);
     if (c->code >= 300 && c->code < 400) return refuse_other_host(c, &said);
-    if (c->code == 400 && said.region[0] != '\0') return refuse_other_host(c, &said);
+    if (c->code == 400 &&
+        (said.region[0] != '\0' || (c->region[0] != '\0' && strcmp(c->region, o->place->region) != 0)))
+        return refuse_other_host(c, &said);
     if (strcmp(said.code, "RequestTimeTooSkewed") == 0) {
         char now[40];
         struct tm utc;
@@ -323,6 +381,11 @@ static en_status refuse(const call *c)
                         "%s: the clock of this host says %s, that of the service %s: set it right%s",
                         o->place->host, now, c->date, told);
     }
+    if ((c->code == 403 || c->code == 401) && o->keys->is_none)
+        return eni_fail(
+            EN_EINVAL, "remote",
+            "%s://%s: %s lets nobody in without keys, HTTP %ld%s: leave --data-keys=none away, and give some",
+            scheme, bucket, o->place->host, c->code, told);
     if (c->code == 403 || c->code == 401)
         return eni_fail(EN_EINVAL, "remote",
                         "%s://%s: %s does not let the keys of %s (region %s) in, HTTP %ld%s: are they right, "
@@ -345,7 +408,7 @@ static bool may_help(long code)
 
 static bool is_other_now(const call *c)
 {
-    return c->object != NULL && (c->is_other || c->code == 412 || c->code == 416 || c->code == 404);
+    return c->object != NULL && (c->is_other || c->code == 416 || c->code == 404);
 }
 
 /* What another try cannot mend, since it is wrong here. */
@@ -360,13 +423,18 @@ static bool is_hopeless(CURLcode result)
 static en_status perform(call *c)
 {
     uint64_t most = c->have; /* a service without ranges begins anew each time: that is no progress */
+    c->most = c->have;
+    give_sign(c);
     for (int tries = 1;; tries++) {
         CURLcode result = CURLE_OK;
+        c->tries = tries == 0 ? 1 : tries;
         EN_TRY(try_once(c, &result));
+        if (result == CURLE_OK && c->b->o.on_sign != NULL) c->b->o.on_sign(c->b->o.user);
         if (c->disk != 0)
             return eni_fail(EN_EIO, "remote", "cannot %s %s: %s", c->object != NULL ? "write" : "read",
                             c->object != NULL ? c->object->key : "what is to be saved", strerror(c->disk));
         if (is_other_now(c)) return EN_EMISMATCH;
+        if (c->is_head && (c->code == 403 || c->code == 404)) return c->code == 404 ? EN_ENOENT : EN_EDENIED;
         const bool is_whole = result == CURLE_OK && (c->object == NULL || c->have == c->object->size);
         if (is_whole && c->code >= 200 && c->code < 300) return EN_OK;
         if (result == CURLE_OK && (c->code < 200 || c->code > 299) && !may_help(c->code)) return refuse(c);
@@ -401,9 +469,19 @@ static en_status perform(call *c)
         if (tries == 0) continue;
         long wait_ms = (long)FIRST_WAIT_MS << (tries - 1);
         if (c->retry_after_s > 0 && c->retry_after_s * 1000 > wait_ms) wait_ms = c->retry_after_s * 1000;
-        eni_debug("remote", "HTTP %ld, %s: again in %ld ms", c->code, curl_easy_strerror(result),
-                  wait_ms < MOST_WAIT_MS ? wait_ms : MOST_WAIT_MS);
-        poll(NULL, 0, (int)(wait_ms < MOST_WAIT_MS ? wait_ms : MOST_WAIT_MS));
+        if (wait_ms > MOST_WAIT_MS) wait_ms = MOST_WAIT_MS;
+        char why[CURL_ERROR_SIZE + 64];
+        if (result == CURLE_OK && c->code > 299)
+            snprintf(why, sizeof why, "HTTP %ld, again in %.1f s", c->code, (double)wait_ms / 1000);
+        else
+            snprintf(why, sizeof why, "%s, again in %.1f s",
+                     result == CURLE_OK       ? "less came than it says"
+                     : c->b->error[0] != '\0' ? c->b->error
+                                              : curl_easy_strerror(result),
+                     (double)wait_ms / 1000);
+        eni_debug("remote", "%s", why);
+        tell_wait(c, wait_ms, why);
+        poll(NULL, 0, (int)wait_ms);
     }
 }
 
@@ -412,7 +490,7 @@ static en_status perform(call *c)
 /* "/BUCKET/KEY" or "/KEY". */
 static en_status begin_call(eni_remote *b, const char *method, const char *key, call *c)
 {
-    *c = (call){.b = b, .request = {.method = method}, .fd = -1};
+    *c = (call){.b = b, .request = {.method = method}, .key = key, .fd = -1};
     char *path = c->request.path;
     snprintf(path, sizeof c->request.path, "/%s%s", b->o.place->has_bucket_in_path ? b->o.url->bucket : "",
              b->o.place->has_bucket_in_path ? "/" : "");
@@ -460,6 +538,24 @@ en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, 
                           : eni_fail(EN_EFORMAT, "remote", "%s: the list has no end", bucket->o.place->host);
     }
     if (st != EN_OK) eni_listing_fini(listing_out);
+    return st;
+}
+
+en_status eni_remote_head(eni_remote *bucket, const char *key, eni_object *object_out)
+{
+    call *c = eni_alloc(sizeof *c);
+    if (c == NULL) return EN_ENOMEM;
+    en_status st = begin_call(bucket, "HEAD", key, c);
+    c->is_head = true;
+    if (st == EN_OK) st = perform(c);
+    *object_out = (eni_object){.size = c->length_told};
+    snprintf(object_out->key, sizeof object_out->key, "%s", key);
+    memcpy(object_out->etag, c->etag, sizeof object_out->etag);
+    if (st == EN_OK && (c->etag[0] == '\0' || c->length_told > ENI_OBJECT_MAX))
+        st =
+            eni_fail(EN_EFORMAT, "remote", "%s says neither ETag nor size of %s", bucket->o.place->host, key);
+    free(c->text);
+    eni_free(c);
     return st;
 }
 

@@ -2,7 +2,7 @@
  *
  * Each is tried again where that can help (the connection, 429, 500, 502, 503, 504): at most ENI_REMOTE_TRIES times in a row
  * without a byte of progress, after 0.2, 0.4, .. 6.4 s, or what Retry-After says. Nothing waits longer than 10 s for a
- * connection or 30 s for the next kilobyte. No redirect is followed, so that no signature goes to another host.
+ * connection or 30 s for the next kilobyte. A wait of more than 5 s is explained, then every 10 s. No redirect is followed, so that no signature goes to another host.
  *
  * One thread. All errors but EN_EMISMATCH are logged, with what the service said of them. */
 #ifndef REMOTE_REMOTE_H
@@ -28,6 +28,8 @@ typedef struct eni_remote_options { /* all is borrowed until close */
     const char *ca_file; /* of https; NULL: the system's */
     void (*on_bytes)(void *user,
                      int64_t more); /* of a body that came or went, less where it begins anew; or NULL */
+    void (*on_sign)(
+        void *user); /* of life: something answered, or came, or went further than before; or NULL */
     void *user;
 } eni_remote_options;
 
@@ -38,6 +40,10 @@ void eni_remote_close(eni_remote *bucket); /* NULL is fine */
 /* All objects whose keys begin with `prefix`, page by page; `is_flat`: without those that have a '/' behind it. The caller finis. EN_EINVAL: the service refuses (keys, bucket,
  * region, clock); EN_EIO: it cannot be reached, or fails; EN_EFORMAT: what it answers is no list. */
 en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, eni_listing *listing_out);
+
+/* What the bucket has under exactly this key, for which nobody need be allowed to list it. Not logged: EN_ENOENT; EN_EDENIED:
+ * it is not there, or not ours to read. Else as above. */
+en_status eni_remote_head(eni_remote *bucket, const char *key, eni_object *object_out);
 
 /* Appends what is missing of the object to a file with *have_inout bytes of it. on_have says, after each piece, how many
  * there are; less than before where a service sends all of it again; NULL: nobody is told. EN_EMISMATCH, not logged: it is not the object of that

@@ -5,11 +5,13 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -27,7 +29,7 @@
 #include "data/dataset.h"
 #include "remote/url.h"
 
-enum { ARGS = 64, ANSWER_FD = 3, URL_BYTES = 2048 };
+enum { ARGS = 64, ANSWER_FD = 3, URL_BYTES = 2048, END_MS = 30000, PATIENCE = -1 };
 
 typedef struct args {
     const char *arg[ARGS];
@@ -72,6 +74,8 @@ static void become(const char *path, char **argv, pid_t parent, int answer_fd, i
     signal(SIGPIPE, SIG_DFL);
     setpgid(0, 0);            /* Ctrl-C is for the command, which decides what follows */
     signal(SIGTTOU, SIG_IGN); /* `stty tostop` would stop whoever is not in front */
+    signal(SIGUSR1, SIG_IGN); /* Slurm sends them to all: they are for the ranks */
+    signal(SIGUSR2, SIG_IGN);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(126);
     if (order_fd >= 0 && dup2(order_fd, STDIN_FILENO) < 0) _exit(126);
     if (answer_fd == ANSWER_FD) /* dup2 would leave it to be closed by exec */
@@ -114,23 +118,31 @@ static en_status start(args *a, bool has_answer, bool has_orders, child *child_o
     return eni_fail(EN_EIO, "remote", "cannot start %s: %s", path, strerror(cause));
 }
 
-/* Ends it by its exit code, as core/signals.h has them, or because we are told to end. */
-static en_status finish(child *c, int signal_fd)
+/* Ends it by its exit code, as core/signals.h has them, because we are told to end, or since it has given no sign of life
+ * on answer_fd for `quiet_ms` (PATIENCE: it need not). */
+static en_status finish(child *c, int signal_fd, int quiet_ms)
 {
-    struct pollfd watched[2] = {{c->pidfd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
-    int status = 0;
-    bool is_told = false;
-    while (poll(watched, signal_fd >= 0 ? 2 : 1, -1) < 0 && errno == EINTR) {
-    }
-    if (watched[0].revents == 0 && watched[1].revents != 0) {
-        is_told = true;
-        kill(c->pid, SIGKILL); /* what has come stays, and the next one goes on there */
-    }
+    struct pollfd watched[3] = {
+        {c->pidfd, POLLIN, 0}, {signal_fd, POLLIN, 0}, {quiet_ms == PATIENCE ? -1 : c->answer_fd, POLLIN, 0}};
+    char signs[4096];
+    int status = 0, n;
+    do {
+        n = poll(watched, 3, quiet_ms);
+        if (n > 0 && watched[2].revents != 0 && read(c->answer_fd, signs, sizeof signs) <= 0)
+            watched[2].fd = -1; /* it is about to end */
+    } while (n < 0 ? errno == EINTR : n > 0 && watched[0].revents == 0 && watched[1].revents == 0);
+    const bool is_late = n == 0, is_told = n > 0 && watched[0].revents == 0;
+    if (is_late)
+        eni_error("remote", "nothing has gone to the bucket for %d s, and nothing more is waited for",
+                  quiet_ms / 1000);
+    if (is_late || is_told) kill(c->pid, SIGKILL); /* what has come stays, and the next one goes on there */
     while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR) {
     }
     close(c->pidfd);
+    if (quiet_ms != PATIENCE) close(c->answer_fd);
     if (c->order_fd >= 0) close(c->order_fd);
     if (is_told) return EN_EINTR;
+    if (is_late) return EN_EIO;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return EN_OK;
     if (WIFEXITED(status) && WEXITSTATUS(status) <= 2) return WEXITSTATUS(status) == 2 ? EN_EINVAL : EN_EIO;
     return eni_fail(EN_EIO, "remote", "the program transfer ended by %s %d",
@@ -144,7 +156,7 @@ static en_status run(args *a, int signal_fd, char path_out[PATH_MAX])
     child c;
     size_t got = 0;
     EN_TRY(start(a, path_out != NULL, false, &c));
-    en_status st = finish(&c, signal_fd);
+    en_status st = finish(&c, signal_fd, PATIENCE);
     if (path_out == NULL) return st;
     for (ssize_t n = 1; st == EN_OK && n > 0 && got<PATH_MAX; got += n> 0 ? (size_t)n : 0)
         n = read(c.answer_fd, path_out + got, PATH_MAX - got);
@@ -216,7 +228,45 @@ en_status eni_transfer_clear(const eni_config *config, int signal_fd)
 struct eni_uploads {
     child process;
     int signal_fd;
+    pthread_t watcher; /* tells its death at once: a run may go on for days */
+    int stop_fd;       /* ends the watcher */
 };
+
+/* The watcher's thread. Whoever waits for all its children reaps it as before. */
+static void *watch(void *user)
+{
+    const eni_uploads *t = user;
+    struct pollfd watched[2] = {{t->process.pidfd, POLLIN, 0}, {t->stop_fd, POLLIN, 0}};
+    siginfo_t how = {.si_status = 0};
+    while (poll(watched, 2, -1) < 0 && errno == EINTR) {
+    }
+    if (watched[1].revents != 0 || waitid(P_PID, (id_t)t->process.pid, &how, WEXITED | WNOWAIT) != 0)
+        return NULL;
+    eni_error(
+        "remote",
+        "the program transfer (pid %d) has ended by %s %d: nothing goes to the bucket from now on; the run "
+        "goes on, and what it saves stays in --out",
+        (int)t->process.pid, how.si_code == CLD_EXITED ? "exit code" : "signal", how.si_status);
+    return NULL;
+}
+
+static en_status start_watcher(eni_uploads *t)
+{
+    t->stop_fd = eventfd(0, EFD_CLOEXEC);
+    const int cause = t->stop_fd < 0 ? errno : pthread_create(&t->watcher, NULL, watch, t);
+    if (cause == 0) return EN_OK;
+    if (t->stop_fd >= 0) close(t->stop_fd);
+    kill(t->process.pid, SIGKILL);
+    (void)finish(&t->process, -1, PATIENCE);
+    return eni_fail(EN_EIO, "remote", "cannot start a thread: %s", strerror(cause));
+}
+
+static void stop_watcher(eni_uploads *t)
+{
+    const uint64_t one = 1;
+    if (write(t->stop_fd, &one, sizeof one) == sizeof one) pthread_join(t->watcher, NULL);
+    close(t->stop_fd);
+}
 
 /* What is to be taken up: a file and a folder of --out, and where to. "": nothing. */
 typedef struct outputs {
@@ -290,9 +340,9 @@ static en_status wait_until_ready(eni_uploads *t)
     while (poll(watched, t->signal_fd >= 0 ? 2 : 1, -1) < 0 && errno == EINTR) {
     }
     const bool is_ready = watched[0].revents != 0 && read(t->process.answer_fd, &ready, 1) == 1;
-    close(t->process.answer_fd);
     if (is_ready) return EN_OK;
-    const en_status ended = finish(&t->process, t->signal_fd); /* it has said why */
+    close(t->process.answer_fd);
+    const en_status ended = finish(&t->process, t->signal_fd, PATIENCE); /* it has said why */
     return ended == EN_OK ? EN_EIO : ended;
 }
 
@@ -309,6 +359,7 @@ static en_status start_mirror(const eni_config *c, const outputs *o, int signal_
     t->signal_fd = signal_fd;
     en_status st = start(&a, true, true, &t->process);
     if (st == EN_OK) st = wait_until_ready(t);
+    if (st == EN_OK) st = start_watcher(t);
     if (st == EN_OK)
         *uploads_out = t;
     else
@@ -346,9 +397,10 @@ en_status eni_transfer_end(eni_uploads *uploads, en_status ended)
 {
     if (uploads == NULL) return EN_OK;
     const char last = ended == EN_OK ? 'f' : 'n';
+    stop_watcher(uploads);
     const bool is_told = write(uploads->process.order_fd, &last, 1) == 1;
     const int first = take_signal(uploads->signal_fd);
-    en_status st = finish(&uploads->process, uploads->signal_fd);
+    en_status st = finish(&uploads->process, uploads->signal_fd, END_MS);
     if (first != 0) raise(first); /* blocked: it waits there again, for the exit code */
     if (st == EN_OK && !is_told) st = EN_EIO;
     if (st != EN_OK)

@@ -445,7 +445,8 @@ static en_status map_file(eni_journal *journal, const eni_state *state, uint64_t
     }
     journal_file *file = mmap(NULL, journal->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (file == MAP_FAILED) {
-        eni_error("journal", "cannot map %s/claims: %s", folder, strerror(errno));
+        eni_error("journal", "cannot map %s/claims: %s; give --state a folder on a local disk", folder,
+                  strerror(errno));
         goto close_file;
     }
     journal->file = file;

@@ -5,7 +5,8 @@
 
 PICTURES/cat/7.png becomes a picture of class "cat"; classes are numbered in the order of their names, which
 FOLDER/classes.txt keeps. Every picture is made grey and scaled to size x size pixels; of each class a share of
---test, drawn by --seed, becomes the test set, and at least one. Needs Pillow.
+--test, drawn by --seed, becomes the test set, and at least one. What is transparent becomes white; 16 bits, and floats
+from 0 to 1, are black to white. Needs Pillow.
 """
 import argparse, os, random, struct
 from set_files import read_picture, run, split_pictures, stop, write_lines, written

@@ -63,6 +63,8 @@ en_status eni_train(eni_rank *rank)
         st = eni_rank_alive(rank);
         if (st == EN_OK && !rank->job.is_claiming)
             st = eni_member_enter(rank->member, step); /* or all end before it */
+        if (st == EN_OK && eni_member_saves(rank->member, step, rank->job.is_claiming))
+            st = eni_save_wish(rank);
         if (st == EN_OK) st = train_step(rank, step);
     }
     if (st != EN_ESTOP)

@@ -58,7 +58,7 @@ static void on_claim(eni_leader *leader, eni_leader_member *member, const eni_me
     if (m->number != member->claims) {
         uint64_t next = atomic_load_explicit(&leader->claimed, memory_order_relaxed);
         bool has_index =
-            next < leader->terms.budget && leader->stop.stage == STOP_NONE && !member->is_leaving;
+            next < leader->terms.budget && !eni_leader_is_stopping(leader) && !member->is_leaving;
         uint64_t index = has_index ? next : UINT64_MAX;
         int32_t rank = eni_leader_member_number(leader, member);
         if (eni_leader_write(leader, ENI_ENTRY_CLAIM, rank, m->number, index) != EN_OK) return;
@@ -119,8 +119,10 @@ static bool serve_rank(eni_leader *leader, eni_leader_member *member, const eni_
     case ENI_CTL_PAUSED:
         member->has_paused = true;
         member->paused_step = m->step;
+        member->save_step = m->index;
         eni_leader_check_paused(leader);
         return true;
+    case ENI_CTL_SAVE: eni_leader_begin_save(leader); return true;
     case ENI_CTL_LEAVE:
         eni_leader_ask_to_leave(leader, eni_leader_member_number(leader, member));
         return true;

@@ -79,6 +79,16 @@ static eni_message stop_message(eni_leader *leader, uint32_t type)
     return m;
 }
 
+static void pause_all(eni_leader *leader)
+{
+    leader->stop.stage = STOP_PAUSING;
+    for (int32_t r = 0; r < leader->config.nranks; r++)
+        leader->members[r].has_paused = false;
+    eni_message pause = stop_message(leader, ENI_CTL_PAUSE);
+    put_all(leader, &pause);
+    eni_leader_check_paused(leader);
+}
+
 /* First all ranks say which step they may still take without asking, so that none is past the one that is
  * chosen then. Claims end at once. */
 void eni_leader_begin_stop(eni_leader *leader, const char *why, bool has_time)
@@ -92,14 +102,41 @@ void eni_leader_begin_stop(eni_leader *leader, const char *why, bool has_time)
         eni_leader_finish(leader, EN_EINTR, why);
         return;
     }
-    if (leader->stop.stage != STOP_NONE) return;
-    leader->stop.stage = STOP_PAUSING;
-    for (int32_t r = 0; r < leader->config.nranks; r++)
-        leader->members[r].has_paused = false;
+    if (leader->stop.stage != STOP_NONE) return; /* after a checkpoint that is being chosen */
     if (!eni_leader_has_own_member(leader)) eni_info("leader", "the run ends early: %s", why);
-    eni_message pause = stop_message(leader, ENI_CTL_PAUSE);
-    put_all(leader, &pause);
-    eni_leader_check_paused(leader);
+    pause_all(leader);
+}
+
+void eni_leader_begin_save(eni_leader *leader)
+{
+    const int64_t now_ns = eni_now_ns();
+    if (leader->stage != LEADER_RUNNING || leader->stop.stage != STOP_NONE || now_ns < leader->stop.saved_ns)
+        return;
+    leader->stop.is_save = true;
+    pause_all(leader);
+}
+
+/* All save before the step that one was told of already, by a psd that was killed then, if another has yet to come there. */
+static void choose_save(eni_leader *leader, uint64_t step)
+{
+    int64_t least = INT64_MAX;
+    for (int32_t r = 0; r < leader->config.nranks; r++)
+        if (leader->members[r].stage == MEMBER_HERE && leader->members[r].paused_step < least)
+            least = leader->members[r].paused_step;
+    for (int32_t r = 0; r < leader->config.nranks; r++) {
+        const eni_leader_member *member = &leader->members[r];
+        if (member->stage == MEMBER_HERE && member->save_step != ENI_STEP_NEVER &&
+            (int64_t)member->save_step > least)
+            step = member->save_step;
+    }
+    eni_message saving = {.type = ENI_CTL_SAVING, .index = step};
+    for (int32_t r = 0; r < leader->config.nranks; r++)
+        if (leader->members[r].stage == MEMBER_HERE) eni_leader_member_put(&leader->members[r], &saving);
+    leader->stop.saved_ns = eni_now_ns() + ENI_SECOND; /* who gets one signal as a whole asks within that */
+    leader->stop.stage = STOP_NONE;
+    leader->stop.is_save = false;
+    const eni_message stop = stop_message(leader, ENI_CTL_STOPPING);
+    if (stop.reason[0] != '\0') eni_leader_begin_stop(leader, stop.reason, stop.has_time);
 }
 
 void eni_leader_check_paused(eni_leader *leader)
@@ -110,6 +147,10 @@ void eni_leader_check_paused(eni_leader *leader)
         const eni_leader_member *member = &leader->members[r];
         if (member->stage == MEMBER_MISSING || (member->stage == MEMBER_HERE && !member->has_paused)) return;
         if (member->stage == MEMBER_HERE && member->paused_step > last) last = member->paused_step;
+    }
+    if (leader->stop.is_save) {
+        choose_save(leader, (uint64_t)(last + 1));
+        return;
     }
     if (eni_leader_write(leader, ENI_ENTRY_STOP, 0, 0, (uint64_t)(last + 1)) != EN_OK) return;
     leader->stop.stage = STOP_CHOSEN;

@@ -396,7 +396,7 @@ static bool has_place(const eni_leader *leader, eni_connection *connection)
     for (int32_t r = 0; r < leader->ncame; r++)
         missing += leader->members[r].stage == MEMBER_MISSING;
     if (atomic_load_explicit(&leader->claimed, memory_order_relaxed) >= leader->terms.budget ||
-        leader->stop.stage != STOP_NONE)
+        eni_leader_is_stopping(leader))
         eni_leader_refuse(connection, EN_EINVAL,
                           "the run is ending: all its micro-batches are given out, or it was stopped");
     else if (living - missing >= leader->config.nplaces)

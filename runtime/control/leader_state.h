@@ -76,6 +76,7 @@ typedef struct eni_leader_member {
     eni_kept kept[2];             /* by the gather's number: the next, and after a rejoin the last */
     bool has_paused, is_leaving;  /* the latter: it was asked to */
     int64_t paused_step;
+    uint64_t save_step;               /* as it said with that; ENI_STEP_NEVER: none */
     const eni_key_value *member_data; /* a server's READY */
     size_t nmember_data;
     bool is_ready;
@@ -134,6 +135,8 @@ typedef struct eni_leader_abort_notice {
 
 typedef struct eni_leader_stopping {
     eni_stop_stage stage;
+    bool is_save;     /* what is being chosen is the step of a checkpoint, and the run goes on */
+    int64_t saved_ns; /* until then another wish is of the same signal */
     uint64_t step;
 } eni_leader_stopping;
 
@@ -239,6 +242,7 @@ void eni_leader_check_end(eni_leader *leader); /* after a goodbye, a DONE or a l
 /* has_time: nobody is cut off; each rank finishes what it does. */
 void eni_leader_begin_stop(eni_leader *leader, const char *why, bool has_time);
 void eni_leader_check_paused(eni_leader *leader);
+void eni_leader_begin_save(eni_leader *leader);                           /* a checkpoint is asked for */
 void eni_leader_tell_stop(eni_leader *leader, eni_leader_member *member); /* to one who has just come back */
 void eni_leader_tell_presence(
     eni_leader *leader); /* to rank 0, which has just come back: it has the result */
@@ -271,5 +275,10 @@ void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns);
 void eni_leader_score(eni_leader *leader, const eni_leader_member *member, const eni_message *message);
 void eni_leader_status_open(eni_leader *leader); /* without it the run goes on */
 void eni_leader_status_tick(eni_leader *leader, int64_t now_ns);
+
+static inline bool eni_leader_is_stopping(const eni_leader *leader)
+{
+    return leader->stop.stage != STOP_NONE && !leader->stop.is_save;
+}
 
 #endif

@@ -270,7 +270,7 @@ static eni_run_stage run_stage(const eni_leader *leader)
 {
     if (leader->stage == LEADER_ENDING) return ENI_RUN_ENDING;
     if (leader->stage != LEADER_RUNNING) return ENI_RUN_JOINING;
-    return leader->stop.stage == STOP_NONE ? ENI_RUN_RUNNING : ENI_RUN_STOPPING;
+    return eni_leader_is_stopping(leader) ? ENI_RUN_STOPPING : ENI_RUN_RUNNING;
 }
 
 /* What the leader was given, the model if only the ranks know it, and where it leads. */

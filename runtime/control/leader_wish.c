@@ -59,7 +59,7 @@ static int32_t resized(const eni_leader *leader, int64_t change, char why_out[EN
 
 static const char *not_now(const eni_leader *leader)
 {
-    if (leader->stage == LEADER_ENDING || leader->stop.stage != STOP_NONE) return "it is ending";
+    if (leader->stage == LEADER_ENDING || eni_leader_is_stopping(leader)) return "it is ending";
     return leader->stage != LEADER_RUNNING ? "not all of its workers are here yet: ask again when they are"
                                            : NULL;
 }

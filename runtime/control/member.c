@@ -386,6 +386,20 @@ void eni_member_stop(eni_member *member, const char *why)
     pthread_mutex_unlock(&member->lock);
 }
 
+void eni_member_save(eni_member *member)
+{
+    pthread_mutex_lock(&member->lock);
+    if (eni_member_status(member) == EN_OK && !member->end.has_said_bye)
+        eni_member_put(member, &(eni_message){.type = ENI_CTL_SAVE});
+    pthread_mutex_unlock(&member->lock);
+}
+
+bool eni_member_saves(eni_member *member, uint64_t step, bool is_claiming)
+{
+    return is_claiming ? atomic_exchange(&member->stop.has_wish, false)
+                       : atomic_load(&member->stop.save_step) == step;
+}
+
 /* The leader is choosing: everybody waits who is past what he told it. */
 static en_status await_choice(eni_member *member)
 {

@@ -133,6 +133,13 @@ void eni_member_stop(eni_member *member, const char *why);
  * and others as for claims. */
 en_status eni_member_enter(eni_member *member, uint64_t step);
 
+/* Asks for a checkpoint of the run, which goes on. Returns at once; several ranks that ask within a second ask for one. */
+void eni_member_save(eni_member *member);
+
+/* Whether all ranks save before this step, which eni_member_enter has let in. In a run that claims: whether it was asked
+ * since the last call. */
+bool eni_member_saves(eni_member *member, uint64_t step, bool is_claiming);
+
 /* The step before which all ranks end; ENI_STEP_NEVER: no early end, or not chosen yet. */
 uint64_t eni_member_stop_step(const eni_member *member);
 

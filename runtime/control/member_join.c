@@ -375,6 +375,9 @@ static void say_again(eni_member *member)
         memcpy(m.reason, stop_why, sizeof m.reason);
         eni_member_put(member, &m);
     }
+    if (stop_why[0] == '\0' &&
+        atomic_load(&member->stop.step) == ENI_STEP_PENDING) /* psd was killed meanwhile */
+        eni_member_put(member, &(eni_message){.type = ENI_CTL_SAVE});
     if (member->end.asks_to_leave && !atomic_load(&member->end.is_leaving))
         eni_member_put(member, &(eni_message){.type = ENI_CTL_LEAVE});
     if (member->end.has_said_bye) eni_member_put(member, &(eni_message){.type = ENI_CTL_BYE});

@@ -153,7 +153,9 @@ static void on_pause(eni_member *member, const eni_message *m)
     hear_why(member, m);
     if (member->config.server > 0) return;
     atomic_store(&member->stop.step, ENI_STEP_PENDING);
-    eni_message answer = {.type = ENI_CTL_PAUSED, .step = atomic_load(&member->stop.entered)};
+    eni_message answer = {.type = ENI_CTL_PAUSED,
+                          .step = atomic_load(&member->stop.entered),
+                          .index = atomic_load(&member->stop.save_step)};
     eni_member_put(member, &answer);
 }
 
@@ -161,6 +163,15 @@ static void on_stopping(eni_member *member, const eni_message *m)
 {
     hear_why(member, m);
     atomic_store(&member->stop.step, m->index);
+    pthread_cond_broadcast(&member->changed);
+}
+
+static void on_saving(eni_member *member, const eni_message *m)
+{
+    atomic_store(&member->stop.save_step, m->index);
+    atomic_store(&member->stop.has_wish, true);
+    uint64_t pending = ENI_STEP_PENDING;
+    atomic_compare_exchange_strong(&member->stop.step, &pending, ENI_STEP_NEVER);
     pthread_cond_broadcast(&member->changed);
 }
 
@@ -243,6 +254,7 @@ static void serve_rank(eni_member *member, const eni_message *m)
     case ENI_CTL_CAME: on_came(member, m); return;
     case ENI_CTL_WENT: on_went(member, m); return;
     case ENI_CTL_LEAVE: on_leave(member); return;
+    case ENI_CTL_SAVING: on_saving(member, m); return;
     case ENI_CTL_CLAIMED: on_claimed(member, m); return;
     case ENI_CTL_GATHERED: on_gathered(member, m); return;
     case ENI_CTL_RENEWED:
@@ -515,6 +527,7 @@ static en_status prepare(eni_member *member, const eni_member_config *config)
     atomic_init(&member->place.wait.what, "");
     atomic_init(&member->place.wait.name, "");
     atomic_init(&member->stop.step, ENI_STEP_NEVER);
+    atomic_init(&member->stop.save_step, ENI_STEP_NEVER);
     member->came_after_ns = -1;
     EN_TRY(check_config(config));
     EN_TRY(copy_config(member, config));

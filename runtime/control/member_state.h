@@ -49,8 +49,10 @@ typedef struct eni_member_place {
 } eni_member_place;
 
 typedef struct eni_member_stopping {
-    atomic_int_fast64_t entered; /* the step that this rank may be in */
-    atomic_uint_fast64_t step;   /* ENI_STEP_NEVER, ENI_STEP_PENDING, or the one before which all end */
+    atomic_int_fast64_t entered;    /* the step that this rank may be in */
+    atomic_uint_fast64_t step;      /* ENI_STEP_NEVER, ENI_STEP_PENDING, or the one before which all end */
+    atomic_uint_fast64_t save_step; /* the last one before which all save; ENI_STEP_NEVER: none yet */
+    atomic_bool has_wish;           /* rank 0 of a run that claims is to save */
 } eni_member_stopping;
 
 /* Who leads, and the process that does. */

@@ -149,7 +149,9 @@ static const eni_field wish[] = {
     INT(amount, -ENI_RANKS_MAX, ENI_RANKS_MAX, "the number is out of range"),
 };
 static const eni_field pausing[] = {REASON, BOOL(has_time)};
-static const eni_field paused[] = {INT(step, -1, INT64_MAX - 1, "the step is out of range")};
+static const eni_field paused[] = {INT(step, -1, INT64_MAX - 1, "the step is out of range"),
+                                   U64(index, "the step is out of range")};
+static const eni_field saving[] = {U64(index, "the step is out of range")};
 static const eni_field ready[] = {KEY_VALUES(member_data)};
 static const eni_field ask[] = {TAGGED};
 static const eni_field gather[] = {TAGGED, BLOB};
@@ -219,6 +221,8 @@ static const layout layouts[] = {
     [ENI_CTL_CAME] = {LONG(peer)},
     [ENI_CTL_WENT] = {FIELDS(went)},
     [ENI_CTL_LEAVE] = {true},
+    [ENI_CTL_SAVE] = {true},
+    [ENI_CTL_SAVING] = {FIELDS(saving)},
 };
 
 /* NULL: there is no such type. */

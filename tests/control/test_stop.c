@@ -26,6 +26,8 @@ typedef struct trainer {
     pthread_t thread;
     en_status status;
     uint64_t end;
+    _Atomic uint64_t saved; /* the last step before which it saves, + 1 */
+    uint64_t nsaved;
 } trainer;
 
 static bool all_have(const trainer *t, uint64_t step)
@@ -41,6 +43,10 @@ static void *train(void *argument)
     for (t->end = 0;; t->end++) {
         t->status = eni_member_enter(t->member, t->end);
         if (t->status != EN_OK) return NULL;
+        if (eni_member_saves(t->member, t->end, false)) {
+            t->nsaved++;
+            atomic_store(&t->saved, t->end + 1);
+        }
         eni_member_note(t->member, (int64_t)t->end, "forward");
         atomic_store(&t->steps[t->rank], t->end + 1);
         while (!all_have(t, t->end + 1) && eni_member_status(t->member) == EN_OK)
@@ -84,6 +90,70 @@ static void all_end_before_the_same_step(void **state)
         assert_true(crew_bye(&c)); /* a good end */
         crew_fini(&c);
     }
+}
+
+/* A signal to all of them is one wish; the run goes on, also where it is to end at the same moment. */
+static void all_save_before_the_same_step(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 4; round++) {
+        crew c;
+        atomic_uint_fast64_t steps[RANKS] = {0};
+        trainer t[RANKS];
+        crew_init(&c, RANKS);
+        assert_true(crew_start(&c));
+        crew_join(&c, 0, RANKS);
+        for (int r = 0; r < RANKS; r++) {
+            t[r] = (trainer){.member = c.hand[r].member, .steps = steps, .rank = r};
+            pthread_create(&t[r].thread, NULL, train, &t[r]);
+        }
+        while (atomic_load(&steps[0]) < 5)
+            poll(NULL, 0, 1);
+        for (int r = 0; r < RANKS; r++)
+            eni_member_save(c.hand[r].member);
+        const int64_t deadline = crew_soon();
+        for (int r = 0; r < RANKS && round > 0; r++)
+            while (atomic_load(&t[r].saved) == 0 && eni_now_ns() < deadline)
+                poll(NULL, 0, 1);
+        const uint64_t then = atomic_load(&steps[0]);
+        while (round > 0 && atomic_load(&steps[0]) < then + 5 && eni_now_ns() < deadline)
+            poll(NULL, 0, 1);
+        assert_true(round == 0 || atomic_load(&steps[0]) >= then + 5);
+        eni_member_stop(c.hand[0].member, "enough");
+        for (int r = 0; r < RANKS; r++) {
+            pthread_join(t[r].thread, NULL);
+            assert_int_equal(t[r].end, t[0].end);
+            assert_int_equal(t[r].saved, t[0].saved);
+            assert_int_equal(t[r].nsaved, t[0].nsaved);
+            assert_true(t[r].nsaved == 1 || (round == 0 && t[r].nsaved == 0)); /* it ends there */
+        }
+        assert_true(crew_bye(&c));
+        crew_fini(&c);
+    }
+}
+
+/* A run that claims goes on with its claims, and rank 0 hears of it once. */
+static void a_run_that_claims_saves_too(void **state)
+{
+    (void)state;
+    crew c;
+    uint64_t index;
+    crew_init(&c, 2);
+    c.config.budget = 1000000;
+    assert_true(crew_start(&c));
+    crew_join(&c, 0, 2);
+    eni_member_save(c.hand[1].member);
+    const int64_t deadline = crew_soon();
+    bool saves = false;
+    while (!saves && eni_now_ns() < deadline) {
+        assert_int_equal(eni_member_claim(c.hand[0].member, &index, deadline), EN_OK);
+        saves = eni_member_saves(c.hand[0].member, 0, true);
+    }
+    assert_true(saves);
+    assert_false(eni_member_saves(c.hand[0].member, 0, true));
+    assert_int_equal(eni_member_claim(c.hand[1].member, &index, deadline), EN_OK);
+    assert_true(crew_bye(&c));
+    crew_fini(&c);
 }
 
 static void claims_end(void **state)
@@ -176,6 +246,8 @@ static void a_run_that_has_not_begun_ends_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_end_before_the_same_step),
+                                       cmocka_unit_test(all_save_before_the_same_step),
+                                       cmocka_unit_test(a_run_that_claims_saves_too),
                                        cmocka_unit_test(claims_end),
                                        cmocka_unit_test(the_user_is_heard_in_good_order_first),
                                        cmocka_unit_test(a_run_that_has_not_begun_ends_at_once)};

@@ -169,6 +169,77 @@ static void a_folder_must_agree_with_itself(void **state)
     assert_int_equal(h.lines, 1);
 }
 
+/* Letters have 26 classes, kuzushiji 49, EMNIST's count from 1; MNIST has ten, whatever a damaged label says. */
+static void classes_come_from_the_labels(void **state)
+{
+    static const struct {
+        int first, last, classes, test;
+    } cases[] = {{0, 2, 3, 1},  {0, 25, 26, 7}, {1, 26, 27, 26}, {0, 48, 49, 0},
+                 {0, 9, 0, 10}, {0, 25, 0, 26}, {3, 3, 4, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char folder[] = "/tmp/entrain-set-XXXXXX", images[16 + 64] = {0, 0, 8, 3},
+             labels[8 + 64] = {0, 0, 8, 1}, test[] = LABELS_1;
+        const int n = cases[i].last - cases[i].first + 1;
+        images[7] = labels[7] = (char)n;
+        images[11] = 1, images[15] = 3;
+        char wide[16 + 64 * 3] = {0};
+        memcpy(wide, images, 16);
+        for (int k = 0; k < n; k++)
+            labels[8 + k] = (char)(cases[i].first + k);
+        test[8] = (char)cases[i].test;
+        make_folder(folder, wide, (size_t)(16 + 3 * n), labels, (size_t)(8 + n), IMAGES_1x1x3, test);
+        const eni_data_options options = {.name = folder};
+        en_data_shape shape;
+        eni_dataset *set = NULL;
+        heard h = {0};
+        eni_log_set_sink(hear, &h);
+        const en_status st = eni_dataset_open(&options, &set);
+        assert_int_equal(st, cases[i].classes > 0 ? EN_OK : EN_EFORMAT);
+        eni_log_set_sink(NULL, NULL);
+        if (st == EN_OK) {
+            assert_int_equal(set->classes, cases[i].classes);
+            assert_int_equal(eni_dataset_shape(&options, &shape), EN_OK);
+            assert_int_equal(shape.classes, cases[i].classes);
+            eni_dataset_close(set);
+        } else {
+            assert_non_null(strstr(h.text, "is not in 0 .. "));
+        }
+        const eni_data_options named = {.name = "mnist", .folder = folder};
+        eni_log_set_sink(hear, &h);
+        assert_int_equal(eni_dataset_open(&named, &set),
+                         cases[i].last < 10 && cases[i].test < 10 ? EN_OK : EN_EFORMAT);
+        eni_log_set_sink(NULL, NULL);
+        if (cases[i].last < 10 && cases[i].test < 10) eni_dataset_close(set);
+        remove_folder(folder);
+    }
+}
+
+/* As some archives write them, with a folder of each file's name beside it; and what is no set at all. */
+static void other_spellings(void **state)
+{
+    char folder[] = "/tmp/entrain-set-XXXXXX", command[400];
+    eni_dataset *set;
+    heard h = {0};
+    (void)state;
+    make_folder(folder, BYTES(IMAGES_2x1x3), BYTES(LABELS_2), IMAGES_1x1x3, LABELS_1);
+    snprintf(command, sizeof command,
+             "cd %s && for f in *-idx*; do mv $f $(echo $f | sed s/-idx/.idx/) && mkdir $f; done", folder);
+    assert_int_equal(system(command), 0);
+    const eni_data_options options = {.name = folder};
+    assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
+    assert_int_equal(set->split[ENI_TRAIN].count, 2);
+    eni_dataset_close(set);
+    snprintf(command, sizeof command, "cd %s && rm -r * && touch training.pt test.pt", folder);
+    assert_int_equal(system(command), 0);
+    eni_log_set_sink(hear, &h);
+    assert_int_equal(eni_dataset_open(&options, &set), EN_EFORMAT);
+    eni_log_set_sink(NULL, NULL);
+    assert_non_null(strstr(h.text, "holds training.pt"));
+    assert_non_null(strstr(h.text, "tools/pt2idx.py"));
+    remove_folder(folder);
+}
+
 /* A vector model takes images, flattened; another shape is refused, and so is a limit over the size. */
 static void what_the_model_wants(void **state)
 {
@@ -500,6 +571,8 @@ int main(void)
         cmocka_unit_test(fashion_mnist),
         cmocka_unit_test(absent_sets_say_what_to_do),
         cmocka_unit_test(a_folder_must_agree_with_itself),
+        cmocka_unit_test(classes_come_from_the_labels),
+        cmocka_unit_test(other_spellings),
         cmocka_unit_test(what_the_model_wants),
         cmocka_unit_test(the_toy_set_is_linear),
         cmocka_unit_test(made_up_images_depend_on_the_seed_only),

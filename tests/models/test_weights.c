@@ -189,6 +189,10 @@ static void buffers_are_saved_but_not_hashed(void **state)
     assert_memory_equal(n.state, n.state_back, n.schema.nstate * sizeof *n.state);
     assert_int_equal(eni_weights_digest(&n.schema, n.flat_back, params[1]), EN_OK);
     assert_string_equal(params[0], params[1]);
+    buffer_of(&n, n.state, "bn1.running_var")[1] = -0.25f;
+    assert_int_equal(eni_weights_save(f->path, &n.schema, n.flat, n.state), EN_OK);
+    assert_int_equal(eni_weights_load(f->path, &n.schema, n.flat_back, n.state_back), EN_EFORMAT);
+    says(f, "bn1.running_var: element 1 is -0.25, and no variance is negative");
     buffer_of(&n, n.state, "bn1.running_var")[0] = NAN;
     assert_int_equal(eni_weights_save(f->path, &n.schema, n.flat, n.state), EN_ENONFINITE);
     says(f, "bn1.running_var");
@@ -306,6 +310,27 @@ static void another_network_is_refused_with_both_shapes(void **state)
 
     assert_int_equal(eni_weights_load(f->path, &f->schema, f->back, NULL), EN_EMISMATCH);
     says(f, "tensor net3.weight (5, 5), which toy does not have");
+}
+
+/* What DistributedDataParallel, torch.compile and both put in front of every name. */
+static void wrapped_names_are_told(void **state)
+{
+    fixture *f = *state;
+    static const char *const prefixes[] = {"module.", "_orig_mod.", "module._orig_mod."};
+    char names[8][64], expected[100];
+    for (size_t p = 0; p < 3; p++) {
+        eni_st_tensor entries[8];
+        for (uint32_t i = 0; i < f->schema.ntensors; i++) {
+            assert_int_equal(eni_weights_entry(&f->schema, i, f->flat, NULL, &entries[i]), EN_OK);
+            snprintf(names[i], sizeof names[i], "%s%.40s", prefixes[p], entries[i].name);
+            entries[i].name = names[i];
+        }
+        assert_int_equal(eni_st_write(f->path, entries, f->schema.ntensors, NULL, 0), EN_OK);
+        assert_int_equal(eni_weights_load(f->path, &f->schema, f->back, NULL), EN_EMISMATCH);
+        snprintf(expected, sizeof expected, "net1.weight is called %snet1.weight there", prefixes[p]);
+        says(f, expected);
+        says(f, "model.module.state_dict()");
+    }
 }
 
 /* ---- malformed --------------------------------------------------------------------------------------- */
@@ -483,6 +508,7 @@ int main(void)
         TEST(numbers_of_batches_are_checked),
         TEST(files_that_cannot_be_are_named),
         TEST(another_network_is_refused_with_both_shapes),
+        TEST(wrapped_names_are_told),
         TEST(malformed_files_are_refused),
         TEST(lengths_that_lie_are_refused),
         TEST(values_that_are_not_finite_are_refused),

@@ -26,7 +26,8 @@
 static struct {
     char calls[64];
     size_t n;
-    int fail_file; /* the next fsync of a file fails, once */
+    int fail_file;                  /* the next fsync of a file fails, once */
+    int folder_error, folder_fails; /* the next so many of a folder fail so */
 } seen;
 
 static void note(char what)
@@ -43,6 +44,11 @@ int __wrap_fsync(int fd)
     assert_int_equal(fstat(fd, &s), 0);
     if (S_ISDIR(s.st_mode)) {
         note('d');
+        if (seen.folder_fails > 0) {
+            seen.folder_fails--;
+            errno = seen.folder_error;
+            return -1;
+        }
     } else if (seen.fail_file) {
         seen.fail_file = 0;
         note('F');
@@ -142,6 +148,30 @@ static void a_checkpoint_is_written_synced_renamed_and_its_folder_synced(void **
     assert_int_equal(rmdir(folder), 0); /* and nothing else was left */
 }
 
+/* Some file systems know no sync of folders: what is whole counts. An error of the disk is told once, and counts too. */
+static void a_folder_that_cannot_be_synced_is_no_failure(void **state)
+{
+    static const struct {
+        int error, times;
+        en_status expected;
+    } cases[] = {
+        {EINVAL, 1, EN_OK}, {ENOTSUP, 1, EN_OK}, {EIO, 9, EN_OK}, {EIO, 1, EN_EIO}, {ENOSPC, 9, EN_EIO}};
+    char folder[] = "/tmp/entrain-test-durable-XXXXXX", path[128];
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/w.safetensors", folder);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        forget(0);
+        seen.folder_error = cases[i].error;
+        seen.folder_fails = cases[i].times;
+        assert_int_equal(write_weights(path, (float)i), cases[i].expected);
+        assert_memory_equal(seen.calls, "frd", 3);
+        assert_true(read_weight(path) == (float)i);
+    }
+    unlink(path);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 /* ---- results ------------------------------------------------------------------------------------------- */
 
 /* result.json, compare.json: the old one is there until the new one is. */
@@ -170,6 +200,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_state_is_written_synced_renamed_and_its_folder_synced),
         cmocka_unit_test(a_checkpoint_is_written_synced_renamed_and_its_folder_synced),
+        cmocka_unit_test(a_folder_that_cannot_be_synced_is_no_failure),
         cmocka_unit_test(a_result_is_replaced_as_a_checkpoint_is),
     };
     eni_log_set_level(ENI_LOG_ERROR);

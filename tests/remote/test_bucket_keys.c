@@ -228,7 +228,33 @@ static void the_region_of_a_configuration(void **state)
     memset(environment, 0, sizeof environment);
     set("HOME", home);
     write_file(".aws/config", "[default]\nregion = r-1\n" PAIR("OPEN", "hush"), 0644);
-    expect_refused(ENI_S3, NULL, "no keys for s3://", "AWS_ACCESS_KEY_ID");
+    expect_refused(ENI_S3, NULL, "/.aws/config: others may read these keys", "chmod 600");
+}
+
+/* ~/.aws/config may have all of it, as `aws configure` leaves a profile. */
+static void keys_of_a_configuration(void **state)
+{
+    (void)state;
+    write_file(".aws/config",
+               "[profile other]\nregion = r-2\nendpoint_url = https://h:9\n" PAIR(
+                   "ID", "hush") "[profile sso]\nsso_session = me\nregion = r-3\n",
+               0600);
+    set("AWS_PROFILE", "other");
+    eni_keys keys = find(ENI_S3, NULL);
+    expect(&keys, "ID", "hush", "", "r-2");
+    assert_string_equal(keys.endpoint, "https://h:9");
+    set("AWS_ENDPOINT_URL", "https://a");
+    keys = find(ENI_S3, NULL);
+    assert_string_equal(keys.endpoint, "https://a");
+    set("AWS_ENDPOINT_URL_S3", "https://b");
+    keys = find(ENI_S3, NULL);
+    assert_string_equal(keys.endpoint, "https://b");
+    set("AWS_PROFILE", "sso");
+    expect_refused(ENI_S3, NULL, "the profile gets its keys by sso_session",
+                   "aws configure export-credentials");
+    keys = find(ENI_S3, "none"); /* a bucket that is open to all */
+    assert_true(keys.is_none);
+    expect(&keys, "", "", "", "");
 }
 
 /* ---- what a file looks like ---- */
@@ -300,9 +326,9 @@ static void what_was_asked_for_is_not_there(void **state)
                    "aws_secret_access_key");
     expect_refused(ENI_OSS, write_file("keys", "", 0600), "/keys has no [default]", "accessKeySecret");
     set("AWS_PROFILE", "other");
-    expect_refused(ENI_S3, NULL, "there is no file of keys", "/.aws/credentials");
+    expect_refused(ENI_S3, NULL, "AWS_PROFILE=other: neither ~/.aws/credentials nor", "[other]");
     write_file(".aws/credentials", "[default]\n" PAIR("ID", "hush"), 0600);
-    expect_refused(ENI_S3, NULL, "/.aws/credentials has no [other]", "aws_access_key_id");
+    expect_refused(ENI_S3, NULL, "AWS_PROFILE=other: neither ~/.aws/credentials nor", "aws_access_key_id");
 }
 
 static void half_a_key(void **state)
@@ -427,6 +453,7 @@ int main(void)
                                        A_TEST(the_profile_of_oss),
                                        A_TEST(a_file_of_its_own),
                                        A_TEST(the_region_of_a_configuration),
+                                       A_TEST(keys_of_a_configuration),
                                        A_TEST(how_files_are_written),
                                        A_TEST(a_parsed_text),
                                        A_TEST(no_keys),

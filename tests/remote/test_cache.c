@@ -515,10 +515,13 @@ static void what_is_not_among_them_goes(void **state)
     write_text(in_cache("not-ours"), "");
     write_text(in_cache(".entrain"), "");
     write_text(in_cache("alone.entrain"), "{}");
+    write_text(in_cache(".test.bin.part"), "hel");
+    write_text(in_cache(".test.bin.of"), "{}");
     eni_cache_tidy(&cache, files, 1);
     for (size_t i = 0; i < sizeof stays / sizeof stays[0]; i++)
         if (!is_there(in_cache(stays[i]))) fail_msg("%s is gone", stays[i]);
     assert_false(is_there(in_cache("test.bin")));
+    assert_false(is_there(in_cache(".test.bin.part")) || is_there(in_cache(".test.bin.of")));
     assert_false(is_there(in_cache("test.bin.entrain")));
     assert_false(is_there(in_cache("train.bin.entrain.old")));
     assert_false(is_there(in_cache("alone.entrain")));
@@ -558,6 +561,12 @@ static void clear_leaves_what_is_fetched(void **state)
     assert_true(is_there(root));
     assert_int_equal(eni_cache_clear(root, &bytes), EN_OK); /* nothing is left */
     assert_int_equal(bytes, 0);
+    snprintf(cache.path, sizeof cache.path, "%s/.gone-12345", root); /* of one that was killed */
+    assert_int_equal(mkdir(cache.path, 0700), 0);
+    write_text(in_cache("train.bin"), "hello");
+    assert_int_equal(eni_cache_clear(root, &bytes), EN_OK);
+    assert_int_equal(bytes, 5);
+    assert_false(is_there(cache.path));
 }
 
 /* Only folders below the cache are its own. */

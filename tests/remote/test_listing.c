@@ -121,7 +121,21 @@ static void nothing_is_lost_between_pieces(void **state)
                       "<!-- no --></Key><Size>1</Size><ETag>e</ETag></Contents>")),
         EN_OK);
     assert_int_equal(listing.n, 1);
-    expect_object(0, "a<b>&c", "e", 1);
+    expect_object(0, "a<b>&c", "\"e\"", 1);
+}
+
+/* Ceph lists them bare, NetApp and proxies mark them as weak. */
+static void one_etag_in_many_forms(void **state)
+{
+    static const char *const forms[] = {"d41d8-2", "\"d41d8-2\"", "'d41d8-2'", "W/\"d41d8-2\"", "W/d41d8-2"};
+    char etag[ENI_ETAG];
+    (void)state;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        assert_true(eni_etag_set(etag, forms[i], strlen(forms[i])));
+        assert_string_equal(etag, "\"d41d8-2\"");
+    }
+    assert_false(eni_etag_set(etag, "W/\"\"", 4) || eni_etag_set(etag, "\"a b\"", 5));
+    assert_string_equal(etag, "");
 }
 
 static void a_key_of_1024_bytes_and_of_one_more(void **state)
@@ -356,6 +370,7 @@ int main(void)
     const struct CMUnitTest tests[] = {A_TEST(pages_of_s3),
                                        A_TEST(pages_of_oss),
                                        A_TEST(nothing_is_lost_between_pieces),
+                                       A_TEST(one_etag_in_many_forms),
                                        A_TEST(a_key_of_1024_bytes_and_of_one_more),
                                        A_TEST(a_long_key_that_is_encoded),
                                        A_TEST(bad_pages),

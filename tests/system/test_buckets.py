@@ -234,6 +234,7 @@ def test_trouble_on_the_way():
         p.server.instead = [(503, {})] * 100
         said = p.data("d", code=1)
         assert "HTTP 503 (SlowDown" in said and p.server.instead == [(503, {})] * 93
+        assert re.search(r"waiting for 127.0.0.1:\d+ to give its list of .*: HTTP 503, again in", said), said
         p.server.instead = []
         p.server.cuts = [0] * 1000
         said = p.data("d", code=1)
@@ -259,6 +260,12 @@ def test_what_is_not_what_was_listed():
         assert changed and copy.read_bytes() == p.server.objects[image]
         p.server.on_get = None
         p.run("data", "--clear-cache")
+        p.server.given_etag = "W/{}"
+        p.data("d")
+        p.server.given_etag = "{}"
+        p.data("d")
+        assert p.server.gets("d/t10k-labels-idx1-ubyte") == 2, "it is the same object"
+        p.run("data", "--clear-cache")
         p.server.other_etag = '"00000000000000000000000000000000"'
         assert "another ETag or size each of 3 times" in p.data("d", code=1)
         p.server.other_etag, p.server.size_off = None, 1
@@ -275,6 +282,8 @@ def test_refusals():
         p.server.objects["other/readme.txt"] = b"x"
         p.refuse("nothing lies there", "nowhere")
         p.refuse(r"no files of a data set lie right there .* but readme.txt", "other")
+        p.server.objects["pt/training.pt"] = p.server.objects["pt/test.pt"] = b"x"
+        p.refuse(r"there lies training.pt, .*tools/pt2idx.py training.pt test.pt FOLDER", "pt")
         p.refuse(r"d=\S+ such URLs are not known; there are s3://BUCKET/PREFIX and oss://"[2:], "d", "--data=gs://bucket/x")
         p.refuse("can be no bucket", "d", "--data=s3://B/x")
         p.refuse("http:// is for this host only", "d", "--data-endpoint=http://example.com")
@@ -396,14 +405,14 @@ def test_killed_and_resumed():
             image = "d/train-images-idx3-ubyte"
             half = len(p.server.objects[image]) // 2
             p.server.cuts = [half]  # it comes first
-            stop = threading.Event()
+            stop, go = threading.Event(), threading.Event()
 
             def wait_at_rest(key, seen=[]):
                 if key == image:
                     seen.append(key)
                 if key == image and len(seen) == 2:  # the half is there
                     stop.set()
-                    time.sleep(0.2)
+                    go.wait(60)
 
             p.server.on_get = wait_at_rest
             run = p.popen("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", f"--data={p.server.url}/d",
@@ -412,6 +421,7 @@ def test_killed_and_resumed():
             assert stop.wait(60)
             run.send_signal(sent)
             out, err = run.communicate(timeout=30)
+            go.set()
             assert run.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[sent], out + err
             assert "train-images-idx3-ubyte" not in p.copies(), "it has its name when it is whole"
             p.server.on_get, p.server.cuts = None, []
@@ -504,6 +514,90 @@ def test_saved():
         assert p.server.objects["again.safetensors"] == weights, "the same line again takes it up"
     print("PROMISE checkpoints and weights go up whole; another host goes on from the newest; an upload that fails is said, exit 1, "
           "its file stays, and the same line again takes it up")
+
+
+def train_into(p, prefix, *args):
+    """A run that saves checkpoints into the bucket, and what is still to be said."""
+    put_set(p.server, "d", train=640)
+    return p.popen("run", "-n", "1", "--strategy=solo", "--batch-size=16", "--model=mlp", f"--data={p.server.url}/d",
+                   f"--data-endpoint={p.server.endpoint}", "--limit-test-samples=16", f"--out={p.top}/{prefix}",
+                   f"--checkpoint-dir={p.server.url}/{prefix}", *args)
+
+
+def test_what_goes_up():
+    with Place() as silent, Place() as p:
+        silent.server.takes_puts.clear()
+        begin = time.monotonic()
+        never = train_into(silent, "c", "--epochs=1", "--checkpoint-every=160", f"--save={silent.server.url}/w.safetensors")
+
+        # Faster than the service takes them: all go there, and two stay here.
+        p.server.put_seconds = 0.4
+        run = train_into(p, "c", "--epochs=2", "--checkpoint-every=160")
+        out, err = run.communicate(timeout=60)
+        assert run.returncode == 0, out + err
+        written = json.loads((p.top / "c" / "result.json").read_text())["checkpoints"]["written"]
+        up = [k for k in p.server.objects if k.startswith("c/")]
+        assert len(up) == written >= 7, (up, written)
+        assert sorted(x.name for x in (p.top / "c" / "checkpoints").iterdir()) == [k[2:] for k in sorted(up)[-2:]]
+
+        # Who does it is killed: that is said while the run goes on, and nothing piles up.
+        p.server.put_seconds = 0
+        run = train_into(p, "k", "--epochs=100000", "--checkpoint-every=640")
+        while not any(k.startswith("k/") for k in p.server.objects):
+            assert run.poll() is None and time.monotonic() < begin + 60
+            time.sleep(0.05)
+        os.kill(next(pid for pid, name in below(run.pid) if name == "transfer"), signal.SIGKILL)
+        for line in run.stderr:
+            if "has ended by signal 9: nothing goes to the bucket from now on" in line:
+                break
+        else:
+            raise AssertionError("nobody says that it was killed")
+        assert run.poll() is None
+        last = max((p.top / "k" / "checkpoints").iterdir())
+        while len({last, *(p.top / "k" / "checkpoints").glob("checkpoint-*.safetensors")}) < 3:  # two newer ones
+            assert run.poll() is None and time.monotonic() < begin + 60
+            time.sleep(0.05)
+        run.send_signal(signal.SIGTERM)
+        run.communicate(timeout=60)
+        assert run.returncode == 143 and len([*(p.top / "k" / "checkpoints").glob("checkpoint-*.safetensors")]) == 2
+
+        out, err = never.communicate(timeout=90)
+        assert never.returncode == 1 and time.monotonic() - begin < 75, out + err
+        assert re.search(r"waiting for 127.0.0.1:\d+ to take c/checkpoint-\d+.safetensors of .*: nothing for", err), err
+        assert "nothing has gone to the bucket for 30 s" in err and "with --resume=auto the same line takes it up" in err, err
+    print("PROMISE every checkpoint goes up, however fast they come; a killed transfer is told at once; a service that answers "
+          "no PUT is named, and waited for at most 30 s after the run")
+
+
+def test_buckets_as_people_have_them():
+    with Place() as p:
+        put_set(p.server, "d")
+        p.run("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", f"--data={p.server.url}/d", "--limit-test-samples=16",
+              f"--out={p.top}/o", f"--save={p.server.url}/w.safetensors", env=p.env(AWS_ENDPOINT_URL=p.server.endpoint))
+        local = ("eval", "--model=mlp", "--data=synthetic", "--limit-test-samples=16")
+        (p.top / ".aws").mkdir()
+        config = p.top / ".aws" / "config"
+        config.write_text(f"[profile mine]\naws_access_key_id = {ID}\naws_secret_access_key = {SECRET}\nregion = {REGION}\n"
+                          f"endpoint_url = {p.server.endpoint}\n")
+        config.chmod(0o600)
+        no_keys = {k: v for k, v in p.env().items() if not k.startswith("AWS_")}
+        p.server.may_not_list = True
+        p.run(*local, f"--init={p.server.url}/w.safetensors", env={**no_keys, "AWS_PROFILE": "mine"})
+        assert not any("list-type" in path for _, path, _ in p.server.requests[-2:]), "its name is enough"
+        said = p.run(*local, f"--init={p.server.url}/none.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
+        assert "HTTP 403 (AccessDenied: s3:ListBucket is not allowed)" in said, said
+        p.server.may_not_list = False
+        said = p.run(*local, f"--init={p.server.url}/none.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
+        assert "there is no such object" in said, said
+        config.unlink()
+        p.server.is_open = True
+        p.data("d", "--data-keys=none", env=no_keys)
+        p.server.is_open = False
+        p.run("data", "--clear-cache")
+        p.refuse("lets nobody in without keys, HTTP 403", "d", "--data-keys=none", env=no_keys)
+        p.refuse("--data-keys=none asks a bucket that is open to all", "d", env=no_keys)
+    print("PROMISE an object without the right to list, AWS_ENDPOINT_URL, a profile of ~/.aws/config with its keys, and a bucket "
+          "that is open to all")
 
 
 def test_told_to_end_with_all():

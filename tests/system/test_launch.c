@@ -343,7 +343,11 @@ static void test_predict_no_number(void **state)
     assert_string_equal(process_out(&p), "");
     assert_int_equal(process_says(&p, " E ", "early.safetensors: what the network gives of sample 0"), 1);
     assert_int_equal(process_says(&p, "", ""), 1);
-    promise("entrain predict: outputs that are no numbers end it, with the file and the sample");
+    process_start(&p, "entrain", NULL, "eval --device=ref " SAVED, saved);
+    expect_end(&p, 1);
+    assert_string_equal(process_out(&p), "");
+    assert_int_equal(process_says(&p, " E ", "early.safetensors: the average loss is not finite"), 1);
+    promise("entrain predict and eval: outputs that are no numbers end it, with the file and the sample");
 }
 
 /* The child that a command has forked, which has its words. */

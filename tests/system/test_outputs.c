@@ -180,12 +180,14 @@ static void test_overwrite_takes_the_old_run_away(void **state)
     put(out, "notes.txt", "mine");
     put(out, "metrics-of-mine.jsonl", "mine");
     put(out, "checkpoints/readme", "mine");
+    put(out, "checkpoints/checkpoint-best.safetensors", "mine");
     put(out, "result.json.0123456789abcdef.tmp", "half");
     put(system_folder(), "outside.txt", "mine");
     snprintf(path, sizeof path, "%s/metrics-7.jsonl", out);
     assert_int_equal(symlink("../outside.txt", path), 0);
     finish(out, "-n 1 --strategy=solo " JOB " --steps=2 --overwrite");
     assert_true(has(out, "notes.txt") && has(out, "metrics-of-mine.jsonl") && has(out, "checkpoints/readme"));
+    assert_true(has(out, "checkpoints/checkpoint-best.safetensors"));
     assert_true(has(system_folder(), "outside.txt"));
     assert_false(has(out, "metrics-1.jsonl") || has(out, "metrics-2.jsonl") || has(out, "metrics-7.jsonl"));
     assert_false(has(out, "result.json.0123456789abcdef.tmp"));

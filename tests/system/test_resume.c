@@ -3,10 +3,12 @@
  *     test_resume [SEEDS]          three kills in a row for each seed and mode; 2 by default
  *
  * There is a checkpoint at every step, so that kills fall into writes, renames and removals too. */
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/system/resumed.h"
 
@@ -298,7 +300,7 @@ static void test_amounts_in_epochs(void **state)
 
 static void test_ctrl_c_leaves_a_checkpoint(void **state)
 {
-    static const char *const ways[] = {"-n 1 --strategy=solo " COMMON, "-n 2 --strategy=ring " COMMON,
+    static const char *const ways[] = {"-n 2 --strategy=ring " COMMON, "-n 2 --strategy=hierarchical " COMMON,
                                        "-n 2 --strategy=ps-sync --shards=2 " COMMON};
     char out[160], text[512];
     process p;
@@ -321,6 +323,88 @@ static void test_ctrl_c_leaves_a_checkpoint(void **state)
         json_decref(finish_run(out, expected, text));
     }
     promise("Ctrl-C: a checkpoint at the very step, and the resumed run ends with the undisturbed bytes");
+}
+
+/* To the launcher and all below it, as Slurm's --signal sends it. */
+static void signal_all(const process *p, int number)
+{
+    char path[64];
+    int child;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)p->pid, (int)p->pid);
+    FILE *children = fopen(path, "re");
+    while (children != NULL && fscanf(children, "%d", &child) == 1)
+        kill(child, number);
+    if (children != NULL) fclose(children);
+    kill(p->pid, number);
+}
+
+/* Before that a signal ends it. */
+static int has_begun(const char *out)
+{
+    char path[200];
+    snprintf(path, sizeof path, "%s/config.yaml", out);
+    return access(path, F_OK) == 0;
+}
+
+static void test_a_signal_saves(void **state)
+{
+    static const char *const ways[] = {"-n 2 --strategy=ring " COMMON, "-n 2 --strategy=hierarchical " COMMON,
+                                       "-n 2 --strategy=ps-sync --shards=2 " COMMON,
+                                       "-n 2 --strategy=ssp:bound=2 " COMMON};
+    enum { SSP = 3 };
+    char out[160], text[1024];
+    (void)state;
+    for (int i = 0; i <= SSP; i++) {
+        const char *expected = i < SSP ? train_hash(60, "%s", ways[i]) : NULL;
+        uint64_t found[16];
+        process p;
+        folder_for(out, "signal");
+        snprintf(text, sizeof text, SLOWLY "%s %s --checkpoint-every=1000000", ways[i],
+                 i == SSP ? "--straggler=1:25" : "");
+        begin_run(&p, out, text);
+        const double deadline = now_seconds() + 60 * SLOWNESS;
+        struct pollfd ended = {.fd = p.pidfd, .events = POLLIN};
+        while (newest_checkpoint(out) == 0) { /* there is none before the ranks have met */
+            if (has_begun(out) && i % 2 == 0) kill(p.pid, SIGUSR1);
+            if (has_begun(out) && i % 2 == 1) signal_all(&p, SIGUSR2);
+            if (poll(&ended, 1, 20) > 0 || now_seconds() > deadline)
+                fail_msg("%s: no checkpoint\n%s", ways[i], process_err(&p));
+        }
+        assert_true(newest_checkpoint(out) < SAMPLES);
+        assert_int_equal(poll(&ended, 1, 0), 0); /* it goes on */
+        if (i > 0) {
+            kill_everything(&p);
+        } else { /* and ends as if nothing had been */
+            assert_int_equal(process_wait(&p, 60), 0);
+            char hashes[HASHES];
+            json_t *r = result_of(out);
+            hashes_of(r, hashes);
+            assert_string_equal(hashes, expected);
+            assert_true(number_at(r, "checkpoints.written") >= 1 && list_checkpoints(out, found) <= 2);
+            json_decref(r);
+            continue;
+        }
+        snprintf(text, sizeof text, "%s --checkpoint-every=40 --resume=auto", ways[i]);
+        if (i < SSP) {
+            json_decref(finish_run(out, expected, text));
+            continue;
+        }
+        begin_run(&p, out, text);
+        assert_int_equal(process_wait(&p, 60), 0);
+    }
+    process p;
+    process_start(&p, "entrain", NULL, "run --threads=1 -n 2 --strategy=ring --out=%s " SLOWLY COMMON,
+                  (folder_for(out, "none"), out));
+    const double deadline = now_seconds() + 60 * SLOWNESS;
+    while (process_says(&p, "without --checkpoint-every", "") == 0) {
+        if (has_begun(out)) kill(p.pid, SIGUSR1);
+        if (poll(&(struct pollfd){.fd = p.pidfd, .events = POLLIN}, 1, 20) > 0 || now_seconds() > deadline)
+            fail_msg("nobody says that there is no checkpoint\n%s", process_err(&p));
+    }
+    assert_int_equal(process_wait(&p, 60), 0);
+    promise("SIGUSR1 and SIGUSR2, to the launcher or to all: a checkpoint, the run goes on and ends as "
+            "undisturbed, and "
+            "so does one that is resumed there");
 }
 
 /* The work of an asynchronous run is that of an undisturbed one, to within a micro-batch. */
@@ -372,6 +456,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(test_another_strategy_goes_on),
                                        cmocka_unit_test(test_amounts_in_epochs),
                                        cmocka_unit_test(test_ctrl_c_leaves_a_checkpoint),
+                                       cmocka_unit_test(test_a_signal_saves),
                                        cmocka_unit_test(test_asynchronous_work_is_whole)};
     if (argc > 1) seeds = atoi(argv[1]);
     return system_main(tests);
