@@ -18,7 +18,7 @@ typedef struct eni_child {
     int32_t rank;  /* -1: a psd */
     pid_t pid;
     uint64_t born; /* process.h */
-    int pidfd;
+    int pidfd;     /* readable when it has ended; -1: pidfd_open(2) is refused */
     int is_running;
     int has_ended, status; /* of waitpid, until it is noted */
     int is_terminated;     /* we killed it: its end says nothing */

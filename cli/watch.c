@@ -436,13 +436,16 @@ static void wait_for_events(const eni_launcher *l)
     struct pollfd fds[MAX_EVENTS];
     nfds_t n = 0;
     int64_t next = l->name_ns < l->kill_ns ? l->name_ns : l->kill_ns;
+    int cap = l->is_ending ? LOOK_AGAIN_MS : 1000;
     if (next <= eni_now_ns()) next = INT64_MAX; /* it is being done */
     if (l->launch->signal_fd >= 0 && !l->is_interrupted)
         fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
     if (l->reports.fd >= 0) fds[n++] = (struct pollfd){.fd = l->reports.fd, .events = POLLIN};
     for (int i = 0; i < l->nchildren; i++)
-        if (l->child[i].is_running) fds[n++] = (struct pollfd){.fd = l->child[i].pidfd, .events = POLLIN};
-    const int cap = l->is_ending ? LOOK_AGAIN_MS : 1000;
+        if (l->child[i].is_running) {
+            fds[n++] = (struct pollfd){.fd = l->child[i].pidfd, .events = POLLIN};
+            if (l->child[i].pidfd < 0) cap = LOOK_AGAIN_MS;
+        }
     poll(fds, n, next == INT64_MAX ? cap : eni_ms_left(next, cap));
 }
 

@@ -1,11 +1,18 @@
-/* signals.c - signals as a descriptor, and exit codes. */
+/* signals.c - signals as a descriptor, the end of a child, and exit codes. */
 #include "core/signals.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include "core/clock.h"
+
+enum { LOOK_MS = 10 }; /* where no descriptor tells of the end */
 
 /* A blocked signal reaches a signalfd even if it is ignored. */
 static bool is_ignored(int number)
@@ -27,6 +34,21 @@ int eni_signals_open(void)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* `ulimit -f`: the write says EFBIG */
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+en_status eni_signals_await(pid_t child, int signal_fd, int64_t deadline_ns, int *status_out)
+{
+    const int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
+    struct pollfd watched[] = {{pidfd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
+    en_status st = EN_OK;
+    while (waitpid(child, status_out, WNOHANG) == 0) {
+        const int left = eni_ms_left(deadline_ns, pidfd >= 0 ? 1000 : LOOK_MS);
+        st = watched[1].revents != 0 ? EN_EINTR : left <= 0 ? EN_ETIMEOUT : EN_OK;
+        if (st != EN_OK) break;
+        poll(watched, 2, left);
+    }
+    if (pidfd >= 0) close(pidfd);
+    return st;
 }
 
 static int take_signal(int signal_fd)

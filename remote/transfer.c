@@ -13,7 +13,6 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,7 +59,7 @@ static en_status begin_args(args *a, const eni_config *c, const char *verb)
 
 typedef struct child {
     pid_t pid;
-    int pidfd, answer_fd, order_fd; /* what it says; what it is told. -1: nothing */
+    int answer_fd, order_fd; /* what it says; what it is told. -1: nothing */
 } child;
 
 /* Between fork and exec: only calls that are safe there. */
@@ -86,7 +85,7 @@ static en_status start(args *a, bool has_answer, bool has_orders, child *child_o
 {
     char path[PATH_MAX];
     int answer[2] = {-1, -1}, order[2] = {-1, -1};
-    child c = {.pid = -1, .pidfd = -1, .answer_fd = -1, .order_fd = -1};
+    child c = {.pid = -1, .answer_fd = -1, .order_fd = -1};
     EN_TRY(eni_folder_program("transfer", path, sizeof path));
     a->arg[0] = path;
     a->arg[a->n] = NULL;
@@ -95,19 +94,14 @@ static en_status start(args *a, bool has_answer, bool has_orders, child *child_o
     if ((!has_answer || pipe2(answer, O_CLOEXEC) == 0) && (!has_orders || pipe2(order, O_CLOEXEC) == 0))
         c.pid = fork();
     if (c.pid == 0) become(path, (char **)(uintptr_t)a->arg, own, answer[1], order[0]);
-    int cause = errno;
+    const int cause = errno;
     if (answer[1] >= 0) close(answer[1]);
     if (order[0] >= 0) close(order[0]);
     c.answer_fd = answer[0];
     c.order_fd = order[1];
-    if (c.pid > 0 && (c.pidfd = (int)syscall(SYS_pidfd_open, c.pid, 0)) >= 0) {
+    if (c.pid > 0) {
         *child_out = c;
         return EN_OK;
-    }
-    if (c.pid > 0) { /* nobody could wait for it */
-        cause = errno;
-        kill(c.pid, SIGKILL);
-        waitpid(c.pid, NULL, 0);
     }
     if (answer[0] >= 0) close(answer[0]);
     if (order[1] >= 0) close(order[1]);
@@ -117,18 +111,12 @@ static en_status start(args *a, bool has_answer, bool has_orders, child *child_o
 /* Ends it by its exit code, as core/signals.h has them, or because we are told to end. */
 static en_status finish(child *c, int signal_fd)
 {
-    struct pollfd watched[2] = {{c->pidfd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
     int status = 0;
-    bool is_told = false;
-    while (poll(watched, signal_fd >= 0 ? 2 : 1, -1) < 0 && errno == EINTR) {
-    }
-    if (watched[0].revents == 0 && watched[1].revents != 0) {
-        is_told = true;
+    const bool is_told = eni_signals_await(c->pid, signal_fd, INT64_MAX, &status) == EN_EINTR;
+    if (is_told) {
         kill(c->pid, SIGKILL); /* what has come stays, and the next one goes on there */
+        (void)eni_signals_await(c->pid, -1, INT64_MAX, &status);
     }
-    while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR) {
-    }
-    close(c->pidfd);
     if (c->order_fd >= 0) close(c->order_fd);
     if (is_told) return EN_EINTR;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return EN_OK;
