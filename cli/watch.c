@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ enum {
     RESIZE_MS = 30000,  /* from the first goodbye of a run that goes on with other workers: rank 0 saves */
     LAST_MS = 2000,     /* a psd that is alone ends by itself within this time, or is ended */
     LOOK_AGAIN_MS = 50, /* while ending: is somebody stopped, who cannot hear that it should end? */
-    MAX_EVENTS = ENI_CHILDREN_MAX + 2
+    MAX_EVENTS = ENI_CHILDREN_MAX + 3
 };
 
 /* ---- why a child of ours is gone, as far as this host knows ---- */
@@ -364,6 +365,12 @@ static void maybe_name(eni_launcher *l)
 
 /* ---- the end ---- */
 
+static void tell_all(const eni_launcher *l, int signal_number)
+{
+    for (int i = 0; i < l->nchildren; i++)
+        if (l->child[i].is_running) kill(l->child[i].pid, signal_number);
+}
+
 /* Ctrl-C: everybody ends early and in good order, and says so by its result; whoever takes too long is
  * killed. */
 static void heed_signal(eni_launcher *l)
@@ -372,8 +379,7 @@ static void heed_signal(eni_launcher *l)
     if (l->is_interrupted || p.fd < 0 || poll(&p, 1, 0) <= 0) return;
     l->is_interrupted = l->is_ending = 1;
     l->first = EN_EINTR;
-    for (int i = 0; i < l->nchildren; i++)
-        if (l->child[i].is_running) kill(l->child[i].pid, SIGTERM);
+    tell_all(l, SIGTERM);
     l->kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
 }
 
@@ -431,7 +437,17 @@ static void end_with_workers(eni_launcher *l)
     terminate(psd);
 }
 
-static void wait_for_events(const eni_launcher *l)
+/* The children are in groups of their own, so a terminal stops us alone. Stopped together, nobody misses anybody. */
+static void heed_stop(const eni_launcher *l, int tstp_fd)
+{
+    struct signalfd_siginfo info;
+    if (tstp_fd < 0 || read(tstp_fd, &info, sizeof info) != sizeof info) return;
+    tell_all(l, SIGSTOP);
+    raise(SIGSTOP);
+    tell_all(l, SIGCONT);
+}
+
+static void wait_for_events(const eni_launcher *l, int tstp_fd)
 {
     struct pollfd fds[MAX_EVENTS];
     nfds_t n = 0;
@@ -441,6 +457,7 @@ static void wait_for_events(const eni_launcher *l)
     if (l->launch->signal_fd >= 0 && !l->is_interrupted)
         fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
     if (l->reports.fd >= 0) fds[n++] = (struct pollfd){.fd = l->reports.fd, .events = POLLIN};
+    if (tstp_fd >= 0) fds[n++] = (struct pollfd){.fd = tstp_fd, .events = POLLIN};
     for (int i = 0; i < l->nchildren; i++)
         if (l->child[i].is_running) {
             fds[n++] = (struct pollfd){.fd = l->child[i].pidfd, .events = POLLIN};
@@ -449,10 +466,11 @@ static void wait_for_events(const eni_launcher *l)
     poll(fds, n, next == INT64_MAX ? cap : eni_ms_left(next, cap));
 }
 
-void eni_launcher_watch(eni_launcher *l)
+void eni_launcher_watch(eni_launcher *l, int tstp_fd)
 {
     while (l->nrunning > 0) {
-        wait_for_events(l);
+        wait_for_events(l, tstp_fd);
+        heed_stop(l, tstp_fd);
         read_reports(l);
         reap(l);
         read_reports(l); /* what they said last */

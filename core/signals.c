@@ -1,6 +1,7 @@
 /* signals.c - signals as a descriptor, the end of a child, and exit codes. */
 #include "core/signals.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -24,6 +25,10 @@ static bool is_ignored(int number)
 int eni_signals_open(void)
 {
     static const int ends[] = {SIGINT, SIGHUP};
+    int fd = 0;
+    while (fd >= 0 && fd <= STDERR_FILENO) /* `<&-`: else a file of ours gets the number */
+        fd = open("/dev/null", O_RDWR);    /* for whoever is started, too */
+    if (fd >= 0) close(fd);
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);

@@ -32,6 +32,22 @@ struct eni_saver {
     uint64_t next_try; /* for the message of a failure */
 };
 
+/* What a rank says of itself: a card, then `buckets` triples (lo, hi, steps), then the strategy's state. */
+typedef struct card {
+    eni_rank_facts facts; /* its state follows, and is put in place by who reads */
+    uint64_t writes_param;
+    uint64_t prints[ENI_ARENA_NSLOTS]; /* param, optimizer slots */
+} card;
+
+typedef struct triple {
+    uint64_t lo, hi, steps;
+} triple;
+
+static size_t blob_bytes(uint32_t buckets, size_t state)
+{
+    return sizeof(card) + buckets * sizeof(triple) + state;
+}
+
 /* ---- whether it can be ---- */
 
 /* What a checkpoint has no place for. NULL: nothing. */
@@ -45,6 +61,42 @@ static const char *obstacle(const eni_rank *self)
     if (s->flags & EN_STORE_ON_SERVERS && !(s->flags & EN_SYNCHRONOUS) && !self->job.is_claiming)
         return "with --assign=fixed its ranks are at no common step: leave --assign away";
     return NULL;
+}
+
+/* What shows when its strategy is open, or by what it does in a step. */
+static en_status check_strategy(const eni_rank *self)
+{
+    eni_host_vector vectors[ENI_ARENA_NSLOTS];
+    const eni_host *host = self->exchange.host;
+    const char *name = self->job.strategy->name;
+    const int nvectors = eni_host_vectors(host, vectors);
+    if (self->job.is_claiming && (nvectors > 0 || eni_host_writes_param(host)))
+        return eni_fail(
+            EN_EINVAL, "save",
+            "--checkpoint-every=%lld: %s cannot be saved: its ranks keep vectors of their own and "
+            "are at no common step",
+            (long long)self->saving.asked.every, name);
+    if (nvectors > 0 && eni_rank_has_leaders(self) && self->world.nranks > 1)
+        return eni_fail(
+            EN_EINVAL, "save",
+            "--checkpoint-every=%lld: %s cannot be saved: it keeps %s in every rank, and its hosts "
+            "meet at the servers only",
+            (long long)self->saving.asked.every, name, vectors[0].name);
+    return EN_OK;
+}
+
+en_status eni_save_check_strategy(const eni_rank *self)
+{
+    size_t state;
+    if (self->saving.asked.every == 0) return EN_OK;
+    eni_host_state(self->exchange.host, &state);
+    if (!self->job.is_claiming && blob_bytes(self->job.buckets->n, state) > ENI_BLOB_MAX)
+        return eni_fail(
+            EN_EINVAL, "save",
+            "--checkpoint-every=%lld: %s cannot be saved: %u buckets and a state of %zu bytes are "
+            "too much; a larger --bucket-cap-mb makes fewer buckets",
+            (long long)self->saving.asked.every, self->job.strategy->name, self->job.buckets->n, state);
+    return check_strategy(self);
 }
 
 static en_status refuse_mixing(const char *dir)
@@ -240,17 +292,6 @@ static en_status collect_from_store(eni_rank *self, eni_checkpoint *c)
     return st;
 }
 
-/* What a rank says of itself: a card, then `buckets` triples (lo, hi, steps), then the strategy's state. */
-typedef struct card {
-    eni_rank_facts facts; /* its state follows, and is put in place by who reads */
-    uint64_t writes_param;
-    uint64_t prints[ENI_ARENA_NSLOTS]; /* param, optimizer slots */
-} card;
-
-typedef struct triple {
-    uint64_t lo, hi, steps;
-} triple;
-
 /* Collecting, in progress. */
 typedef struct collection {
     eni_rank *self;
@@ -296,11 +337,6 @@ static const float *own_flat(const collection *k, uint32_t slot)
 
 /* ---- who has what ---- */
 
-static size_t blob_bytes(const collection *k)
-{
-    return sizeof(card) + nbuckets(k) * sizeof(triple) + k->state_bytes;
-}
-
 /* But for the strategy's state. */
 static eni_rank_facts own_facts(const eni_rank *self)
 {
@@ -330,10 +366,10 @@ static void fill_blob(const collection *k, uint8_t *blob)
 static en_status take_blob(collection *k, int rank, const eni_blob *blob)
 {
     const size_t triples = nbuckets(k) * sizeof(triple);
-    if (blob->bytes != blob_bytes(k))
+    if (blob->bytes != blob_bytes(nbuckets(k), k->state_bytes))
         return eni_fail(EN_EMISMATCH, "save",
                         "rank %d described its state in %zu bytes, rank %d in %zu: not the same program?",
-                        rank, blob->bytes, k->self->world.rank, blob_bytes(k));
+                        rank, blob->bytes, k->self->world.rank, blob_bytes(nbuckets(k), k->state_bytes));
     memcpy(&k->cards[rank], blob->data, sizeof(card));
     memcpy(&k->triples[(size_t)rank * nbuckets(k)], blob->data + sizeof(card), triples);
     eni_rank_facts *facts = &k->cards[rank].facts;
@@ -349,13 +385,11 @@ static en_status exchange_cards(collection *k)
 {
     eni_rank *self = k->self;
     eni_blobs blobs = {0};
-    if (blob_bytes(k) > ENI_BLOB_MAX)
-        return eni_fail(EN_EINVAL, "save", "%u buckets and a state of %zu bytes are too much to be saved",
-                        nbuckets(k), k->state_bytes);
-    uint8_t *blob = eni_alloc(blob_bytes(k));
+    uint8_t *blob = eni_alloc(blob_bytes(nbuckets(k), k->state_bytes));
     if (blob == NULL) return EN_ENOMEM;
     fill_blob(k, blob);
-    en_status st = eni_member_gather(self->member, "checkpoint", blob, blob_bytes(k), &blobs, INT64_MAX);
+    en_status st = eni_member_gather(self->member, "checkpoint", blob,
+                                     blob_bytes(nbuckets(k), k->state_bytes), &blobs, INT64_MAX);
     for (int r = 0; r < self->world.nranks && st == EN_OK; r++)
         st = take_blob(k, r, &blobs.blob[r]);
     eni_blobs_fini(&blobs);
@@ -559,13 +593,6 @@ static en_status collect_all(collection *k)
 /* Claimed: the store knows how far it is, and there is nobody else to ask. */
 static en_status collect_claimed(collection *k)
 {
-    eni_rank *self = k->self;
-    if (eni_host_writes_param(self->exchange.host) || k->nvectors > 0)
-        return eni_fail(
-            EN_EINVAL, "save",
-            "--checkpoint-every: %s cannot be saved: its ranks keep vectors of their own and are at no "
-            "common step",
-            self->job.strategy->name);
     EN_TRY(collect_from_store(k->self, k->c));
     k->samples = UINT64_MAX;
     for (uint32_t i = 0; i < k->c->nstretches; i++)
@@ -727,7 +754,9 @@ static en_status save_at(eni_rank *self, uint64_t samples)
 en_status eni_save_step(eni_rank *self, uint64_t samples)
 {
     eni_saver *s = self->saving.saver;
-    if (s == NULL || samples < s->next) return EN_OK;
+    if (s == NULL) return EN_OK;
+    EN_TRY(check_strategy(self)); /* in its first step it may have shown what it did not declare */
+    if (samples < s->next) return EN_OK;
     s->next = (samples / s->every + 1) * s->every;
     return save_at(self, samples);
 }
