@@ -148,7 +148,8 @@ static void note_lost(eni_launcher *l, eni_child *c)
     char cause[sizeof c->cause];
     if (may_lose(l, c)) {
         describe_end(c, cause, sizeof cause);
-        eni_warn("launch", "%s (pid %d) died: %s; the others go on", c->role, (int)c->pid, cause);
+        eni_warn("launch", "%s (pid %d) died: %s%s", c->role, (int)c->pid, cause,
+                 l->course.begun_ns != 0 ? "; the others go on" : "");
         return;
     }
     c->is_lost = 1;

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "core/elf_file.h"
-#include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -132,9 +131,7 @@ static en_status load(const char *name, const char *plugin_dir, const en_device 
         return eni_fail(EN_ENOENT, "device", "there is no device \"%s\": %s is absent; %s", name, path,
                         remedy(name));
     EN_TRY(eni_elf_check(path, &words));
-    eni_hook_enter_named("the loading", path);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    eni_hook_leave_named();
     if (!library) {
         log_not_loaded(name, dlerror());
         return EN_EUNSUPPORTED;
@@ -144,9 +141,7 @@ static en_status load(const char *name, const char *plugin_dir, const en_device 
     if (!entry)
         return eni_fail(EN_EVERSION, "device", "%s has no symbol %s: it is not a device library", path,
                         EN_DEVICE_ENTRY);
-    eni_hook_enter_named(EN_DEVICE_ENTRY, path);
     const en_device *table = entry(EN_DEVICE_ABI);
-    eni_hook_leave_named();
     EN_TRY(check_table(table, name, path));
     *table_out = table;
     return EN_OK;
@@ -182,10 +177,7 @@ en_status eni_device_open_with(const char *spec, const eni_device_options *optio
     if (strcmp(list.kind, "ref") != 0 && !eni_device_list_is_gpu(&list))
         EN_TRY(set_thread_environment(options->threads));
     EN_TRY(eni_device_load(list.kind, options->plugin_dir, &table));
-    eni_hook_enter_named("open", table->name);
-    const en_status st = table->open(&config, &ctx);
-    eni_hook_leave_named();
-    EN_TRY(st);
+    EN_TRY(table->open(&config, &ctx));
     *device_out = (eni_device){.ops = table, .ctx = ctx};
     return EN_OK;
 }
