@@ -32,22 +32,6 @@ struct eni_saver {
     uint64_t next_try; /* for the message of a failure */
 };
 
-/* What a rank says of itself: a card, then `buckets` triples (lo, hi, steps), then the strategy's state. */
-typedef struct card {
-    eni_rank_facts facts; /* its state follows, and is put in place by who reads */
-    uint64_t writes_param;
-    uint64_t prints[ENI_ARENA_NSLOTS]; /* param, optimizer slots */
-} card;
-
-typedef struct triple {
-    uint64_t lo, hi, steps;
-} triple;
-
-static size_t blob_bytes(uint32_t buckets, size_t state)
-{
-    return sizeof(card) + buckets * sizeof(triple) + state;
-}
-
 /* ---- whether it can be ---- */
 
 /* What a checkpoint has no place for. NULL: nothing. */
@@ -63,40 +47,12 @@ static const char *obstacle(const eni_rank *self)
     return NULL;
 }
 
-/* What shows when its strategy is open, or by what it does in a step. */
-static en_status check_strategy(const eni_rank *self)
+/* NULL: nothing to refuse. */
+static en_status refuse(const eni_rank *self, const char *why)
 {
-    eni_host_vector vectors[ENI_ARENA_NSLOTS];
-    const eni_host *host = self->exchange.host;
-    const char *name = self->job.strategy->name;
-    const int nvectors = eni_host_vectors(host, vectors);
-    if (self->job.is_claiming && (nvectors > 0 || eni_host_writes_param(host)))
-        return eni_fail(
-            EN_EINVAL, "save",
-            "--checkpoint-every=%lld: %s cannot be saved: its ranks keep vectors of their own and "
-            "are at no common step",
-            (long long)self->saving.asked.every, name);
-    if (nvectors > 0 && eni_rank_has_leaders(self) && self->world.nranks > 1)
-        return eni_fail(
-            EN_EINVAL, "save",
-            "--checkpoint-every=%lld: %s cannot be saved: it keeps %s in every rank, and its hosts "
-            "meet at the servers only",
-            (long long)self->saving.asked.every, name, vectors[0].name);
-    return EN_OK;
-}
-
-en_status eni_save_check_strategy(const eni_rank *self)
-{
-    size_t state;
-    if (self->saving.asked.every == 0) return EN_OK;
-    eni_host_state(self->exchange.host, &state);
-    if (!self->job.is_claiming && blob_bytes(self->job.buckets->n, state) > ENI_BLOB_MAX)
-        return eni_fail(
-            EN_EINVAL, "save",
-            "--checkpoint-every=%lld: %s cannot be saved: %u buckets and a state of %zu bytes are "
-            "too much; a larger --bucket-cap-mb makes fewer buckets",
-            (long long)self->saving.asked.every, self->job.strategy->name, self->job.buckets->n, state);
-    return check_strategy(self);
+    if (why == NULL) return EN_OK;
+    return eni_fail(EN_EINVAL, "save", "--checkpoint-every=%lld: %s cannot be saved: %s",
+                    (long long)self->saving.asked.every, self->job.strategy->name, why);
 }
 
 static en_status refuse_mixing(const char *dir)
@@ -117,9 +73,7 @@ en_status eni_save_check(const eni_rank *self)
         return eni_fail(EN_EINVAL, "save",
                         "--checkpoint-every=%lld: where to? Give --checkpoint-dir=FOLDER, or --out=FOLDER",
                         (long long)asked->every);
-    if (obstacle(self) != NULL)
-        return eni_fail(EN_EINVAL, "save", "--checkpoint-every=%lld: %s cannot be saved: %s",
-                        (long long)asked->every, self->job.strategy->name, obstacle(self));
+    EN_TRY(refuse(self, obstacle(self)));
     if (eni_checkpoint_list(dir, &newest, 1) == 0) return EN_OK;
     if (self->saving.is_resumed &&
         (newest <= self->saving.past.samples || strcmp(asked->resume, "auto") == 0))
@@ -292,6 +246,17 @@ static en_status collect_from_store(eni_rank *self, eni_checkpoint *c)
     return st;
 }
 
+/* What a rank says of itself: a card, then `buckets` triples (lo, hi, steps), then the strategy's state. */
+typedef struct card {
+    eni_rank_facts facts; /* its state follows, and is put in place by who reads */
+    uint64_t writes_param;
+    uint64_t prints[ENI_ARENA_NSLOTS]; /* param, optimizer slots */
+} card;
+
+typedef struct triple {
+    uint64_t lo, hi, steps;
+} triple;
+
 /* Collecting, in progress. */
 typedef struct collection {
     eni_rank *self;
@@ -337,6 +302,11 @@ static const float *own_flat(const collection *k, uint32_t slot)
 
 /* ---- who has what ---- */
 
+static size_t blob_bytes(const collection *k)
+{
+    return sizeof(card) + nbuckets(k) * sizeof(triple) + k->state_bytes;
+}
+
 /* But for the strategy's state. */
 static eni_rank_facts own_facts(const eni_rank *self)
 {
@@ -366,10 +336,10 @@ static void fill_blob(const collection *k, uint8_t *blob)
 static en_status take_blob(collection *k, int rank, const eni_blob *blob)
 {
     const size_t triples = nbuckets(k) * sizeof(triple);
-    if (blob->bytes != blob_bytes(nbuckets(k), k->state_bytes))
+    if (blob->bytes != blob_bytes(k))
         return eni_fail(EN_EMISMATCH, "save",
                         "rank %d described its state in %zu bytes, rank %d in %zu: not the same program?",
-                        rank, blob->bytes, k->self->world.rank, blob_bytes(nbuckets(k), k->state_bytes));
+                        rank, blob->bytes, k->self->world.rank, blob_bytes(k));
     memcpy(&k->cards[rank], blob->data, sizeof(card));
     memcpy(&k->triples[(size_t)rank * nbuckets(k)], blob->data + sizeof(card), triples);
     eni_rank_facts *facts = &k->cards[rank].facts;
@@ -385,11 +355,10 @@ static en_status exchange_cards(collection *k)
 {
     eni_rank *self = k->self;
     eni_blobs blobs = {0};
-    uint8_t *blob = eni_alloc(blob_bytes(nbuckets(k), k->state_bytes));
+    uint8_t *blob = eni_alloc(blob_bytes(k));
     if (blob == NULL) return EN_ENOMEM;
     fill_blob(k, blob);
-    en_status st = eni_member_gather(self->member, "checkpoint", blob,
-                                     blob_bytes(nbuckets(k), k->state_bytes), &blobs, INT64_MAX);
+    en_status st = eni_member_gather(self->member, "checkpoint", blob, blob_bytes(k), &blobs, INT64_MAX);
     for (int r = 0; r < self->world.nranks && st == EN_OK; r++)
         st = take_blob(k, r, &blobs.blob[r]);
     eni_blobs_fini(&blobs);
@@ -722,6 +691,29 @@ static en_status collect_moment(eni_rank *self, uint64_t samples, eni_checkpoint
     return st;
 }
 
+/* ---- whether what its strategy does can be saved ---- */
+
+/* NULL: nothing, as far as it has come. */
+static const char *own_obstacle(const eni_rank *self)
+{
+    collection k = {.self = (eni_rank *)(uintptr_t)self}; /* to be asked, not changed */
+    const bool is_claiming = self->job.is_claiming;
+    k.nvectors = eni_host_vectors(self->exchange.host, k.vectors);
+    eni_host_state(self->exchange.host, &k.state_bytes);
+    if (is_claiming && (k.nvectors > 0 || eni_host_writes_param(self->exchange.host)))
+        return "its ranks keep vectors of their own and are at no common step";
+    if (k.nvectors > 0 && eni_rank_has_leaders(self) && self->world.nranks > 1)
+        return "it keeps vectors in every rank, and its hosts meet at the servers only";
+    return !is_claiming && blob_bytes(&k) > ENI_BLOB_MAX
+               ? "its buckets and its state are too many bytes; a larger --bucket-cap-mb makes fewer buckets"
+               : NULL;
+}
+
+en_status eni_save_check_strategy(const eni_rank *self)
+{
+    return self->saving.asked.every == 0 ? EN_OK : refuse(self, own_obstacle(self));
+}
+
 /* ---- a boundary ---- */
 
 /* What only this process has would be lost with it. */
@@ -754,9 +746,8 @@ static en_status save_at(eni_rank *self, uint64_t samples)
 en_status eni_save_step(eni_rank *self, uint64_t samples)
 {
     eni_saver *s = self->saving.saver;
-    if (s == NULL) return EN_OK;
-    EN_TRY(check_strategy(self)); /* in its first step it may have shown what it did not declare */
-    if (samples < s->next) return EN_OK;
+    EN_TRY(eni_save_check_strategy(self)); /* in its first step it may have shown what it did not declare */
+    if (s == NULL || samples < s->next) return EN_OK;
     s->next = (samples / s->every + 1) * s->every;
     return save_at(self, samples);
 }

@@ -2,6 +2,7 @@
  * whose ranks come and go. Who asks shows the token, gets one answer and goes. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "runtime/control/ask.h"
 #include "runtime/control/leader_state.h"
@@ -78,13 +79,13 @@ static const char *why_not(const eni_leader *leader, const eni_message *wish)
                  "--elastic=MIN..MAX, or its ranks have state of their own";
 }
 
-static void resize(eni_leader *leader, int32_t workers, int64_t change)
+/* `said` is the answer: "2 workers; 3 workers cannot share out .." */
+static void resize(eni_leader *leader, int32_t workers, int64_t change, const char *said)
 {
-    char why[ENI_REASON_MAX], uneven[160];
-    const int32_t wanted = (int32_t)(leader->config.nranks + change);
-    eni_worker_range_why(&leader->config.elastic, wanted, workers, uneven, sizeof uneven);
-    snprintf(why, sizeof why, "%d worker%s asked for (entrain %s)%s", wanted, wanted == 1 ? " was" : "s were",
-             change > 0 ? "join" : "leave", uneven);
+    char why[ENI_REASON_MAX];
+    const int wanted = (int)(leader->config.nranks + change);
+    snprintf(why, sizeof why, "%d worker%s asked for (entrain %s)%.160s", wanted,
+             wanted == 1 ? " was" : "s were", change > 0 ? "join" : "leave", strchrnul(said, ';'));
     if (leader->config.on_resize != NULL) leader->config.on_resize(leader->config.user, workers, why);
     eni_leader_begin_stop(leader, why, true);
 }
@@ -109,8 +110,8 @@ void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_m
     }
     if (no == NULL && workers > 0) {
         char uneven[160];
-        const int32_t wanted = (int32_t)(leader->config.nranks + wish->amount);
-        eni_worker_range_why(&leader->config.elastic, wanted, workers, uneven, sizeof uneven);
+        eni_worker_range_why(&leader->config.elastic, (int32_t)(leader->config.nranks + wish->amount),
+                             workers, uneven, sizeof uneven);
         answer.type = ENI_CTL_NOTICE;
         snprintf(answer.reason, sizeof answer.reason, "%d worker%s%s", workers, workers == 1 ? "" : "s",
                  uneven);
@@ -120,5 +121,5 @@ void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_m
         eni_leader_ask_to_leave(leader, (int32_t)wish->amount); /* written down before it is answered */
     eni_connection_put(connection, &answer);
     eni_connection_leave(connection);
-    if (no == NULL && !leaves) resize(leader, workers, wish->amount);
+    if (no == NULL && !leaves) resize(leader, workers, wish->amount, answer.reason);
 }
