@@ -359,7 +359,7 @@ eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
 
 eni_hook_guard *eni_hook_guard_now(void)
 {
-    return atomic_load_explicit(&guard_now, memory_order_relaxed);
+    return atomic_load(&guard_now);
 }
 
 void eni_hook_guard_end(eni_hook_guard *guard)
