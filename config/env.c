@@ -22,6 +22,7 @@
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
 
 /* ---- variables ---- */
@@ -417,8 +418,28 @@ static en_status set_ranks(eni_config *config)
     return EN_OK;
 }
 
-en_status eni_env_check_is_one(const eni_config *config)
+/* In a batch script, or a shell of salloc, a worker is alone that was meant for a step. */
+static en_status check_step(const eni_config *config)
 {
+    int64_t tasks = 0;
+    words said[LAUNCHERS];
+    const bool is_told = config->origin[find_key("world-size")] != ENI_FROM_DEFAULT ||
+                         config->origin[find_key("rank")] != ENI_FROM_DEFAULT;
+    const bool is_solo = eni_spec_head(config->strategy) == 4 && strncmp(config->strategy, "solo", 4) == 0;
+    if (is_told || is_solo || read_launchers(said) > 0) return EN_OK;
+    if (!read_number("SLURM_NTASKS", &tasks)) (void)read_number("SLURM_NPROCS", &tasks);
+    if (tasks <= 1 || eni_env("SLURM_JOB_ID") == NULL) return EN_OK;
+    return eni_fail(
+        EN_EINVAL, "env",
+        "this Slurm job has %" PRId64
+        " tasks (SLURM_NTASKS), and this worker is none of them, for no step has started it: start it "
+        "by srun; --rank=0 --world-size=1 trains alone",
+        tasks);
+}
+
+en_status eni_env_check_tasks(const eni_config *config)
+{
+    if (config->program == ENI_WORKER) return check_step(config);
     words said[LAUNCHERS];
     int64_t world;
     const bool starts_ranks = config->program == ENI_RUN || config->program == ENI_COMPARE ||
@@ -438,24 +459,6 @@ en_status eni_env_check_is_one(const eni_config *config)
         said->name, world, variable, eni_program_name(config->program), variable);
 }
 
-/* In a batch script, or a shell of salloc, a worker is alone that was meant for a step. */
-static en_status check_step(const eni_config *config)
-{
-    int64_t tasks = 0;
-    words said[LAUNCHERS];
-    const bool is_told = config->origin[find_key("world-size")] != ENI_FROM_DEFAULT ||
-                         config->origin[find_key("rank")] != ENI_FROM_DEFAULT;
-    if (is_told || read_launchers(said) > 0) return EN_OK;
-    if (!read_number("SLURM_NTASKS", &tasks)) (void)read_number("SLURM_NPROCS", &tasks);
-    if (tasks <= 1 || eni_env("SLURM_JOB_ID") == NULL) return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "env",
-        "this Slurm job has %" PRId64
-        " tasks (SLURM_NTASKS), and this worker is none of them, for no step has started it: start it "
-        "by srun; --rank=0 --world-size=1 trains alone",
-        tasks);
-}
-
 en_status eni_config_env(eni_config *config)
 {
     const char *token_file = eni_env("ENTRAIN_TOKEN_FILE");
@@ -463,7 +466,6 @@ en_status eni_config_env(eni_config *config)
     if (token_file != NULL && eni_key_applies(&eni_keys[find_key("token-file")], config->program))
         EN_TRY(set_from_env(config, "token-file", token_file, "ENTRAIN_TOKEN_FILE"));
     if (config->program != ENI_WORKER) return EN_OK;
-    EN_TRY(check_step(config));
     EN_TRY(set_ranks(config));
     if (config->origin[find_key("rendezvous")] == ENI_FROM_FLAG) return EN_OK;
     EN_TRY(find_master(config, &found));

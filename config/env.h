@@ -30,13 +30,12 @@ const char *eni_env(const char *name);
  * that has --token-file, and for a worker what launchers say: rank, world size, and where the
  * run meets, MASTER_ADDR with MASTER_PORT or Slurm's first host. Where torchrun's agent itself listens on
  * MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE), the next port is taken. EN_EINVAL, logged: a variable that is
- * wrong, launchers that disagree, a Slurm job of
- * several tasks outside of a step. */
+ * wrong, or launchers that disagree. */
 en_status eni_config_env(eni_config *config);
 
-/* A command that starts ranks itself on one host, started by a launcher several times: each would be a run of its own.
- * EN_EINVAL, logged. Once all keys are known. */
-en_status eni_env_check_is_one(const eni_config *config);
+/* Once all keys are known. EN_EINVAL, logged: a command that starts ranks itself on one host, started by a launcher several
+ * times, so that each would be a run of its own; a worker outside of a step in a Slurm job of several tasks, but for solo. */
+en_status eni_env_check_tasks(const eni_config *config);
 
 /* Replaces `rendezvous` by MASTER_ADDR and MASTER_PORT: what env:// asks for. EN_EINVAL, logged, when they
  * are not set. */

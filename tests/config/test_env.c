@@ -53,6 +53,7 @@ static const struct {
     {STEP, "--rendezvous=env://", 2, 5, 0, 3, "tcp://a3:18456"},
     {BATCH, "--rank=0 --world-size=1", 0, 1, -1, -1, "tcp://127.0.0.1:23456"},
     {BATCH "SLURM_STEP_ID=4294967291", "--rank=0 --world-size=4", 0, 4, -1, -1, "tcp://127.0.0.1:23456"},
+    {BATCH, "--strategy=solo", -1, -1, -1, -1, "tcp://127.0.0.1:23456"},
     {"SLURM_JOB_ID=7 SLURM_NTASKS=1", "", -1, -1, -1, -1, "tcp://127.0.0.1:23456"},
     {"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=1 SLURM_NODEID=0 "
      "SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=a SLURM_STEP_TASKS_PER_NODE=2",

@@ -359,13 +359,12 @@ static void a_run_that_ends_takes_nobody(void **state)
     expect_nothing_left(&t);
 }
 
-/* A newcomer that is still on its way would look for the leader for as long as its --join-timeout. */
-static void a_run_that_has_ended_is_not_waited_for(void **state)
+/* Ends the run while a newcomer is on its way to it; the exit code of its `entrain join`. 1: it was there already. */
+static int join_too_late(void)
 {
     trial t;
     process p;
     pid_t newcomer;
-    (void)state;
     begin(&t, "ps-async", 3, 4000, "--join-timeout=1h");
     join(&t, &p, 1);
     const double deadline = now_seconds() + COMES_WITHIN;
@@ -375,9 +374,20 @@ static void a_run_that_has_ended_is_not_waited_for(void **state)
     process_kill(&t.j.run, SIGKILL);
     process_wait(&t.j.run, GUARD);
     assert_int_equal(kill(newcomer, SIGCONT), 0);
-    assert_int_equal(process_wait(&p, GUARD), 2);
-    assert_int_equal(process_says(&p, " E ", "has ended; who waits to join it is called off"), 1);
+    const int code = process_wait(&p, GUARD);
     process_nobody_left(GUARD);
+    assert_true(code == 1 || process_says(&p, " E ", "has ended; who waits to join it is called off") == 1);
+    return code;
+}
+
+/* A newcomer would look for the leader for as long as its --join-timeout. */
+static void a_run_that_has_ended_is_not_waited_for(void **state)
+{
+    int code = 1;
+    (void)state;
+    for (int i = 0; i < 10 && code == 1; i++)
+        code = join_too_late();
+    assert_int_equal(code, 2);
 }
 
 /* ---- all of it, in any order ---- */
