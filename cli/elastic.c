@@ -229,11 +229,15 @@ static bool is_interrupted(const elastic *e, int wait_ms)
     return ready > 0;
 }
 
+static int32_t left_after(const elastic *e, const eni_launch_course *course)
+{
+    return (course->asked > 0 ? course->asked : e->workers) - course->lost;
+}
+
 /* As many as are left, or fewer; at least the smallest number that fits. */
 static int32_t workers_after(const elastic *e, const eni_launch_course *course)
 {
-    const int32_t had = course->asked > 0 ? course->asked : e->workers;
-    int32_t workers = eni_worker_range_fit(&e->range, had - course->lost);
+    int32_t workers = eni_worker_range_fit(&e->range, left_after(e, course));
     if (!e->can_change) return e->workers;
     for (int32_t n = e->range.min; workers == 0; n++)
         if (e->range.batch % n == 0) workers = n;
@@ -249,7 +253,7 @@ static void describe_place(const elastic *e, char *text_out, size_t bytes)
 /* A loss: EN_OK when it goes on, after a while. */
 static en_status heed_loss(elastic *e, const eni_launch_outcome *outcome, int32_t workers)
 {
-    char place[1200];
+    char place[1200], uneven[160];
     const int64_t most = e->config->max_restarts;
     const int shift = e->losses < 8 ? (int)e->losses - 1 : 6;
     describe_place(e, place, sizeof place);
@@ -262,8 +266,11 @@ static en_status heed_loss(elastic *e, const eni_launch_outcome *outcome, int32_
     const int wait_ms = e->losses == 1                    ? FIRST_WAIT_MS
                         : WAIT_MS << shift > MOST_WAIT_MS ? MOST_WAIT_MS
                                                           : WAIT_MS << shift;
-    eni_warn("launch", "going on in %.1f s with %d worker%s (loss %lld of %lld) from the last checkpoint: %s",
-             wait_ms * 1e-3, workers, workers == 1 ? "" : "s", (long long)e->losses, (long long)most, place);
+    eni_worker_range_why(&e->range, left_after(e, &outcome->course), workers, uneven, sizeof uneven);
+    eni_warn("launch",
+             "going on in %.1f s with %d worker%s (loss %lld of %lld%s) from the last checkpoint: %s",
+             wait_ms * 1e-3, workers, workers == 1 ? "" : "s", (long long)e->losses, (long long)most,
+             e->can_change ? uneven : "", place);
     return is_interrupted(e, wait_ms) ? EN_EINTR : EN_OK;
 }
 

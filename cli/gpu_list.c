@@ -4,12 +4,10 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +15,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "core/try.h"
 #include "ops/device.h"
 #include "report/table.h"
@@ -368,32 +367,19 @@ static en_status ask_for(const eni_config *run, const char *plugin_dir)
     return eni_gpu_check(&want, (int)run->workers, table, eni_device_host());
 }
 
-/* EN_OK once the child has ended. */
-static en_status await(int pidfd, int signal_fd)
-{
-    struct pollfd set[2] = {{pidfd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
-    const int64_t deadline = eni_now_ns() + TIMEOUT_S * ENI_SECOND;
-    while (set[0].revents == 0) {
-        const int n = poll(set, 2, eni_ms_left(deadline, 1000));
-        if (n > 0 && set[1].revents != 0) return EN_EINTR;
-        if (eni_now_ns() < deadline) continue;
-        return eni_fail(EN_EINVAL, "launch",
-                        "the NVIDIA driver has not said within %d s which GPUs there are: does nvidia-smi "
-                        "answer? --device=cpu goes without",
-                        TIMEOUT_S);
-    }
-    return EN_OK;
-}
-
 /* The child has said what is wrong. One that crashed leaves the answer to the ranks, who say more of it. */
-static en_status take_answer(pid_t pid, en_status waited)
+static en_status await(pid_t pid, int signal_fd)
 {
     int status = 0;
-    if (waited != EN_OK) kill(pid, SIGKILL);
-    /* a process that hangs in the driver cannot be waited for */
-    const pid_t ended = waitpid(pid, &status, waited == EN_OK ? 0 : WNOHANG);
-    if (waited != EN_OK) return waited;
-    return ended == pid && WIFEXITED(status) && WEXITSTATUS(status) != 0 ? EN_EINVAL : EN_OK;
+    const en_status st = eni_signals_await(pid, signal_fd, eni_now_ns() + TIMEOUT_S * ENI_SECOND, &status);
+    if (st == EN_OK) return WIFEXITED(status) && WEXITSTATUS(status) != 0 ? EN_EINVAL : EN_OK;
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, WNOHANG); /* a process that hangs in the driver cannot be waited for */
+    if (st == EN_EINTR) return st;
+    return eni_fail(EN_EINVAL, "launch",
+                    "the NVIDIA driver has not said within %d s which GPUs there are: does nvidia-smi "
+                    "answer? --device=cpu goes without",
+                    TIMEOUT_S);
 }
 
 en_status eni_gpu_here(const eni_config *run, const char *plugin_dir, int signal_fd)
@@ -404,12 +390,9 @@ en_status eni_gpu_here(const eni_config *run, const char *plugin_dir, int signal
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != own) _exit(0);
         _exit(ask_for(run, plugin_dir) == EN_OK ? 0 : 1);
     }
-    const int pidfd = pid < 0 ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
     if (pid < 0)
         return eni_fail(EN_EIO, "launch", "cannot start a process that asks for GPUs: %s", strerror(errno));
-    const en_status st = take_answer(pid, pidfd < 0 ? EN_OK : await(pidfd, signal_fd));
-    if (pidfd >= 0) close(pidfd);
-    return st;
+    return await(pid, signal_fd);
 }
 
 /* ---- the command ---- */

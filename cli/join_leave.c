@@ -62,9 +62,8 @@ static en_status change(const eni_run_status *run, const char *who, eni_ask_kind
         printf("run %" PRId64 " (%s): rank %" PRId64 " leaves when it has done what it has claimed\n",
                eni_run_number(run), attribute(run, "strategy"), number);
     else if (st == EN_OK)
-        printf("run %" PRId64 " (%s, %d worker%s): it saves, and goes on with other workers\n",
-               eni_run_number(run), attribute(run, "strategy"), (int)run->nranks,
-               run->nranks == 1 ? "" : "s");
+        printf("run %" PRId64 " (%s, %d worker%s): it saves, and goes on with %s\n", eni_run_number(run),
+               attribute(run, "strategy"), (int)run->nranks, run->nranks == 1 ? "" : "s", why);
     else if (why[0] != '\0')
         eni_error(who, "run %" PRId64 " (%s): %s", eni_run_number(run), attribute(run, "strategy"), why);
     return st;

@@ -7,8 +7,10 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "cli/gpu_list.h"
@@ -89,6 +91,17 @@ static void fill_outcome(const eni_launcher *l, en_status st, bool has_started, 
     if (!has_started && o->cause[0] == 0) eni_log_last_error(o->cause, sizeof o->cause);
 }
 
+/* A signalfd for Ctrl-Z; -1 where that is ignored. *mask_out is what was blocked before. */
+static int take_stops(sigset_t *mask_out)
+{
+    struct sigaction now;
+    sigset_t stops;
+    sigemptyset(&stops);
+    if (sigaction(SIGTSTP, NULL, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(&stops, SIGTSTP);
+    sigprocmask(SIG_BLOCK, &stops, mask_out);
+    return sigismember(&stops, SIGTSTP) ? signalfd(-1, &stops, SFD_NONBLOCK | SFD_CLOEXEC) : -1;
+}
+
 en_status eni_launch_run(const eni_launch *launch)
 {
     const eni_machine before = eni_machine_now();
@@ -100,13 +113,17 @@ en_status eni_launch_run(const eni_launch *launch)
     l->listen_fd = l->reports.fd = l->reports.in_fd = l->out_fd = -1;
     l->name_ns = l->kill_ns = INT64_MAX;
     l->oom_kills = eni_launcher_oom_kills();
+    sigset_t mask;
+    const int tstp_fd = take_stops(&mask);
     en_status st = start_all(l);
     if (st != EN_OK) {
         l->first = st;
         l->is_ending = 1;
         eni_launcher_terminate_all(l);
     }
-    eni_launcher_watch(l);
+    eni_launcher_watch(l, tstp_fd);
+    if (tstp_fd >= 0) close(tstp_fd);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     let_go(l);
     eni_servers_close(l);
     if (l->reports.fd >= 0) close(l->reports.fd);

@@ -18,7 +18,7 @@ typedef struct eni_child {
     int32_t rank;  /* -1: a psd */
     pid_t pid;
     uint64_t born; /* process.h */
-    int pidfd;
+    int pidfd;     /* readable when it has ended; -1: pidfd_open(2) is refused */
     int is_running;
     int has_ended, status; /* of waitpid, until it is noted */
     int is_terminated;     /* we killed it: its end says nothing */
@@ -80,8 +80,9 @@ void eni_servers_close(eni_launcher *launcher);
 en_status eni_launcher_start_psd(eni_launcher *launcher, int server);
 en_status eni_launcher_start_worker(eni_launcher *launcher, int local_rank, int has_psd);
 
-/* watch.c: until all children have ended. */
-void eni_launcher_watch(eni_launcher *launcher);
+/* watch.c: until all children have ended. A SIGTSTP (Ctrl-Z) in tstp_fd, a signalfd (-1: none), stops all of them and then
+ * this process; they go on when it does. */
+void eni_launcher_watch(eni_launcher *launcher, int tstp_fd);
 /* Ends all children at once; whoever runs already is not to blame. */
 void eni_launcher_terminate_all(eni_launcher *launcher);
 /* Processes that the kernel has killed for want of memory: in our control group where it counts them, else on

@@ -102,7 +102,7 @@ static int run_command(const command *c, int argc, char **argv)
         printf("entrain %s\n", eni_version);
         code = 0;
     } else if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
-        const eni_hook_guard_config guard = {is_sim ? config.hook_timeout_ns : 0, tell_end, &config};
+        const eni_hook_guard_config guard = {config.hook_timeout_ns, tell_end, &config};
         eni_hook_guard *hooks = eni_hook_guard_begin(&guard);
         eni_log_set_level((int)config.log_level);
         const int signal_fd = is_sim ? -1 : eni_signals_open();

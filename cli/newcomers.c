@@ -14,13 +14,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cli/find_run.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "runtime/net/process.h"
 
-enum { COMMAND_MAX = 1 << 20, WORDS_MAX = 1024, LOOK_MS = 50, STOP_MS = 10000 };
+enum { COMMAND_MAX = 1 << 20, WORDS_MAX = 1024, LOOK_MS = 50, STOP_MS = 10000, AFTER_MS = 5000 };
 enum { NOT_THERE = 126, NOT_EXECUTED = 127 };
 
 typedef struct worker_command {
@@ -110,26 +111,57 @@ static void tell_all(const pid_t *pids, int n, int signal_number)
         if (pids[i] > 0) kill(pids[i], signal_number);
 }
 
+/* The process whose end is the run's: its launcher; else its leader, which may come back where there is a --server-timeout. */
+typedef struct last_process {
+    int64_t number, pid; /* of the run, as users know it */
+    uint64_t born;       /* 0: nobody's end tells */
+    int64_t ended_ns;    /* 0: it lives */
+} last_process;
+
+static last_process find_last(const eni_run_status *run, const worker_command *c)
+{
+    last_process last = {.number = eni_run_number(run), .pid = eni_run_number(run)};
+    bool comes_back = false;
+    for (char *const *word = c->word; *word != NULL; word++)
+        comes_back |= strncmp(*word, "--server-timeout=", 17) == 0 && strcmp(*word + 17, "0s") != 0;
+    last.born = last.pid != run->pid ? eni_process_born(last.pid) : comes_back ? 0 : run->born;
+    return last;
+}
+
+/* Those that have joined end with the run. One that has not would look for it until its --join-timeout. */
+static bool is_in_vain(last_process *last)
+{
+    if (last->ended_ns == 0 && eni_process_look(last->pid, last->born) == ENI_PROCESS_ENDED)
+        last->ended_ns = eni_now_ns();
+    if (last->ended_ns == 0 || eni_now_ns() < last->ended_ns + AFTER_MS * ENI_MILLI) return false;
+    eni_error("join", "run %" PRId64 " has ended; who waits to join it is called off", last->number);
+    return true;
+}
+
 /* One that is stopped, or waits for a psd that is, cannot leave: it is not waited for for ever. */
-static void pass_on(int signal_fd, const pid_t *pids, int n, int64_t *kill_ns)
+static en_status pass_on(int signal_fd, last_process *last, const pid_t *pids, int n, int64_t *kill_ns)
 {
     struct pollfd p = {.fd = signal_fd, .events = POLLIN};
     if (*kill_ns != 0) {
         poll(NULL, 0, LOOK_MS);
         if (eni_now_ns() >= *kill_ns) tell_all(pids, n, SIGKILL);
-        return;
+        return EN_OK;
     }
-    if (poll(&p, 1, LOOK_MS) <= 0) return; /* it stays readable: main says by it how we end */
+    const bool is_told = poll(&p, 1, LOOK_MS) > 0; /* it stays readable: main says by it how we end */
+    if (!is_told && !is_in_vain(last)) return EN_OK;
     *kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
     tell_all(pids, n, SIGTERM);
+    return is_told ? EN_EINTR : EN_EINVAL;
 }
 
-static en_status await_all(const worker_command *c, int signal_fd, pid_t *pids, int n)
+static en_status await_all(const worker_command *c, last_process last, int signal_fd, pid_t *pids, int n)
 {
     int64_t kill_ns = 0;
     int worst = 0;
+    en_status told = EN_OK;
     for (int left = n; left > 0;) {
-        pass_on(signal_fd, pids, n, &kill_ns);
+        const en_status st = pass_on(signal_fd, &last, pids, n, &kill_ns);
+        if (told == EN_OK) told = st;
         for (int i = 0; i < n; i++) {
             int status;
             if (pids[i] <= 0 || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
@@ -146,7 +178,7 @@ static en_status await_all(const worker_command *c, int signal_fd, pid_t *pids, 
             left--;
         }
     }
-    if (kill_ns != 0) return EN_EINTR;
+    if (told != EN_OK) return told;
     return worst == 0 ? EN_OK : worst == 2 ? EN_EINVAL : EN_EPEER;
 }
 
@@ -166,7 +198,7 @@ en_status eni_newcomers_start(const eni_run_status *run, int n, int signal_fd)
     for (; st == EN_OK && started < n; started++)
         if ((pids[started] = start(c)) < 0)
             st = eni_fail(EN_EIO, "join", "cannot start a worker: %s", strerror(errno));
-    const en_status ended = started > 0 ? await_all(c, signal_fd, pids, started) : EN_OK;
+    const en_status ended = started > 0 ? await_all(c, find_last(run, c), signal_fd, pids, started) : EN_OK;
     eni_free(pids);
     eni_free(c);
     return st == EN_OK ? ended : st;

@@ -1,13 +1,11 @@
 /* ps_stop.c - `entrain ps` and `entrain stop`: this user's runs on this host, from outside. */
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/find_run.h"
@@ -17,8 +15,9 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "report/table.h"
+#include "runtime/net/process.h"
 
-enum { END_S = 10 };
+enum { END_S = 10, LOOK_MS = 10 };
 
 static const char *fact(const eni_run_status *run, const char *key)
 {
@@ -174,29 +173,25 @@ en_status eni_run_with(const eni_command_context *context, const char *who, eni_
 /* ---- stop ---- */
 
 /* Until the leader, and the launcher if there is one, have ended. */
-static int wait_for_end(const int *pidfd, int64_t deadline_ns)
+static bool wait_for_end(const eni_run_status *run, int64_t launcher, uint64_t launcher_born,
+                         int64_t deadline_ns)
 {
-    for (int i = 0; i < 2; i++) {
-        struct pollfd p = {.fd = pidfd[i], .events = POLLIN};
-        int ready;
-        if (p.fd < 0) continue; /* has ended already */
-        do
-            ready = poll(&p, 1, eni_ms_left(deadline_ns, END_S * 1000));
-        while (ready < 0 && errno == EINTR);
-        if (ready == 0) return 0;
+    while (eni_process_look(run->pid, run->born) != ENI_PROCESS_ENDED ||
+           (launcher_born != 0 && eni_process_look(launcher, launcher_born) != ENI_PROCESS_ENDED)) {
+        if (eni_now_ns() >= deadline_ns) return false;
+        poll(NULL, 0, LOOK_MS);
     }
-    return 1;
+    return true;
 }
 
 static en_status stop_run(const eni_command_context *context, const eni_run_status *run)
 {
     (void)context;
     const int64_t begin = eni_now_ns(), number = eni_run_number(run);
-    const int pidfd[2] = {(int)syscall(SYS_pidfd_open, (pid_t)run->pid, 0),
-                          number == run->pid ? -1 : (int)syscall(SYS_pidfd_open, (pid_t)number, 0)};
+    const uint64_t born = eni_process_born(number); /* 0: it has ended already */
     en_status st = eni_runs_stop(run);
     if (st == EN_ENOENT) st = EN_OK; /* it has ended meanwhile */
-    if (st == EN_OK && !wait_for_end(pidfd, begin + END_S * ENI_SECOND)) {
+    if (st == EN_OK && !wait_for_end(run, number, born, begin + END_S * ENI_SECOND)) {
         if (run->is_stopped)
             st = eni_fail(EN_ETIMEOUT, "stop",
                           "run %" PRId64 ": its leader, pid %" PRId64
@@ -212,8 +207,6 @@ static en_status stop_run(const eni_command_context *context, const eni_run_stat
         printf("run %" PRId64 " (%s, %d worker%s) has ended, %.1f s after it was asked\n", number,
                fact(run, "strategy"), (int)run->nranks, run->nranks == 1 ? "" : "s",
                (double)(eni_now_ns() - begin) * 1e-9);
-    for (int i = 0; i < 2; i++)
-        if (pidfd[i] >= 0) close(pidfd[i]);
     return st;
 }
 

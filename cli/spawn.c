@@ -131,7 +131,9 @@ static void watch_folder(eni_launcher *l)
         char byte;
         setpgid(0, 0);
         dup2(ends[0], STDIN_FILENO);
-        close_range(STDIN_FILENO + 1, ~0U, 0);
+        close(ends[1]); /* else it waits for itself */
+        (void)close_range(STDIN_FILENO + 1, ~0U,
+                          0); /* where it is refused they last as long as psd and ranks */
         while (read(STDIN_FILENO, &byte, 1) < 0 && errno == EINTR) {
         }
         empty_folder(l->psd.state);
@@ -199,30 +201,20 @@ void eni_servers_close(eni_launcher *l)
 
 /* ---- one process ---- */
 
-/* Each child gets its own copy: a shared descriptor would share its read position. */
-static int token_memfd(const eni_token *token)
-{
-    char hex[ENI_TOKEN_HEX];
-    int fd = memfd_create("entrain-token", MFD_CLOEXEC);
-    eni_token_hex(token, hex);
-    if (fd < 0) {
-        eni_error("launch", "cannot pass the job token on: %s", strerror(errno));
-        return -1;
-    }
-    if (write(fd, hex, ENI_TOKEN_HEX - 1) != ENI_TOKEN_HEX - 1 || lseek(fd, 0, SEEK_SET) != 0) {
-        eni_error("launch", "cannot pass the job token on: %s", strerror(errno));
-        close(fd);
-        return -1;
-    }
-    return fd;
-}
-
-/* On several hosts the children find the token by themselves, on all of them in the same way. */
+/* Each child gets a pipe of its own. On several hosts they find the token by themselves, on all of them in the same way. */
 static en_status pass_token(const eni_launcher *l, eni_config *config)
 {
     if (l->launch->config->nnodes > 1) return EN_OK;
-    config->token_fd = token_memfd(&l->token);
-    return config->token_fd < 0 ? EN_EIO : EN_OK;
+    char hex[ENI_TOKEN_HEX];
+    int ends[2];
+    eni_token_hex(&l->token, hex);
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return eni_fail(EN_EIO, "launch", "cannot pass the job token on: %s", strerror(errno));
+    const bool is_written =
+        write(ends[1], hex, ENI_TOKEN_HEX - 1) == ENI_TOKEN_HEX - 1; /* a pipe has the room */
+    config->token_fd = ends[0];
+    close(ends[1]);
+    return is_written ? EN_OK : EN_EIO;
 }
 
 /* Between fork and exec: only calls that are safe there. A launcher that died before the child could ask to

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -148,7 +149,8 @@ static void note_lost(eni_launcher *l, eni_child *c)
     char cause[sizeof c->cause];
     if (may_lose(l, c)) {
         describe_end(c, cause, sizeof cause);
-        eni_warn("launch", "%s (pid %d) died: %s; the others go on", c->role, (int)c->pid, cause);
+        eni_warn("launch", "%s (pid %d) died: %s%s", c->role, (int)c->pid, cause,
+                 l->course.begun_ns != 0 ? "; the others go on" : "");
         return;
     }
     c->is_lost = 1;
@@ -365,6 +367,12 @@ static void maybe_name(eni_launcher *l)
 
 /* ---- the end ---- */
 
+static void tell_all(const eni_launcher *l, int signal_number)
+{
+    for (int i = 0; i < l->nchildren; i++)
+        if (l->child[i].is_running) kill(l->child[i].pid, signal_number);
+}
+
 /* Ctrl-C: everybody ends early and in good order, and says so by its result; whoever takes too long is
  * killed. */
 static void heed_signal(eni_launcher *l)
@@ -373,8 +381,7 @@ static void heed_signal(eni_launcher *l)
     if (l->is_interrupted || p.fd < 0 || poll(&p, 1, 0) <= 0) return;
     l->is_interrupted = l->is_ending = 1;
     l->first = EN_EINTR;
-    for (int i = 0; i < l->nchildren; i++)
-        if (l->child[i].is_running) kill(l->child[i].pid, SIGTERM);
+    tell_all(l, SIGTERM);
     l->kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
 }
 
@@ -442,28 +449,43 @@ static void heed_wish(const eni_launcher *l, int wish_fd)
     if (i < l->nchildren) kill(l->child[i].pid, SIGUSR1);
 }
 
-static void wait_for_events(const eni_launcher *l, int wish_fd)
+/* The children are in groups of their own, so a terminal stops us alone. Stopped together, nobody misses anybody. */
+static void heed_stop(const eni_launcher *l, int tstp_fd)
+{
+    struct signalfd_siginfo info;
+    if (tstp_fd < 0 || read(tstp_fd, &info, sizeof info) != sizeof info) return;
+    tell_all(l, SIGSTOP);
+    raise(SIGSTOP);
+    tell_all(l, SIGCONT);
+}
+
+static void wait_for_events(const eni_launcher *l, int wish_fd, int tstp_fd)
 {
     struct pollfd fds[MAX_EVENTS];
     nfds_t n = 0;
     int64_t next = l->name_ns < l->kill_ns ? l->name_ns : l->kill_ns;
+    int cap = l->is_ending ? LOOK_AGAIN_MS : 1000;
     if (next <= eni_now_ns()) next = INT64_MAX; /* it is being done */
     if (l->launch->signal_fd >= 0 && !l->is_interrupted)
         fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
     if (wish_fd >= 0) fds[n++] = (struct pollfd){.fd = wish_fd, .events = POLLIN};
     if (l->reports.fd >= 0) fds[n++] = (struct pollfd){.fd = l->reports.fd, .events = POLLIN};
+    if (tstp_fd >= 0) fds[n++] = (struct pollfd){.fd = tstp_fd, .events = POLLIN};
     for (int i = 0; i < l->nchildren; i++)
-        if (l->child[i].is_running) fds[n++] = (struct pollfd){.fd = l->child[i].pidfd, .events = POLLIN};
-    const int cap = l->is_ending ? LOOK_AGAIN_MS : 1000;
+        if (l->child[i].is_running) {
+            fds[n++] = (struct pollfd){.fd = l->child[i].pidfd, .events = POLLIN};
+            if (l->child[i].pidfd < 0) cap = LOOK_AGAIN_MS;
+        }
     poll(fds, n, next == INT64_MAX ? cap : eni_ms_left(next, cap));
 }
 
-void eni_launcher_watch(eni_launcher *l)
+void eni_launcher_watch(eni_launcher *l, int tstp_fd)
 {
     const int wish_fd = eni_signals_wishes();
     while (l->nrunning > 0) {
-        wait_for_events(l, wish_fd);
+        wait_for_events(l, wish_fd, tstp_fd);
         heed_wish(l, wish_fd);
+        heed_stop(l, tstp_fd);
         read_reports(l);
         reap(l);
         read_reports(l); /* what they said last */

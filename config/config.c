@@ -303,6 +303,20 @@ en_status eni_config_resolve(eni_config *config)
     if (config->lr_schedule == ENI_SCHEDULE_STEP && config->lr_step == 0)
         return eni_fail(EN_EINVAL, "config",
                         "--lr-schedule: \"step\" needs --lr-step; give the samples between two steps");
+    if (config->lr_schedule != ENI_SCHEDULE_STEP && config->lr_step > 0)
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--lr-step: \"%lld\" is that of --lr-schedule=step, and the schedule is another; give "
+            "--lr-schedule=step too, or leave --lr-step away",
+            (long long)config->lr_step);
+    const bool has_gamma =
+        config->lr_schedule == ENI_SCHEDULE_STEP || config->lr_schedule == ENI_SCHEDULE_MULTISTEP;
+    if (!has_gamma && config->program != ENI_COMPARE && config->lr_gamma != 0.1 &&
+        config->origin[eni_key_find("lr-gamma", 8)] == ENI_FROM_FLAG)
+        return eni_fail(EN_EINVAL, "config",
+                        "--lr-gamma: \"%g\" is that of --lr-schedule=step and multistep, and the schedule is "
+                        "another; give one of them too, or leave --lr-gamma away",
+                        config->lr_gamma);
     if ((config->lr_schedule == ENI_SCHEDULE_MULTISTEP) != (config->lr_milestones != NULL))
         return eni_fail(
             EN_EINVAL, "config", "%s; give --lr-schedule=multistep --lr-milestones=60epochs,80epochs",

@@ -22,6 +22,7 @@
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
 
 /* ---- variables ---- */
@@ -415,6 +416,47 @@ static en_status set_ranks(eni_config *config)
             if (said[i].variable[what] != NULL)
                 EN_TRY(set_from_env(config, said_keys[what], said[i].text[what], said[i].variable[what]));
     return EN_OK;
+}
+
+/* In a batch script, or a shell of salloc, a worker is alone that was meant for a step. */
+static en_status check_step(const eni_config *config)
+{
+    int64_t tasks = 0;
+    words said[LAUNCHERS];
+    const bool is_told = config->origin[find_key("world-size")] != ENI_FROM_DEFAULT ||
+                         config->origin[find_key("rank")] != ENI_FROM_DEFAULT;
+    const bool is_solo = eni_spec_head(config->strategy) == 4 && strncmp(config->strategy, "solo", 4) == 0;
+    if (is_told || is_solo || read_launchers(said) > 0) return EN_OK;
+    if (!read_number("SLURM_NTASKS", &tasks)) (void)read_number("SLURM_NPROCS", &tasks);
+    if (tasks <= 1 || eni_env("SLURM_JOB_ID") == NULL) return EN_OK;
+    return eni_fail(
+        EN_EINVAL, "env",
+        "this Slurm job has %" PRId64
+        " tasks (SLURM_NTASKS), and this worker is none of them, for no step has started it: start it "
+        "by srun; --rank=0 --world-size=1 trains alone",
+        tasks);
+}
+
+en_status eni_env_check_tasks(const eni_config *config)
+{
+    if (config->program == ENI_WORKER) return check_step(config);
+    words said[LAUNCHERS];
+    int64_t world;
+    const bool starts_ranks = config->program == ENI_RUN || config->program == ENI_COMPARE ||
+                              config->program == ENI_SCALE || config->program == ENI_ADVISE ||
+                              config->program == ENI_CHECK;
+    if (!starts_ranks || config->nnodes > 1 || read_launchers(said) == 0) return EN_OK;
+    const char *variable = said->variable[SAID_WORLD];
+    if (variable == NULL || said->variable[SAID_RANK] == NULL ||
+        !eni_parse_i64(said->text[SAID_WORLD], &world) || world <= 1)
+        return EN_OK;
+    return eni_fail(
+        EN_EINVAL, "env",
+        "%s starts this command %" PRId64
+        " times (%s), and each would be a run of its own: let it start `entrain worker --strategy=..` "
+        "in place of `%s -n ..`, or one command a host with --nnodes=N --node-rank=I "
+        "(docs/launch.md); separate runs are meant where %s is unset",
+        said->name, world, variable, eni_program_name(config->program), variable);
 }
 
 en_status eni_config_env(eni_config *config)

@@ -33,6 +33,10 @@ const char *eni_env(const char *name);
  * wrong, or launchers that disagree. */
 en_status eni_config_env(eni_config *config);
 
+/* Once all keys are known. EN_EINVAL, logged: a command that starts ranks itself on one host, started by a launcher several
+ * times, so that each would be a run of its own; a worker outside of a step in a Slurm job of several tasks, but for solo. */
+en_status eni_env_check_tasks(const eni_config *config);
+
 /* Replaces `rendezvous` by MASTER_ADDR and MASTER_PORT: what env:// asks for. EN_EINVAL, logged, when they
  * are not set. */
 en_status eni_env_rendezvous(eni_config *config);

@@ -489,7 +489,7 @@ const eni_key eni_keys[] = {
          "a peer whose heartbeat is silent for so long is dead"),
     TIME("join-timeout", join_timeout_ns, "60s", 0.1, 86400, TRAIN | P | K, 0, NULL,
          "how long to wait for all workers at the start"),
-    TIME("hook-timeout", hook_timeout_ns, "30s", 0, 86400, TRAIN | P | V, 0, "30s; 0s: no limit",
+    TIME("hook-timeout", hook_timeout_ns, "30s", 0, 86400, TRAIN | E | P | V, 0, "30s; 0s: no limit",
          "a plugin whose function has not returned for so long ends the run"),
 
 #undef GROUP

@@ -177,6 +177,7 @@ static en_status apply(scanner *line)
     EN_TRY(set_flags(line, eni_key_find("config", 6)));
     if (config->config != NULL) EN_TRY(eni_config_file(config, config->config));
     EN_TRY(set_flags(line, -1));
+    if (!is_launched) EN_TRY(eni_env_check_tasks(config));
     return eni_config_resolve(config);
 }
 

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -218,7 +219,9 @@ en_status eni_elf_open(const char *path, const eni_elf_words *words, const char 
         return eni_fail(EN_EINVAL, words->subsystem, "the path of %s %.40s.. is longer than %d bytes",
                         words->what, path, PATH_MAX);
     EN_TRY(eni_elf_check(full, words));
+    eni_hook_enter_named("the loading", full); /* which runs constructors */
     void *file = dlopen(full, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    eni_hook_leave_named();
     if (file == NULL)
         return eni_fail(EN_EFORMAT, words->subsystem,
                         "cannot load %s %s: %s; link what it needs into it, or build it again", words->what,

@@ -244,6 +244,7 @@ static void look_at(eni_hook_guard *guard, thread *t, int64_t passed_ns)
     t->lasts_ns = turn == t->seen ? before_ns + passed_ns : 0;
     t->seen = turn;
     eni_hook_place_text(&found, place, sizeof place);
+    if (atomic_load(&t->note.turns) != turn) return; /* it has returned, and its texts may be gone */
     if (timeout_ns > 0 && t->lasts_ns >= timeout_ns) {
         snprintf(what, sizeof what, "has not returned for %.3g s (--hook-timeout)", in_seconds(timeout_ns));
         tell(guard, place, what);
@@ -338,7 +339,8 @@ eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
     pthread_cond_init(&guard->ended, &clock);
     pthread_condattr_destroy(&clock);
     const int error = start_thread(guard);
-    if (error != 0 || on_exit(at_exit, guard) != 0 || at_quick_exit(at_quick) != 0) {
+    const bool is_freed_at_exit = error == 0 && at_quick_exit(at_quick) == 0 && on_exit(at_exit, guard) == 0;
+    if (!is_freed_at_exit) {
         eni_warn("hook", "a plugin that crashes will not be named: %s",
                  strerror(error != 0 ? error : ENOMEM));
         atomic_store(&guard->is_over, 1);
@@ -353,6 +355,11 @@ eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
     for (int i = 0; i < NSIGNALS; i++)
         sigaction(signals[i], &action, &before[i]);
     return guard;
+}
+
+eni_hook_guard *eni_hook_guard_now(void)
+{
+    return atomic_load(&guard_now);
 }
 
 void eni_hook_guard_end(eni_hook_guard *guard)

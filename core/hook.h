@@ -55,6 +55,9 @@ typedef struct eni_hook_guard_config {
  * handlers (logged), and nothing is watched. */
 eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config);
 
+/* The guard of this process; NULL: none. */
+eni_hook_guard *eni_hook_guard_now(void);
+
 /* The program has done what it was started for. No thread is in a hook. NULL is fine. */
 void eni_hook_guard_end(eni_hook_guard *guard);
 
@@ -92,12 +95,24 @@ static inline void eni_hook_enter(eni_hook_guard *guard, const eni_hook_place *p
     atomic_store_explicit(&n->turns, turn + 1 + turn % 2, memory_order_release);
 }
 
+/* For functions of a plugin that are called outside of a run, "build of mine": with the process's guard. `plugin` lives
+ * until eni_hook_leave_named. */
+static inline void eni_hook_enter_named(const char *hook, const char *plugin)
+{
+    eni_hook_enter(eni_hook_guard_now(), &(eni_hook_place){.hook = hook, .plugin = plugin});
+}
+
 static inline void eni_hook_leave(eni_hook_guard *guard)
 {
     if (guard == NULL || eni_hook_own == NULL) return;
     const uint_fast64_t turn = atomic_load_explicit(&eni_hook_own->turns, memory_order_relaxed);
     atomic_store_explicit(&eni_hook_own->turns, turn + turn % 2, memory_order_release);
     atomic_thread_fence(memory_order_release); /* the next place is not seen before it */
+}
+
+static inline void eni_hook_leave_named(void)
+{
+    eni_hook_leave(eni_hook_guard_now());
 }
 
 #endif

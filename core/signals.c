@@ -1,11 +1,19 @@
-/* signals.c - signals as a descriptor, and exit codes. */
+/* signals.c - signals as a descriptor, the end of a child, and exit codes. */
 #include "core/signals.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include "core/clock.h"
+
+enum { LOOK_MS = 10 }; /* where no descriptor tells of the end */
 
 /* A blocked signal reaches a signalfd even if it is ignored. */
 static bool is_ignored(int number)
@@ -17,6 +25,10 @@ static bool is_ignored(int number)
 int eni_signals_open(void)
 {
     static const int ends[] = {SIGINT, SIGHUP};
+    int fd = 0;
+    while (fd >= 0 && fd <= STDERR_FILENO) /* `<&-`: else a file of ours gets the number */
+        fd = open("/dev/null", O_RDWR);    /* for whoever is started, too */
+    if (fd >= 0) close(fd);
     sigset_t set, blocked;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -39,6 +51,21 @@ int eni_signals_wishes(void)
     sigaddset(&set, SIGUSR1);
     sigaddset(&set, SIGUSR2);
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+en_status eni_signals_await(pid_t child, int signal_fd, int64_t deadline_ns, int *status_out)
+{
+    const int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
+    struct pollfd watched[] = {{pidfd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
+    en_status st = EN_OK;
+    while (waitpid(child, status_out, WNOHANG) == 0) {
+        const int left = eni_ms_left(deadline_ns, pidfd >= 0 ? 1000 : LOOK_MS);
+        st = watched[1].revents != 0 ? EN_EINTR : left <= 0 ? EN_ETIMEOUT : EN_OK;
+        if (st != EN_OK) break;
+        poll(watched, 2, left);
+    }
+    if (pidfd >= 0) close(pidfd);
+    return st;
 }
 
 int eni_signals_take(int signal_fd)

@@ -1,6 +1,9 @@
-/* signals.h - SIGINT, SIGTERM and SIGHUP as a descriptor (no handler, no global), and exit codes. */
+/* signals.h - SIGINT, SIGTERM and SIGHUP as a descriptor (no handler, no global), the end of a child, and exit codes. */
 #ifndef CORE_SIGNALS_H
 #define CORE_SIGNALS_H
+
+#include <stdint.h>
+#include <sys/types.h>
 
 #include "entrain/status.h"
 
@@ -16,6 +19,11 @@ int eni_signals_wishes(void);
 
 /* The number of one that waits there, which is taken; 0: none does. */
 int eni_signals_take(int signal_fd);
+
+/* Waits until this child has ended, and takes it: EN_OK, and *status_out is waitpid's. EN_EINTR: signal_fd (-1: none) has
+ * a signal, which stays there. EN_ETIMEOUT: deadline_ns has passed (INT64_MAX: none). In both the child goes on. Where
+ * pidfd_open(2) is refused it looks every few milliseconds. Any thread. */
+en_status eni_signals_await(pid_t child, int signal_fd, int64_t deadline_ns, int *status_out);
 
 /* The exit code of a program that ended with `st`: 0; 2 where another command or file is needed (EN_EINVAL,
  * EN_ENOENT, EN_EFORMAT, EN_EVERSION, EN_EDENIED, EN_EMISMATCH, EN_ETIMEOUT, EN_EUNSUPPORTED); 128 + the

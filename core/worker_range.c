@@ -52,6 +52,17 @@ int32_t eni_worker_range_fit(const eni_worker_range *elastic, int32_t most)
     return workers >= elastic->min ? workers : 0;
 }
 
+void eni_worker_range_why(const eni_worker_range *elastic, int32_t wanted, int32_t workers, char *text_out,
+                          size_t bytes)
+{
+    text_out[0] = '\0';
+    if (workers < wanted)
+        snprintf(text_out, bytes,
+                 "; %d workers cannot share out the %" PRId64
+                 " samples of a step (--global-batch-size) evenly",
+                 (int)wanted, elastic->batch);
+}
+
 void eni_worker_range_list(const eni_worker_range *elastic, char *text_out, size_t bytes)
 {
     text_out[0] = '\0';

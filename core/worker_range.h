@@ -30,6 +30,11 @@ void eni_worker_range_text(const eni_worker_range *elastic, char text_out[ENI_WO
 /* The largest number of workers that fits and is at most `most`; 0: there is none. */
 int32_t eni_worker_range_fit(const eni_worker_range *elastic, int32_t most);
 
+/* Why a run that could have `wanted` workers has `workers`, fewer: "; 3 workers cannot share out the 64 samples of a step
+ * (--global-batch-size) evenly". "" where it has as many. */
+void eni_worker_range_why(const eni_worker_range *elastic, int32_t wanted, int32_t workers, char *text_out,
+                          size_t bytes);
+
 /* The numbers that fit, "2, 4, 8"; cut off where they have no room. */
 void eni_worker_range_list(const eni_worker_range *elastic, char *text_out, size_t bytes);
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -411,7 +412,9 @@ static void build(graph *g, const en_data_shape *data)
                      network->build == NULL ? "neither" : "both");
         return;
     }
+    eni_hook_enter_named("build", network->name);
     const en_at loss = network->layers != NULL ? build_list(g, 0) : network->build(&g->calls, 0);
+    eni_hook_leave_named();
     if (loss < 0 && g->status == EN_OK)
         (void)refuse(g, "its builder returned %d and no call of it failed", loss);
     check_whole(g, loss);

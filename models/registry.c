@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/elf_file.h"
+#include "core/hook.h"
 #include "core/log.h"
 #include "core/options.h"
 #include "core/try.h"
@@ -123,7 +124,10 @@ static en_status load(const char *word, const en_network **network_out)
                         "const en_network *" EN_NETWORK_ENTRY "(uint32_t host_abi)", &symbol));
     memcpy(&entry, &symbol, sizeof entry); /* ISO C has no conversion from an object to a function pointer */
     int n = 0;
-    for (const en_network *network = entry(EN_NETWORK_ABI); network != NULL; network = next_of(network)) {
+    eni_hook_enter_named(EN_NETWORK_ENTRY, path);
+    const en_network *first = entry(EN_NETWORK_ABI);
+    eni_hook_leave_named();
+    for (const en_network *network = first; network != NULL; network = next_of(network)) {
         if (++n > TABLES_MAX)
             return eni_fail(EN_EINVAL, "models", "%s chains more than %d networks: does `next` form a loop?",
                             path, TABLES_MAX);

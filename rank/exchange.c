@@ -293,14 +293,16 @@ static en_status check_same_start(eni_rank *self, int64_t deadline)
     EN_TRY(eni_member_gather(self->member, "start", self->job.init_sha256, sizeof self->job.init_sha256,
                              &blobs, deadline));
     en_status st = EN_OK;
-    for (int r = 0; r < self->nfirst && st == EN_OK; r++)
-        if (blobs.blob[r].bytes != sizeof self->job.init_sha256 ||
-            memcmp(blobs.blob[r].data, self->job.init_sha256, sizeof self->job.init_sha256) != 0) {
-            eni_error("exchange", "rank %d starts from other weights (%.*s..) than rank %d (%.8s..)", r,
-                      blobs.blob[r].bytes < 8 ? (int)blobs.blob[r].bytes : 8,
-                      (const char *)blobs.blob[r].data, self->world.rank, self->job.init_sha256);
-            st = EN_EMISMATCH;
-        }
+    for (int r = 0; r < self->nfirst && st == EN_OK; r++) {
+        const eni_blob *its = &blobs.blob[r];
+        if (its->bytes == 0) continue; /* it died meanwhile, of which the leader has told */
+        if (its->bytes != sizeof self->job.init_sha256 ||
+            memcmp(its->data, self->job.init_sha256, its->bytes) != 0)
+            st = eni_fail(EN_EMISMATCH, "exchange",
+                          "rank %d starts from other weights (%.*s..) than rank %d (%.8s..)", r,
+                          its->bytes < 8 ? (int)its->bytes : 8, (const char *)its->data, self->world.rank,
+                          self->job.init_sha256);
+    }
     eni_blobs_fini(&blobs);
     return st;
 }

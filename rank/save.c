@@ -47,6 +47,14 @@ static const char *obstacle(const eni_rank *self)
     return NULL;
 }
 
+/* NULL: nothing to refuse. */
+static en_status refuse(const eni_rank *self, const char *why)
+{
+    if (why == NULL) return EN_OK;
+    return eni_fail(EN_EINVAL, "save", "--checkpoint-every=%lld: %s cannot be saved: %s",
+                    (long long)self->saving.asked.every, self->job.strategy->name, why);
+}
+
 static en_status refuse_mixing(const char *dir)
 {
     return eni_fail(EN_EINVAL, "save",
@@ -65,9 +73,7 @@ en_status eni_save_check(const eni_rank *self)
         return eni_fail(EN_EINVAL, "save",
                         "--checkpoint-every=%lld: where to? Give --checkpoint-dir=FOLDER, or --out=FOLDER",
                         (long long)asked->every);
-    if (obstacle(self) != NULL)
-        return eni_fail(EN_EINVAL, "save", "--checkpoint-every=%lld: %s cannot be saved: %s",
-                        (long long)asked->every, self->job.strategy->name, obstacle(self));
+    EN_TRY(refuse(self, obstacle(self)));
     if (eni_checkpoint_list(dir, &newest, 1) == 0) return EN_OK;
     if (self->saving.is_resumed &&
         (newest <= self->saving.past.samples || strcmp(asked->resume, "auto") == 0))
@@ -349,9 +355,6 @@ static en_status exchange_cards(collection *k)
 {
     eni_rank *self = k->self;
     eni_blobs blobs = {0};
-    if (blob_bytes(k) > ENI_BLOB_MAX)
-        return eni_fail(EN_EINVAL, "save", "%u buckets and a state of %zu bytes are too much to be saved",
-                        nbuckets(k), k->state_bytes);
     uint8_t *blob = eni_alloc(blob_bytes(k));
     if (blob == NULL) return EN_ENOMEM;
     fill_blob(k, blob);
@@ -559,13 +562,6 @@ static en_status collect_all(collection *k)
 /* Claimed: the store knows how far it is, and there is nobody else to ask. */
 static en_status collect_claimed(collection *k)
 {
-    eni_rank *self = k->self;
-    if (eni_host_writes_param(self->exchange.host) || k->nvectors > 0)
-        return eni_fail(
-            EN_EINVAL, "save",
-            "--checkpoint-every: %s cannot be saved: its ranks keep vectors of their own and are at no "
-            "common step",
-            self->job.strategy->name);
     EN_TRY(collect_from_store(k->self, k->c));
     k->samples = UINT64_MAX;
     for (uint32_t i = 0; i < k->c->nstretches; i++)
@@ -695,6 +691,29 @@ static en_status collect_moment(eni_rank *self, uint64_t samples, eni_checkpoint
     return st;
 }
 
+/* ---- whether what its strategy does can be saved ---- */
+
+/* NULL: nothing, as far as it has come. */
+static const char *own_obstacle(const eni_rank *self)
+{
+    collection k = {.self = (eni_rank *)(uintptr_t)self}; /* to be asked, not changed */
+    const bool is_claiming = self->job.is_claiming;
+    k.nvectors = eni_host_vectors(self->exchange.host, k.vectors);
+    eni_host_state(self->exchange.host, &k.state_bytes);
+    if (is_claiming && (k.nvectors > 0 || eni_host_writes_param(self->exchange.host)))
+        return "its ranks keep vectors of their own and are at no common step";
+    if (k.nvectors > 0 && eni_rank_has_leaders(self) && self->world.nranks > 1)
+        return "it keeps vectors in every rank, and its hosts meet at the servers only";
+    return !is_claiming && blob_bytes(&k) > ENI_BLOB_MAX
+               ? "its buckets and its state are too many bytes; a larger --bucket-cap-mb makes fewer buckets"
+               : NULL;
+}
+
+en_status eni_save_check_strategy(const eni_rank *self)
+{
+    return self->saving.asked.every == 0 ? EN_OK : refuse(self, own_obstacle(self));
+}
+
 /* ---- a boundary ---- */
 
 /* What only this process has would be lost with it. */
@@ -727,6 +746,7 @@ static en_status save_at(eni_rank *self, uint64_t samples)
 en_status eni_save_step(eni_rank *self, uint64_t samples)
 {
     eni_saver *s = self->saving.saver;
+    EN_TRY(eni_save_check_strategy(self)); /* in its first step it may have shown what it did not declare */
     if (s == NULL || samples < s->next) return EN_OK;
     s->next = (samples / s->every + 1) * s->every;
     return save_at(self, samples);

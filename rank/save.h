@@ -25,6 +25,8 @@ typedef struct eni_saver eni_saver;
 /* Before anyone is met: EN_EINVAL, logged, where --checkpoint-every cannot be: no folder, a strategy that
  * keeps what a checkpoint cannot hold, or checkpoints of an earlier run that this one would mix with. */
 en_status eni_save_check(const eni_rank *self);
+/* The same of what shows when its strategy is open. Not every strategy says what it will do: the rest shows in its first step. */
+en_status eni_save_check_strategy(const eni_rank *self);
 
 /* Once vectors are open; does nothing without --checkpoint-every. Rank 0 takes the folder for itself and
  * removes what killed writers left. */

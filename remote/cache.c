@@ -118,8 +118,8 @@ en_status eni_cache_open(const char *root, const char *url, const char *endpoint
 
 void eni_cache_close(eni_cache *cache)
 {
-    if (cache->lock_fd > 0) close(cache->lock_fd);
-    if (cache->fd > 0) close(cache->fd);
+    if (cache->lock_fd >= 0) close(cache->lock_fd);
+    if (cache->fd >= 0) close(cache->fd);
     cache->lock_fd = cache->fd = -1;
 }
 

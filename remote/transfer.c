@@ -15,7 +15,6 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -62,7 +61,7 @@ static en_status begin_args(args *a, const eni_config *c, const char *verb)
 
 typedef struct child {
     pid_t pid;
-    int pidfd, answer_fd, order_fd; /* what it says; what it is told. -1: nothing */
+    int answer_fd, order_fd; /* what it says; what it is told. -1: nothing */
 } child;
 
 /* Between fork and exec: only calls that are safe there. */
@@ -90,7 +89,7 @@ static en_status start(args *a, bool has_answer, bool has_orders, child *child_o
 {
     char path[PATH_MAX];
     int answer[2] = {-1, -1}, order[2] = {-1, -1};
-    child c = {.pid = -1, .pidfd = -1, .answer_fd = -1, .order_fd = -1};
+    child c = {.pid = -1, .answer_fd = -1, .order_fd = -1};
     EN_TRY(eni_folder_program("transfer", path, sizeof path));
     a->arg[0] = path;
     a->arg[a->n] = NULL;
@@ -99,46 +98,50 @@ static en_status start(args *a, bool has_answer, bool has_orders, child *child_o
     if ((!has_answer || pipe2(answer, O_CLOEXEC) == 0) && (!has_orders || pipe2(order, O_CLOEXEC) == 0))
         c.pid = fork();
     if (c.pid == 0) become(path, (char **)(uintptr_t)a->arg, own, answer[1], order[0]);
-    int cause = errno;
+    const int cause = errno;
     if (answer[1] >= 0) close(answer[1]);
     if (order[0] >= 0) close(order[0]);
     c.answer_fd = answer[0];
     c.order_fd = order[1];
-    if (c.pid > 0 && (c.pidfd = (int)syscall(SYS_pidfd_open, c.pid, 0)) >= 0) {
+    if (c.pid > 0) {
         *child_out = c;
         return EN_OK;
-    }
-    if (c.pid > 0) { /* nobody could wait for it */
-        cause = errno;
-        kill(c.pid, SIGKILL);
-        waitpid(c.pid, NULL, 0);
     }
     if (answer[0] >= 0) close(answer[0]);
     if (order[1] >= 0) close(order[1]);
     return eni_fail(EN_EIO, "remote", "cannot start %s: %s", path, strerror(cause));
 }
 
-/* Ends it by its exit code, as core/signals.h has them, because we are told to end, or since it has given no sign of life
- * on answer_fd for `quiet_ms` (PATIENCE: it need not). */
+/* Whether it has given signs of life since the last call. */
+static bool has_signs(const child *c)
+{
+    struct pollfd answer = {c->answer_fd, POLLIN, 0};
+    char signs[4096];
+    bool has = false;
+    while (poll(&answer, 1, 0) == 1 && read(c->answer_fd, signs, sizeof signs) > 0)
+        has = true;
+    return has;
+}
+
+/* Waits for its end, and tells it by its exit code, as core/signals.h has them. Ends it when a signal tells us to end, or
+ * when it has given no sign of life on answer_fd for `quiet_ms` (PATIENCE: it need not). */
 static en_status finish(child *c, int signal_fd, int quiet_ms)
 {
-    struct pollfd watched[3] = {
-        {c->pidfd, POLLIN, 0}, {signal_fd, POLLIN, 0}, {quiet_ms == PATIENCE ? -1 : c->answer_fd, POLLIN, 0}};
-    char signs[4096];
-    int status = 0, n;
+    int status = 0;
+    en_status st;
     do {
-        n = poll(watched, 3, quiet_ms);
-        if (n > 0 && watched[2].revents != 0 && read(c->answer_fd, signs, sizeof signs) <= 0)
-            watched[2].fd = -1; /* it is about to end */
-    } while (n < 0 ? errno == EINTR : n > 0 && watched[0].revents == 0 && watched[1].revents == 0);
-    const bool is_late = n == 0, is_told = n > 0 && watched[0].revents == 0;
+        const int64_t quiet_ns = (int64_t)quiet_ms * (ENI_SECOND / 1000);
+        const int64_t deadline_ns = quiet_ms == PATIENCE ? INT64_MAX : eni_now_ns() + quiet_ns;
+        st = eni_signals_await(c->pid, signal_fd, deadline_ns, &status);
+    } while (st == EN_ETIMEOUT && has_signs(c));
+    const bool is_late = st == EN_ETIMEOUT, is_told = st == EN_EINTR;
     if (is_late)
         eni_error("remote", "nothing has gone to the bucket for %d s, and nothing more is waited for",
                   quiet_ms / 1000);
-    if (is_late || is_told) kill(c->pid, SIGKILL); /* what has come stays, and the next one goes on there */
-    while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR) {
+    if (is_late || is_told) {
+        kill(c->pid, SIGKILL); /* what has come stays, and the next one goes on there */
+        (void)eni_signals_await(c->pid, -1, INT64_MAX, &status);
     }
-    close(c->pidfd);
     if (quiet_ms != PATIENCE) close(c->answer_fd);
     if (c->order_fd >= 0) close(c->order_fd);
     if (is_told) return EN_EINTR;
@@ -236,7 +239,7 @@ struct eni_uploads {
 static void *watch(void *user)
 {
     const eni_uploads *t = user;
-    struct pollfd watched[2] = {{t->process.pidfd, POLLIN, 0}, {t->stop_fd, POLLIN, 0}};
+    struct pollfd watched[2] = {{t->process.answer_fd, 0, 0}, {t->stop_fd, POLLIN, 0}}; /* it hangs up when it ends */
     siginfo_t how = {.si_status = 0};
     while (poll(watched, 2, -1) < 0 && errno == EINTR) {
     }

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -13,7 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +20,7 @@
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "core/try.h"
 #include "report/html.h"
 
@@ -60,22 +59,16 @@ static pid_t spawn(const char *program, const int files[3])
 static bool has_ended(pid_t pid, int picture_fd, int64_t timeout_ns, int *code_out)
 {
     const int64_t deadline_ns = eni_now_ns() + timeout_ns;
-    struct pollfd end = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-    bool is_over = false;
     struct stat so_far = {0};
-    while (!is_over && so_far.st_size <= PLOT_MAX_BYTES) {
-        const int left =
-            eni_ms_left(deadline_ns, end.fd >= 0 ? 1000 : 20); /* no pidfd here: looked at often */
-        if (left <= 0) break;
-        poll(&end, 1, left);
-        is_over = waitpid(pid, code_out, WNOHANG) == pid;
+    for (int64_t now_ns; (now_ns = eni_now_ns()) < deadline_ns && so_far.st_size <= PLOT_MAX_BYTES;) {
+        const int64_t look_ns = now_ns + 100 * ENI_MILLI;
+        if (eni_signals_await(pid, -1, look_ns < deadline_ns ? look_ns : deadline_ns, code_out) == EN_OK)
+            return true;
         fstat(picture_fd, &so_far);
     }
-    if (!is_over) kill(pid, SIGKILL);
-    while (!is_over && waitpid(pid, code_out, 0) < 0 && errno == EINTR) {
-    }
-    if (end.fd >= 0) close(end.fd);
-    return is_over;
+    kill(pid, SIGKILL);
+    (void)eni_signals_await(pid, -1, INT64_MAX, code_out);
+    return false;
 }
 
 /* What a file in memory holds; no data if that is too much, or there is no memory for it. */

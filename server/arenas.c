@@ -29,10 +29,7 @@
 /* Mapped before it is sealed: later mappings cannot write. */
 static en_status make(eni_weights *weights)
 {
-    weights->fd = memfd_create("entrain-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (weights->fd < 0 || ftruncate(weights->fd, (off_t)weights->bytes) != 0)
-        return eni_fail(EN_ENOMEM, "weights", "cannot make %llu bytes of shared memory: %s",
-                        (unsigned long long)weights->bytes, strerror(errno));
+    EN_TRY(eni_arena_memory("entrain-weights", weights->bytes, 0, &weights->fd));
     void *at = mmap(NULL, weights->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, weights->fd, 0);
     if (at == MAP_FAILED)
         return eni_fail(EN_ENOMEM, "weights",

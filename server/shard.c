@@ -6,6 +6,7 @@
 #include "server/shard.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,8 +120,12 @@ static void wake_up(eni_shard *shard)
     const struct iovec to = {&rings, sizeof rings};
     const int fd = shard->doorbell_fd;
     /* O_NONBLOCK belongs to whoever has the descriptor, and the workers have it. */
-    while (fd >= 0 && preadv2(fd, &to, 1, -1, RWF_NOWAIT) < 0 && errno == EINTR) {
+    ssize_t n = 0;
+    while (fd >= 0 && (n = preadv2(fd, &to, 1, -1, RWF_NOWAIT)) < 0 && errno == EINTR) {
     }
+    if (n < 0 && errno != EAGAIN &&
+        poll(&(struct pollfd){fd, POLLIN, 0}, 1, 0) == 1) /* the call is refused */
+        (void)!read(fd, &rings, sizeof rings);
 }
 
 /* ---- the thread ---------------------------------------------------------------------------------------- */

@@ -35,6 +35,19 @@ static en_status find_strategy(eni_worker *w)
             "%s trains in one process, here are %d workers: use -n 1, and --accumulate=%d for the "
             "micro-batches of all",
             job->strategy->name, w->rank.world.nranks, w->rank.world.nranks);
+    if (job->strategy->flags & EN_STORE_ON_RANKS)
+        return eni_fail(
+            EN_EINVAL, "worker",
+            "%s keeps a store in every rank (EN_STORE_ON_RANKS), which `entrain sim` has and a run has "
+            "not yet: try it by entrain sim --strategy=%s, or keep the store on servers "
+            "(EN_STORE_ON_SERVERS)",
+            job->strategy->name, w->config->strategy);
+    if (w->config->server != NULL && !(job->strategy->flags & EN_STORE_ON_SERVERS))
+        return eni_fail(
+            EN_EINVAL, "worker",
+            "--server=%s: %s keeps nothing on a server, its ranks meet at rank 0: give "
+            "--rendezvous=tcp://HOST:PORT in place of --server, or --strategy=ps-sync, as psd has it",
+            w->config->server, job->strategy->name);
     return eni_options_new(job->strategy, eni_spec_options(w->config->strategy), &job->options);
 }
 
@@ -421,6 +434,7 @@ static en_status open_all(eni_worker *w)
     EN_TRY(eni_rank_connect(rank));
     EN_TRY(eni_trainer_do(trainer, trainer->ops->connect));
     EN_TRY(eni_rank_start(rank));
+    EN_TRY(eni_save_check_strategy(rank));
     EN_TRY(eni_trainer_do(trainer, trainer->ops->start));
     return rank->world.rank == 0 ? EN_OK : eni_records_open_metrics(rank);
 }

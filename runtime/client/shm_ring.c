@@ -246,13 +246,9 @@ en_status eni_shm_ring_open(uint32_t nshards, uint32_t parts, eni_shm_ring **rin
     eni_shm_ring *ring = ring_new(nshards, slots);
     if (!ring) return EN_ENOMEM;
     en_status st = EN_ENOMEM;
-    ring->fd = memfd_create("entrain-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (ring->fd < 0 || ftruncate(ring->fd, (off_t)ring->bytes) != 0 ||
-        fcntl(ring->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        eni_error("shm_ring", "cannot make %llu bytes of shared memory: %s", (unsigned long long)ring->bytes,
-                  strerror(errno));
-        goto close_ring;
-    }
+    EN_TRY_GOTO(
+        eni_arena_memory("entrain-ring", ring->bytes, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, &ring->fd),
+        close_ring);
     EN_TRY_GOTO(map(ring, ring->fd), close_ring);
     for (uint32_t k = 0; k < nshards; k++) /* it has not looked yet, and may be asleep */
         atomic_init(&box_of(ring, k)->is_asleep, 1);

@@ -67,19 +67,22 @@ static uint8_t *map_aligned(int fd, uint64_t bytes)
     return base;
 }
 
-static en_status memfd_make(uint64_t bytes, int *fd_out)
+en_status eni_arena_memory(const char *name, uint64_t bytes, int seals, int *fd_out)
 {
-    int fd = memfd_create("entrain-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        eni_error("arena",
-                  "cannot make %llu bytes of shared memory: %s; run with fewer ranks or a smaller model",
-                  (unsigned long long)bytes, strerror(errno));
-        if (fd >= 0) close(fd);
-        return EN_ENOMEM;
-    }
+    const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     *fd_out = fd;
-    return EN_OK;
+    if (fd < 0 && (errno == ENOSYS || errno == EPERM))
+        return eni_fail(EN_ENOMEM, "arena",
+                        "cannot make shared memory: this system refuses memfd_create (%s); the filter of its "
+                        "container (seccomp) has to allow it",
+                        strerror(errno));
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 && (seals == 0 || fcntl(fd, F_ADD_SEALS, seals) == 0))
+        return EN_OK;
+    eni_error("arena", "cannot make %llu bytes of shared memory: %s; run with fewer ranks or a smaller model",
+              (unsigned long long)bytes, strerror(errno));
+    if (fd >= 0) close(fd);
+    *fd_out = -1;
+    return EN_ENOMEM;
 }
 
 /* Takes fd on success. */
@@ -112,7 +115,8 @@ en_status eni_arena_open(uint64_t count, uint32_t nslots, int shared, eni_arena 
     uint64_t bytes;
     int fd = -1;
     EN_TRY(shape_make(count, nslots, &layout, &bytes));
-    if (shared) EN_TRY(memfd_make(bytes, &fd));
+    if (shared)
+        EN_TRY(eni_arena_memory("entrain-arena", bytes, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, &fd));
     eni_arena *arena;
     const en_status st = arena_new(&layout, bytes, fd, &arena);
     if (st != EN_OK) {

@@ -89,6 +89,9 @@ en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *sour
  * huge ones that are not there, MFD_HUGETLB, whoever touches the first is killed); *bytes_out is its size. */
 int eni_arena_is_sealed(int fd, uint64_t *bytes_out);
 
+/* A memfd of `bytes` zeros with these seals (fcntl(2); 0: none yet, but it can be sealed). EN_ENOMEM, logged. */
+en_status eni_arena_memory(const char *name, uint64_t bytes, int seals, int *fd_out);
+
 /* Lays `count` elements of another process's memory over a slot, in this process and for reading only. `fd`
  * is not trusted: EN_EPROTO, logged, unless it is a memfd of that size, sealed against shrinking; it is
  * borrowed. Whoever maps the arena goes on seeing the slot's own memory. EN_ENOMEM, logged. */

@@ -41,9 +41,9 @@ en_status eni_ask(const eni_address *leader, const eni_token *token, eni_ask_kin
         return eni_fail(st, "ask", "the run's leader at port %u gave no answer: %s", leader->port,
                         en_status_str(st));
     if (answer.type == ENI_CTL_BYE) return EN_OK;
-    if (answer.type != ENI_CTL_REFUSED || answer.status == EN_OK)
+    if (answer.type != ENI_CTL_NOTICE && (answer.type != ENI_CTL_REFUSED || answer.status == EN_OK))
         return eni_fail(EN_EPROTO, "ask", "the run's leader gave an answer that is none: message %u",
                         answer.type);
     memcpy(why_out, answer.reason, sizeof answer.reason);
-    return (en_status)answer.status;
+    return answer.type == ENI_CTL_NOTICE ? EN_OK : (en_status)answer.status;
 }

@@ -23,7 +23,7 @@ typedef struct eni_terms {
     const eni_key_value *member_data; /* the leader's word to all: shard endpoints, .. */
     size_t nmember_data;
     bool
-        goes_on; /* --on-worker-loss=continue: a rank's death is told as LEFT, and the run goes on while another
+        goes_on; /* --on-worker-loss=continue: a rank's death after its first step is told as LEFT, and the run goes on while another
                      rank lives; but rank 0, which keeps the curve and the result, cannot be done without */
     char reason[ENI_REASON_MAX]; /* why not, when on_world fails: every rank logs it */
 } eni_terms;

@@ -237,11 +237,19 @@ void eni_leader_tell_presence(eni_leader *leader)
     }
 }
 
+/* Before its first step the others may wait for what only it can pass to them. A newcomer owes nothing; of whom a leader
+ * that came back was not told the step it has been taken. */
+static bool is_at_the_start(const eni_leader *leader, const eni_leader_member *member)
+{
+    return member->step < 0 && member - leader->members < eni_leader_first_ranks(leader) &&
+           leader->config.revived == NULL;
+}
+
 static bool can_do_without(const eni_leader *leader, const eni_leader_member *member)
 {
     return leader->terms.goes_on && leader->stage == LEADER_RUNNING && member != NULL &&
            member > leader->members && member - leader->members < leader->config.nranks &&
-           others_live(leader, member);
+           !is_at_the_start(leader, member) && others_live(leader, member);
 }
 
 static void lose(eni_leader *leader, eni_leader_member *member, const eni_death *death)

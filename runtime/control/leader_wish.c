@@ -2,6 +2,7 @@
  * whose ranks come and go. Who asks shows the token, gets one answer and goes. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "runtime/control/ask.h"
 #include "runtime/control/leader_state.h"
@@ -78,11 +79,13 @@ static const char *why_not(const eni_leader *leader, const eni_message *wish)
                  "--elastic=MIN..MAX, or its ranks have state of their own";
 }
 
-static void resize(eni_leader *leader, int32_t workers, const char *command)
+/* `said` is the answer: "2 workers; 3 workers cannot share out .." */
+static void resize(eni_leader *leader, int32_t workers, int64_t change, const char *said)
 {
     char why[ENI_REASON_MAX];
-    snprintf(why, sizeof why, "%d worker%s asked for (entrain %s)", workers, workers == 1 ? " was" : "s were",
-             command);
+    const int wanted = (int)(leader->config.nranks + change);
+    snprintf(why, sizeof why, "%d worker%s asked for (entrain %s)%.160s", wanted,
+             wanted == 1 ? " was" : "s were", change > 0 ? "join" : "leave", strchrnul(said, ';'));
     if (leader->config.on_resize != NULL) leader->config.on_resize(leader->config.user, workers, why);
     eni_leader_begin_stop(leader, why, true);
 }
@@ -105,10 +108,18 @@ void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_m
         answer = (eni_message){.type = ENI_CTL_REFUSED, .status = EN_EINVAL};
         snprintf(answer.reason, sizeof answer.reason, "%s", no);
     }
+    if (no == NULL && workers > 0) {
+        char uneven[160];
+        eni_worker_range_why(&leader->config.elastic, (int32_t)(leader->config.nranks + wish->amount),
+                             workers, uneven, sizeof uneven);
+        answer.type = ENI_CTL_NOTICE;
+        snprintf(answer.reason, sizeof answer.reason, "%d worker%s%s", workers, workers == 1 ? "" : "s",
+                 uneven);
+    }
     const bool leaves = no == NULL && wish->kind == ENI_ASK_LEAVE;
     if (leaves)
         eni_leader_ask_to_leave(leader, (int32_t)wish->amount); /* written down before it is answered */
     eni_connection_put(connection, &answer);
     eni_connection_leave(connection);
-    if (no == NULL && !leaves) resize(leader, workers, wish->amount > 0 ? "join" : "leave");
+    if (no == NULL && !leaves) resize(leader, workers, wish->amount, answer.reason);
 }

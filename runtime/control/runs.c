@@ -393,10 +393,12 @@ int64_t eni_run_silent_ns(const eni_run_status *run, int64_t now_ns)
 en_status eni_runs_stop(const eni_run_status *run)
 {
     const int fd = eni_process_watch(run->pid, run->born);
-    if (fd < 0) return EN_ENOENT;
-    const long rc = syscall(SYS_pidfd_send_signal, fd, SIGTERM, NULL, 0);
+    if (fd < 0 && eni_process_look(run->pid, run->born) == ENI_PROCESS_ENDED) return EN_ENOENT;
+    long rc = fd < 0 ? -1 : syscall(SYS_pidfd_send_signal, fd, SIGTERM, NULL, 0);
+    if (fd < 0 || (rc != 0 && errno != ESRCH)) /* old kernels and filters refuse both calls */
+        rc = kill((pid_t)run->pid, SIGTERM);
     const int error = errno;
-    close(fd);
+    if (fd >= 0) close(fd);
     if (rc == 0) return EN_OK;
     if (error == ESRCH) return EN_ENOENT;
     return eni_fail(EN_EDENIED, "runs", "cannot tell pid %lld to end: %s", (long long)run->pid,

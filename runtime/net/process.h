@@ -21,7 +21,8 @@ uint64_t eni_process_born(int64_t pid);
 eni_process_state eni_process_look(int64_t pid, uint64_t born);
 
 /* A descriptor that becomes readable when this very process ends, whoever else holds its sockets; -1: it
- * cannot be watched. The caller closes it. (pidfd_open(2)) */
+ * has ended, or it cannot be watched, which eni_process_look tells apart. The caller closes it. (pidfd_open(2), which old
+ * kernels do not have and filters of containers refuse) */
 int eni_process_watch(int64_t pid, uint64_t born);
 
 #endif

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "core/elf_file.h"
+#include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -194,9 +195,11 @@ static en_status load(const char *path, const en_strategy **first_out)
     EN_TRY(eni_elf_open(path, &words, EN_STRATEGY_ENTRY,
                         "const en_strategy *" EN_STRATEGY_ENTRY "(uint32_t host_abi)", &symbol));
     memcpy(&entry, &symbol, sizeof entry); /* ISO C has no conversion from an object to a function pointer */
+    eni_hook_enter_named(EN_STRATEGY_ENTRY, path);
     const en_strategy *first = entry(EN_STRATEGY_ABI);
     for (uint32_t abi = EN_STRATEGY_ABI; first == NULL && abi > 1;)
         first = entry(--abi); /* only to say which version it is of */
+    eni_hook_leave_named();
     if (first == NULL)
         return eni_fail(EN_EVERSION, "plugin",
                         "%s does not serve strategy ABI %u; build it again with this host's include folder",

@@ -51,8 +51,10 @@ static const struct {
     {STEP, "--rank=0 --world-size=2", 0, 2, 0, 3, "tcp://127.0.0.1:23456"},
     {STEP, "--rendezvous=tcp://b:1", 2, 5, 0, 3, "tcp://b:1"},
     {STEP, "--rendezvous=env://", 2, 5, 0, 3, "tcp://a3:18456"},
-    {BATCH, "", -1, -1, -1, -1, "tcp://127.0.0.1:23456"},
-    {BATCH "SLURM_STEP_ID=4294967291", "", -1, -1, -1, -1, "tcp://127.0.0.1:23456"},
+    {BATCH, "--rank=0 --world-size=1", 0, 1, -1, -1, "tcp://127.0.0.1:23456"},
+    {BATCH "SLURM_STEP_ID=4294967291", "--rank=0 --world-size=4", 0, 4, -1, -1, "tcp://127.0.0.1:23456"},
+    {BATCH, "--strategy=solo", -1, -1, -1, -1, "tcp://127.0.0.1:23456"},
+    {"SLURM_JOB_ID=7 SLURM_NTASKS=1", "", -1, -1, -1, -1, "tcp://127.0.0.1:23456"},
     {"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=1 SLURM_NODEID=0 "
      "SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=a SLURM_STEP_TASKS_PER_NODE=2",
      "", 1, 2, 1, 2, "tcp://127.0.0.1:15007"},
@@ -75,6 +77,8 @@ static const struct {
      "",
      {"MASTER_PORT", "\"tcp://10.0.0.1:80\"", "65534", ""}},
     {"MASTER_ADDR=a/b MASTER_PORT=80", "", {"MASTER_ADDR", "\"a/b\" is not a host", "", ""}},
+    {BATCH, "", {"has 4 tasks (SLURM_NTASKS)", "start it by srun", "--world-size=1 trains alone", ""}},
+    {BATCH "SLURM_STEP_ID=4294967291", "", {"has 4 tasks (SLURM_NTASKS)", "start it by srun", "", ""}},
     {"", "--rendezvous=env://", {"--rendezvous", "\"env://\"", "MASTER_ADDR", ""}},
     {STEP OPENMPI,
      "",
@@ -111,7 +115,8 @@ static void hear(void *user, int level, const char *subsystem, const char *text)
     snprintf(user, 1024, "%s", text);
 }
 
-static en_status parse(const char *env, const char *words, eni_config *config, char heard[1024])
+static en_status parse_as(eni_program program, const char *env, const char *words, eni_config *config,
+                          char heard[1024])
 {
     static char pairs[2048];
     char copy[256], *argv[16] = {"worker"};
@@ -122,10 +127,39 @@ static en_status parse(const char *env, const char *words, eni_config *config, c
         argv[argc++] = w;
     heard[0] = '\0';
     eni_log_set_sink(hear, heard);
-    en_status st = eni_config_parse(ENI_WORKER, argc, argv, config);
+    en_status st = eni_config_parse(program, argc, argv, config);
     eni_log_set_sink(NULL, NULL);
     clear();
     return st;
+}
+
+static en_status parse(const char *env, const char *words, eni_config *config, char heard[1024])
+{
+    return parse_as(ENI_WORKER, env, words, config, heard);
+}
+
+/* A command that starts ranks itself, started as if it were one. */
+static void a_run_of_its_own_for_each_task(void **state)
+{
+    (void)state;
+    static const char *const envs[] = {TORCHRUN, AGENT, STEP, OPENMPI, HYDRA, MV2 HYDRA, DAEMON OPENMPI};
+    static const eni_program programs[] = {ENI_RUN, ENI_COMPARE, ENI_SCALE, ENI_CHECK};
+    char heard[1024];
+    eni_config c;
+    for (size_t e = 0; e < sizeof envs / sizeof *envs; e++) {
+        for (size_t p = 0; p < sizeof programs / sizeof *programs; p++)
+            if (parse_as(programs[p], envs[e], "", &c, heard) != EN_EINVAL ||
+                strstr(heard, "would be a run of its own") == NULL || strstr(heard, "entrain worker") == NULL)
+                fail_msg("%s: %s", envs[e], heard);
+        assert_int_equal(parse_as(ENI_RUN, envs[e], "--nnodes=2 --node-rank=1 --master-addr=a", &c, heard),
+                         EN_OK);
+        eni_config_fini(&c);
+    }
+    static const char *const one[] = {BATCH, "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", "WORLD_SIZE=2"};
+    for (size_t e = 0; e < sizeof one / sizeof *one; e++) {
+        if (parse_as(ENI_RUN, one[e], "", &c, heard) != EN_OK) fail_msg("%s: %s", one[e], heard);
+        eni_config_fini(&c);
+    }
 }
 
 static void launchers_are_understood(void **state)
@@ -207,7 +241,8 @@ static void a_token_file_by_environment(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(launchers_are_understood), cmocka_unit_test(what_is_wrong_is_one_sentence),
-        cmocka_unit_test(slurm_texts), cmocka_unit_test(a_token_file_by_environment)};
+        cmocka_unit_test(launchers_are_understood), cmocka_unit_test(a_run_of_its_own_for_each_task),
+        cmocka_unit_test(what_is_wrong_is_one_sentence), cmocka_unit_test(slurm_texts),
+        cmocka_unit_test(a_token_file_by_environment)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -476,10 +476,11 @@ static bool is_told(const eni_config *run, eni_program program, const char *word
 static const char *what_it_needs(const char *key)
 {
     static const char *const needs[][2] = {
-        {"beta1", "--optimizer=adam "},   {"beta2", "--optimizer=adam "},
-        {"eps", "--optimizer=adam "},     {"lr-milestones", "--lr-schedule=multistep "},
-        {"parallel", "--device=cuda "},   {"stages", "--parallel=model "},
-        {"split", "--parallel=model "},   {"pipeline", "--parallel=pipeline --stages=2 "},
+        {"beta1", "--optimizer=adam "},     {"beta2", "--optimizer=adam "},
+        {"eps", "--optimizer=adam "},       {"lr-milestones", "--lr-schedule=multistep "},
+        {"lr-step", "--lr-schedule=step "}, {"lr-gamma", "--lr-schedule=step --lr-step=9 "},
+        {"parallel", "--device=cuda "},     {"stages", "--parallel=model "},
+        {"split", "--parallel=model "},     {"pipeline", "--parallel=pipeline --stages=2 "},
         {"gpu-sharing", "--device=cuda "}};
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
         if (strcmp(needs[i][0], key) == 0) return needs[i][1];

@@ -139,8 +139,8 @@ static void torchrun_is_understood(void **state)
     assert_int_equal(eni_config_parse(ENI_WORKER, 1, argv, &config), EN_OK);
     assert_string_equal(config.rendezvous, "tcp://node0:29501");
     eni_config_fini(&config);
-    assert_int_equal(eni_config_parse(ENI_RUN, 1, argv, &config), EN_OK); /* not a worker: not asked */
-    assert_int_equal(config.rank, -1);
+    assert_int_equal(eni_config_parse(ENI_EVAL, 2, (char *[]){"eval", "--init=x"}, &config), EN_OK);
+    assert_int_equal(config.rank, -1); /* not a worker: not asked */
     eni_config_fini(&config);
 
     assert_int_equal(eni_config_parse(ENI_WORKER, 2, launched, &config), EN_OK);

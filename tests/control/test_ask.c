@@ -70,6 +70,26 @@ static void it_ends_in_good_order(void **state)
     }
 }
 
+/* Two workers cannot share out five samples: another one goes with the one that leaves, and both sides say so. */
+static void more_leave_than_were_asked(void **state)
+{
+    (void)state;
+    crew c;
+    char why[ENI_REASON_MAX];
+    begin(&c, (eni_worker_range){1, 4, 5});
+    crew_join(&c, 0, RANKS);
+    assert_int_equal(ask(&c, ENI_ASK_RESIZE, -1, why), EN_OK);
+    assert_string_equal(
+        why, "1 worker; 2 workers cannot share out the 5 samples of a step (--global-batch-size) evenly");
+    for (int r = 0; r < RANKS; r++)
+        for (uint64_t step = 0; eni_member_enter(c.hand[r].member, step) == EN_OK;)
+            step++;
+    assert_int_equal(resized.workers, 1);
+    assert_non_null(strstr(resized.why, "2 workers were asked for (entrain leave); 2 workers cannot share"));
+    assert_true(crew_bye(&c));
+    crew_fini(&c);
+}
+
 static void expect_refused(const crew *c, eni_ask_kind kind, int64_t number, const char *sentence)
 {
     char why[ENI_REASON_MAX];
@@ -106,6 +126,7 @@ static void what_cannot_be_is_said(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(it_ends_in_good_order),
+                                       cmocka_unit_test(more_leave_than_were_asked),
                                        cmocka_unit_test(what_cannot_be_is_said)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

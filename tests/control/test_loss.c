@@ -211,6 +211,22 @@ static void a_run_may_go_on_without_a_rank(void **state)
     bury(pid);
 }
 
+/* It may not have passed on what the others need of it to begin. */
+static void a_death_before_the_first_step_ends_the_run(void **state)
+{
+    (void)state;
+    crew c;
+    crew_init(&c, 3);
+    c.config.on_world = go_on;
+    assert_true(crew_start(&c));
+    crew_join(&c, 0, 3);
+    eni_member_close(c.hand[1].member);
+    c.hand[1].member = NULL;
+    assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_EPEER);
+    assert_int_equal(eni_member_verdict(c.hand[2].member, crew_soon()), EN_EPEER);
+    crew_fini(&c);
+}
+
 static void the_last_rank_cannot_be_done_without(void **state)
 {
     (void)state;
@@ -219,6 +235,7 @@ static void the_last_rank_cannot_be_done_without(void **state)
     c.config.on_world = go_on;
     assert_true(crew_start(&c));
     crew_join(&c, 0, 3);
+    assert_true(crew_note(&c, 1, 0, "forward")); /* who dies before that ends the run */
     assert_int_equal(eni_member_bye(c.hand[0].member, crew_soon()), EN_OK);
     eni_member_close(c.hand[1].member);
     c.hand[1].member = NULL;
@@ -238,6 +255,7 @@ static void the_first_rank_cannot_give_up_alone(void **state)
     c.config.on_world = go_on;
     assert_true(crew_start(&c));
     crew_join(&c, 0, 3);
+    assert_true(crew_note(&c, 2, 0, "forward"));
     eni_member_abort(c.hand[2].member, "no room");
     assert_true(crew_await_logged("it gave up: no room; the run goes on without it"));
     eni_member_abort(c.hand[0].member, "no room for the result");
@@ -301,6 +319,7 @@ int main(void)
                                        cmocka_unit_test(the_leaders_death_before_welcome_is_named),
                                        cmocka_unit_test(a_death_behind_an_open_connection_is_seen),
                                        cmocka_unit_test(a_run_may_go_on_without_a_rank),
+                                       cmocka_unit_test(a_death_before_the_first_step_ends_the_run),
                                        cmocka_unit_test(the_last_rank_cannot_be_done_without),
                                        cmocka_unit_test(the_first_rank_cannot_give_up_alone),
                                        cmocka_unit_test(a_goodbye_does_not_hide_an_abort)};

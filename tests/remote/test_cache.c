@@ -37,7 +37,7 @@ static int begin(void **state)
     (void)state;
     snprintf(root, sizeof root, "/tmp/entrain-cache-XXXXXX");
     if (mkdtemp(root) == NULL) return -1;
-    cache = (eni_cache){0};
+    cache = (eni_cache){.fd = -1, .lock_fd = -1};
     said = (heard){0};
     eni_log_set_sink(hear, &said);
     return 0;
@@ -591,6 +591,21 @@ static void clear_follows_no_link(void **state)
     assert_int_equal(rmdir(outside), 0);
 }
 
+/* Whoever starts us may have closed stdin. */
+static void descriptor_0_is_one(void **state)
+{
+    (void)state;
+    const int kept = dup(STDIN_FILENO);
+    close(STDIN_FILENO);
+    open_cache();
+    const bool has_it = cache.fd == STDIN_FILENO || cache.lock_fd == STDIN_FILENO;
+    eni_cache_close(&cache);
+    const bool is_open = fcntl(STDIN_FILENO, F_GETFD) >= 0;
+    if (kept >= 0) dup2(kept, STDIN_FILENO), close(kept);
+    assert_true(has_it);
+    assert_false(is_open);
+}
+
 static void clear_of_what_is_not_there(void **state)
 {
     (void)state;
@@ -627,6 +642,7 @@ int main(void)
                                        A_TEST(what_is_not_among_them_goes),
                                        A_TEST(clear_leaves_what_is_fetched),
                                        A_TEST(clear_follows_no_link),
+                                       A_TEST(descriptor_0_is_one),
                                        A_TEST(clear_of_what_is_not_there)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "entrain/graph.h"
 #include "entrain/strategy.h"
 
 static const en_option options[] = {
@@ -183,7 +184,31 @@ static const en_strategy on_ring = {.abi = EN_STRATEGY_ABI,
                                     .eval = ring_eval,
                                     .theory = crash_theory};
 
+/* ---- a network ---- */
+
+static en_at crash_build(en_graph *g, en_at batch)
+{
+    (void)batch;
+    act(g->text(g, "deed"));
+    return g->refuse(g, "it did nothing");
+}
+
+static const en_network network = {.abi = EN_NETWORK_ABI,
+                                   .size = sizeof(en_network),
+                                   .name = "crash",
+                                   .help = "ends who builds it",
+                                   .input = {1, 2, 2, 1},
+                                   .build = crash_build,
+                                   .options = options};
+
+EN_EXPORT const en_network *en_network_entry(uint32_t host_abi)
+{
+    if (getenv("CRASH_IN_ENTRY") != NULL) act("loop");
+    return host_abi == EN_NETWORK_ABI ? &network : 0;
+}
+
 EN_EXPORT const en_strategy *en_strategy_entry(uint32_t host_abi)
 {
+    if (getenv("CRASH_IN_ENTRY") != NULL) act("loop");
     return host_abi == EN_STRATEGY_ABI ? &on_ring : 0;
 }

@@ -94,6 +94,29 @@ static void test_in_sim(void **state)
     promise("the same sentence under entrain sim: %d of %d functions, each in %d ways", HOOKS, HOOKS, DEEDS);
 }
 
+/* What is called before there is a run: in ranks, and in the command itself. */
+static void test_outside_of_steps(void **state)
+{
+    static const struct {
+        const char *command, *env, *place;
+    } calls[] = {{"run -n 2 --strategy=ring --model=" PLUGIN ":deed=loop", NULL, "build of crash"},
+                 {"run -n 2 --strategy=ring --model=" PLUGIN ":deed=segv", NULL, "build of crash"},
+                 {"run -n 2 --strategy=ring --model=" PLUGIN, "CRASH_IN_ENTRY=1", "en_network_entry of "},
+                 {"run -n 2 --model=toy --strategy=" PLUGIN, "CRASH_IN_ENTRY=1", "en_strategy_entry of "},
+                 {"eval --init=none --model=" PLUGIN ":deed=loop", NULL, "build of crash"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        process p;
+        const int is_loop = strstr(calls[i].command, "segv") == NULL;
+        process_start(&p, "entrain", calls[i].env, "%s --data=synthetic --device=ref --hook-timeout=500ms",
+                      calls[i].command);
+        const int code = process_wait(&p, WITHIN);
+        if (code == 0 || process_says(&p, calls[i].place, deeds[is_loop ? DEEDS - 1 : 0].words) == 0)
+            fail_msg("%s: exit %d\n%s", calls[i].command, code, process_err(&p));
+        process_nobody_left(WITHIN);
+    }
+}
+
 /* Who leaves says nothing of itself where nobody asks: the process itself does. */
 static void test_everybody(void **state)
 {
@@ -163,8 +186,9 @@ static void test_long(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_in_a_run), cmocka_unit_test(test_in_sim),
-                                       cmocka_unit_test(test_everybody), cmocka_unit_test(test_by_hand),
-                                       cmocka_unit_test(test_long)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_in_a_run),         cmocka_unit_test(test_in_sim),
+        cmocka_unit_test(test_outside_of_steps), cmocka_unit_test(test_everybody),
+        cmocka_unit_test(test_by_hand),          cmocka_unit_test(test_long)};
     return system_main(tests);
 }

@@ -1,11 +1,13 @@
 /* test_interrupt.c - Ctrl-C, SIGTERM, `entrain stop`: the run ends within a second wherever it is, blames
  * nobody, and leaves a result that says "interrupted". */
 #include <jansson.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/net/process.h"
 #include "tests/system/job.h"
 #include "tests/system/run.h"
 
@@ -143,6 +145,39 @@ static void test_an_ignored_signal_stays_ignored(void **state)
     job_wait(&j, 1, -1, NULL, 1, STARTS_WITHIN);
     process_kill(&j.run, SIGINT);
     interrupt_run(&j, SIGTERM);
+}
+
+/* ---- Ctrl-Z ---------------------------------------------------------------------------------------------- */
+
+static void all_become(const job *j, eni_process_state state)
+{
+    const double deadline = now_seconds() + GUARD;
+    for (int who = JOB_LAUNCHER; who < j->n; who++) {
+        const pid_t pid = who == JOB_PSD && !j->has_psd ? 0 : job_pid(j, who);
+        while (pid > 0 && eni_process_look(pid, eni_process_born(pid)) != state)
+            if (now_seconds() > deadline)
+                fail_msg("process %d of the run is not in state %d", who, (int)state);
+    }
+}
+
+/* It stops whole, for longer than a peer may be silent, and goes on as if nothing had been. */
+static void test_ctrl_z(void **state)
+{
+    static const char *const strategies[] = {"ring", "ps-sync"};
+    (void)state;
+    for (int s = 0; s < 2; s++) {
+        job j;
+        job_run(&j, strategies[s], 2, "%s --peer-timeout=300ms", ENDLESS);
+        job_wait(&j, 1, -1, NULL, 1, STARTS_WITHIN);
+        job_look(&j);
+        process_kill(&j.run, SIGTSTP);
+        all_become(&j, ENI_PROCESS_STOPPED);
+        const int64_t step = job_step(&j, 1);
+        assert_int_equal(poll(&(struct pollfd){.fd = j.run.pidfd, .events = POLLIN}, 1, 600), 0);
+        process_kill(&j.run, SIGCONT);
+        job_wait(&j, 1, -1, NULL, step + 100, STARTS_WITHIN);
+        interrupt_run(&j, SIGTERM);
+    }
 }
 
 /* ---- where it hurts ------------------------------------------------------------------------------------ */
@@ -294,6 +329,7 @@ int main(void)
                                        JOB_TEST(test_failed),
                                        JOB_TEST(test_children_are_waited_for),
                                        JOB_TEST(test_blocked_signals_are_heard),
-                                       JOB_TEST(test_an_ignored_signal_stays_ignored)};
+                                       JOB_TEST(test_an_ignored_signal_stays_ignored),
+                                       JOB_TEST(test_ctrl_z)};
     return system_main(tests);
 }

@@ -359,6 +359,37 @@ static void a_run_that_ends_takes_nobody(void **state)
     expect_nothing_left(&t);
 }
 
+/* Ends the run while a newcomer is on its way to it; the exit code of its `entrain join`. 1: it was there already. */
+static int join_too_late(void)
+{
+    trial t;
+    process p;
+    pid_t newcomer;
+    begin(&t, "ps-async", 3, 4000, "--join-timeout=1h");
+    join(&t, &p, 1);
+    const double deadline = now_seconds() + COMES_WITHIN;
+    while ((newcomer = process_child(p.pid, "--rank=new")) == 0)
+        if (now_seconds() > deadline) fail_msg("no newcomer\n%s", process_err(&p));
+    assert_int_equal(kill(newcomer, SIGSTOP), 0);
+    process_kill(&t.j.run, SIGKILL);
+    process_wait(&t.j.run, GUARD);
+    assert_int_equal(kill(newcomer, SIGCONT), 0);
+    const int code = process_wait(&p, GUARD);
+    process_nobody_left(GUARD);
+    assert_true(code == 1 || process_says(&p, " E ", "has ended; who waits to join it is called off") == 1);
+    return code;
+}
+
+/* A newcomer would look for the leader for as long as its --join-timeout. */
+static void a_run_that_has_ended_is_not_waited_for(void **state)
+{
+    int code = 1;
+    (void)state;
+    for (int i = 0; i < 10 && code == 1; i++)
+        code = join_too_late();
+    assert_int_equal(code, 2);
+}
+
 /* ---- all of it, in any order ---- */
 
 typedef struct churn {
@@ -503,6 +534,7 @@ int main(int argc, char **argv)
                                        JOB_TEST(ctrl_c_of_join),
                                        JOB_TEST(who_does_not_fit_is_refused),
                                        JOB_TEST(a_run_that_ends_takes_nobody),
+                                       JOB_TEST(a_run_that_has_ended_is_not_waited_for),
                                        JOB_TEST(workers_come_and_go)};
     const struct CMUnitTest night[] = {JOB_TEST(many)};
     if (argc == 2) cmocka_set_test_filter(argv[1]);

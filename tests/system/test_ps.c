@@ -222,6 +222,44 @@ static void test_goes_on(void **state)
     go_on_in_quick_steps("ssp:bound=2");
 }
 
+/* Rank 1 dies between joining and its first step, where the others wait for what it would have passed to them. */
+static void test_a_death_while_it_starts(void **state)
+{
+    job j;
+    (void)state;
+    job_by_hand(&j, "ps-async", 3, "%s --steps=20 --on-worker-loss=continue", TOY);
+    job_rank(&j, 0);
+    job_rank(&j, 1);
+    job_wait(&j, 1, ENI_RANK_JOINED, NULL, -1, STARTS_WITHIN);
+    process_kill(&j.rank[1], SIGSTOP);
+    job_rank(&j, 2);
+    job_wait(&j, 0, ENI_RANK_ACTIVE, NULL, -1, STARTS_WITHIN);
+    process_kill(&j.rank[1], SIGKILL);
+    process_wait(&j.rank[1], GUARD);
+    for (int r = 0; r < 3; r += 2) {
+        const int code = process_wait(&j.rank[r], GUARD / 2);
+        if (code != 1 || process_says(&j.rank[r], "rank 1 ", "died") != 1)
+            fail_msg("rank %d: exit %d\n%s", r, code, process_err(&j.rank[r]));
+    }
+    assert_int_equal(process_wait(&j.psd, GUARD), 1);
+    process_nobody_left(GUARD);
+}
+
+/* What cannot be saved is known before the first step, not when the first checkpoint is due. */
+static void test_what_cannot_be_saved(void **state)
+{
+    process p;
+    (void)state;
+    process_start(&p, "entrain", NULL,
+                  "run -n 2 --strategy=" EN_BUILD_DIR "/test/plugins/local.so@easgd %s --steps=20 "
+                  "--checkpoint-every=1000000 --out=%s/unsaved",
+                  TOY, system_folder());
+    assert_int_equal(process_wait(&p, GUARD), 2);
+    assert_int_equal(process_says(&p, "--checkpoint-every=1000000: easgd cannot be saved", "of their own"),
+                     1);
+    process_nobody_left(GUARD);
+}
+
 static void test_cannot_go_on(void **state)
 {
     static const char *const strategies[] = {"ring", "ps-sync"};
@@ -254,9 +292,14 @@ static void test_slow_disk(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {JOB_TEST(test_run),          JOB_TEST(test_by_hand),
-                                       JOB_TEST(test_unknown),      JOB_TEST(test_goes_on),
-                                       JOB_TEST(test_cannot_go_on), JOB_TEST(test_slow_disk),
+    const struct CMUnitTest tests[] = {JOB_TEST(test_run),
+                                       JOB_TEST(test_by_hand),
+                                       JOB_TEST(test_unknown),
+                                       JOB_TEST(test_goes_on),
+                                       JOB_TEST(test_cannot_go_on),
+                                       JOB_TEST(test_a_death_while_it_starts),
+                                       JOB_TEST(test_what_cannot_be_saved),
+                                       JOB_TEST(test_slow_disk),
                                        JOB_TEST(test_sim_as_json)};
     return system_main(tests);
 }

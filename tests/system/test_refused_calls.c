@@ -1,0 +1,79 @@
+/* test_refused_calls.c - an old kernel, or the filter of a container, refuses a system call: what is asked is done by
+ * other calls or refused with a sentence; nobody is called gone who lives, and nobody waits for ever. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/system/job.h"
+
+#define TOY                                                                                                  \
+    "--model=toy --data=synthetic --device=ref --threads=1 --batch-size=4 --limit-train-samples=64 "         \
+    "--limit-test-samples=8 --log-every=0 "
+
+enum { STARTS_WITHIN = 60 };
+static const char *const errors[] = {"ENOSYS", "EPERM"};
+
+/* `calls` are refused to it and to all that it starts. */
+static void start_without(process *p, int error, const char *calls, const char *command)
+{
+    process_start(p, "test_refuse_calls", NULL, "%s %s entrain %s", errors[error], calls, command);
+}
+
+/* It is told, and has ended when that is said. */
+static void test_stop_without_pidfd(void **state)
+{
+    (void)state;
+    for (int e = 0; e < 2; e++) {
+        job j = {.strategy = "ring", .n = 2, .is_run = 1};
+        process stop;
+        char command[32];
+        start_without(&j.run, e, "pidfd_open,pidfd_send_signal",
+                      "run -n 2 --strategy=ring --steps=100000000 --log-level=error " TOY);
+        job_wait(&j, 1, -1, NULL, 1, STARTS_WITHIN);
+        snprintf(command, sizeof command, "stop %d", (int)j.run.pid);
+        start_without(&stop, e, "pidfd_open,pidfd_send_signal", command);
+        assert_int_equal(process_wait(&stop, GUARD), 0);
+        assert_int_equal(process_wait(&j.run, 1), 128 + SIGTERM);
+        process_nobody_left(GUARD);
+    }
+}
+
+/* Whoever clears up after the run waits for the end of a pipe, of which it must not hold the other end itself. */
+static void test_run_without_newer_calls(void **state)
+{
+    (void)state;
+    for (int e = 0; e < 2; e++) {
+        process p;
+        start_without(&p, e, "pidfd_open,close_range,preadv2,sched_setattr,sched_getattr",
+                      "run -n 2 --strategy=ps-sync --server-restarts=1 --server-timeout=5s --steps=20 " TOY);
+        if (process_wait(&p, GUARD) != 0) fail_msg("%s:\n%s", errors[e], process_err(&p));
+        process_nobody_left(GUARD);
+    }
+}
+
+static void test_no_shared_memory(void **state)
+{
+    static const char *const strategies[] = {"ring", "ps-sync", "solo"};
+    (void)state;
+    for (int e = 0; e < 2; e++)
+        for (int s = 0; s < 3; s++) {
+            process p;
+            char command[512];
+            snprintf(command, sizeof command, "run -n %d --strategy=%s --steps=20 " TOY, s < 2 ? 2 : 1,
+                     strategies[s]);
+            start_without(&p, e, "memfd_create", command);
+            assert_int_equal(process_wait(&p, GUARD) != 0, s < 2); /* one rank shares nothing */
+            assert_int_equal(process_says(&p, "memfd_create", "") > 0, s < 2);
+            process_nobody_left(GUARD);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        JOB_TEST(test_stop_without_pidfd),
+        JOB_TEST(test_run_without_newer_calls),
+        JOB_TEST(test_no_shared_memory),
+    };
+    return system_main(tests);
+}
