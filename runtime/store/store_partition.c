@@ -424,13 +424,14 @@ static void mean_range(eni_store *store, const eni_partition *part, int32_t rank
                        uint64_t hi)
 {
     uint32_t start = 0, n = 0;
+    const bool is_one = part->nstaged == 1; /* which is the mean of itself (ops/mean.h) */
     while (start < part->nstaged && part->staged[start]->msg.src < rank)
         start++;
     for (uint32_t k = 0; k < part->nstaged; k++) {
         const eni_call *call = part->staged[(start + k) % part->nstaged];
         if (weight_of(call) == 0) continue;
         store->mean.source[n] = call->msg.data + lo;
-        store->mean.scale[n++] = (float)(call->weight * (double)weight_of(call));
+        store->mean.scale[n++] = (float)(call->weight * (is_one ? 1 : (double)weight_of(call)));
     }
     eni_mean(store->mean.sum + lo, store->mean.source, store->mean.scale, (int)n, inv, hi - lo);
 }
@@ -439,7 +440,7 @@ static void mean_range(eni_store *store, const eni_partition *part, int32_t rank
 static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t weight)
 {
     const uint64_t count = part->pub.count, end = part->lo + count;
-    const float inv = 1.0f / (float)weight;
+    const float inv = part->nstaged == 1 ? 1.0f : 1.0f / (float)weight;
     if (store->config.sum_order == ENI_SUM_RANK) {
         mean_range(store, part, 0, inv, 0, count);
         return;
