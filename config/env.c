@@ -179,6 +179,7 @@ static bool find_slurm_master(char *host_out, size_t bytes, int *port_out)
     int64_t hosts = 0;
     const char *list = eni_env("SLURM_STEP_NODELIST"), *job = eni_env("SLURM_JOB_ID");
     if (list == NULL) list = eni_env("SLURM_JOB_NODELIST");
+    if (list == NULL) list = eni_env("SLURM_NODELIST"); /* its older name */
     if (job == NULL || list == NULL || strspn(job, "0123456789") != strlen(job)) return false;
     size_t digits = strlen(job);
     *port_out = 15000 + atoi(job + (digits > 4 ? digits - 4 : 0));

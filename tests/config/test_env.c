@@ -51,6 +51,10 @@ static const struct {
     {STEP, "--rank=0 --world-size=2", 0, 2, 0, 3, "tcp://127.0.0.1:23456"},
     {STEP, "--rendezvous=tcp://b:1", 2, 5, 0, 3, "tcp://b:1"},
     {STEP, "--rendezvous=env://", 2, 5, 0, 3, "tcp://a3:18456"},
+    {"SLURM_JOB_ID=123456 SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=5 SLURM_LOCALID=0 "
+     "SLURM_NODEID=1 "
+     "SLURM_STEP_NUM_NODES=2 SLURM_NODELIST=c[3-5]",
+     "", 2, 5, 0, -1, "tcp://c3:18456"},
     {BATCH, "", -1, -1, -1, -1, "tcp://127.0.0.1:23456"},
     {BATCH "SLURM_STEP_ID=4294967291", "", -1, -1, -1, -1, "tcp://127.0.0.1:23456"},
     {"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=1 SLURM_NODEID=0 "
