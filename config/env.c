@@ -325,7 +325,11 @@ static en_status read_port(const char *text, int *port_out)
     if (!eni_parse_i64(text, &port) || port < 1 || port > 65534)
         return eni_fail(
             EN_EINVAL, "env",
-            "MASTER_PORT in the environment: \"%.200s\" is not a port; give a number from 1 to 65534", text);
+            "MASTER_PORT in the environment: \"%.200s\" is not a port; give a number from 1 to 65534%s", text,
+            strncmp(text, "tcp://", 6) == 0
+                ? " (Kubernetes sets this one for a service of the name master, but with "
+                  "enableServiceLinks: false)"
+                : "");
     *port_out = (int)port + has_agent_store();
     return EN_OK;
 }

@@ -118,7 +118,7 @@ static const char *check_net(const char *text)
     return eni_net_parse(text, &rate, &delay) ? NULL
                                               : "rate:RATE,delay:TIME, or one of them, as "
                                                 "rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
-                                                "(bytes a second) or bit";
+                                                "(bytes a second) or bit, a delay in s, ms or us";
 }
 
 static const char *check_count(const char *text)

@@ -77,7 +77,7 @@ static const struct {
     {"MASTER_ADDR=a", "", {"MASTER_ADDR is set", "MASTER_PORT is not", "--rendezvous", ""}},
     {"MASTER_ADDR=a MASTER_PORT=tcp://10.0.0.1:80",
      "",
-     {"MASTER_PORT", "\"tcp://10.0.0.1:80\"", "65534", ""}},
+     {"MASTER_PORT", "\"tcp://10.0.0.1:80\"", "65534", "enableServiceLinks"}},
     {"MASTER_ADDR=a/b MASTER_PORT=80", "", {"MASTER_ADDR", "\"a/b\" is not a host", "", ""}},
     {"", "--rendezvous=env://", {"--rendezvous", "\"env://\"", "MASTER_ADDR", ""}},
     {STEP OPENMPI,

@@ -213,6 +213,7 @@ static void test_lists(void **state)
                                        "reads 39 and 36", NULL});
     expect_words("data", (const char *const[]){"fashion-mnist", "mnist", "synthetic", NULL});
     expect_words("--help", (const char *const[]){"run", "compare", "check", "report", "eval", NULL});
+    expect_words("help run", (const char *const[]){"usage: entrain run", "--strategy", NULL});
 }
 
 /* Saved weights are where the next run starts, and what eval sees. */
