@@ -270,7 +270,7 @@ static en_status show_prediction(const advised *a, FILE *out)
     for (int i = 0; i < a->nadvice; i++) {
         const advice *with = &a->advice[i];
         eni_text_grouped(eni_table_significant(samples / with->step.seconds, 3), ",", text, sizeof text);
-        eni_table_put(&table, "%s %s", i == a->best ? ">" : " ", with->name);
+        eni_table_put(&table, "%s", with->name); /* which is best is the conclusion's to say */
         eni_table_put(&table, "%.2f", with->step.seconds * 1e3);
         eni_table_put(&table, "%s", text);
         eni_table_put(&table, "%.2f", with->step.compute * 1e3);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "cli/microbenchmark.h"
+#include "config/units.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -13,6 +14,7 @@
 #include "ops/device.h"
 #include "report/table.h"
 #include "runtime/net/host_info.h"
+#include "runtime/net/shaper.h"
 
 /* ---- what -v shows ---- */
 
@@ -133,6 +135,78 @@ static en_status show_table(const eni_command_context *context, const eni_costs 
     return print_rows(&f, out);
 }
 
+/* ---- what a network does to an all-reduce: the cost model as an experiment ---- */
+
+/* V takes a card so long, but for what the cores of one host can still carry. */
+static const double seconds_of_v = 0.05;
+static const double least_v = 1 << 16, most_v = 1 << 22;
+
+/* A power of two of bytes. */
+static uint64_t size_of(double rate)
+{
+    double wanted = rate > 0 ? rate * seconds_of_v : 1 << 20;
+    uint64_t bytes = (uint64_t)least_v;
+    if (wanted > most_v) wanted = most_v;
+    while ((double)(2 * bytes) <= wanted)
+        bytes *= 2;
+    return bytes;
+}
+
+static void put_ms(eni_table *table, double seconds)
+{
+    if (seconds > 0)
+        eni_table_put(table, "%.1f", seconds * 1e3);
+    else
+        eni_table_put(table, "-"); /* no rate was given */
+}
+
+static en_status put_ranks(const eni_command_context *context, int p, uint64_t rate, int64_t delay,
+                           uint64_t v, eni_table *table)
+{
+    static const int algorithms[] = {ENI_COLL_RING, ENI_COLL_NAIVE};
+    const double once = rate > 0 ? (double)v / (double)rate : 0, others = p - 1;
+    const double model[] = {2 * others / p * once, others * once};
+    eni_table_put(table, "%d", p);
+    for (int a = 0; a < 2; a++) {
+        double seconds, sent;
+        EN_TRY(eni_measure_shaped(context->signal_fd, p, algorithms[a], rate, delay, v, 100 * ENI_MILLI,
+                                  &seconds, &sent));
+        eni_table_put(table, "%.2f", sent / (double)v);
+        put_ms(table, seconds);
+        put_ms(table, model[a]);
+    }
+    put_ms(table, p * others * once);
+    return EN_OK;
+}
+
+/* beta is bytes a second here, as papers write V/beta. */
+static en_status show_network(const eni_command_context *context, FILE *out)
+{
+    eni_table table;
+    char network[96];
+    uint64_t rate = 0;
+    int64_t delay = 0;
+    if (!eni_net_parse(context->config->net, &rate, &delay)) return EN_EINVAL;
+    if (rate == 0 && delay == 0) return EN_OK;
+    const uint64_t v = size_of((double)rate);
+    eni_net_describe(rate, delay, network, sizeof network);
+    fprintf(
+        out,
+        "\nOne all-reduce of V = %.0f KB among p ranks, each with a card of its own: %s.\n"
+        "Milliseconds measured, and beside them those of the formula with beta, the rate; bytes that a rank "
+        "sends by V\n\n",
+        (double)v / 1024, network);
+    eni_table_begin(&table,
+                    ">p|>ring sends|>ms|>2(p-1)V/(p beta)|>naive sends|>ms|>(p-1)V/beta|>p(p-1)V/beta");
+    for (int p = 2; p <= 8; p *= 2)
+        EN_TRY(put_ranks(context, p, rate, delay, v, &table));
+    EN_TRY(eni_table_print(&table, out));
+    fprintf(out, "\nOf a ring neither bytes nor time grow with p: both stay below twice V. p(p-1)V/beta is "
+                 "naive where all "
+                 "share one cable.\n");
+    return EN_OK;
+}
+
 /* ---- the command ---- */
 
 /* On GPUs vectors travel in two ways (docs/gpu.md): staged through the host, as every strategy with a store
@@ -166,5 +240,6 @@ en_status eni_command_check(const eni_command_context *context)
     measured.model = "mlp"; /* buckets of 10 kB and 800 kB */
     measured.costs = &costs;
     EN_TRY(eni_check_run(context, &measured));
-    return show_table(context, &costs, stdout);
+    EN_TRY(show_table(context, &costs, stdout));
+    return c->net != NULL ? show_network(context, stdout) : EN_OK;
 }

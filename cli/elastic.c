@@ -13,6 +13,7 @@
 
 #include "cli/commands.h"
 #include "cli/launch.h"
+#include "cli/machine.h"
 #include "config/outputs.h"
 #include "config/units.h"
 #include "core/clock.h"
@@ -22,6 +23,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "report/report_study.h"
 #include "runtime/spec/plugin.h"
 
 enum { FIRST_WAIT_MS = 100, WAIT_MS = 1000, MOST_WAIT_MS = 30000 };
@@ -320,6 +322,7 @@ static en_status run_elastic(const eni_command_context *context)
 en_status eni_command_run(const eni_command_context *context)
 {
     int64_t begin = eni_now_ns();
+    const eni_machine before = eni_machine_now();
     const bool is_elastic = context->config->elastic != NULL;
     eni_launch launch = {
         .config = context->config, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
@@ -329,7 +332,13 @@ en_status eni_command_run(const eni_command_context *context)
     if (context->config->trace != NULL && !is_elastic &&
         context->config->node_rank == 0) /* its own ranks; others stay apart */
         EN_TRY(eni_merge_trace(context->config->trace, eni_config_ranks(context->config)));
-    if (!context->config->quiet && !context->config->mute)
-        printf("Time elapsed: %.2f s\n", (double)(eni_now_ns() - begin) * 1e-9);
+    if (context->config->quiet || context->config->mute) return EN_OK;
+    printf("Time elapsed: %.2f s\n", (double)(eni_now_ns() - begin) * 1e-9);
+    const eni_machine after = eni_machine_now();
+    const double outside = eni_machine_outside(&before, &after);
+    if (outside > ENI_BUSY_SHARE)
+        printf(
+            "Other processes took %.0f %% of the cores meanwhile: the figures above are a busy machine's\n",
+            100 * outside);
     return EN_OK;
 }

@@ -201,6 +201,11 @@ static void share_out(evaluation *e)
     if (n > ENI_PROCESSES_MAX) n = ENI_PROCESSES_MAX;
     if ((uint64_t)n > e->nbatches) n = (int64_t)e->nbatches;
     e->n = n < 1 ? 1 : (int)n;
+    if (c->processes > e->n && !c->quiet)
+        eni_info(wants_answers(e) ? "predict" : "eval",
+                 "-n %lld: %llu samples are %llu batch%s of %llu, a process each at most",
+                 (long long)c->processes, (unsigned long long)e->set.count, (unsigned long long)e->nbatches,
+                 e->nbatches == 1 ? "" : "es", (unsigned long long)e->set.batch);
 }
 
 static en_status open_all(evaluation *e)

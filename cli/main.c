@@ -53,7 +53,7 @@ static void print_help(FILE *stream)
         fprintf(stream, "  %-12s %s\n", commands[i].name, commands[i].help);
     fputs("\n  psd          the server by hand, in a terminal of its own: entrain psd --help\n"
           "  worker       a worker by hand, in another: entrain worker --help\n\n"
-          "entrain COMMAND --help lists the flags of a command.\n",
+          "entrain COMMAND --help, or entrain help COMMAND, lists the flags of a command.\n",
           stream);
 }
 
@@ -123,6 +123,10 @@ static int run_command(const command *c, int argc, char **argv)
 
 static int dispatch(int argc, char **argv)
 {
+    if (argc == 3 && strcmp(argv[1], "help") == 0) { /* of one command */
+        char flag[] = "--help", *words[] = {argv[0], argv[2], flag, NULL};
+        return dispatch(3, words);
+    }
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
         print_help(argc < 2 ? stderr : stdout);

@@ -17,6 +17,7 @@
 #include "models/registry.h"
 #include "ops/optimizer.h"
 #include "runtime/collective/probe.h"
+#include "runtime/net/shaper.h"
 #include "runtime/net/tcp.h"
 #include "runtime/spec/buckets.h"
 
@@ -39,16 +40,39 @@ static en_status measure_in(int signal_fd, int n, size_t shared_bytes, void **sh
 typedef struct group {
     int n, algorithm, transport, nsizes;
     const uint64_t *bytes;
-    int64_t budget_ns;
+    int64_t budget_ns, delay_ns;
+    uint64_t rate; /* of the emulated network; both 0: none */
     eni_arena *arenas[ENI_PROCESSES_MAX];
     int pairs[ENI_PROCESSES_MAX][ENI_PROCESSES_MAX];
 } group;
 
+/* What a rank found. */
+typedef struct finding {
+    eni_cost_curve curve;
+    uint64_t sent; /* in one all-reduce of the last size */
+} finding;
+
+static en_status probe(const group *g, eni_coll *coll, finding *found)
+{
+    const eni_coll_op mean = {.op = EN_ALLREDUCE,
+                              .what = EN_WEIGHTS,
+                              .count = g->bytes[g->nsizes - 1] / sizeof(float),
+                              .nsamples = 1};
+    eni_coll_counters before, after;
+    EN_TRY(eni_probe_allreduce(coll, 0, g->bytes, g->nsizes, g->budget_ns, &found->curve));
+    eni_coll_count(coll, &before);
+    EN_TRY(eni_coll_run(coll, &mean));
+    eni_coll_count(coll, &after);
+    found->sent = after.payload_sent - before.payload_sent;
+    return EN_OK;
+}
+
 static int group_main(const eni_process *self)
 {
     group *g = self->user;
-    eni_cost_curve *curves = self->shared; /* by rank */
+    finding *found = self->shared; /* by rank */
     eni_coll *coll;
+    eni_shaper *shaper = g->rate > 0 || g->delay_ns > 0 ? eni_shaper_new(g->rate, g->delay_ns) : NULL;
     for (int a = 0; a < g->n; a++)
         for (int b = 0; a != self->rank && b < g->n; b++)
             if (g->pairs[a][b] >= 0) close(g->pairs[a][b]);
@@ -59,10 +83,12 @@ static int group_main(const eni_process *self)
                                     .transport = g->transport,
                                     .arenas = g->arenas,
                                     .sockets = g->transport == ENI_OVER_TCP ? g->pairs[self->rank] : NULL,
+                                    .shaper = shaper,
                                     .alive = {eni_processes_alive, self->shared, -1}};
     if (eni_coll_open(&config, &coll) != EN_OK) return 1;
-    const en_status st = eni_probe_allreduce(coll, 0, g->bytes, g->nsizes, g->budget_ns, &curves[self->rank]);
+    const en_status st = probe(g, coll, &found[self->rank]);
     eni_coll_close(coll);
+    eni_shaper_free(shaper);
     return st != EN_OK;
 }
 
@@ -104,37 +130,66 @@ static void close_group(group *g)
 }
 
 /* An all-reduce is over when its slowest rank has it. */
-static void slowest(const group *g, const eni_cost_curve *curves, eni_cost_curve *curve)
+static void slowest(const group *g, const finding *found, eni_cost_curve *curve)
 {
-    *curve = curves[0];
+    *curve = found[0].curve;
     for (int r = 1; r < g->n; r++)
-        for (int i = 0; i < curve->n && i < curves[r].n; i++)
-            if (curves[r].point[i].seconds > curve->point[i].seconds)
-                curve->point[i].seconds = curves[r].point[i].seconds;
+        for (int i = 0; i < curve->n && i < found[r].curve.n; i++)
+            if (found[r].curve.point[i].seconds > curve->point[i].seconds)
+                curve->point[i].seconds = found[r].curve.point[i].seconds;
+}
+
+/* The mean of what the ranks have sent; NULL: nobody asks. */
+static en_status measure_group(int signal_fd, const group *asked, eni_cost_curve *curve_out, double *sent_out)
+{
+    void *shared;
+    group *g = eni_alloc(sizeof *g);
+    if (g == NULL) return EN_ENOMEM;
+    *g = *asked;
+    memset(g->pairs, -1, sizeof g->pairs);
+    en_status st = open_group(g);
+    const size_t room = (size_t)g->n * sizeof(finding);
+    if (st == EN_OK) st = measure_in(signal_fd, g->n, room, &shared, group_main, g, 60);
+    if (st == EN_OK) {
+        const finding *found = shared;
+        double sent = 0;
+        slowest(g, found, curve_out);
+        for (int r = 0; r < g->n; r++)
+            sent += (double)found[r].sent / g->n;
+        if (sent_out != NULL) *sent_out = sent;
+        eni_processes_release(shared, room);
+    }
+    close_group(g);
+    return st;
 }
 
 en_status eni_measure_allreduce(int signal_fd, int n, int algorithm, int transport, const uint64_t *bytes,
                                 int nsizes, int64_t budget_ns, eni_cost_curve *curve_out)
 {
-    void *shared;
-    group *g = eni_alloc(sizeof *g);
-    if (g == NULL) return EN_ENOMEM;
-    *g = (group){.n = n,
-                 .algorithm = algorithm,
-                 .transport = transport,
-                 .nsizes = nsizes,
-                 .bytes = bytes,
-                 .budget_ns = budget_ns};
-    memset(g->pairs, -1, sizeof g->pairs);
-    en_status st = open_group(g);
-    const size_t room = (size_t)n * sizeof(eni_cost_curve);
-    if (st == EN_OK) st = measure_in(signal_fd, n, room, &shared, group_main, g, 60);
-    if (st == EN_OK) {
-        slowest(g, shared, curve_out);
-        eni_processes_release(shared, room);
-    }
-    close_group(g);
-    return st;
+    const group asked = {.n = n,
+                         .algorithm = algorithm,
+                         .transport = transport,
+                         .nsizes = nsizes,
+                         .bytes = bytes,
+                         .budget_ns = budget_ns};
+    return measure_group(signal_fd, &asked, curve_out, NULL);
+}
+
+en_status eni_measure_shaped(int signal_fd, int n, int algorithm, uint64_t rate, int64_t delay_ns,
+                             uint64_t bytes, int64_t budget_ns, double *seconds_out, double *sent_out)
+{
+    const group asked = {.n = n,
+                         .algorithm = algorithm,
+                         .transport = ENI_OVER_TCP,
+                         .nsizes = 1,
+                         .bytes = &bytes,
+                         .budget_ns = budget_ns,
+                         .rate = rate,
+                         .delay_ns = delay_ns};
+    eni_cost_curve curve;
+    EN_TRY(measure_group(signal_fd, &asked, &curve, sent_out));
+    *seconds_out = eni_cost_at(&curve, (double)bytes);
+    return EN_OK;
 }
 
 /* Between two ranks direct takes 2 flags + 4 S moves / 2, and a ring 2 hops + S bytes (cost_model.h). */

@@ -18,6 +18,11 @@
 en_status eni_measure_allreduce(int signal_fd, int n, int algorithm, int transport, const uint64_t *bytes,
                                 int nsizes, int64_t budget_ns, eni_cost_curve *curve_out);
 
+/* One of `bytes` among n ranks that meet over TCP, each with a card of that rate (bytes a second each way, 0: as it
+ * is) and delay, as --net emulates them: its seconds, and the bytes that a rank sends in it, the mean of all. */
+en_status eni_measure_shaped(int signal_fd, int n, int algorithm, uint64_t rate, int64_t delay_ns,
+                             uint64_t bytes, int64_t budget_ns, double *seconds_out, double *sent_out);
+
 /* What the formulas of cost_model.h need of two ranks on this host: of direct, a flag's latency and seconds
  * per byte that a core moves; of TCP, a hop's. gamma is in beta: both are work of the same core. */
 en_status eni_measure_numbers(int signal_fd, int cores, double *flag_out, double *move_out,

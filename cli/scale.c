@@ -170,8 +170,11 @@ static void put_row(const row *r, eni_table *table)
     eni_table_put(table, "%lld", (long long)(r->batch * r->workers));
     eni_table_put(table, "%.2f", r->step_ms);
     eni_table_put(table, "%s", text);
-    eni_table_put(table, "%+.1f %+.1f %%", 100 * (r->rate.min / r->rate.median - 1),
-                  100 * (r->rate.max / r->rate.median - 1));
+    if (r->n < 2)
+        eni_table_put(table, "-");
+    else
+        eni_table_put(table, "%+.1f %+.1f %%", 100 * (r->rate.min / r->rate.median - 1),
+                      100 * (r->rate.max / r->rate.median - 1));
     eni_table_put(table, "%.2f", r->speedup);
     eni_table_put(table, "%.0f %%", 100 * r->efficiency);
 }
@@ -256,6 +259,12 @@ static en_status scale(scaling *s)
         printf("\n* more workers than the %d core%s: they take turns, and no speed-up can be had\n", s->cores,
                s->cores == 1 ? "" : "s");
     s->is_doubtful = eni_trials_doubt(&s->trials, s->outside, doubt, sizeof doubt);
+    if (!s->is_doubtful && s->repeats < 2) {
+        s->is_doubtful = true;
+        snprintf(
+            doubt, sizeof doubt,
+            "No conclusion is drawn: of one run a row nobody knows how far runs differ; give --repeats=3.");
+    }
     if (s->is_doubtful) printf("\n%s\n", doubt);
     if (s->context->config->out == NULL) return EN_OK;
     EN_TRY(write_csv(s));

@@ -52,25 +52,32 @@ static en_status node_address(const eni_config *config, char address_out[ENI_ADD
 {
     char text[ENI_ADDRESS_TEXT];
     eni_address master;
-    if (config->master_addr == NULL)
+    if (config->master_addr == NULL && config->init_method == NULL)
         return eni_fail(EN_EINVAL, "launch",
                         "--nnodes=%lld needs --master-addr=HOST: host 0, as the others reach it",
                         (long long)config->nnodes);
-    const char *format = strchr(config->master_addr, ':') != NULL ? "tcp://[%s]:%d" : "tcp://%s:%d";
-    snprintf(text, sizeof text, format, config->master_addr, (int)config->master_port);
-    EN_TRY(eni_address_parse(text, &master));
+    if (config->init_method == NULL) {
+        const char *format = strchr(config->master_addr, ':') != NULL ? "tcp://[%s]:%d" : "tcp://%s:%d";
+        snprintf(text, sizeof text, format, config->master_addr, (int)config->master_port);
+    }
+    EN_TRY(eni_address_parse(config->init_method != NULL ? config->init_method : text, &master));
+    if (master.port == 0)
+        return eni_fail(EN_EINVAL, "launch",
+                        "--init-method=%s: on several hosts all must know the port; give one",
+                        config->init_method);
     EN_TRY(check_master(config, &master));
     eni_address_format(&master, address_out);
     return EN_OK;
 }
 
-/* On one host: any free port, taken before anyone starts, and a fresh token. */
+/* On one host: any free port, or what --init-method says, taken before anyone starts, and a fresh token. */
 en_status eni_launcher_choose_address(eni_launcher *l)
 {
-    const eni_address any = {.host = "127.0.0.1", .port = 0};
-    eni_address bound;
-    if (l->launch->config->nnodes > 1) return node_address(l->launch->config, l->address);
-    EN_TRY(eni_tcp_listen(&any, false, &l->listen_fd, &bound));
+    const eni_config *c = l->launch->config;
+    eni_address own = {.host = "127.0.0.1", .port = 0}, bound;
+    if (c->nnodes > 1) return node_address(c, l->address);
+    if (c->init_method != NULL) EN_TRY(eni_address_parse(c->init_method, &own));
+    EN_TRY(eni_tcp_listen(&own, false, &l->listen_fd, &bound));
     eni_address_format(&bound, l->address);
     eni_token_make(&l->token);
     return EN_OK;

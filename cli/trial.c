@@ -134,6 +134,27 @@ bool eni_trials_doubt(const eni_trials *trials, double outside, char *text_out, 
     return true;
 }
 
+/* On which hosts, and how they find each other. */
+static en_status set_place(const eni_config *asked, eni_config *config)
+{
+    char number[24];
+    const struct {
+        const char *key, *text;
+    } texts[] = {{"master-addr", asked->master_addr},
+                 {"init-method", asked->init_method},
+                 {"token-file", asked->token_file},
+                 {"host-id", asked->host_id}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (texts[i].text != NULL)
+            EN_TRY(eni_config_set(config, texts[i].key, texts[i].text, "entrain check"));
+    snprintf(number, sizeof number, "%lld", (long long)asked->nnodes);
+    EN_TRY(eni_config_set(config, "nnodes", number, "--nnodes"));
+    config->node_rank = asked->node_rank;
+    config->master_port = asked->master_port;
+    config->insecure = asked->insecure;
+    return EN_OK;
+}
+
 static en_status set_job(const eni_command_context *context, const eni_check_job *job, eni_config *config)
 {
     const char *const fixed[][2] = {{"strategy", job->strategy != NULL ? job->strategy : "ps-sync"},
@@ -155,6 +176,7 @@ static en_status set_job(const eni_command_context *context, const eni_check_job
     config->log_level =
         eni_config_is_given(context->config, "log-level") ? context->config->log_level : ENI_LEVEL_WARN;
     if (job->net != NULL) EN_TRY(eni_config_set(config, "net", job->net, "--net"));
+    EN_TRY(set_place(context->config, config));
     return eni_config_resolve(config);
 }
 

@@ -80,7 +80,7 @@ en_status eni_config_copy(const eni_config *from, eni_config *config_out)
 
 en_status eni_config_set(eni_config *config, const char *key, const char *value, const char *place)
 {
-    int k = eni_key_find(key, strlen(key));
+    int k = eni_key_find_for(config->program, key, strlen(key));
     if (k < 0) return eni_fail(EN_EINVAL, "config", "%s: there is no key \"%s\"; see --help", place, key);
     if (value == NULL) value = eni_keys[k].bare;
     return eni_key_set(config, k, value != NULL ? value : "", place, ENI_FROM_FLAG);
@@ -267,6 +267,20 @@ static en_status resolve_groups(const eni_config *config)
 static en_status resolve_nodes(const eni_config *config)
 {
     static const char *const only[] = {"node-rank", "master-addr", "master-port"};
+    const bool may_be_many = config->program == ENI_RUN || config->program == ENI_CHECK;
+    if (config->nnodes > 1 && eni_key_applies(&eni_keys[eni_key_find("nnodes", 6)], config->program) &&
+        !may_be_many)
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--nnodes: \"%lld\": %s starts its processes on one host; leave it out, or give it to "
+            "`entrain run`, on each host",
+            (long long)config->nnodes, eni_program_name(config->program));
+    if (config->init_method != NULL &&
+        (eni_config_is_given(config, "master-addr") || eni_config_is_given(config, "master-port")))
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--init-method: \"%s\" says what --master-addr and --master-port do; give one of the two ways",
+            config->init_method);
     for (size_t i = 0; i < sizeof only / sizeof only[0]; i++)
         if (eni_config_is_given(config, only[i]) && !eni_config_is_given(config, "nnodes"))
             return eni_fail(EN_EINVAL, "config", "--%s is for a run on several hosts; give --nnodes=N too",

@@ -158,7 +158,7 @@ typedef struct eni_config {
     char *elastic;             /* "2..8": core/worker_range.h; NULL: the number of workers stays */
     int64_t max_restarts;      /* of an elastic run, after losses */
     int64_t nnodes, node_rank; /* of `entrain run` on several hosts */
-    char *master_addr;
+    char *master_addr, *init_method;
     int64_t master_port;
     int64_t peer_timeout_ns, join_timeout_ns, hook_timeout_ns;
     int64_t gpu_timeout_ns; /* for work that depends on no other rank */

@@ -180,6 +180,7 @@ static bool find_slurm_master(char *host_out, size_t bytes, int *port_out)
     int64_t hosts = 0;
     const char *list = eni_env("SLURM_STEP_NODELIST"), *job = eni_env("SLURM_JOB_ID");
     if (list == NULL) list = eni_env("SLURM_JOB_NODELIST");
+    if (list == NULL) list = eni_env("SLURM_NODELIST"); /* its older name */
     if (job == NULL || list == NULL || strspn(job, "0123456789") != strlen(job)) return false;
     size_t digits = strlen(job);
     *port_out = 15000 + atoi(job + (digits > 4 ? digits - 4 : 0));
@@ -325,7 +326,11 @@ static en_status read_port(const char *text, int *port_out)
     if (!eni_parse_i64(text, &port) || port < 1 || port > 65534)
         return eni_fail(
             EN_EINVAL, "env",
-            "MASTER_PORT in the environment: \"%.200s\" is not a port; give a number from 1 to 65534", text);
+            "MASTER_PORT in the environment: \"%.200s\" is not a port; give a number from 1 to 65534%s", text,
+            strncmp(text, "tcp://", 6) == 0
+                ? " (Kubernetes sets this one for a service of the name master, but with "
+                  "enableServiceLinks: false)"
+                : "");
     *port_out = (int)port + has_agent_store();
     return EN_OK;
 }

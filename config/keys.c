@@ -127,7 +127,7 @@ static const char *check_net(const char *text)
     return eni_net_parse(text, &rate, &delay) ? NULL
                                               : "rate:RATE,delay:TIME, or one of them, as "
                                                 "rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
-                                                "(bytes a second) or bit";
+                                                "(bytes a second) or bit, a delay in s, ms or us";
 }
 
 static const char *check_count(const char *text)
@@ -220,7 +220,9 @@ static const char *check_help(const char *text)
 #define V           ON(ENI_SIM) /* virtual time */
 #define TRAIN       (R | C | W | A | S)
 #define RUNS        (R | C | W | S) /* advise predicts, and has no model of it */
-#define ALL         (~UINT32_C(0))
+#define LAUNCH                                                                                               \
+    (R | C | K | S | E) /* starts processes, as torchrun does: its flags mean the same in all of them */
+#define ALL (~UINT32_C(0))
 
 #define MATCH  ENI_KEY_MATCH
 #define HIDDEN (ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY)
@@ -423,10 +425,10 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "who takes part"
-    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 1024, "N", R | C | K | A | V | ON(ENI_GPUS) | ON(ENI_JOIN),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | V | ON(ENI_GPUS) | ON(ENI_JOIN),
         STUDY | FIRST, "2; 1 for the strategy solo",
         "workers; of run, compare and check: processes that are started on this host; of join: so many more"),
-    INT("processes", "n", processes, "0", 1, 64, "N", E, FIRST, "one per core",
+    INT("processes", "n nproc nproc-per-node local-world-size", processes, "0", 1, 64, "N", E, FIRST, "one per core",
         "processes that share the test set; what comes out does not depend on it"),
     INT("rank", NULL, rank, NULL, 0, 4095, "N|new", W, ENV | FIRST, "RANK",
         "the number of this worker among all; new: it joins a run that goes on (--max-workers)"),
@@ -436,32 +438,34 @@ const eni_key eni_keys[] = {
         "so many may take part at one time: others can join while the run goes on, where the strategy claims"),
     INT("local-rank", NULL, local_rank, NULL, 0, 4095, "N", W, ENV, "LOCAL_RANK, or found out",
         "the number of this worker on its host"),
-    INT("local-size", NULL, local_size, NULL, 0, 4096, "N", W | V, ENV, "LOCAL_WORLD_SIZE, or found out",
+    INT("local-size", "local-world-size", local_size, NULL, 0, 4096, "N", W | V, ENV, "LOCAL_WORLD_SIZE, or found out",
         "workers per host, 0: all on one; a machine can play several, with --host-id or in virtual time"),
     TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, W | P | K, 0, "found out",
          "workers with the same text share memory"),
     TEXT("groups", NULL, groups, NULL, "N|0-1;2-3", eni_rank_groups_check, NULL, R | W | V, 0,
          "the ranks of a host",
          "groups of ranks, for strategies that use them: so many of neighbours, or lists with ';' between"),
-    INT("nnodes", NULL, nnodes, "1", 1, 4096, "N", R, STUDY, NULL,
-        "hosts that run this command, each with its own --node-rank"),
-    INT("node-rank", NULL, node_rank, "0", 0, 4095, "N", R, STUDY, NULL,
+    INT("nnodes", NULL, nnodes, "1", 1, 4096, "N", LAUNCH, STUDY, NULL,
+        "hosts that run this command, each with its own --node-rank: run and check take several"),
+    INT("node-rank", NULL, node_rank, "0", 0, 4095, "N", LAUNCH, STUDY, NULL,
         "the number of this host"),
-    TEXT("master-addr", NULL, master_addr, NULL, "HOST", NULL, NULL, R, STUDY, "none",
+    TEXT("master-addr", NULL, master_addr, NULL, "HOST", NULL, NULL, LAUNCH, STUDY, "none",
          "with --nnodes: host 0, as the others reach it"),
-    INT("master-port", NULL, master_port, "29500", 1, 65535, "PORT", R, STUDY, NULL,
+    INT("master-port", NULL, master_port, "29500", 1, 65535, "PORT", LAUNCH, STUDY, NULL,
         "with --nnodes: the port on host 0 where the run meets"),
     TEXT("server", NULL, server, NULL, "tcp://HOST:PORT", eni_check_endpoint, NULL, W, FIRST, "none",
          "where psd listens"),
     TEXT("rendezvous", "init-method", rendezvous, "tcp://127.0.0.1:23456", "tcp://HOST:PORT",
          check_rendezvous, NULL, W, ENV | FIRST, NULL,
          "where rank 0 meets the others; or file:///PATH on a shared disk, or env:// (MASTER_ADDR, MASTER_PORT)"),
+    TEXT("init-method", NULL, init_method, NULL, "tcp://HOST:PORT", eni_check_endpoint, NULL, LAUNCH, STUDY,
+         "any free port of this host", "where the run meets: --master-addr and --master-port in one"),
     TEXT("listen", NULL, listen, "tcp://127.0.0.1:5555", "tcp://HOST:PORT", eni_check_endpoint, NULL, P, FIRST,
          NULL,
          "the address of this server; port 0: the kernel chooses"),
-    TEXT("token-file", NULL, token_file, NULL, "FILE", NULL, NULL, R | W | P, ENV | STUDY, "ENTRAIN_TOKEN_FILE, or one per user and port",
+    TEXT("token-file", NULL, token_file, NULL, "FILE", NULL, NULL, R | W | P | K, ENV | STUDY, "ENTRAIN_TOKEN_FILE, or one per user and port",
          "the secret that all processes of the run share (mode 0600)"),
-    BOOL("insecure", NULL, insecure, "off", R | W | P, 0, NULL,
+    BOOL("insecure", NULL, insecure, "off", R | W | P | K, 0, NULL,
          "allow an address that other machines can reach, without encryption"),
     INT("shards", NULL, shards, "0", 0, 256, "N", R | C | P | K | S | V, 0, NULL,
         "parts of the server, each with a thread and a share of every bucket; 0: two for weights of 16 MiB and more"),
@@ -524,7 +528,7 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "scaling"
-    {GROUP, "ranks", "n workers", ENI_KEY_LIST, AT(ranks), "1,2", 0, 0, "N,N,..", check_count, NULL, S,
+    {GROUP, "ranks", "n workers nproc nproc-per-node local-world-size", ENI_KEY_LIST, AT(ranks), "1,2", 0, 0, "N,N,..", check_count, NULL, S,
      ENI_KEY_COMMAS | FIRST, NULL, "how many workers, one row each"},
     {GROUP, "arms", "strategy", ENI_KEY_LIST, AT(scaled), "ring", 0, 0, "NAME,NAME,..", check_strategy, NULL, S,
      ENI_KEY_COMMAS | FIRST, NULL, "the strategies to scale"},
@@ -572,8 +576,8 @@ const eni_key eni_keys[] = {
         "samples per step of the evaluation; the result does not depend on it"),
     CHOICE("log-level", NULL, log_level, "info", "error|warn|info|debug|trace", ALL, 0, NULL,
            "how much goes to stderr"),
-    BOOL("verbose", "v", verbose, "off", K, 0, NULL,
-         "also a table: latency and bandwidth, and what an all-reduce takes by algorithm and size"),
+    BOOL("verbose", "v", verbose, "off", K, FIRST, NULL,
+         "also tables: latency and bandwidth, an all-reduce by algorithm and size; with --net=rate:200mbit, its formulas"),
     BOOL("quiet", "q", quiet, "off", ALL, CALL | STUDY, NULL,
          "no progress, only the result"),
     TEXT("config", NULL, config, NULL, "FILE", NULL, NULL, ALL, ENI_KEY_FLAG_ONLY | STUDY, "none",

@@ -1,6 +1,7 @@
 /* units.c - a number and its unit, one parser for all; the tables of units stand first. */
 #include "config/units.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -162,8 +163,9 @@ static bool net_part(const char *part, size_t length, uint64_t *rate, int64_t *d
     memcpy(text, part, length);
     text[length] = '\0';
     if (strncmp(text, "rate:", 5) == 0) return *rate == 0 && eni_parse_rate(text + 5, rate);
-    if (strncmp(text, "delay:", 6) == 0) return *delay < 0 && eni_parse_duration(text + 6, delay);
-    return false;
+    if (strncmp(text, "delay:", 6) != 0 || *delay >= 0 || !eni_parse_duration(text + 6, delay)) return false;
+    return *delay == 0 ||
+           !isdigit((unsigned char)text[length - 1]); /* 5 would be seconds, which nobody means */
 }
 
 bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out)

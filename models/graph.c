@@ -211,11 +211,14 @@ static bool same_extent(en_extent a, en_extent b)
 static bool extents_fit(graph *g, const char *what, en_node *node)
 {
     const en_extent x = node->op.x;
-    if (en_op_output(&node->op, &node->y) != EN_OK)
+    const en_op *op = &node->op;
+    const bool is_odd = op->stride_h < 1 || op->stride_w < 1 || op->pad_h < 0 || op->pad_w < 0;
+    if (en_op_output(op, &node->y) != EN_OK)
         return refuse(g, "%s does not take an input of (%lld, %lld, %lld)%s", what, (long long)x.h,
                       (long long)x.w, (long long)x.c,
-                      node->op.kernel_h > 0 ? "; its window is larger than the image: give larger images"
-                                            : "") >= 0;
+                      op->kernel_h <= 0 ? ""
+                      : is_odd          ? "; a stride is at least 1, and padding at least 0"
+                                        : "; its window is larger than the image: give larger images") >= 0;
     const en_extent *x2 = node->x2 >= 0 ? &g->schema->nodes[node->x2].y : &x;
     if (!same_extent(*x2, x))
         return refuse(g, "%s adds (%lld, %lld, %lld) to (%lld, %lld, %lld); both must be alike", what,

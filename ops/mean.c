@@ -127,10 +127,10 @@ static void mean_from(int first, float *const *dst, int ndst, const float *const
         const int rank = (first + k) % world;
         if (nsamples[rank] == 0) continue;
         from[n] = src[rank] + at;
-        scale[n++] = (float)nsamples[rank];
+        scale[n++] = world == 1 ? 1.0f : (float)nsamples[rank];
         samples += nsamples[rank];
     }
-    const float inv = 1.0f / (float)samples;
+    const float inv = world == 1 ? 1.0f : 1.0f / (float)samples;
     if (n == 0)
         for (int k = 0; k < ndst; k++)
             memset(to[k], 0, count * sizeof *to[k]);

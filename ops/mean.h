@@ -5,7 +5,9 @@
  * multiplied by `inv` once. Built with -ffp-contract=off, so no machine fuses the multiply and the add.
  *
  * The mean over samples of W ranks is scale[r] = (float)nsamples[r], inv = 1 / (float)sum(nsamples). A rank
- * without samples is left out by the caller, it does not contribute a zero. */
+ * without samples is left out by the caller, it does not contribute a zero. In a world of one the mean is what the
+ * one rank contributes, bit for bit: x * w * (1 / w) is not x for every w, and there nobody, the rank or the server
+ * may average. */
 #ifndef OPS_MEAN_H
 #define OPS_MEAN_H
 
@@ -36,7 +38,7 @@ static inline uint64_t eni_slice_lo(uint64_t count, int i, int n)
 void eni_mean(float *dst, const float *const *src, const float *scale, int n, float inv, uint64_t count);
 
 /* The mean over W ranks of elements [lo, hi) of a bucket of `count` elements: src[r] and dst point at
- * element lo, nsamples[r] == 0 leaves rank r out. All zero: dst is set to 0. `order` as above; with
+ * element lo, nsamples[r] == 0 leaves rank r out. All zero: dst is set to 0. W == 1: dst = src[0]. `order` as above; with
  * ENI_SUM_RING chunk c is slice c of W of the whole bucket, and the addition starts at rank c and goes
  * c, c+1, .. (mod W). W <= ENI_MEAN_MAX. */
 #define ENI_MEAN_MAX 1024

@@ -169,7 +169,7 @@ typedef struct eni_trace_lane {
 typedef struct eni_trace_part {
     size_t lane;
     double begin, end; /* ms from the step's begin; may reach over its edges */
-    int phase;         /* ENI_PHASE_*; -1: something else */
+    int phase;         /* ENI_PHASE_*, ENI_PHASE_HIDDEN; -1: something else */
     char name[32];
 } eni_trace_part;
 

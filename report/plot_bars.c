@@ -65,9 +65,6 @@ static double batches_of(const eni_run *run, const eni_role *role)
     return steps > 0 ? steps / (double)workers : run->samples_computed / run->global_batch_size;
 }
 
-/* Behind compute, not beside it: no phase of its own. */
-enum { HIDDEN = ENI_PHASES };
-
 /* Median over seeds of a role's milliseconds in a phase per global batch; NAN when no run gives it. */
 static double phase_ms(const eni_study *study, size_t setting, size_t arm, const char *role, int phase)
 {
@@ -76,7 +73,7 @@ static double phase_ms(const eni_study *study, size_t setting, size_t arm, const
     for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;) {
         for (size_t i = 0; run->is_complete && i < run->nroles; i++) {
             double batches = batches_of(run, &run->roles[i]);
-            double ns = phase == HIDDEN ? run->roles[i].hidden_ns : run->roles[i].ns[phase];
+            double ns = phase == ENI_PHASE_HIDDEN ? run->roles[i].hidden_ns : run->roles[i].ns[phase];
             if (strcmp(run->roles[i].name, role) == 0 && batches > 0) values[n++] = ns / batches / 1e6;
         }
     }
@@ -108,8 +105,9 @@ static void print_phases(eni_plot *plot, size_t setting, size_t arm, const char 
         if (ms > 0) fprintf(plot->script, "%zu %.6g %.6g %d\n", row, from, from + ms, p);
         from += isnan(ms) ? 0 : ms;
         if (p != ENI_PHASE_COMPUTE) continue;
-        double hidden = fmin(phase_ms(study, setting, arm, role, HIDDEN), ms);
-        if (hidden > 0) fprintf(plot->script, "%zu %.6g %.6g %d\n", row, from - hidden, from, HIDDEN);
+        double hidden = fmin(phase_ms(study, setting, arm, role, ENI_PHASE_HIDDEN), ms);
+        if (hidden > 0)
+            fprintf(plot->script, "%zu %.6g %.6g %d\n", row, from - hidden, from, ENI_PHASE_HIDDEN);
     }
 }
 
@@ -142,7 +140,7 @@ static en_status draw_steps(eni_canvas *canvas, size_t setting, double longest)
         plot.script,
         "$d using (($2+$3)/2):($4==%d?$1:NaN):2:3:($1+0.14):($1+0.35) with boxxyerror fs solid 1.0 noborder "
         "fc rgb '%s'\n",
-        HIDDEN, eni_plot_phases[ENI_PHASE_EXCHANGE].colour);
+        ENI_PHASE_HIDDEN, eni_plot_phases[ENI_PHASE_EXCHANGE].colour);
     return eni_plot_close(&plot);
 }
 

@@ -114,6 +114,10 @@ static void describe(FILE *page, const eni_run *run)
         const char *cut = json_string_value(json_array_get(strip->cuts, i));
         eni_html_put(page, "%s%s", i > 0 ? ", " : "; cut before ", cut == NULL ? "?" : cut);
     }
+    if (run->outside > ENI_BUSY_SHARE)
+        eni_html_put(page,
+                     ". Other processes took %.0f %% of the cores meanwhile: these are a busy machine's",
+                     100 * run->outside);
     fputs(".</p>\n", page);
 }
 

@@ -23,14 +23,15 @@ static int phase_of(const char *name)
         const char *word;
         int phase;
     } words[] = {
-        {"wait", ENI_PHASE_WAIT},       {"hold", ENI_PHASE_WAIT},         {"idle", ENI_PHASE_WAIT},
-        {"sleep", ENI_PHASE_SLEEP},     {"data", ENI_PHASE_DATA},         {"load", ENI_PHASE_DATA},
-        {"batch", ENI_PHASE_DATA},      {"forward", ENI_PHASE_COMPUTE},   {"backward", ENI_PHASE_COMPUTE},
-        {"compute", ENI_PHASE_COMPUTE}, {"loss", ENI_PHASE_COMPUTE},      {"update", ENI_PHASE_UPDATE},
-        {"absorb", ENI_PHASE_UPDATE},   {"apply", ENI_PHASE_UPDATE},      {"optimizer", ENI_PHASE_UPDATE},
-        {"push", ENI_PHASE_EXCHANGE},   {"pull", ENI_PHASE_EXCHANGE},     {"reduce", ENI_PHASE_EXCHANGE},
-        {"gather", ENI_PHASE_EXCHANGE}, {"exchange", ENI_PHASE_EXCHANGE}, {"send", ENI_PHASE_EXCHANGE},
-        {"recv", ENI_PHASE_EXCHANGE},   {"reply", ENI_PHASE_EXCHANGE},    {"swap", ENI_PHASE_EXCHANGE}};
+        {"wait", ENI_PHASE_WAIT},        {"hold", ENI_PHASE_WAIT},         {"idle", ENI_PHASE_WAIT},
+        {"sleep", ENI_PHASE_SLEEP},      {"data", ENI_PHASE_DATA},         {"load", ENI_PHASE_DATA},
+        {"batch", ENI_PHASE_DATA},       {"forward", ENI_PHASE_COMPUTE},   {"backward", ENI_PHASE_COMPUTE},
+        {"compute", ENI_PHASE_COMPUTE},  {"loss", ENI_PHASE_COMPUTE},      {"update", ENI_PHASE_UPDATE},
+        {"absorb", ENI_PHASE_UPDATE},    {"apply", ENI_PHASE_UPDATE},      {"optimizer", ENI_PHASE_UPDATE},
+        {"push", ENI_PHASE_EXCHANGE},    {"pull", ENI_PHASE_EXCHANGE},     {"reduce", ENI_PHASE_EXCHANGE},
+        {"gather", ENI_PHASE_EXCHANGE},  {"exchange", ENI_PHASE_EXCHANGE}, {"send", ENI_PHASE_EXCHANGE},
+        {"receive", ENI_PHASE_EXCHANGE}, {"add", ENI_PHASE_EXCHANGE},      {"reply", ENI_PHASE_EXCHANGE},
+        {"swap", ENI_PHASE_EXCHANGE}};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (strstr(name, words[i].word) != NULL) return words[i].phase;
     return -1;
@@ -172,6 +173,12 @@ static int by_part_length(const void *a, const void *b)
     return (p < q) - (p > q);
 }
 
+static int by_part_begin(const void *a, const void *b)
+{
+    const eni_trace_part *x = a, *y = b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
 /* Servers stand below the workers; within a process its threads in order. */
 static int by_lane(const void *a, const void *b)
 {
@@ -180,6 +187,42 @@ static int by_lane(const void *a, const void *b)
     if (p != q) return q - p;
     if (x->pid != y->pid) return x->pid < y->pid ? -1 : 1;
     return (x->tid > y->tid) - (x->tid < y->tid);
+}
+
+/* `part` from `begin` to `end`, as another part where there is room. */
+static void add_piece(eni_trace_step *step, eni_trace_part part, double begin, double end, int phase)
+{
+    if (end <= begin || step->nparts == MAX_PARTS) return;
+    part.begin = begin;
+    part.end = end;
+    part.phase = phase;
+    step->parts[step->nparts++] = part;
+}
+
+/* Where a rank computes, or sleeps as if it did, while another of its threads exchanges, that exchange is hidden. */
+static void find_hidden(eni_trace_step *step)
+{
+    const size_t n = step->nparts;
+    qsort(step->parts, n, sizeof *step->parts, by_part_begin);
+    for (size_t i = 0; i < n; i++) {
+        const eni_trace_part part = step->parts[i];
+        const eni_trace_lane *lane = &step->lanes[part.lane];
+        double at = fmax(part.begin, 0);
+        const double end = fmin(part.end, step->ms);
+        if (part.phase != ENI_PHASE_EXCHANGE || lane->tid == ENI_TRACE_COMPUTE) continue;
+        for (size_t k = 0; k < n && at < end; k++) {
+            const eni_trace_part *c = &step->parts[k];
+            const eni_trace_lane *other = &step->lanes[c->lane];
+            const bool computes = c->phase == ENI_PHASE_COMPUTE || c->phase == ENI_PHASE_SLEEP;
+            if (!computes || other->pid != lane->pid || other->tid != ENI_TRACE_COMPUTE || c->end <= at)
+                continue;
+            add_piece(step, part, at, fmin(c->begin, end), ENI_PHASE_EXCHANGE);
+            add_piece(step, part, fmax(at, c->begin), fmin(c->end, end), ENI_PHASE_HIDDEN);
+            at = fmin(c->end, end);
+        }
+        step->parts[i].begin = at; /* what is left */
+        step->parts[i].end = fmax(at, end);
+    }
 }
 
 static en_status cut(const trace *t, const window *w, eni_trace_step *step)
@@ -198,9 +241,12 @@ static en_status cut(const trace *t, const window *w, eni_trace_step *step)
         }
         if (pass == 0) qsort(step->lanes, step->nlanes, sizeof *step->lanes, by_lane);
     }
-    qsort(step->parts, step->nparts, sizeof *step->parts, by_part_length);
     step->step = w->step;
     step->ms = w->end - w->begin;
+    find_hidden(step);
+    qsort(step->parts, step->nparts, sizeof *step->parts, by_part_length);
+    while (step->nparts > 0 && step->parts[step->nparts - 1].end <= step->parts[step->nparts - 1].begin)
+        step->nparts--;
     return EN_OK;
 }
 
@@ -250,13 +296,16 @@ static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_st
     /* Rectangles, not a data plot: their order is the order of drawing, nested spans come last. */
     for (size_t i = 0; i < step->nparts; i++) {
         const eni_trace_part *part = &step->parts[i];
+        const bool is_hidden = part->phase == ENI_PHASE_HIDDEN; /* a strip along the foot */
+        const eni_plot_phase *phase = &eni_plot_phases[is_hidden         ? ENI_PHASE_EXCHANGE
+                                                       : part->phase < 0 ? 0
+                                                                         : part->phase];
         fprintf(plot.script,
                 "set object %zu rectangle from first %.6g, first %.6g to first %.6g, first %.6g fs %s "
                 "border lc rgb '#5b6875' fc rgb '%s' lw 0.6\n",
-                i + 1, fmax(part->begin, 0), (double)part->lane + 1 - 0.34, fmin(part->end, step->ms),
-                (double)part->lane + 1 + 0.34,
-                part->phase < 0 ? "solid 1.0" : eni_plot_phases[part->phase].fill,
-                part->phase < 0 ? "#ffffff" : eni_plot_phases[part->phase].colour);
+                i + 1, fmax(part->begin, 0), (double)part->lane + 1 + (is_hidden ? 0.14 : -0.34),
+                fmin(part->end, step->ms), (double)part->lane + 1 + 0.34,
+                part->phase < 0 ? "solid 1.0" : phase->fill, part->phase < 0 ? "#ffffff" : phase->colour);
     }
     fputs("plot NaN\n", plot.script);
     return eni_plot_close(&plot);
@@ -271,7 +320,10 @@ static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run, 
         eni_csv_text(csv, step->lanes[part->lane].name);
         fputc(',', csv->file);
         eni_csv_text(csv, part->name);
-        fprintf(csv->file, ",%s,%.6g,%.6g\n", part->phase < 0 ? "" : eni_plot_phases[part->phase].name,
+        fprintf(csv->file, ",%s,%.6g,%.6g\n",
+                part->phase < 0                   ? ""
+                : part->phase == ENI_PHASE_HIDDEN ? "hidden exchange"
+                                                  : eni_plot_phases[part->phase].name,
                 part->begin, part->end);
     }
 }

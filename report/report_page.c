@@ -528,7 +528,7 @@ static en_status write_figure(eni_canvas *canvas, const figure *f)
     if (strcmp(f->id, "cells") == 0 && canvas->study->nsettings == 1) title = "Run by run";
     fprintf(page, "<section id=\"%s\">\n<h2>%s</h2>\n<p class=\"lede\">%s</p>\n", f->id, title, f->lede);
     if (f->legend == ARM_LEGEND) eni_plot_arm_legend(canvas, NULL);
-    if (f->legend == PHASE_LEGEND) eni_plot_phase_legend(canvas, NULL, false);
+    if (f->legend == PHASE_LEGEND) eni_plot_phase_legend(canvas, NULL, true);
     EN_TRY(f->draw(canvas));
     if (f->draw == eni_plot_steps) eni_report_html_steps(canvas->study, page);
     fputs("</section>\n", page);

@@ -36,7 +36,8 @@ enum {
     ENI_PHASE_EXCHANGE,
     ENI_PHASE_WAIT,
     ENI_PHASE_UPDATE,
-    ENI_PHASES
+    ENI_PHASES,
+    ENI_PHASE_HIDDEN = ENI_PHASES /* exchange behind compute, not beside it: no phase of its own */
 };
 
 /* One process of a run: a worker ("rank 0") or a server ("psd"). */

@@ -130,8 +130,10 @@ en_status eni_check(eni_worker *w)
     EN_TRY(try_step(w, &step_us));
     if (w->config->probe) EN_TRY(tell_costs(w));
     if (w->rank.exchange.client != NULL) EN_TRY(eni_client_finished(w->rank.exchange.client));
-    size_t n = (size_t)snprintf(text, sizeof text, "[%d] world_size %d, rank %d, %s at %s", (int)getpid(),
-                                w->rank.world.nranks, w->rank.world.rank, w->rank.host, w->rank.mesh.address);
+    const bool is_nccl = eni_vectors_are_on_gpu(w) && w->gpu.choice.way == ENI_GPU_GROUP;
+    size_t n = (size_t)snprintf(text, sizeof text, "[%d] world_size %d, rank %d, backend %s, %s at %s",
+                                (int)getpid(), w->rank.world.nranks, w->rank.world.rank,
+                                is_nccl ? "nccl" : "host", w->rank.host, w->rank.mesh.address);
     if (w->rank.exchange.all.coll != NULL)
         n += (size_t)snprintf(text + n, sizeof text - n, "; all-reduce %s (%s): sum ok, %.0f us",
                               eni_coll_algorithm_name(w->rank.exchange.all.choice.algorithm),

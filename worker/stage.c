@@ -338,7 +338,7 @@ static en_status take_turn(eni_stage *g, int at)
     if (is_counted(g)) eni_straggler_begins(&g->straggler);
     EN_TRY(en_model_turn(g->model, (uint32_t)(turn->chunk % g->lives)));
     EN_TRY(turn->is_backward ? backward(g, turn->chunk) : forward(g, turn->chunk));
-    if (is_counted(g)) eni_straggler_ends(&g->straggler, s->begin_ns);
+    s->slept_ns = is_counted(g) ? eni_straggler_ends(&g->straggler, s->begin_ns) : 0;
     s->end_ns = eni_now_ns();
     turn_is_done(g, turn);
     return EN_OK;
@@ -354,7 +354,10 @@ static void note_turns(eni_stage *g)
         *(turn->is_backward ? &g->backward_ns : &g->forward_ns) += s->end_ns - s->begin_ns;
         *(turn->is_backward ? &g->nbackward : &g->nforward) += 1;
         eni_trace_span(g->all->trace, ENI_TRACE_STAGE0 + g->at, g->all->names[turn->chunk][turn->is_backward],
-                       s->begin_ns, s->end_ns, pass->step, -1, 0);
+                       s->begin_ns, s->end_ns - s->slept_ns, pass->step, -1, 0);
+        if (s->slept_ns > 0)
+            eni_trace_span(g->all->trace, ENI_TRACE_STAGE0 + g->at, "sleep", s->end_ns - s->slept_ns,
+                           s->end_ns, pass->step, -1, 0);
     }
     if (pass->nchunks < g->all->options.nchunks) return;
     g->nkept = g->nturns;

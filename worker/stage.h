@@ -14,6 +14,7 @@
 typedef struct eni_turn_span {
     eni_turn turn;
     int64_t begin_ns, end_ns;
+    int64_t slept_ns; /* of it, at its end: a slow rank */
 } eni_turn_span;
 
 /* Host memory in which chunks are handed over: chunk c lies in slot c % n of a pass. */

@@ -23,6 +23,11 @@ void eni_straggler_open(eni_straggler *s)
 
 void eni_straggler_begin_step(eni_straggler *s, uint64_t step)
 {
+    if (s->piece > 0 && s->npieces_of_step == 0) { /* the first step did not sleep */
+        s->carried_ns += s->owed_ns;
+        s->owed_ns = 0;
+    }
+    if (s->piece > 0) s->npieces_of_step = s->piece;
     s->step = step;
     s->draws = 0;
     s->piece = 0;
@@ -41,10 +46,15 @@ static double draw(eni_straggler *s)
 
 /* ---- what a piece takes awake ---- */
 
-/* Two steps in a row without a sleep: the second finds its caches as it left them. */
-static bool is_awake(const eni_straggler *s)
+/* Nothing sleeps between the first piece of the step before it and its own last one. */
+static bool is_measured(const eni_straggler *s)
 {
-    return s->step % ENI_STRAGGLER_EVERY < 2;
+    return s->step % ENI_STRAGGLER_EVERY == 0 || s->npieces_of_step == 0;
+}
+
+static bool sleeps_ahead(const eni_straggler *s)
+{
+    return s->step % ENI_STRAGGLER_EVERY == ENI_STRAGGLER_EVERY - 1 && s->npieces_of_step > 0;
 }
 
 static int by_time(const void *a, const void *b)
@@ -53,53 +63,85 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median of the piece's last samples; `own_ns`, what it took now, where that is less (a ragged batch) or
- * nothing is known yet. */
-static int64_t awake_ns(eni_straggler *s, int64_t own_ns)
+/* The median of the last samples of a piece; `otherwise` where there are none. */
+static int64_t median_of(const eni_straggler *s, int piece, int64_t otherwise)
 {
-    const int at = s->piece++;
-    if (at >= ENI_STRAGGLER_PIECES) return own_ns;
-    eni_straggler_samples *samples = &s->samples[at];
-    if (s->step % ENI_STRAGGLER_EVERY == 1) samples->ns[samples->n++ % ENI_STRAGGLER_KEPT] = own_ns;
-    if (samples->n == 0) return own_ns;
     int64_t ordered[ENI_STRAGGLER_KEPT];
+    if (piece >= ENI_STRAGGLER_PIECES || s->samples[piece].n == 0) return otherwise;
+    const eni_straggler_samples *samples = &s->samples[piece];
     const size_t n = samples->n < ENI_STRAGGLER_KEPT ? samples->n : ENI_STRAGGLER_KEPT;
     memcpy(ordered, samples->ns, n * sizeof *ordered);
     qsort(ordered, n, sizeof *ordered, by_time);
-    return own_ns < ordered[n / 2] ? own_ns : ordered[n / 2];
+    return ordered[n / 2];
+}
+
+/* Of a piece that took `own_ns` now, which counts where it is less: a ragged batch. */
+static int64_t awake_ns(eni_straggler *s, int64_t own_ns)
+{
+    if (is_measured(s) && s->piece < ENI_STRAGGLER_PIECES) {
+        eni_straggler_samples *samples = &s->samples[s->piece];
+        samples->ns[samples->n++ % ENI_STRAGGLER_KEPT] = own_ns;
+    }
+    const int64_t median = median_of(s, s->piece, own_ns);
+    return own_ns < median ? own_ns : median;
+}
+
+/* What the pieces to come in this step are likely to sleep. */
+static int64_t rest_of_step(const eni_straggler *s)
+{
+    double sum = 0;
+    for (int piece = s->piece; piece < s->npieces_of_step; piece++)
+        sum += (s->factor - 1) * (double)median_of(s, piece, 0);
+    return (int64_t)sum;
 }
 
 /* ---- the sleep ---- */
 
-static void settle(eni_straggler *s, int64_t begin_ns, int64_t took_ns, bool may_sleep)
+/* For what is owed and, `ahead_ns`, will be; less what was too long before, or with a part of what is carried. */
+static int64_t sleep_now(eni_straggler *s, int64_t ahead_ns)
 {
-    const int64_t end = eni_now_ns(),
-                  rest = (int64_t)(s->factor * draw(s) * (double)took_ns) - (end - begin_ns);
+    const int64_t begin = eni_now_ns(), due = s->owed_ns + ahead_ns;
+    const int64_t wanted = due + (s->carried_ns < due / 8 ? s->carried_ns : due / 8);
+    if (due >= 0 && due < shortest_sleep_ns) return 0; /* it adds up */
+    if (wanted >= shortest_sleep_ns) eni_sleep_until(begin + wanted);
+    const int64_t slept = wanted >= shortest_sleep_ns ? eni_now_ns() - begin : 0;
+    s->slept_ns += slept;
+    s->wall_ns += slept;
+    s->owed_ns = -ahead_ns;
+    s->carried_ns += due - slept;
+    if (s->carried_ns < -most_taken_back_ns) s->carried_ns = -most_taken_back_ns;
+    return slept;
+}
+
+static void settle(eni_straggler *s, int64_t begin_ns, int64_t took_ns)
+{
+    const int64_t wall = eni_now_ns() - begin_ns,
+                  rest = (int64_t)(s->factor * draw(s) * (double)took_ns) - wall;
     s->npieces++;
     s->nlate += rest < -shortest_sleep_ns;
     s->took_ns += took_ns;
-    s->wall_ns += end - begin_ns;
+    s->wall_ns += wall;
     s->owed_ns += rest;
-    if (s->owed_ns < -most_taken_back_ns) s->owed_ns = -most_taken_back_ns;
-    if (s->owed_ns < shortest_sleep_ns || !may_sleep) return;
-    eni_sleep_until(end + s->owed_ns);
-    const int64_t slept = eni_now_ns() - end;
-    s->slept_ns += slept;
-    s->wall_ns += slept;
-    s->owed_ns -= slept;
 }
 
-void eni_straggler_took(eni_straggler *s, int64_t begin_ns, int64_t took_ns)
+int64_t eni_straggler_took(eni_straggler *s, int64_t begin_ns, int64_t took_ns)
 {
-    if (s->factor > 1) settle(s, begin_ns, took_ns, true);
+    if (s->factor <= 1) return 0;
+    settle(s, begin_ns, took_ns);
+    return sleep_now(s, 0);
 }
 
-void eni_straggler_ends(eni_straggler *s, int64_t begin_ns)
+int64_t eni_straggler_ends(eni_straggler *s, int64_t begin_ns)
 {
-    if (s->factor <= 1) return;
-    const int64_t took = awake_ns(s, eni_thread_ns() - s->cpu_mark_ns);
-    settle(s, begin_ns, took, !is_awake(s));
+    int64_t slept = 0;
+    if (s->factor <= 1) return 0;
+    settle(s, begin_ns, awake_ns(s, eni_thread_ns() - s->cpu_mark_ns));
+    s->piece++;
+    if (is_measured(s) ? s->npieces_of_step > 0 && s->piece >= s->npieces_of_step
+                       : !sleeps_ahead(s) || s->piece == 1 || s->piece > s->npieces_of_step)
+        slept = sleep_now(s, sleeps_ahead(s) ? rest_of_step(s) : 0);
     eni_straggler_begins(s);
+    return slept;
 }
 
 double eni_straggler_factor(const eni_straggler *s)

@@ -335,8 +335,8 @@ static en_status lag(eni_worker *w, eni_step_run *run, int64_t begin_ns)
     if (step->lag[0] == NULL || run->nsamples == 0) return EN_OK;
     EN_TRY(scores_read(w, run->set, &loss, &correct)); /* behind both events */
     EN_TRY(step->gpu->elapsed(step->lag[0], step->lag[1], &took));
-    eni_straggler_took(&w->straggler, begin_ns, took);
-    eni_step_compute_ends(run, "straggler");
+    eni_step_compute_ends(run, "gpu");
+    if (eni_straggler_took(&w->straggler, begin_ns, took) > 0) eni_step_compute_ends(run, "sleep");
     return EN_OK;
 }
 

@@ -22,8 +22,9 @@ static void compute_begins(const progress *p)
 
 static void compute_ends(const progress *p, const char *what)
 {
-    eni_straggler_ends(&p->w->straggler, p->run->mark_ns);
+    const int64_t begin_ns = p->run->mark_ns;
     eni_step_compute_ends(p->run, what);
+    if (eni_straggler_ends(&p->w->straggler, begin_ns) > 0) eni_step_compute_ends(p->run, "sleep");
 }
 
 /* Backward is done with tensors [first, first + n) and all behind them. The buckets that lie there leave:

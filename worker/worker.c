@@ -171,6 +171,13 @@ static en_status make_plan(eni_worker *w)
                                 .max_samples = (uint64_t)c->max_samples,
                                 .drop_last = c->drop_last};
     EN_TRY(eni_plan_make(&options, &job->plan));
+    if (job->plan.train_samples < job->plan.global_batch && w->rank.world.rank == 0 && !c->check)
+        eni_info("worker",
+                 "%llu training samples do not fill a step of %llu (%llu batches of %llu): each step is an "
+                 "epoch, over "
+                 "all of them",
+                 (unsigned long long)job->plan.train_samples, (unsigned long long)job->plan.global_batch,
+                 (unsigned long long)job->plan.world, (unsigned long long)job->plan.batch);
     w->rank.records.asked.eval_every = samples_of(w, c->eval_every);
     w->rank.saving.asked.every = samples_of(w, c->checkpoint_every);
     job->order = !c->shuffle ? ENI_ORDER_FILE : c->reshuffle ? ENI_ORDER_EACH_EPOCH : ENI_ORDER_ONCE;

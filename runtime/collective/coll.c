@@ -21,7 +21,6 @@
 
 /* ---- a group of one ---- */
 
-/* The mean of one contribution goes through the same two multiplications as that of many. */
 static void alone_run(eni_coll *coll, const eni_coll_op *op)
 {
     float *vector = eni_group_vector(coll, op);

@@ -228,10 +228,10 @@ static void set_scales(const eni_gpu_steps *s, int first, en_gpu_rates *rates)
     for (int k = 0; k < s->config.ngrads; k++) {
         const uint64_t samples = s->samples[(first + k) % s->config.ngrads];
         if (samples == 0) continue;
-        rates->scale[n++] = (float)samples;
+        rates->scale[n++] = s->config.ngrads == 1 ? 1.0f : (float)samples;
         total += samples;
     }
-    if (n > 0) rates->inv = 1.0f / (float)total;
+    if (n > 0) rates->inv = s->config.ngrads == 1 ? 1.0f : 1.0f / (float)total;
 }
 
 /* The next registered slot, once what it had is on the device; zeroed. */

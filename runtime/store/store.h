@@ -34,8 +34,8 @@
  *
  * The mean. step() adds the staged contributions in (rank, clock) order exactly as ops/mean.h does:
  * scale = (float)(weight * nsamples), inv = 1 / (float)(sum of nsamples), contributions of 0 samples left
- * out. The weight that a strategy gives to absorb() scales the numerator only: weight 0.5 on every
- * contribution is half the mean gradient. With weight 1 the bytes are those of eni_mean_ranks, hence of
+ * out; of a single one scale = (float)weight, inv = 1. The weight that a strategy gives to absorb() scales
+ * the numerator only: weight 0.5 on every contribution is half the mean gradient. With weight 1 the bytes are those of eni_mean_ranks, hence of
  * `ring` and `solo`. The learning rate is eni_schedule_lr(samples applied to this partition before the step).
  * If no contribution has samples, weights and optimizer state stay as they are; the step is counted, and the
  * version goes on, so that nobody waits.

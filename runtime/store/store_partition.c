@@ -7,9 +7,7 @@
  *               version buffer that nobody reads; the counts that depend on who is active
  *     hooks     the strategy's store half is called, is answered what it asks (the en_store table), and is
  *               held to the contract: what a hook may not do fails it in one line with its place. What it may
- *               not write is const (entrain/strategy.h)
- *
- * It calls no other file of the store. */
+ *               not write is const (entrain/strategy.h). It calls no other file of the store */
 #include <math.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -413,10 +411,11 @@ static en_status room_for_sources(eni_store *store, uint32_t n)
     return eni_store_grow((void **)&store->mean.scale, &store->mean.room, n, sizeof *store->mean.scale);
 }
 
-/* What a contribution weighs in the mean: deltas and weights count each client once. */
-static uint64_t weight_of(const eni_call *call)
+/* In the mean: deltas and weights count each client once, and a single contribution is the mean (ops/mean.h). */
+static uint64_t weight_of(const eni_partition *part, const eni_call *call)
 {
-    return call->msg.what == EN_DELTA || call->msg.what == EN_WEIGHTS ? 1 : call->msg.nsamples;
+    const bool is_one = part->nstaged == 1 && call->msg.nsamples > 0;
+    return is_one || call->msg.what == EN_DELTA || call->msg.what == EN_WEIGHTS ? 1 : call->msg.nsamples;
 }
 
 /* Elements [lo, hi) of the partition, summed from the first contribution of rank `rank` on, around. */
@@ -428,9 +427,9 @@ static void mean_range(eni_store *store, const eni_partition *part, int32_t rank
         start++;
     for (uint32_t k = 0; k < part->nstaged; k++) {
         const eni_call *call = part->staged[(start + k) % part->nstaged];
-        if (weight_of(call) == 0) continue;
+        if (weight_of(part, call) == 0) continue;
         store->mean.source[n] = call->msg.data + lo;
-        store->mean.scale[n++] = (float)(call->weight * (double)weight_of(call));
+        store->mean.scale[n++] = (float)(call->weight * (double)weight_of(part, call));
     }
     eni_mean(store->mean.sum + lo, store->mean.source, store->mean.scale, (int)n, inv, hi - lo);
 }
@@ -480,7 +479,7 @@ en_status eni_partition_step(eni_store *store, eni_partition *part)
     uint64_t samples = 0, weight = 0;
     for (uint32_t i = 0; i < part->nstaged; i++) {
         samples += part->staged[i]->msg.nsamples;
-        weight += weight_of(part->staged[i]);
+        weight += weight_of(part, part->staged[i]);
     }
     if (weight > 0) EN_TRY(room_for_sources(store, part->nstaged));
     if (weight > 0) mean_of_staged(store, part, weight);

@@ -55,6 +55,10 @@ static const struct {
     {BATCH "SLURM_STEP_ID=4294967291", "--rank=0 --world-size=4", 0, 4, -1, -1, "tcp://127.0.0.1:23456"},
     {BATCH, "--strategy=solo", -1, -1, -1, -1, "tcp://127.0.0.1:23456"},
     {"SLURM_JOB_ID=7 SLURM_NTASKS=1", "", -1, -1, -1, -1, "tcp://127.0.0.1:23456"},
+    {"SLURM_JOB_ID=123456 SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=5 SLURM_LOCALID=0 "
+     "SLURM_NODEID=1 "
+     "SLURM_STEP_NUM_NODES=2 SLURM_NODELIST=c[3-5]",
+     "", 2, 5, 0, -1, "tcp://c3:18456"},
     {"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=1 SLURM_NODEID=0 "
      "SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=a SLURM_STEP_TASKS_PER_NODE=2",
      "", 1, 2, 1, 2, "tcp://127.0.0.1:15007"},
@@ -75,7 +79,7 @@ static const struct {
     {"MASTER_ADDR=a", "", {"MASTER_ADDR is set", "MASTER_PORT is not", "--rendezvous", ""}},
     {"MASTER_ADDR=a MASTER_PORT=tcp://10.0.0.1:80",
      "",
-     {"MASTER_PORT", "\"tcp://10.0.0.1:80\"", "65534", ""}},
+     {"MASTER_PORT", "\"tcp://10.0.0.1:80\"", "65534", "enableServiceLinks"}},
     {"MASTER_ADDR=a/b MASTER_PORT=80", "", {"MASTER_ADDR", "\"a/b\" is not a host", "", ""}},
     {BATCH, "", {"has 4 tasks (SLURM_NTASKS)", "start it by srun", "--world-size=1 trains alone", ""}},
     {BATCH "SLURM_STEP_ID=4294967291", "", {"has 4 tasks (SLURM_NTASKS)", "start it by srun", "", ""}},

@@ -195,6 +195,13 @@ static const struct {
     {ENI_RUN, "--node-rank=1", {"--node-rank", "several hosts", "--nnodes=N"}},
     {ENI_RUN, "--master-addr=a", {"--master-addr", "several hosts", "--nnodes=N"}},
     {ENI_RUN, "--nnodes=2 --node-rank=2", {"--node-rank:", "\"2\" is not below", "--nnodes 2"}},
+    {ENI_COMPARE, "--nnodes=2 --arm=ring", {"--nnodes:", "entrain compare", "`entrain run`"}},
+    {ENI_SCALE, "--nnodes=2", {"--nnodes:", "entrain scale", "`entrain run`"}},
+    {ENI_EVAL, "--init=x --nnodes=2", {"--nnodes:", "entrain eval", "`entrain run`"}},
+    {ENI_CHECK, "--init-method=file:///x", {"--init-method:", "\"file:///x\"", "tcp://HOST:PORT"}},
+    {ENI_RUN,
+     "--nnodes=2 --init-method=tcp://a:1 --master-port=2",
+     {"--init-method:", "--master-port", "one of"}},
     {ENI_RUN, "--nnodes=2 -n 2 --straggler=4:3", {"--straggler:", "\"4:3\" names a rank", "from 0 to 3"}},
     {ENI_COMPARE, "--seeds=1,,2", {"--seeds:", "\"\"", "give at least one"}},
     {ENI_COMPARE, "--seeds=1,two", {"--seeds:", "\"two\"", "as 1,2,3"}},
@@ -584,6 +591,30 @@ static void keys_are_told_with_their_texts(void **state)
     eni_config_fini(&config);
 }
 
+/* One word for one thing, with '-' or '_', in all that starts processes. */
+static void launch_flags_mean_the_same(void **state)
+{
+    (void)state;
+    static const eni_program programs[] = {ENI_RUN, ENI_CHECK, ENI_COMPARE, ENI_SCALE, ENI_EVAL, ENI_PREDICT};
+    for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+        eni_config c;
+        char *const argv[] = {
+            "x",       "--nnodes=1", "--node_rank=0", "--init_method=tcp://a:7", "--local_world_size=3",
+            "--init=x"};
+        const bool is_eval = programs[i] == ENI_EVAL || programs[i] == ENI_PREDICT;
+        assert_int_equal(eni_config_parse(programs[i], is_eval ? 6 : 5, argv, &c), EN_OK);
+        assert_int_equal(c.node_rank, 0);
+        assert_string_equal(c.init_method, "tcp://a:7");
+        if (is_eval)
+            assert_int_equal(c.processes, 3);
+        else if (programs[i] == ENI_SCALE)
+            assert_string_equal(c.ranks.item[0], "3");
+        else
+            assert_int_equal(c.workers, 3);
+        eni_config_fini(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -601,6 +632,7 @@ int main(void)
         cmocka_unit_test(rates_follow_the_optimizer),
         cmocka_unit_test(batches_of_advise_are_the_workers_share),
         cmocka_unit_test(keys_are_told_with_their_texts),
+        cmocka_unit_test(launch_flags_mean_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,9 +121,9 @@ static void net_texts(void **state)
     assert_false(eni_net_parse("", &rate, &delay));
     assert_true(eni_net_parse("rate:200B", &rate, &delay));
     assert_int_equal(rate, 200);
-    static const char *const none[] = {"delay:1s,delay:1s", "rate",       "rate:",       "rate:MB",
-                                       "rate:0MB",          "rate:-1MB",  "speed:1MB",   "rate:1MB;delay:1ms",
-                                       "delay:1m",          "rate:nanMB", "rate:1e300GB"};
+    static const char *const none[] = {"delay:1s,delay:1s", "rate",      "rate:",      "rate:MB",
+                                       "rate:0MB",          "rate:-1MB", "speed:1MB",  "rate:1MB;delay:1ms",
+                                       "delay:1m",          "delay:5",   "rate:nanMB", "rate:1e300GB"};
     for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
         assert_false(eni_net_parse(none[i], &rate, &delay));
 }

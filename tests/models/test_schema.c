@@ -127,6 +127,10 @@ static void nonsense_is_refused_by_name(void **state)
     static const en_layer twice[] = {EN_LINEAR("fc", 3), EN_LINEAR("fc", 3), EN_MSE, EN_END};
     static const en_layer unnamed[] = {EN_LINEAR(NULL, 3), EN_MSE, EN_END};
     static const en_layer too_small[] = {EN_CONV2D("conv", 3, 5), EN_FLATTEN, EN_MSE, EN_END};
+    static const en_layer no_stride[] = {
+        {EN_OP_CONV2D, EN_OP_BIAS, "conv", 3, 3, 0, 0}, EN_FLATTEN, EN_MSE, EN_END};
+    static const en_layer odd_pad[] = {
+        {EN_OP_CONV2D, EN_OP_BIAS, "conv", 3, 3, 1, -1}, EN_FLATTEN, EN_MSE, EN_END};
     static const en_layer image[] = {EN_LINEAR("fc", 3), EN_MSE, EN_END};
     static const en_layer no_weights[] = {EN_RELU, EN_MSE, EN_END};
     static const en_layer huge[] = {EN_LINEAR("fc", INT64_MAX / 2), EN_MSE, EN_END};
@@ -141,6 +145,8 @@ static void nonsense_is_refused_by_name(void **state)
         {twice, {1, 1, 1, 4}, "two tensors are called fc.weight"},
         {unnamed, {1, 1, 1, 4}, "no name"},
         {too_small, {1, 4, 4, 1}, "conv (conv2d) does not take an input of (4, 4, 1)"},
+        {no_stride, {1, 8, 8, 1}, "a stride is at least 1"},
+        {odd_pad, {1, 8, 8, 1}, "padding at least 0"},
         {image, {1, 4, 4, 1}, "fc (linear) does not take"},
         {no_weights, {1, 1, 1, 4}, "no node has weights"},
         {huge, {1, 1, 1, 4}, "at least 1, at most"},

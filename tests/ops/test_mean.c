@@ -102,6 +102,17 @@ static void no_samples_give_zero(void **state)
         assert_true(dst[i] == 0 && !signbit(dst[i]));
 }
 
+/* 0.1f * 15 * (1 / 15) is not 0.1f. */
+static void one_rank_is_its_own_mean(void **state)
+{
+    (void)state;
+    static float dst[COUNT];
+    for (uint64_t samples = 1; samples < 70; samples++) {
+        eni_mean_ranks(dst, sources, &samples, 1, ENI_SUM_RING, COUNT, 0, COUNT);
+        assert_memory_equal(dst, source[0], sizeof dst);
+    }
+}
+
 static void slices_equal_the_whole(void **state)
 {
     (void)state;
@@ -230,6 +241,7 @@ int main(void)
         cmocka_unit_test(follows_the_rule),
         cmocka_unit_test(the_two_orders_differ),
         cmocka_unit_test(no_samples_give_zero),
+        cmocka_unit_test(one_rank_is_its_own_mean),
         cmocka_unit_test(slices_equal_the_whole),
         cmocka_unit_test(a_travelling_sum_equals_the_ring_order),
         cmocka_unit_test(one_after_the_other),

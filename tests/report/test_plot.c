@@ -199,6 +199,47 @@ static void the_median_step_is_cut_out(void **state)
     fixture_remove(dir);
 }
 
+/* A slow rank computes for 14 ms, sleeps for 3 and waits for 3, while another of its threads sends from 10 to 19. */
+static void hidden_exchange_and_sleep_are_told_apart(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int begin, ms, tid;
+    } spans[] = {{"backward", 0, 14, 0}, {"sleep", 14, 3, 0}, {"wait", 17, 3, 0}, {"send", 10, 9, 1}};
+    static const struct {
+        double begin, end;
+        int phase;
+    } expected[] = {{0, 14, ENI_PHASE_COMPUTE}, {10, 14, ENI_PHASE_HIDDEN}, {14, 17, ENI_PHASE_SLEEP},
+                    {14, 17, ENI_PHASE_HIDDEN}, {17, 20, ENI_PHASE_WAIT},   {17, 19, ENI_PHASE_EXCHANGE}};
+    enum { PARTS = sizeof expected / sizeof *expected };
+    char dir[64], path[128], text[1200];
+    int n = snprintf(text, sizeof text,
+                     "{\"traceEvents\":[{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":10,\"args\":{"
+                     "\"name\":\"rank 0\"}}");
+    for (size_t i = 0; i < sizeof spans / sizeof *spans; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n,
+                      ",{\"name\":\"%s\",\"ph\":\"X\",\"ts\":%d,\"dur\":%d,\"pid\":10,\"tid\":%d,\"args\":{"
+                      "\"step\":0}}",
+                      spans[i].name, 1000 * spans[i].begin, 1000 * spans[i].ms, spans[i].tid);
+    snprintf(text + n, sizeof text - (size_t)n, "]}");
+    fixture_folder(dir);
+    fixture_text(dir, "trace.json", text);
+    snprintf(path, sizeof path, "%s/trace.json", dir);
+    eni_trace_step step;
+    assert_int_equal(eni_trace_step_load(path, &step), EN_OK);
+    assert_int_equal(step.nparts, PARTS);
+    for (int e = 0; e < PARTS; e++) {
+        int found = 0;
+        for (size_t i = 0; i < step.nparts; i++)
+            found += step.parts[i].phase == expected[e].phase && step.parts[i].begin == expected[e].begin &&
+                     step.parts[i].end == expected[e].end;
+        assert_int_equal(found, 1);
+    }
+    eni_trace_step_fini(&step);
+    fixture_remove(dir);
+}
+
 static void a_broken_trace_is_refused(void **state)
 {
     (void)state;
@@ -227,6 +268,7 @@ int main(void)
                                        cmocka_unit_test(embedding_renames_ids_and_drops_titles),
                                        cmocka_unit_test(csv_quotes_what_it_must),
                                        cmocka_unit_test(the_median_step_is_cut_out),
+                                       cmocka_unit_test(hidden_exchange_and_sleep_are_told_apart),
                                        cmocka_unit_test(a_broken_trace_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

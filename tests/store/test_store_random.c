@@ -66,13 +66,13 @@ static void model_step(model *m, const eni_store_config *config)
     int is_first = 1;
     qsort(m->staged, (size_t)m->nstaged, sizeof *m->staged, by_rank_and_clock);
     for (int k = 0; k < m->nstaged; k++) {
-        const float scale = (float)(0.5 * (double)m->staged[k].nsamples);
+        const float scale = m->nstaged == 1 ? 0.5f : (float)(0.5 * (double)m->staged[k].nsamples);
         samples += m->staged[k].nsamples;
         for (int i = 0; m->staged[k].nsamples > 0 && i < COUNT; i++)
             mean[i] = is_first ? m->staged[k].grad[i] * scale : mean[i] + m->staged[k].grad[i] * scale;
         is_first = is_first && m->staged[k].nsamples == 0;
     }
-    for (int i = 0; samples > 0 && i < COUNT; i++)
+    for (int i = 0; samples > 0 && m->nstaged > 1 && i < COUNT; i++) /* a single one is the mean of itself */
         mean[i] *= 1.0f / (float)samples;
     eni_hyper hyper = config->hyper;
     float *slots[] = {m->momentum};

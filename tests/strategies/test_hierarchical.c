@@ -42,7 +42,7 @@ static void mean_of_hosts_is_mean_of_ranks(void **state)
         train("ring", of[i].nranks, of[i].local, 3, ring);
         train("hierarchical", of[i].nranks, of[i].local, 3, two);
         const double gap = gap_of(two, ring);
-        assert_true(gap < 1e-5);
+        assert_true(gap < (of[i].nranks > of[i].local ? 1e-5 : 1e-300)); /* one host: the same bytes */
         printf("PROMISE hierarchical (virtual), %d hosts x %d ranks, 100 steps, nesterov, ragged: ring "
                "within %.1e\n",
                of[i].nranks / of[i].local, of[i].local, gap);

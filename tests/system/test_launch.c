@@ -213,6 +213,7 @@ static void test_lists(void **state)
                                        "reads 39 and 36", NULL});
     expect_words("data", (const char *const[]){"fashion-mnist", "mnist", "synthetic", NULL});
     expect_words("--help", (const char *const[]){"run", "compare", "check", "report", "eval", NULL});
+    expect_words("help run", (const char *const[]){"usage: entrain run", "--strategy", NULL});
 }
 
 /* Saved weights are where the next run starts, and what eval sees. */
@@ -428,6 +429,30 @@ static void test_config_file(void **state)
     promise("--config=FILE equals the flags, flags win, and the config.yaml of a run repeats it: same bytes");
 }
 
+/* Two workers of 3 samples in all, and two processes of one batch, say that there is not work for both. */
+static void test_smaller_than_a_batch(void **state)
+{
+    process p;
+    char saved[128];
+    (void)state;
+    snprintf(saved, sizeof saved, "%s/of-three.safetensors", system_folder());
+    process_start(&p, "entrain", NULL,
+                  "run -n 2 --strategy=ring --steps=2 --device=ref --model=mlp --data=synthetic "
+                  "--limit-train-samples=3 --limit-test-samples=8 --save=%s",
+                  saved);
+    if (process_wait(&p, 60) != 0) fail_msg("%s", process_err(&p));
+    assert_int_equal(process_says(&p, "3 training samples do not fill a step of 128", "2 batches of 64"), 1);
+    process_start(&p, "entrain", NULL,
+                  "predict -n 2 --init=%s --device=ref --model=mlp --data=synthetic --limit-test-samples=3",
+                  saved);
+    if (process_wait(&p, 60) != 0) fail_msg("%s", process_err(&p));
+    assert_int_equal(process_says(&p, "-n 2: 3 samples are 1 batch of 3", ""), 1);
+    process_start(&p, "entrain", NULL, "predict --init=%s --device=cpu:0,cpu:1 --model=mlp --data=synthetic",
+                  saved);
+    assert_int_equal(process_wait(&p, 60), 2);
+    assert_int_equal(process_says(&p, "computes on one", "--device"), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_pasted_line),
@@ -440,6 +465,7 @@ int main(void)
                                        cmocka_unit_test(test_predict),
                                        cmocka_unit_test(test_predict_no_number),
                                        cmocka_unit_test(test_predict_dies),
+                                       cmocka_unit_test(test_smaller_than_a_batch),
                                        cmocka_unit_test(test_measurements_are_interrupted),
                                        cmocka_unit_test(test_config_file)};
     return system_main(tests);

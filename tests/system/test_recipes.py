@@ -20,11 +20,17 @@ RECIPES = pathlib.Path(__file__).resolve().parents[2] / "examples/recipes"
 
 # What the sources of the recipes have, in their own terms; and in ours.
 A = {"input": "Resize(224), Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))", "classes": 10, "lr": 0.02, "momentum": 0.9,
-     "nesterov": True, "weight_decay": 1e-4, "batch": 256, "epochs": 5, "set_epoch": True}
+     "nesterov": True, "weight_decay": 1e-4, "batch": 256, "epochs": 5, "set_epoch": True, "num_workers": 4}
 B = {"input": "RandomCrop(32, padding=4), RandomHorizontalFlip(), Normalize((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))",
      "classes": 10, "lr": 0.1, "momentum": 0.9, "nesterov": False, "weight_decay": 1e-5, "batch": 256, "epochs": 10000,
-     "set_epoch": True, "test_input": "Normalize", "test_batch": 128, "test_every": 10}
+     "set_epoch": True, "test_input": "Normalize", "test_batch": 128, "test_every": 10, "num_workers": 8, "seed": 0,
+     "deterministic": True}
 PRINTED = dict(B, classes=1000, set_epoch=False, test_input=B["input"])
+SGD = {"strategy": "ring", "workers": "2", "optimizer": "sgd", "nesterov": "off", "weight-decay": 0, "lr-schedule": "constant"}
+MNIST = dict(SGD, data="fashion-mnist", model="convnet", normalize="0.1307:0.3081", lr=0.01, momentum=0.5, epochs=9, shuffle="on",
+             reshuffle="on", seed=1) | {"batch-size": 64, "eval-batch-size": 1000, "eval-first": "off", "eval-every": "1epochs"}
+TOY = dict(SGD, data="synthetic", model="toy", lr=0.001, momentum=0, steps=1) | {"batch-size": 20}
+IN_OUR_WORDS = {"mnist": MNIST, "toy": TOY}
 SOURCES = {"resnet18-cifar10-224": A, "resnet18-cifar10-32": B, "resnet18-cifar10-32-as-printed": PRINTED}
 CUTS = {"resnet18-cifar10-224": ["--model=resnet18:stem=imagenet,classes=10,width=8", "--batch-size=4"],
         "resnet18-cifar10-32": ["--batch-size=16"],
@@ -51,6 +57,10 @@ def expected(source):
         keys |= {"augment-test": switch("RandomCrop" in source["test_input"]), "eval-batch-size": source["test_batch"],
                  "eval-first": "on", "eval-every": f"{source['test_every']}epochs",
                  "checkpoint-every": f"{source['test_every']}epochs"}
+    if "num_workers" in source:
+        keys["loader-threads"] = source["num_workers"]
+    if "seed" in source:
+        keys |= {"seed": source["seed"], "deterministic": switch(source["deterministic"])}
     return keys
 
 
@@ -61,14 +71,25 @@ def read(name):
     return dict(pairs)
 
 
-def compare(name, source):
-    found, due = read(name), expected(source)
+def compare(name, due):
+    found = read(name)
     assert found.pop("out", name) == name
     assert found.keys() == due.keys(), f"{name}: {found.keys() ^ due.keys()}"
     for key, value in due.items():
         same = float(found[key]) == value if isinstance(value, float) else found[key] == str(value)
         assert same, f"{name}: {key} is {found[key]}, in its source {value}"
     return len(due)
+
+
+def train_small(name, here):
+    """On made-up images: a point of the curve after each epoch."""
+    out = here / name
+    command = [BUILD / "entrain", "run", f"--config={RECIPES / name}.yaml", f"--out={out}", "--data=synthetic", "--quiet",
+               "--limit-train-samples=256", "--limit-test-samples=64"]
+    p = subprocess.run([str(word) for word in command], cwd=here, capture_output=True, text=True, timeout=600)
+    assert p.returncode == 0, f"{name}: {p.stdout}{p.stderr}"
+    points = len((out / "eval.jsonl").read_text().splitlines())
+    assert points == IN_OUR_WORDS[name].get("epochs", 1), f"{name}: {points} points"
 
 
 def make_set(folder):
@@ -110,8 +131,12 @@ def predict(here, name, out):
 
 with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/tmp")) as scratch:
     here = pathlib.Path(scratch)
-    values = sum(compare(name, source) for name, source in SOURCES.items())
+    due = {name: expected(source) for name, source in SOURCES.items()} | IN_OUR_WORDS
+    assert due.keys() == {path.stem for path in RECIPES.glob("*.yaml")}
+    values = sum(compare(name, keys) for name, keys in due.items())
+    for name in IN_OUR_WORDS:
+        train_small(name, here)
     make_set(here / "cifar-10-batches-bin")
     seconds = {name: train(name, here) for name in SOURCES}
-    print(f"PROMISE {values} values of {len(SOURCES)} recipes are their sources', and 20 steps of each run: " +
+    print(f"PROMISE {values} values of {len(due)} recipes are their sources', and 20 steps of each run: " +
           ", ".join(f"{s:.1f} s" for s in seconds.values()))

@@ -213,6 +213,26 @@ static void test_no_rank(void **state)
     assert_int_equal(process_says(&p, "which of the 2 ranks is this", "--rank=0 to --rank=1"), 1);
 }
 
+/* `entrain check` on two hosts, which are this one twice: each shows its own ranks of all, one spelling each. */
+static void test_check_of_two_hosts(void **state)
+{
+    process node[2];
+    const int port = free_port();
+    (void)state;
+    process_start(&node[0], "entrain", NULL,
+                  "check -n 1 --nnodes=2 --node-rank=0 --master-addr=127.0.0.1 --master-port=%d", port);
+    process_start(&node[1], "entrain", NULL,
+                  "check --local_world_size=1 --nnodes=2 --node_rank=1 --init_method=tcp://127.0.0.1:%d",
+                  port);
+    for (int k = 0; k < 2; k++) {
+        char says[64];
+        outer_expect_end(&node[k], 0);
+        snprintf(says, sizeof says, "world_size 2, rank %d, backend host", k);
+        if (strstr(process_out(&node[k]), says) == NULL)
+            fail_msg("no \"%s\" in %s", says, process_out(&node[k]));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_file),
@@ -222,6 +242,7 @@ int main(void)
                                        cmocka_unit_test(test_port_in_use),
                                        cmocka_unit_test(test_token_file),
                                        cmocka_unit_test(test_waits_are_explained),
-                                       cmocka_unit_test(test_no_rank)};
+                                       cmocka_unit_test(test_no_rank),
+                                       cmocka_unit_test(test_check_of_two_hosts)};
     return system_main(tests);
 }

@@ -28,17 +28,33 @@ static void test_check(void **state)
         "auto picks", "  4 KB ",        " 64 MB ",        "direct\n",   NULL};
     process p;
     (void)state;
-    process_start(&p, "entrain", NULL, "check -v");
+    process_start(&p, "entrain", NULL, "check -v --net=rate:200mbit");
     if (process_wait(&p, 120) != 0) fail_msg("%s", process_err(&p));
     expect_all(process_out(&p), words);
+    /* bytes are those of the algorithm, and no network is faster than its rate; 1 MB takes this one 41.94 ms */
+    const char *at = strstr(process_out(&p), "p(p-1)V/beta\n");
+    assert_non_null(at);
+    at = strchr(at, '\n');
+    for (int ranks = 2; ranks <= 8; ranks *= 2) {
+        double n, f[7];
+        int used = 0;
+        const double ring = 2.0 * (ranks - 1) / ranks, naive = ranks - 1, v = 41.943;
+        assert_int_equal(sscanf(at, "%lf %lf %lf %lf %lf %lf %lf %lf%n", &n, f, f + 1, f + 2, f + 3, f + 4,
+                                f + 5, f + 6, &used),
+                         8);
+        const double expected[] = {ring, 0, ring * v, naive, 0, naive * v, ranks * naive * v};
+        for (int i = 0; i < 7; i++)
+            assert_true(expected[i] == 0 || fabs(f[i] / expected[i] - 1) < 0.01);
+        assert_true(n == ranks && f[1] > 0.95 * f[2] && f[4] > 0.95 * f[5]);
+        at += used;
+    }
     process_nobody_left(5);
 }
 
 static void test_advise(void **state)
 {
-    static const char *const words[] = {
-        "compute ",     "Predicted for 16 workers", "> ", "ps-sync, 2 servers",
-        "predicted ms", "The largest error is ",    NULL};
+    static const char *const words[] = {"compute ",     "Predicted for 16 workers", "ps-sync, 2 servers",
+                                        "predicted ms", "The largest error is ",    NULL};
     process p;
     (void)state;
     process_start(&p, "entrain", NULL,
@@ -82,7 +98,7 @@ static void test_busy(void **state)
 {
     static const char busy[] = "\nNo conclusion is drawn: other processes took ";
     pid_t pid[BURNERS_MAX];
-    process p;
+    process p, piped;
     (void)state;
     const int n = burn(pid);
     process_start(&p, "entrain", NULL, "advise -n 2 --steps=4 --repeats=1 " LOUD);
@@ -90,6 +106,10 @@ static void test_busy(void **state)
     char *figures = strdup(process_out(&p)), *lines = strdup(process_err(&p));
     process_start(&p, "entrain", NULL, "scale -n 1,2 --repeats=2 --steps=300 " LOUD);
     const int scaled = process_wait(&p, 240);
+    process_start(&piped, "entrain", NULL,
+                  "run -n 1 --strategy=solo --parallel=pipeline --stages=2 --device=ref --model=mlp " MADE_UP
+                  " --batch-size=32 --steps=300");
+    const int ran = process_wait(&piped, 240);
     for (int i = 0; i < n; i++) {
         kill(pid[i], SIGKILL);
         waitpid(pid[i], NULL, 0);
@@ -100,6 +120,9 @@ static void test_busy(void **state)
                (const char *const[]){"Predicted for 2 workers", "The largest error is ", busy, NULL});
     assert_null(strstr(figures, "Best: "));
     assert_null(strstr(figures, "Crossover"));
+    assert_null(strstr(figures, "> ")); /* and none is marked */
+    if (ran != 0) fail_msg("%s", process_err(&piped));
+    expect_all(process_out(&piped), (const char *const[]){"bubble: ", "\nOther processes took ", NULL});
     expect_all(lines, (const char *const[]){"here ", " 7/7", "check ", "ps-sync, 4 workers", " 1/1", NULL});
     expect_all(process_out(&p), (const char *const[]){"speed-up", busy, NULL});
     expect_all(process_err(&p), (const char *const[]){"strong ", "weak ", "ring, 2 workers", " 2/2", NULL});
@@ -162,9 +185,27 @@ static void test_scale(void **state)
     process_nobody_left(5);
 }
 
+/* One run has no spread, and shows nothing of how far runs differ. */
+static void test_one_run_of_each(void **state)
+{
+    char path[256];
+    process p;
+    (void)state;
+    process_start(&p, "entrain", NULL, "scale -n 1 --repeats=1 --steps=5 --out=%s/once " JOB,
+                  system_folder());
+    if (process_wait(&p, 120) != 0) fail_msg("%s", process_err(&p));
+    assert_null(strstr(process_out(&p), "+0.0"));
+    expect_all(process_out(&p), (const char *const[]){"spread", "\nNo conclusion is drawn: ", NULL});
+    snprintf(path, sizeof path, "%s/once/scale.json", system_folder());
+    json_t *json = json_load_file(path, 0, NULL);
+    assert_true(json_is_false(json_object_get(json, "is_conclusive")));
+    json_decref(json);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_check), cmocka_unit_test(test_advise),
-                                       cmocka_unit_test(test_scale), cmocka_unit_test(test_busy)};
+                                       cmocka_unit_test(test_scale), cmocka_unit_test(test_busy),
+                                       cmocka_unit_test(test_one_run_of_each)};
     return system_main(tests);
 }

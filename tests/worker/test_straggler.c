@@ -5,6 +5,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ static void piece(eni_straggler *s, int64_t cpu_ns, int64_t ago_ns)
 /* What it is to last, of pieces that took no time on the wall: slept already, or owed. */
 static int64_t due(const eni_straggler *s)
 {
-    return s->wall_ns + s->owed_ns;
+    return s->wall_ns + s->owed_ns + s->carried_ns;
 }
 
 static void run(eni_straggler *s, int64_t due_out[STEPS * PIECES])
@@ -115,7 +116,7 @@ static void test_late_pieces_are_counted_and_taken_back(void **state)
     assert_true(fabs((double)due(&s) / (21.0 * 3e6) - 1) < 0.05);
     piece(&s, ENI_MILLI, 3600 * ENI_SECOND);
     assert_int_equal(s.nlate, 2);
-    assert_true(s.owed_ns >= -100 * ENI_MILLI);
+    assert_true(s.carried_ns >= -100 * ENI_MILLI);
 }
 
 /* Short debts are collected: each alone is below what a sleep resolves. */
@@ -155,30 +156,52 @@ static void compute(eni_straggler *s, int64_t cpu_ns)
     eni_straggler_ends(s, begin);
 }
 
-/* Two steps are taken awake, the second is the sample, and they are slept for in the third; a piece that then
- * takes twice as long, as one with cold caches may, still ends as one that is awake. A shorter one counts as
- * it is. */
+/* The first step is taken awake, and is the sample; a piece that then takes twice as long, as one with cold caches
+ * may, still ends as one that is awake. A shorter one counts as it is. */
 static void test_a_piece_counts_as_it_is_awake(void **state)
 {
     (void)state;
     eni_straggler s = {.factor = 3, .seed = 5};
-    for (uint64_t step = 0; step < 2; step++) {
-        eni_straggler_begin_step(&s, step);
-        compute(&s, 2 * ENI_MILLI);
-        assert_int_equal(s.slept_ns, 0);
-    }
-    assert_true(s.owed_ns + s.wall_ns > 10 * ENI_MILLI); /* both: others may have had the core */
+    eni_straggler_begin_step(&s, 4);
+    compute(&s, 2 * ENI_MILLI);
+    assert_int_equal(s.slept_ns, 0);
+    assert_true(s.owed_ns + s.wall_ns > 5 * ENI_MILLI); /* both: others may have had the core */
     const int64_t awake = s.samples[0].ns[0];
     assert_true(awake >= 2 * ENI_MILLI);
-    eni_straggler_begin_step(&s, 2);
+    eni_straggler_begin_step(&s, 5);
+    assert_int_equal(s.owed_ns, 0); /* it is carried, and spread */
     int64_t before = s.took_ns;
     compute(&s, 4 * ENI_MILLI);
     assert_true(s.took_ns - before == awake);
-    assert_true(s.wall_ns > 15 * ENI_MILLI && s.owed_ns < ENI_MILLI);
-    eni_straggler_begin_step(&s, 3);
+    assert_int_equal(s.owed_ns, 0);
+    assert_true(fabs((double)due(&s) / (3.0 * (double)s.took_ns) - 1) < 0.1 + 1e-6);
+    eni_straggler_begin_step(&s, 6);
     before = s.took_ns;
     compute(&s, ENI_MILLI);
     assert_true(s.took_ns - before < awake);
+}
+
+/* Each step sleeps for itself, those that are measured too; and of a step with samples nothing sleeps between its
+ * first piece and the last but one. */
+static void test_every_step_sleeps(void **state)
+{
+    (void)state;
+    enum { OF_A_STEP = 3, LONG = 3 * ENI_STRAGGLER_EVERY + 2 };
+    eni_straggler s = {.factor = 20, .seed = 5}; /* far from what others may take */
+    for (uint64_t step = 0; step < LONG; step++) {
+        const uint64_t turn = step % ENI_STRAGGLER_EVERY;
+        const bool is_first = step == 0, is_ahead = turn == ENI_STRAGGLER_EVERY - 1, is_measured = turn == 0;
+        const bool sleeps[OF_A_STEP] = {!is_measured, !is_measured && !is_ahead, !is_first && !is_ahead};
+        eni_straggler_begin_step(&s, step);
+        for (int i = 0; i < OF_A_STEP; i++) {
+            const int64_t before = s.slept_ns, carried = s.carried_ns;
+            compute(&s, 100 * ENI_MICRO);
+            assert_true(sleeps[i] || s.slept_ns == before);
+            assert_true(!sleeps[i] || s.slept_ns > before || carried < 0); /* others may have made it late */
+        }
+    }
+    for (int i = 0; i < OF_A_STEP; i++)
+        assert_int_equal(s.samples[i].n, 4);
 }
 
 static void test_factor_one_never_sleeps(void **state)
@@ -209,6 +232,7 @@ int main(void)
         cmocka_unit_test(test_short_pieces_add_up),
         cmocka_unit_test(test_time_is_that_of_the_thread),
         cmocka_unit_test(test_a_piece_counts_as_it_is_awake),
+        cmocka_unit_test(test_every_step_sleeps),
         cmocka_unit_test(test_factor_one_never_sleeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
