@@ -209,6 +209,17 @@ static en_status on_finish(eni_client_state *state, eni_client_actions *actions)
     return EN_OK;
 }
 
+static en_status on_keep(eni_client_state *state, const eni_client_event *event, eni_client_actions *actions)
+{
+    for (int k = 0; k < state->nshards && state->replaying == 0; k++) {
+        eni_header header = header_of(state, ENI_MSG_SNAPSHOT, 0, k);
+        header.kind = event->message->kind;
+        header.step = event->message->step;
+        EN_TRY(send(state, actions, &header, NULL, 0, 0));
+    }
+    return EN_OK;
+}
+
 /* ---- replays ---- */
 
 static en_status recovered(eni_client_actions *actions)
@@ -374,6 +385,7 @@ en_status eni_client_step(eni_client_state *state, const eni_client_event *event
     case ENI_CLIENT_RETURNED: return on_returned(state, event, actions);
     case ENI_CLIENT_OVERDUE: return on_overdue(state, event, actions);
     case ENI_CLIENT_ASK: return on_ask(state, event, actions);
+    case ENI_CLIENT_KEEP: return on_keep(state, event, actions);
     case ENI_CLIENT_FINISH: return on_finish(state, actions);
     case ENI_CLIENT_ANSWER: break;
     }
