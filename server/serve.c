@@ -531,13 +531,24 @@ static void show_kept(eni_shard *shard, const eni_packet *packet)
     reply(shard, &action);
 }
 
+/* Rank 0 does not wait. A ring, though, has a place for each answer. */
+static void on_keep(eni_shard *shard, const eni_packet *packet)
+{
+    eni_header header = {.type = ENI_MSG_REPLY,
+                         .rank = packet->header.rank,
+                         .kind = ENI_SNAPSHOT_KEEP,
+                         .bucket = packet->header.bucket};
+    (void)!keep(shard, (uint32_t)packet->header.step); /* logged; rank 0 finds that the copy is not here */
+    if (packet->source == ENI_SHARD_RING) post(shard, packet, &header, NULL);
+}
+
 static void on_kept(eni_shard *shard, const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
     if (h->rank != 0)
         eni_shard_refuse(shard, packet, EN_EPROTO, "the curve is rank 0's, not rank %d's", h->rank);
     else if (h->kind == ENI_SNAPSHOT_KEEP)
-        (void)!keep(shard, (uint32_t)h->step); /* logged; rank 0 finds that the copy is not here */
+        on_keep(shard, packet);
     else if (eni_store_count(shard->store, h->bucket) > 0)
         show_kept(shard, packet);
     else

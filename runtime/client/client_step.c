@@ -215,7 +215,7 @@ static en_status on_keep(eni_client_state *state, const eni_client_event *event,
         eni_header header = header_of(state, ENI_MSG_SNAPSHOT, 0, k);
         header.kind = event->message->kind;
         header.step = event->message->step;
-        EN_TRY(send(state, actions, &header, NULL, 0, 0));
+        EN_TRY(send(state, actions, &header, NULL, 1, 0)); /* the way of calls, or they could overtake it */
     }
     return EN_OK;
 }
@@ -347,6 +347,7 @@ static en_status on_reply(eni_client_state *state, const eni_header *h, eni_clie
                         h->shard, h->bucket, state->nbuckets);
     if (h->epoch != state->shards[h->shard].epoch) return EN_OK; /* of the previous incarnation */
     const int is_awaited = c->in_flight && h->seq == c->awaited;
+    if (h->kind == ENI_SNAPSHOT_KEEP) return EN_OK; /* nobody waits for it */
     if (c->replay != NULL) {
         if (h->seq != c->replay->header.seq) return EN_OK;
         if (is_awaited && c->replay == c->last && c->snapshot.type == 0) EN_TRY(complete(c, h, actions));

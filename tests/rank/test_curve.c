@@ -508,34 +508,39 @@ static en_status add_numbered(eni_curve *curve, uint32_t number)
     return eni_curve_add(curve, &note, flat, NULL);
 }
 
-/* A full disk: training goes on with what memory has, and where memory is full too every second point goes. */
+/* A disk with room for so many snapshots: training goes on with what memory has, and where that is full too every second
+ * point goes. */
 static void test_a_full_disk(void **state)
 {
     (void)state;
-    struct judge j = {0};
-    char said[512] = "";
-    const struct rlimit none = {RECORD / 2, RLIM_INFINITY};
-    struct rlimit before;
-    eni_curve *curve = open_curve(&j, dir, 100, 3);
-    for (uint32_t i = 1; i <= 3; i++)
-        assert_int_equal(add_numbered(curve, i), EN_OK);
-    signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before);
-    setrlimit(RLIMIT_FSIZE, &none);
-    eni_log_set_sink(keep_text, said);
-    eni_curve_keep(curve);
-    assert_non_null(strstr(said, "/snapshots"));
-    for (uint32_t i = 4; i <= 13; i++) /* 4, 6; then there is room for 8 and 12 */
-        assert_int_equal(add_numbered(curve, i), EN_OK);
-    assert_non_null(strstr(said, "--eval-every"));
-    eni_log_set_sink(NULL, NULL);
-    setrlimit(RLIMIT_FSIZE, &before);
-    const float last[COUNT] = {13};
-    assert_int_equal(eni_curve_add(curve, &(eni_copy_note){1300, 130, 13, 0}, last, NULL), EN_OK);
-    assert_int_equal(eni_curve_left_out(curve), 10);
-    finish(curve);
-    eni_curve_close(curve);
-    expect_lines("400 800 1200 1300"); /* the last one always */
+    for (uint64_t room = 0; room <= 2; room += 2) {
+        struct judge j = {0};
+        char said[512] = "";
+        const struct rlimit few = {room * RECORD + RECORD / 2, RLIM_INFINITY};
+        struct rlimit before;
+        eni_curve *curve = open_curve(&j, dir, 100, 3 - room);
+        signal(SIGXFSZ, SIG_IGN);
+        getrlimit(RLIMIT_FSIZE, &before);
+        setrlimit(RLIMIT_FSIZE, &few);
+        eni_log_set_sink(keep_text, said);
+        for (uint32_t i = 1; i <= 3; i++)
+            assert_int_equal(add_numbered(curve, i), EN_OK);
+        eni_curve_keep(curve);
+        assert_non_null(strstr(said, "/snapshots"));
+        for (uint32_t i = 4; i <= 13; i++) /* 4, 6; then there is room for 8 and 12 */
+            assert_int_equal(add_numbered(curve, i), EN_OK);
+        assert_non_null(strstr(said, "--eval-every"));
+        eni_log_set_sink(NULL, NULL);
+        setrlimit(RLIMIT_FSIZE, &before);
+        const float last[COUNT] = {13};
+        assert_int_equal(eni_curve_add(curve, &(eni_copy_note){1300, 130, 13, 0}, last, NULL), EN_OK);
+        assert_int_equal(eni_curve_left_out(curve), 10);
+        finish(curve);
+        for (int i = 0; i < j.calls; i++) /* each with the weights of its own */
+            assert_true(j.seen[i] == (i < 3 ? 4 * (float)i + 4 : 13));
+        eni_curve_close(curve);
+        expect_lines("400 800 1200 1300"); /* the last one always */
+    }
 }
 
 #define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)

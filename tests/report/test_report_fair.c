@@ -343,6 +343,21 @@ static void a_busy_machine_is_named_with_its_runs(void **state)
     rule_is("quiet machine", ENI_WARN, "too short");
 }
 
+static void what_measuring_took_is_said(void **state)
+{
+    static const char *const runs[] = {"runs/even-2-s1/result.json", "runs/even-2-s2/result.json"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++)
+        fixture_set(dir, runs[i], "snapshots",
+                    json_pack("{s:i, s:i, s:f, s:f, s:f}", "taken", 48, "left_out", 0, "clock_seconds",
+                              0.01 * (double)i, "after_seconds", 1.5, "bytes_after", 38e6));
+    rule_is("measuring", ENI_PASS, "of a run's clock and moved nothing; after it 1.5 s and 38 MB at most");
+    fixture_set(dir, runs[0], "snapshots", json_pack("{s:i, s:i}", "taken", 48, "left_out", 3));
+    rule_is("measuring", ENI_WARN, "; 3 snapshots were left out");
+    fixture_set(dir, runs[0], "snapshots", json_pack("{s:f}", "clock_seconds", 1e3));
+    rule_is("measuring", ENI_WARN, "copies took at most");
+}
+
 #define WITH_STUDY(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -360,6 +375,7 @@ int main(void)
                                        WITH_STUDY(running_statistics_are_named),
                                        WITH_STUDY(slow_ranks_are_as_slow_in_every_arm),
                                        WITH_STUDY(each_slow_rank_is_judged),
+                                       WITH_STUDY(what_measuring_took_is_said),
                                        WITH_STUDY(a_failed_run_is_a_dropped_seed),
                                        WITH_STUDY(arms_in_blocks_warn),
                                        WITH_STUDY(a_busy_machine_is_named_with_its_runs),

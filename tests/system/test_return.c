@@ -171,7 +171,8 @@ static void expect_undisturbed_hash(const char *optimizer, const char *file)
     snprintf(folder, sizeof folder, "%s/killed%s%zu", system_folder(), optimizer, strlen(file));
     process_start(&entrain, "entrain", NULL,
                   "run " RUN
-                  " %s --straggler=0:8 --server-restarts=9 --server-timeout=20s --state-every=4 --out=%s",
+                  " %s --straggler=0:8 --server-restarts=9 --server-timeout=20s --state-every=4 --out=%s "
+                  "--eval-points=200",
                   optimizer, folder); /* slow enough not to end before it was killed */
     kill_psd_of(&entrain, folder, file, 3);
     assert_int_equal(process_wait(&entrain, 120 * SLOWNESS), 0);
@@ -180,6 +181,12 @@ static void expect_undisturbed_hash(const char *optimizer, const char *file)
     json_t *result = json_load_file(path, 0, NULL);
     assert_non_null(result);
     assert_string_equal(text_at(result, "params_sha256"), calm);
+    /* the copies that a killed psd had are left out, and counted; the last point is no copy */
+    const double left_out = number_at(result, "snapshots.left_out");
+    json_t *points = (snprintf(path, sizeof path, "%s/eval.jsonl", folder), read_lines(path));
+    if (strcmp(file, SAVED) == 0) assert_true(left_out >= 1); /* else it may have had none */
+    assert_true((double)json_array_size(points) == number_at(result, "snapshots.taken") - left_out + 1);
+    json_decref(points);
     json_decref(result);
     snprintf(path, sizeof path, "%s/server-state", folder);
     assert_int_not_equal(access(path, F_OK), 0);
