@@ -183,7 +183,8 @@ static void test_no_tensor_moves_for_a_snapshot(void **state)
                      beside(many));
         assert_true(number_at(many, "snapshots.left_out") == 0);
         assert_in_range(points_of(train_out()), strstr(runs[i], "ssp") != NULL ? 20 : points, points);
-        assert_string_equal(text_at(few, "params_sha256"), text_at(many, "params_sha256"));
+        if (strstr(runs[i], "ssp") == NULL) /* whose ranks are never at the same step */
+            assert_string_equal(text_at(few, "params_sha256"), text_at(many, "params_sha256"));
         json_decref(many);
         json_decref(few);
     }
