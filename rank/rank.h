@@ -7,7 +7,7 @@
  *     exchange.c    arena, collectives, store client, the strategy's host: how vectors travel
  *     save.h        checkpoints, and how a run goes on from one
  *     records.c     what is recorded on the way: opens record.h and curve.h
- *     snapshot.c    the models of the curve: what is kept on the clock, and made of it after
+ *     snapshot.h    the models of the curve
  *     result.c      what is reported at the end
  *     shutdown.h    how the user, or a death, ends it
  *
@@ -28,6 +28,7 @@
 #include "rank/rank_options.h"
 #include "rank/record.h"
 #include "rank/shutdown.h"
+#include "rank/snapshot.h"
 #include "rank/step.h"
 #include "rank/trainer.h"
 #include "runtime/client/client.h"
@@ -55,12 +56,9 @@ typedef struct eni_job {
     double momentum, weight_decay; /* as given: `hyper` has them in float */
     uint64_t seed;
     eni_order order;
-    float *init; /* --init, until the exchange has it; NULL: none */
-    float
-        *state; /* (schema.nstate) running statistics that are judged: those to begin with, then those of the
-                     last snapshot; NULL: the network has none */
-    float *states; /* (plan.world, schema.nstate) with is_mean: those of all ranks, or of the micro-batches of
-                      one process, as of then; else NULL */
+    float *init;   /* --init, until the exchange has it; NULL: none */
+    float *state;  /* (schema.nstate) running statistics: to begin with, then judged last; NULL: none */
+    float *states; /* (plan.world, schema.nstate) with is_mean, of all ranks or micro-batches; else NULL */
     const char *bn_stats;        /* --bn-stats */
     bool is_mean, is_recomputed; /* of it */
     char schema_sha256[ENI_DIGEST_HEX], data_sha256[ENI_DIGEST_HEX];
@@ -113,16 +111,9 @@ typedef struct eni_stats {
     int64_t startup_ns;   /* eni_startup_ns at the end of this process's first step; 0: there was none */
     int64_t before_ns;    /* on the training clock when its own begins */
     uint64_t begin_steps; /* `sum.steps` when this process began; the *_ns are of those since */
-    eni_moved moved;      /* by training steps: without the broadcast of the start and without snapshots */
+    eni_moved moved;      /* by training steps alone */
     int has_diverged;     /* a loss was not finite: said once */
 } eni_stats;
-
-/* What the snapshots of the curve took. */
-typedef struct eni_looks {
-    uint64_t taken, lost; /* on this rank; of these, parts of points that could not be made whole */
-    int64_t clock_ns, after_ns;
-    uint64_t bytes; /* payload moved when points were made whole */
-} eni_looks;
 
 /* What is written down on the way. */
 typedef struct eni_records {
@@ -135,8 +126,6 @@ typedef struct eni_records {
     eni_bar bar;
     uint64_t shown_every; /* every so many steps all ranks tell what rank 0 shows; 0: it shows nothing */
     eni_curve *curve;
-    uint64_t points; /* of it that are still to come */
-    eni_copies *own; /* this rank's parts of points that are not whole yet; NULL: it has none, or the whole */
     eni_looks looks;
     int out_fd;        /* rank 0: the folder of --out, which is this run's alone (config/outputs.h); -1 */
     int has_result;    /* result.json is written */
@@ -295,29 +284,6 @@ en_status eni_records_close(eni_rank *self);
 
 /* Whatever is still open. */
 void eni_records_free(eni_rank *self);
-
-/* ---- snapshot.c ---- */
-
-/* Once the strategy is open, before the clock begins: memory for what this rank keeps. */
-en_status eni_snapshots_open(eni_rank *self);
-
-/* After each step, with the global samples then: copies what this rank keeps, if a point of the curve is due. */
-en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples);
-
-/* Rank 0 makes points of what is kept: all ranks together where each has a part of them (not where batches are claimed). At the
- * end of training, and before a checkpoint. `is_called_off` on any of them: the parts are given up. */
-en_status eni_snapshots_finish(eni_rank *self, bool is_called_off);
-
-/* Points of this rank's that the curve lacks. */
-uint64_t eni_snapshots_left_out(const eni_rank *self);
-
-/* The weights that the strategy names, copied into slot ENI_SLOT_EVAL of the arena; with EN_EVAL_MEAN all
- * ranks must call it at the same step. */
-en_status eni_snapshot(eni_rank *self);
-
-/* Of it the running statistics that are judged, as they are now, into job.state at rank 0. With --bn-stats=mean
- * all ranks call it together. */
-en_status eni_snapshot_state(eni_rank *self);
 
 /* ---- result.c ---- */
 

@@ -100,7 +100,7 @@ static en_status open_curve(eni_rank *self)
     const eni_record_options *asked = &self->records.asked;
     const uint64_t resumed = resumed_samples(self), every = samples_between_points(self);
     warn_of_few_points(self, every);
-    if (every > 0) self->records.points = (self->job.plan.samples - resumed + every - 1) / every;
+    if (every > 0) self->records.looks.points = (self->job.plan.samples - resumed + every - 1) / every;
     const eni_curve_config curve = {.dir = self->world.rank == 0 ? asked->out : NULL,
                                     .set = self->trainer.about.set,
                                     .count = self->job.schema.count,
@@ -176,7 +176,7 @@ en_status eni_records_close(eni_rank *self)
 void eni_records_free(eni_rank *self)
 {
     eni_curve_close(self->records.curve);
-    eni_copies_close(self->records.own, false);
+    eni_copies_close(self->records.looks.own, false);
     eni_recorder_close(self->records.recorder);
     eni_tensorboard_close(self->records.tensorboard);
     eni_trace_free(self->records.trace);

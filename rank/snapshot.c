@@ -132,14 +132,14 @@ en_status eni_snapshot(eni_rank *self)
 /* ---- while the clock runs ---- */
 
 /* Who has what of a snapshot. */
-typedef struct share {
+typedef struct portion {
     uint32_t slot;
     bool is_first, is_store, is_mean;
     bool is_whole;              /* rank 0 has all of it */
     uint64_t nstates, nweights; /* elements of this rank's copy; of nobody's business: 0 */
-} share;
+} portion;
 
-static en_status share_of(const eni_rank *self, share *s)
+static en_status portion_of(const eni_rank *self, portion *s)
 {
     int which;
     EN_TRY(eni_host_eval(self->exchange.host, &which, &s->slot));
@@ -153,39 +153,39 @@ static en_status share_of(const eni_rank *self, share *s)
 }
 
 /* A rank that only watches has neither. */
-static bool takes_part(const share *s)
+static bool takes_part(const portion *s)
 {
     return s->is_first || s->nstates + s->nweights > 0;
 }
 
 en_status eni_snapshots_open(eni_rank *self)
 {
-    const uint64_t points = self->records.points,
+    const uint64_t points = self->records.looks.points,
                    budget = HOST_BYTES / (self->world.nlocal > 0 ? (uint64_t)self->world.nlocal : 1);
-    share s;
-    EN_TRY(share_of(self, &s));
+    portion s;
+    EN_TRY(portion_of(self, &s));
     if (s.is_whole) eni_curve_expect(self->records.curve, points);
     if (s.is_whole || !takes_part(&s)) return EN_OK;
     EN_TRY(eni_copies_open("", self->records.asked.out, (s.nstates + s.nweights) * sizeof(float), budget,
-                           &self->records.own));
-    eni_copies_expect(self->records.own, points);
+                           &self->records.looks.own));
+    eni_copies_expect(self->records.looks.own, points);
     return EN_OK;
 }
 
 /* This rank's part, to be made whole later. */
-static en_status keep_own(eni_rank *self, const share *s, const eni_copy_note *note)
+static en_status keep_own(eni_rank *self, const portion *s, const eni_copy_note *note)
 {
     void *room;
-    if (!eni_copies_takes(self->records.own, note->number)) return EN_OK;
+    if (!eni_copies_takes(self->records.looks.own, note->number)) return EN_OK;
     if (s->is_store && s->is_first) EN_TRY(eni_client_keep(self->exchange.client, note->number));
-    EN_TRY(eni_copies_add(self->records.own, note, &room));
+    EN_TRY(eni_copies_add(self->records.looks.own, note, &room));
     float *copy = room;
     EN_TRY(copy_states(self, copy));
     if (s->nweights > 0) memcpy(copy + s->nstates, weights_at(self, s->slot), s->nweights * sizeof(float));
     return EN_OK;
 }
 
-static en_status keep_whole(eni_rank *self, const share *s, const eni_copy_note *note)
+static en_status keep_whole(eni_rank *self, const portion *s, const eni_copy_note *note)
 {
     EN_TRY(copy_states(self, own_state(self)));
     return eni_curve_add(self->records.curve, note, weights_at(self, s->slot), self->job.state);
@@ -196,10 +196,10 @@ en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples)
     eni_records *records = &self->records;
     const int64_t begin = eni_now_ns(); /* the end of the step: what follows is on the clock too */
     eni_host_counters now;
-    share s;
+    portion s;
     if (!eni_curve_is_due(records->curve, samples)) return EN_OK;
     eni_curve_skip(records->curve, samples);
-    EN_TRY(share_of(self, &s));
+    EN_TRY(portion_of(self, &s));
     if (!takes_part(&s)) return EN_OK;
     eni_member_note(self->member, (int64_t)records->stats.sum.steps, "snapshot");
     eni_host_count(self->exchange.host, &now);
@@ -245,9 +245,9 @@ static en_status pull_kept(eni_rank *self, uint32_t number)
 }
 
 /* The oldest copy becomes a point. */
-static en_status make_whole(eni_rank *self, const share *s, float *room)
+static en_status make_whole(eni_rank *self, const portion *s, float *room)
 {
-    eni_copies *own = self->records.own;
+    eni_copies *own = self->records.looks.own;
     const float *copy = eni_copies_read(own, 0, room);
     eni_copy_note note = *eni_copies_note(own, 0);
     en_status st = EN_OK;
@@ -289,7 +289,7 @@ static bool is_with_all(const eni_blobs *blobs, uint32_t number)
 /* Of a point that some rank has not, or does not want to make, the others' copies go. Ranks only: psd says what it has. */
 static en_status agree(eni_rank *self, bool is_called_off)
 {
-    eni_copies *own = self->records.own;
+    eni_copies *own = self->records.looks.own;
     const uint32_t most = ENI_BLOB_MAX / sizeof(uint32_t), n = eni_copies_count(own);
     uint32_t *numbers = eni_alloc_array(n, sizeof *numbers), told = is_called_off ? 0 : n < most ? n : most;
     eni_blobs blobs = {0};
@@ -310,9 +310,9 @@ static en_status agree(eni_rank *self, bool is_called_off)
 
 static en_status make_all_whole(eni_rank *self, bool is_called_off)
 {
-    eni_copies *own = self->records.own;
-    share s;
-    EN_TRY(share_of(self, &s));
+    eni_copies *own = self->records.looks.own;
+    portion s;
+    EN_TRY(portion_of(self, &s));
     if (self->world.nranks > 1 && (s.is_mean || self->job.states != NULL)) EN_TRY(agree(self, is_called_off));
     if (is_called_off) eni_copies_forget(own, 0, eni_copies_count(own));
     float *room = eni_alloc_array(s.nstates + s.nweights, sizeof *room);
@@ -328,7 +328,7 @@ en_status eni_snapshots_finish(eni_rank *self, bool is_called_off)
     eni_looks *looks = &self->records.looks;
     const int64_t begin = eni_now_ns();
     const eni_moved before = eni_count_moved(self);
-    if (self->records.own == NULL) return EN_OK;
+    if (self->records.looks.own == NULL) return EN_OK;
     if (self->job.is_claiming && !self->records.is_concluding && self->world.nranks > 1 &&
         self->exchange.all.coll != NULL)
         return EN_OK; /* at a checkpoint of ranks that are at no common step */
@@ -344,5 +344,5 @@ uint64_t eni_snapshots_left_out(const eni_rank *self)
 {
     const eni_records *records = &self->records;
     return records->looks.lost + eni_curve_left_out(records->curve) +
-           (records->own != NULL ? eni_copies_thinned(records->own) : 0);
+           (records->looks.own != NULL ? eni_copies_thinned(records->looks.own) : 0);
 }

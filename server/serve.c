@@ -471,7 +471,7 @@ static size_t kept_bytes(const eni_shard *shard, uint32_t nbuckets)
 static en_status keep(eni_shard *shard, uint32_t number)
 {
     const uint32_t n = shard->config.setup->store.nbuckets;
-    eni_kept *kept = &shard->kept;
+    eni_shard_kept *kept = &shard->kept;
     void *room;
     kept->found = NULL;
     if (kept->copies == NULL)
@@ -493,7 +493,7 @@ static en_status keep(eni_shard *shard, uint32_t number)
 /* The copy of that number, and those before it go; NULL: it is not here. */
 static const void *find_kept(eni_shard *shard, uint32_t number)
 {
-    eni_kept *kept = &shard->kept;
+    eni_shard_kept *kept = &shard->kept;
     uint32_t i = 0;
     if (kept->copies == NULL || (kept->found != NULL && kept->number == number)) return kept->found;
     while (i < eni_copies_count(kept->copies) && eni_copies_note(kept->copies, i)->number < number)

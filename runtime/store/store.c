@@ -760,13 +760,6 @@ const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t
     return part->pub.w;
 }
 
-void eni_store_past(const eni_store *store, uint32_t bucket, uint64_t *steps_out, uint64_t *samples_out)
-{
-    const eni_partition *part = eni_store_partition(store, bucket);
-    *steps_out = part ? part->steps : 0;
-    *samples_out = part ? part->samples : 0;
-}
-
 uint64_t eni_store_least_clock(const eni_store *store, uint32_t bucket)
 {
     const eni_partition *part = eni_store_partition(store, bucket);

@@ -256,9 +256,6 @@ uint32_t eni_store_nused(const eni_store *store);
  * partition. version_out may be NULL. */
 const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t *version_out);
 
-/* Optimizer steps and samples behind them. */
-void eni_store_past(const eni_store *store, uint32_t bucket, uint64_t *steps_out, uint64_t *samples_out);
-
 /* The least clock of a partition's active clients; 0: it has none. */
 uint64_t eni_store_least_clock(const eni_store *store, uint32_t bucket);
 
