@@ -328,11 +328,18 @@ en_status eni_snapshots_finish(eni_rank *self, bool is_called_off)
     eni_looks *looks = &self->records.looks;
     const int64_t begin = eni_now_ns();
     const eni_moved before = eni_count_moved(self);
+    const uint64_t lost = looks->lost;
     if (self->records.looks.own == NULL) return EN_OK;
     if (self->job.is_claiming && !self->records.is_concluding && self->world.nranks > 1 &&
         self->exchange.all.coll != NULL)
         return EN_OK; /* at a checkpoint of ranks that are at no common step */
     EN_TRY(make_all_whole(self, is_called_off));
+    if (looks->lost > lost && !is_called_off && self->world.rank == 0)
+        eni_warn("snapshots",
+                 "%llu points of the accuracy curve are left out: somebody who had a part of them has lost "
+                 "it, or had no "
+                 "room for it",
+                 (unsigned long long)(looks->lost - lost));
     const eni_moved after = eni_count_moved(self);
     looks->bytes +=
         after.payload_sent + after.payload_received - before.payload_sent - before.payload_received;
