@@ -35,9 +35,11 @@ static const char *check_strategy(const char *text)
 static const char *check_arm(const char *text)
 {
     const size_t name = eni_arm_name(text);
-    if (name > 0 && (name > ENI_ARM_NAME ||
-                     strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") < name))
-        return "NAME=STRATEGY with a name of 40 letters, digits, '.', '_' and '-' at most, as tuned=ring:lr=0.1";
+    if (name > 0 &&
+        (name > ENI_ARM_NAME ||
+         strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") < name))
+        return "NAME=STRATEGY with a name of 40 letters, digits, '.', '_' and '-' at most, as "
+               "tuned=ring:lr=0.1";
     return check_strategy(name > 0 ? text + name + 1 : text);
 }
 
@@ -227,9 +229,9 @@ static const char *check_help(const char *text)
 #define MATCH  ENI_KEY_MATCH
 #define HIDDEN (ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY)
 #define ENV    ENI_KEY_FROM_ENV
-#define CALL  ENI_KEY_CALL
-#define STUDY ENI_KEY_STUDY
-#define FIRST ENI_KEY_COMMON
+#define CALL   ENI_KEY_CALL
+#define STUDY  ENI_KEY_STUDY
+#define FIRST  ENI_KEY_COMMON
 
 #define BIG 4e18 /* counts of samples and steps; below 2^63 */
 

@@ -33,16 +33,17 @@ enum { OF_RUN = 1, OF_STUDY = 2, OURS = 4, CHECKPOINT = 8, WHOLE_CHECKPOINT = 16
 static const struct {
     const char *pattern;
     unsigned kinds;
-} known_files[] = {
-    {"@(result.json|config.yaml|eval.jsonl|metrics-+([0-9]).jsonl)", OURS | OF_RUN},
-    {"@(compare|scale).json", OURS | OF_STUDY},
-    {"@(report.html|table.tex|@(result|compare|scale|report).json)?(.*).tmp", OURS},
-    {"trace.json?(.rank+([0-9])|.psd*([0-9]))", OURS},
-    {"@(snapshots|report.html|report.json|table.tex|report.html.part|events.out.tfevents.*)", OURS},
-    {"@(scale|table|claims|runs).csv", OURS},
-    {"checkpoint-" SAMPLES ".safetensors", CHECKPOINT | WHOLE_CHECKPOINT},
-    {"checkpoint-" SAMPLES ".safetensors?(.*).tmp", CHECKPOINT},
-    {"*.@(svg|pdf|gp|csv)", FIGURE}};
+} known_files[] = {{"@(result.json|config.yaml|eval.jsonl|metrics-+([0-9]).jsonl)", OURS | OF_RUN},
+                   {"@(compare|scale).json", OURS | OF_STUDY},
+                   {"@(report.html|table.tex|@(result|compare|scale|report).json)?(.*).tmp", OURS},
+                   {"trace.json?(.rank+([0-9])|.psd*([0-9]))", OURS},
+                   {"@(snapshots|entrain-snapshots-*|report.html|report.json|table.tex|report.html.part|"
+                    "events.out.tfevents.*)",
+                    OURS},
+                   {"@(scale|table|claims|runs).csv", OURS},
+                   {"checkpoint-" SAMPLES ".safetensors", CHECKPOINT | WHOLE_CHECKPOINT},
+                   {"checkpoint-" SAMPLES ".safetensors?(.*).tmp", CHECKPOINT},
+                   {"*.@(svg|pdf|gp|csv)", FIGURE}};
 
 static bool is_of(const char *name, unsigned kind)
 {

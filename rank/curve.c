@@ -1,31 +1,18 @@
-/* curve.c - snapshots into memory or a file at step boundaries; at the end some are evaluated. */
+/* curve.c - snapshots are kept as they come (core/copies.h); at the end some are evaluated. */
 #include "rank/curve.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/crc32c.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 
-enum { MAX_STORED = 256, GRID = 12 };
-
-typedef struct header {
-    char magic[8];
-    uint64_t count, samples, update;
-    double t;
-    uint32_t crc; /* of the fields before and the weights behind */
-    uint32_t unused;
-} header;
-static const char magic[8] = "ENSNAP1";
+enum { GRID = 12 };
 
 typedef struct entry {
     eni_point point; /* loss and accuracy once is_evaluated */
@@ -34,19 +21,16 @@ typedef struct entry {
 
 struct eni_curve {
     eni_curve_config config;
-    FILE *file;                 /* eval.jsonl, or NULL */
-    bool has_past;              /* eval.jsonl begins with lines of an earlier run, whose weights are gone */
-    char path[1024];            /* of the snapshots; "": without a name */
-    int fd;                     /* of the snapshots; -1: there are none yet */
-    bool is_kept;               /* a checkpoint may want them */
-    entry *entries;             /* (n) in order of samples; room for `room` */
-    uint32_t n, room, nspilled; /* the first nspilled are in the file, the others in `copy` */
-    float *copy[MAX_STORED];    /* (capacity) in turns */
-    uint32_t capacity;          /* copies that the byte budget allows, at least 1 */
-    uint64_t next;              /* samples of the next point */
+    FILE *file;         /* eval.jsonl, or NULL */
+    bool has_past;      /* eval.jsonl begins with lines of an earlier run, whose weights are gone */
+    bool is_kept;       /* a checkpoint may want the snapshots */
+    eni_copies *copies; /* a block: the weights, then the state */
+    entry *entries;     /* (n) at the end: of each copy */
+    uint32_t n;
+    uint64_t next; /* samples of the next point */
 };
 
-/* ---- the file of snapshots ---- */
+/* ---- points ---- */
 
 /* Elements of a point: the weights, then the state. */
 static uint64_t elements(const eni_curve *curve)
@@ -54,127 +38,11 @@ static uint64_t elements(const eni_curve *curve)
     return curve->config.count + curve->config.nstate;
 }
 
-static off_t record_bytes(const eni_curve *curve)
+/* What the killed run has kept, up to its checkpoint. */
+static bool is_of_past(void *user, const eni_copy_note *note)
 {
-    return (off_t)(sizeof(header) + elements(curve) * sizeof(float));
-}
-
-static uint32_t checksum(const header *h, const float *flat)
-{
-    return eni_crc32c(eni_crc32c(0, h, offsetof(header, crc)), flat, h->count * sizeof(float));
-}
-
-enum { FROM_FILE, INTO_FILE };
-
-/* All of it; false, with errno, where a disk is full or the file ends. */
-static bool move_at(int way, int fd, void *data, size_t bytes, off_t at)
-{
-    for (char *place = data; bytes > 0;) {
-        const ssize_t n = way == INTO_FILE ? pwrite(fd, place, bytes, at) : pread(fd, place, bytes, at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        place += n;
-        at += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
-static bool has_file(eni_curve *curve)
-{
-    char nameless[] = "/tmp/entrain-snapshots-XXXXXX";
-    if (curve->fd >= 0) return true;
-    curve->fd = curve->path[0] != 0
-                    ? open(curve->path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666)
-                    : mkostemp(nameless, O_CLOEXEC);
-    if (curve->path[0] == 0 && curve->fd >= 0) unlink(nameless);
-    return curve->fd >= 0;
-}
-
-/* All before `end`. False, with errno, when one could not be written; it and those behind it stay in memory.
- */
-static bool spill(eni_curve *curve, uint32_t end)
-{
-    if (curve->nspilled < end && !has_file(curve)) return false;
-    for (; curve->nspilled < end; curve->nspilled++) {
-        const uint32_t i = curve->nspilled;
-        const eni_point *p = &curve->entries[i].point;
-        float *flat = curve->copy[i % curve->capacity];
-        header h = {.count = elements(curve), .samples = p->samples, .update = p->update, .t = p->t};
-        const off_t at = (off_t)i * record_bytes(curve);
-        memcpy(h.magic, magic, sizeof h.magic);
-        h.crc = checksum(&h, flat);
-        if (!move_at(INTO_FILE, curve->fd, flat, h.count * sizeof(float), at + (off_t)sizeof h) ||
-            !move_at(INTO_FILE, curve->fd, &h, sizeof h, at))
-            return false;
-    }
-    return true;
-}
-
-static const char *name_of_file(const eni_curve *curve)
-{
-    return curve->path[0] != 0 ? curve->path : "snapshots into /tmp";
-}
-
-/* The weights of entry i, in `room` (elements) or where they are; NULL: the file does not have them any more. */
-static const float *weights_of(const eni_curve *curve, uint32_t i, float *room)
-{
-    header h;
-    const off_t at = (off_t)i * record_bytes(curve);
-    if (i >= curve->nspilled) return curve->copy[i % curve->capacity];
-    if (!move_at(FROM_FILE, curve->fd, &h, sizeof h, at) || memcmp(h.magic, magic, sizeof magic) != 0 ||
-        h.count != elements(curve) ||
-        !move_at(FROM_FILE, curve->fd, room, h.count * sizeof(float), at + (off_t)sizeof h) ||
-        checksum(&h, room) != h.crc)
-        return NULL;
-    return room;
-}
-
-/* ---- points ---- */
-
-static en_status append(eni_curve *curve, const eni_point *point)
-{
-    if (curve->n == curve->room) {
-        const uint32_t room = curve->room == 0 ? 64 : 2 * curve->room;
-        entry *grown = eni_alloc_array(room, sizeof *grown);
-        if (grown == NULL) return EN_ENOMEM;
-        if (curve->n > 0) memcpy(grown, curve->entries, curve->n * sizeof *grown);
-        eni_free(curve->entries);
-        curve->entries = grown;
-        curve->room = room;
-    }
-    curve->entries[curve->n++] = (entry){.point = *point};
-    return EN_OK;
-}
-
-static float *copy_at(eni_curve *curve, uint32_t i)
-{
-    i %= curve->capacity;
-    if (curve->copy[i] == NULL) curve->copy[i] = eni_alloc_array(elements(curve), sizeof(float));
-    return curve->copy[i];
-}
-
-/* What the killed run has kept, up to its checkpoint: a torn record ends it, and what is beyond goes. */
-static en_status take_past(eni_curve *curve)
-{
-    header h;
-    float *room = copy_at(curve, 0);
-    if (room == NULL) return EN_ENOMEM;
-    curve->fd = open(curve->path, O_RDWR | O_CLOEXEC);
-    if (curve->fd < 0 && errno == ENOENT) return EN_OK;
-    if (curve->fd < 0)
-        return eni_fail(EN_EIO, "curve", "cannot open %s: %s; choose another --out", curve->path,
-                        strerror(errno));
-    curve->is_kept = true;
-    while (move_at(FROM_FILE, curve->fd, &h, sizeof h, (off_t)curve->n * record_bytes(curve)) &&
-           h.samples <= curve->config.resumed && eni_jsonl_is_before(h.t, curve->config.resumed_t)) {
-        curve->nspilled = curve->n + 1;
-        if (weights_of(curve, curve->n, room) == NULL) break;
-        EN_TRY(append(curve, &(eni_point){.samples = h.samples, .update = h.update, .t = h.t}));
-    }
-    curve->nspilled = curve->n;
-    if (ftruncate(curve->fd, (off_t)curve->n * record_bytes(curve)) == 0) return EN_OK;
-    return eni_fail(EN_EIO, "curve", "cannot cut %s: %s; choose another --out", curve->path, strerror(errno));
+    const eni_curve_config *config = user;
+    return note->samples <= config->resumed && eni_jsonl_is_before(note->t, config->resumed_t);
 }
 
 static bool is_empty(FILE *file)
@@ -184,17 +52,20 @@ static bool is_empty(FILE *file)
 }
 
 /* Lines of points whose weights are at hand will be written again. */
-static en_status open_folder(eni_curve *curve)
+static en_status open_folder(eni_curve *curve, const char *snapshots)
 {
-    const eni_curve_config *config = &curve->config;
+    eni_curve_config *config = &curve->config;
     char path[1024];
     uint64_t stays = config->resumed;
-    snprintf(curve->path, sizeof curve->path, "%s/snapshots", config->dir);
     if (config->resumed > 0)
-        EN_TRY(take_past(curve));
+        EN_TRY(eni_copies_load(curve->copies, is_of_past, config));
     else
-        unlink(curve->path);
-    if (curve->n > 0) stays = curve->entries[0].point.samples > 0 ? curve->entries[0].point.samples - 1 : 0;
+        unlink(snapshots);
+    curve->is_kept = eni_copies_count(curve->copies) > 0;
+    if (curve->is_kept) {
+        const uint64_t first = eni_copies_note(curve->copies, 0)->samples;
+        stays = first > 0 ? first - 1 : 0;
+    }
     snprintf(path, sizeof path, "%s/eval.jsonl", config->dir);
     EN_TRY(eni_jsonl_open(path, stays, config->resumed_t, &curve->file));
     curve->has_past = !is_empty(curve->file);
@@ -203,15 +74,17 @@ static en_status open_folder(eni_curve *curve)
 
 en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out)
 {
+    const bool has_folder = config->dir != NULL && config->dir[0] != 0;
+    char snapshots[1024] = "";
     eni_curve *curve = eni_alloc(sizeof *curve);
     if (curve == NULL) return EN_ENOMEM;
     curve->config = *config;
-    curve->fd = -1;
-    uint64_t fit = config->budget / (elements(curve) * sizeof(float) + 1);
-    curve->capacity = fit < 1 ? 1 : fit > MAX_STORED ? MAX_STORED : (uint32_t)fit;
     curve->next = config->every;
     eni_curve_skip(curve, config->resumed);
-    const en_status st = config->dir != NULL && config->dir[0] != 0 ? open_folder(curve) : EN_OK;
+    if (has_folder) snprintf(snapshots, sizeof snapshots, "%s/snapshots", config->dir);
+    en_status st =
+        eni_copies_open(snapshots, NULL, elements(curve) * sizeof(float), config->budget, &curve->copies);
+    if (st == EN_OK && has_folder) st = open_folder(curve, snapshots);
     if (st != EN_OK)
         eni_curve_close(curve);
     else
@@ -224,21 +97,24 @@ int eni_curve_is_due(const eni_curve *curve, uint64_t samples)
     return curve->config.every > 0 && samples >= curve->next;
 }
 
-en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, double t, const float *flat,
-                        const float *state)
+uint32_t eni_curve_number(const eni_curve *curve, uint64_t samples)
 {
-    if (curve->n > 0 && curve->entries[curve->n - 1].point.samples == samples) curve->n--;
-    if (curve->nspilled > curve->n) curve->nspilled = curve->n;
-    if (curve->n - curve->nspilled == curve->capacity && !spill(curve, curve->nspilled + 1))
-        return eni_fail(EN_EIO, "curve",
-                        "cannot write %s: %s; make room there, or give a larger --eval-every",
-                        name_of_file(curve), strerror(errno));
-    float *copy = copy_at(curve, curve->n);
-    if (copy == NULL) return EN_ENOMEM;
+    return curve->config.every > 0 ? (uint32_t)(samples / curve->config.every) : 0;
+}
+
+en_status eni_curve_add(eni_curve *curve, const eni_copy_note *note, const float *flat, const float *state)
+{
+    eni_copies *copies = curve->copies;
+    const uint32_t n = eni_copies_count(copies);
+    void *room;
+    eni_curve_skip(curve, note->samples);
+    if (!eni_copies_takes(copies, note->number)) return EN_OK;
+    if (n > 0 && eni_copies_note(copies, n - 1)->samples == note->samples)
+        eni_copies_forget(copies, n - 1, n);
+    EN_TRY(eni_copies_add(copies, note, &room));
+    float *copy = room;
     memcpy(copy, flat, curve->config.count * sizeof(float));
     if (state != NULL) memcpy(copy + curve->config.count, state, curve->config.nstate * sizeof(float));
-    EN_TRY(append(curve, &(eni_point){.samples = samples, .update = update, .t = t}));
-    eni_curve_skip(curve, samples);
     return EN_OK;
 }
 
@@ -250,13 +126,25 @@ void eni_curve_skip(eni_curve *curve, uint64_t samples)
 
 void eni_curve_keep(eni_curve *curve)
 {
-    if (curve->path[0] == 0) return;
-    if (spill(curve, curve->n))
-        curve->is_kept = curve->n > 0;
+    if (curve->config.dir == NULL || curve->config.dir[0] == 0) return;
+    if (eni_copies_save(curve->copies))
+        curve->is_kept = eni_copies_count(curve->copies) > 0;
     else
-        eni_warn("curve",
-                 "cannot write %s: %s; a run that goes on from this checkpoint lacks points of its curve",
-                 curve->path, strerror(errno));
+        eni_warn(
+            "curve",
+            "cannot write %s: a run that goes on from this checkpoint lacks points of its curve; make room "
+            "there",
+            eni_copies_place(curve->copies));
+}
+
+void eni_curve_expect(eni_curve *curve, uint64_t n)
+{
+    eni_copies_expect(curve->copies, n);
+}
+
+uint64_t eni_curve_left_out(const eni_curve *curve)
+{
+    return eni_copies_thinned(curve->copies);
 }
 
 /* ---- the end ---- */
@@ -265,10 +153,10 @@ static en_status evaluate(eni_curve *curve, uint32_t i, bool is_bracket, float *
 {
     entry *e = &curve->entries[i];
     if (e->is_evaluated) return EN_OK;
-    const float *flat = weights_of(curve, i, room);
+    const float *flat = eni_copies_read(curve->copies, i, room);
     if (flat == NULL)
         return eni_fail(EN_EIO, "curve", "cannot read %s: what was written there has changed",
-                        name_of_file(curve));
+                        eni_copies_place(curve->copies));
     const float *state = curve->config.nstate > 0 ? flat + curve->config.count : NULL;
     EN_TRY(curve->config.evaluate(curve->config.user, flat, state, &e->point.loss, &e->point.accuracy));
     e->is_evaluated = true;
@@ -357,9 +245,21 @@ static en_status write_points(eni_curve *curve)
     return eni_record_close("curve", path, file);
 }
 
+static en_status list_copies(eni_curve *curve)
+{
+    curve->n = eni_copies_count(curve->copies);
+    curve->entries = eni_alloc_array(curve->n, sizeof *curve->entries);
+    for (uint32_t i = 0; i < curve->n && curve->entries != NULL; i++) {
+        const eni_copy_note *note = eni_copies_note(curve->copies, i);
+        curve->entries[i].point = (eni_point){.samples = note->samples, .update = note->update, .t = note->t};
+    }
+    return curve->entries != NULL ? EN_OK : EN_ENOMEM;
+}
+
 en_status eni_curve_finish(eni_curve *curve, eni_curve_end *end_out)
 {
     *end_out = (eni_curve_end){.last = {.loss = NAN, .accuracy = NAN}, .is_whole = !curve->has_past};
+    EN_TRY(list_copies(curve));
     const en_status st = curve->n > 0 ? evaluate_all(curve, end_out) : EN_OK;
     EN_TRY(write_points(curve));
     if (st == EN_OK) curve->is_kept = false;
@@ -370,10 +270,7 @@ void eni_curve_close(eni_curve *curve)
 {
     if (curve == NULL) return;
     if (curve->file != NULL) fclose(curve->file);
-    if (curve->fd >= 0) close(curve->fd);
-    if (curve->fd >= 0 && curve->path[0] != 0 && !curve->is_kept) unlink(curve->path);
-    for (int i = 0; i < MAX_STORED; i++)
-        eni_free(curve->copy[i]);
+    eni_copies_close(curve->copies, curve->is_kept);
     eni_free(curve->entries);
     eni_free(curve);
 }

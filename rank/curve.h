@@ -1,13 +1,12 @@
-/* curve.h - accuracy over time without making a straggler: weights are copied at step boundaries, on the
- * clock, and evaluated after training, off it.
+/* curve.h - accuracy over time without making a straggler: whole models, which are evaluated after training, off the
+ * clock.
  *
  *     in memory     the newest copies, up to a byte budget; the oldest leaves for each that does not fit
  *     OUT/snapshots those, and all of them at a checkpoint: they outlive this process, and a run
- *                   that goes on from there has its curve from the start. Records of one size:
- *
- *                       "ENSNAP1\0" elements samples update t crc32c | weights, state (header 48 bytes)
- *
+ *                   that goes on from there has its curve from the start (core/copies.h).
  *                   Removed once the curve is written. Without a folder: a file in /tmp that has no name.
+ *
+ * How a model comes to be, and on which side of the clock, is rank/snapshot.c's business.
  *
  * Of K points every ceil(K/12)-th and the last are evaluated, which is the grid, and with a target those that
  * enclose the moment it was reached (core/reach.h); without a target, all. Owned by the compute thread. */
@@ -17,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/copies.h"
 #include "core/reach.h"
 #include "entrain/status.h"
 #include "rank/record.h"
@@ -55,13 +55,21 @@ en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out);
 /* 1 if `samples` global samples call for a new point. */
 int eni_curve_is_due(const eni_curve *curve, uint64_t samples);
 
-/* Copies `flat` and `state`; points come in order of samples, and one with the samples of the last takes its place.
- * EN_EIO, logged: it had to go to the file, and could not. */
-en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, double t, const float *flat,
-                        const float *state);
+/* Its place among the points, alike on all ranks and servers: for its note. */
+uint32_t eni_curve_number(const eni_curve *curve, uint64_t samples);
 
-/* A point that another rank keeps, where all ranks make the model together: only the next one moves on. */
+/* Copies `flat` and `state`; points come in order of samples, and one with the samples of the last takes its place. What is
+ * thinned out is not taken; number 0 always is. EN_EIO, logged: it had to go to the file, and could not. */
+en_status eni_curve_add(eni_curve *curve, const eni_copy_note *note, const float *flat, const float *state);
+
+/* So many are added while training (core/copies.h). */
+void eni_curve_expect(eni_curve *curve, uint64_t n);
+
+/* A point that is not here yet, or that another rank keeps: only the next one moves on. */
 void eni_curve_skip(eni_curve *curve, uint64_t samples);
+
+/* Points for which there was no room. */
+uint64_t eni_curve_left_out(const eni_curve *curve);
 
 /* At a checkpoint: what is in memory goes to the file, which a killed run leaves for the one that goes on.
  * What cannot be written (a warning says so) stays in memory. */

@@ -7,6 +7,7 @@
  *     exchange.c    arena, collectives, store client, the strategy's host: how vectors travel
  *     save.h        checkpoints, and how a run goes on from one
  *     records.c     what is recorded on the way: opens record.h and curve.h
+ *     snapshot.h    the models of the curve
  *     result.c      what is reported at the end
  *     shutdown.h    how the user, or a death, ends it
  *
@@ -27,6 +28,7 @@
 #include "rank/rank_options.h"
 #include "rank/record.h"
 #include "rank/shutdown.h"
+#include "rank/snapshot.h"
 #include "rank/step.h"
 #include "rank/trainer.h"
 #include "runtime/client/client.h"
@@ -54,12 +56,9 @@ typedef struct eni_job {
     double momentum, weight_decay; /* as given: `hyper` has them in float */
     uint64_t seed;
     eni_order order;
-    float *init; /* --init, until the exchange has it; NULL: none */
-    float
-        *state; /* (schema.nstate) running statistics that are judged: those to begin with, then those of the
-                     last snapshot; NULL: the network has none */
-    float *states; /* (plan.world, schema.nstate) with is_mean: those of all ranks, or of the micro-batches of
-                      one process, as of then; else NULL */
+    float *init;   /* --init, until the exchange has it; NULL: none */
+    float *state;  /* (schema.nstate) running statistics: to begin with, then judged last; NULL: none */
+    float *states; /* (plan.world, schema.nstate) with is_mean, of all ranks or micro-batches; else NULL */
     const char *bn_stats;        /* --bn-stats */
     bool is_mean, is_recomputed; /* of it */
     char schema_sha256[ENI_DIGEST_HEX], data_sha256[ENI_DIGEST_HEX];
@@ -112,7 +111,7 @@ typedef struct eni_stats {
     int64_t startup_ns;   /* eni_startup_ns at the end of this process's first step; 0: there was none */
     int64_t before_ns;    /* on the training clock when its own begins */
     uint64_t begin_steps; /* `sum.steps` when this process began; the *_ns are of those since */
-    eni_moved moved;      /* by training steps: without the broadcast of the start and without snapshots */
+    eni_moved moved;      /* by training steps alone */
     int has_diverged;     /* a loss was not finite: said once */
 } eni_stats;
 
@@ -127,6 +126,7 @@ typedef struct eni_records {
     eni_bar bar;
     uint64_t shown_every; /* every so many steps all ranks tell what rank 0 shows; 0: it shows nothing */
     eni_curve *curve;
+    eni_looks looks;
     int out_fd;        /* rank 0: the folder of --out, which is this run's alone (config/outputs.h); -1 */
     int has_result;    /* result.json is written */
     int is_concluding; /* training is over: what is left to evaluate may be left out */

@@ -7,7 +7,7 @@
 #include "core/try.h"
 #include "rank/rank.h"
 
-enum { CURVE_BUDGET = 256 << 20, TRACE_SPANS = 1 << 18 };
+enum { CURVE_BUDGET = 1 << 30, TRACE_SPANS = 1 << 18 };
 enum { BAR_EVERY = 10 }; /* steps whose scores a bar shows without plain lines */
 
 static uint64_t resumed_samples(const eni_rank *self)
@@ -100,6 +100,7 @@ static en_status open_curve(eni_rank *self)
     const eni_record_options *asked = &self->records.asked;
     const uint64_t resumed = resumed_samples(self), every = samples_between_points(self);
     warn_of_few_points(self, every);
+    if (every > 0) self->records.looks.points = (self->job.plan.samples - resumed + every - 1) / every;
     const eni_curve_config curve = {.dir = self->world.rank == 0 ? asked->out : NULL,
                                     .set = self->trainer.about.set,
                                     .count = self->job.schema.count,
@@ -121,8 +122,8 @@ en_status eni_records_point_zero(eni_rank *self)
     const eni_record_options *asked = &self->records.asked;
     if (self->world.rank != 0 || self->saving.is_resumed || (asked->target <= 0 && !asked->eval_first))
         return EN_OK;
-    return eni_curve_add(self->records.curve, 0, 0, 0, eni_arena_at(self->exchange.arena, ENI_SLOT_PARAM, 0),
-                         self->job.state);
+    return eni_curve_add(self->records.curve, &(eni_copy_note){0},
+                         eni_arena_at(self->exchange.arena, ENI_SLOT_PARAM, 0), self->job.state);
 }
 
 /* ---- all of them ---- */
@@ -175,6 +176,7 @@ en_status eni_records_close(eni_rank *self)
 void eni_records_free(eni_rank *self)
 {
     eni_curve_close(self->records.curve);
+    eni_copies_close(self->records.looks.own, false);
     eni_recorder_close(self->records.recorder);
     eni_tensorboard_close(self->records.tensorboard);
     eni_trace_free(self->records.trace);

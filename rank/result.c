@@ -72,6 +72,8 @@ static char *report_of_this_rank(const eni_rank *self)
                       {"compute_ns", (uint64_t)t->compute_ns}, {"send_ns", (uint64_t)t->send_ns},
                       {"wait_ns", (uint64_t)t->wait_ns}, {"update_ns", (uint64_t)t->update_ns},
                       {"hidden_ns", (uint64_t)t->hidden_ns}, {"step_ns", (uint64_t)t->step_ns},
+                      {"snapshot_ns", (uint64_t)self->records.looks.clock_ns},
+                      {"snapshot_bytes", self->records.looks.bytes},
                       {"clock_begin_ns", (uint64_t)t->clock_begin_ns}, {"last_samples", t->sum.last_samples},
                       {"last_correct", t->sum.last_correct}, {"own_steps", host.steps},
                       {"max_rss", (uint64_t)usage.ru_maxrss * 1024},
@@ -620,6 +622,22 @@ static void add_statistics(const eni_rank *self, json_t *result)
     eni_json_set_text(result, "bn_stats", self->job.bn_stats);
 }
 
+/* What the snapshots took: on the clock copies, after it what makes points of the ranks' parts. */
+static void add_measuring(const eni_rank *self, const json_t *reports, json_t *result)
+{
+    const eni_looks *looks = &self->records.looks;
+    double slowest = 0;
+    size_t i;
+    json_t *r;
+    json_array_foreach(reports, i, r) slowest =
+        fmax(slowest, json_number_value(json_object_get(r, "snapshot_ns")));
+    json_object_set_new(result, "snapshots",
+                        json_pack("{s:I, s:I, s:f, s:f, s:f}", "taken", (json_int_t)looks->taken, "left_out",
+                                  (json_int_t)eni_snapshots_left_out(self), "clock_seconds", slowest * 1e-9,
+                                  "after_seconds", (double)looks->after_ns * 1e-9, "bytes_after",
+                                  sum_over_ranks(reports, "snapshot_bytes")));
+}
+
 /* Rank 0: the final model is in slot ENI_SLOT_EVAL, and its state in job.state. */
 static en_status conclude(eni_rank *self, json_t *reports, const judgement *last)
 {
@@ -635,6 +653,7 @@ static en_status conclude(eni_rank *self, json_t *reports, const judgement *last
     add_presence(self, result);
     add_outcome(self, reports, last, result);
     add_clock(self, result);
+    add_measuring(self, reports, result);
     add_stragglers(self, reports, result);
     eni_json_set_text(result, "params_sha256", params_sha256);
     add_statistics(self, result);
@@ -678,8 +697,10 @@ void eni_result_cut_short(const eni_rank *self, const char *exit, const char *ca
 static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
 {
     const float *flat = eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0);
-    EN_TRY(eni_curve_add(self->records.curve, self->job.plan.samples, version,
-                         (double)self->records.stats.train_ns * 1e-9, flat, self->job.state));
+    const eni_copy_note last = {.samples = self->job.plan.samples,
+                                .update = version,
+                                .t = (double)self->records.stats.train_ns * 1e-9};
+    EN_TRY(eni_curve_add(self->records.curve, &last, flat, self->job.state));
     EN_TRY(eni_curve_finish(self->records.curve, &j->curve));
     if (self->job.state != NULL && self->job.is_recomputed)
         EN_TRY(self->trainer.ops->recompute(self->trainer.self, flat, self->job.state));
@@ -728,6 +749,7 @@ en_status eni_result(eni_rank *self)
     eni_host_counters now;
     uint32_t slot;
     int which;
+    EN_TRY(eni_snapshots_finish(self, eni_shutdown_is_asked(self->shutdown)));
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
     if (self->world.rank == 0 || which == EN_EVAL_MEAN)
         EN_TRY(eni_snapshot(self));

@@ -730,6 +730,7 @@ static en_status save_at(eni_rank *self, uint64_t samples)
     eni_member_note(self->member, (int64_t)self->records.stats.sum.steps, "checkpoint");
     EN_TRY(eni_step_settle(self, true));
     EN_TRY(eni_trainer_bring(&self->trainer, true));
+    EN_TRY(eni_snapshots_finish(self, false)); /* this one moves tensors anyway */
     keep_records(self);
     if (self->world.rank == 0) end_write(&self->saving);
     s->last = samples;

@@ -1,5 +1,4 @@
-/* step.c - a training step on a rank: from the samples to what is recorded of it, and snapshots between
- * steps.
+/* step.c - a training step on a rank: from the samples to what is recorded of it.
  *
  * What happens between submit and finish is the strategy's business (strategies/), carried out by the host
  * (runtime/host/host.c); what computes the gradient is the trainer's. */
@@ -12,7 +11,6 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
-#include "ops/mean.h"
 #include "rank/rank.h"
 
 /* ---- the clock, and what moved ---- */
@@ -29,9 +27,9 @@ int64_t eni_train_clock(const eni_rank *self)
     return clock_at(self, eni_now_ns());
 }
 
-static double clock_seconds(const eni_rank *self, int64_t now)
+double eni_train_seconds(const eni_rank *self, int64_t now_ns)
 {
-    return (double)clock_at(self, now) * 1e-9;
+    return (double)clock_at(self, now_ns) * 1e-9;
 }
 
 static void add(eni_moved *moved, uint64_t sent, uint64_t received, uint64_t wire, uint64_t shm)
@@ -200,7 +198,7 @@ static void note_step(eni_step_run *run)
                              now.shm - was->shm};
     int64_t end = eni_now_ns();
     eni_host_count(self->exchange.host, &after);
-    const eni_step s = {.t = clock_seconds(self, end),
+    const eni_step s = {.t = eni_train_seconds(self, end),
                         .step = run->step,
                         .epoch = run->epoch,
                         .samples = eni_step_samples(run),
@@ -243,7 +241,7 @@ static void show(eni_rank *self, const eni_score *score)
                  accuracy = self->trainer.about.has_accuracy ? (double)score->hits / n : NAN;
     const uint64_t samples = eni_plan_samples_before(&self->job.plan, score->step) + score->total;
     eni_bar_score(&self->records.bar, samples, loss, accuracy);
-    eni_tensorboard_score(self->records.tensorboard, samples, clock_seconds(self, eni_now_ns()), loss,
+    eni_tensorboard_score(self->records.tensorboard, samples, eni_train_seconds(self, eni_now_ns()), loss,
                           accuracy);
 }
 
@@ -315,111 +313,5 @@ en_status eni_step_close(eni_step_run *run)
     note_step(run);
     if (self->trainer.late == 0) EN_TRY(eni_step_settle(self, true));
     if (t->startup_ns == 0) t->startup_ns = eni_startup_ns(self->records.asked.begin_ns);
-    return EN_OK;
-}
-
-/* ---- snapshots ---- */
-
-/* Of all ranks, by the control plane, into job.states. */
-static en_status gather_states(eni_rank *self)
-{
-    eni_job *job = &self->job;
-    const size_t bytes = job->schema.nstate * sizeof(float);
-    float *own = job->states + (uint64_t)self->world.rank * job->schema.nstate;
-    for (int64_t i = 0; i < job->accumulate; i++) /* more than one only where this rank is alone */
-        EN_TRY(self->trainer.ops->state(self->trainer.self, i, own + (uint64_t)i * job->schema.nstate));
-    for (size_t at = 0; at < bytes && self->world.nranks > 1; at += ENI_BLOB_MAX) {
-        const size_t n = bytes - at < ENI_BLOB_MAX ? bytes - at : ENI_BLOB_MAX;
-        eni_blobs blobs = {0};
-        EN_TRY(eni_member_gather(self->member, "statistics", (char *)own + at, n, &blobs, INT64_MAX));
-        en_status st = EN_OK;
-        for (int r = 0; r < self->world.nranks && st == EN_OK; r++) {
-            st = blobs.blob[r].bytes == n ? EN_OK : EN_EPROTO;
-            if (st == EN_OK) memcpy((char *)job->states + (size_t)r * bytes + at, blobs.blob[r].data, n);
-        }
-        eni_blobs_fini(&blobs);
-        EN_TRY(st);
-    }
-    return EN_OK;
-}
-
-/* Numbers of batches are rank 0's. */
-static void mean_of_states(eni_job *job)
-{
-    const int n = (int)job->plan.world;
-    const float *src[ENI_MEAN_MAX];
-    float ones[ENI_MEAN_MAX];
-    for (uint32_t b = 0; b < job->schema.nbuffers; b++) {
-        const en_model_tensor *buffer = &job->schema.buffers[b];
-        float *into = job->state + buffer->offset;
-        for (int r = 0; r < n; r++) {
-            src[r] = job->states + (uint64_t)r * job->schema.nstate + buffer->offset;
-            ones[r] = 1;
-        }
-        if (buffer->is_int64 != 0)
-            memcpy(into, src[0], sizeof(int64_t));
-        else
-            eni_mean(into, src, ones, n, 1 / (float)n, buffer->count);
-    }
-}
-
-en_status eni_snapshot_state(eni_rank *self)
-{
-    if (self->job.states != NULL) {
-        EN_TRY(gather_states(self));
-        mean_of_states(&self->job);
-        return EN_OK;
-    }
-    if (self->job.state == NULL || self->world.rank != 0) return EN_OK;
-    return self->trainer.ops->state(self->trainer.self, 0, self->job.state);
-}
-
-en_status eni_snapshot(eni_rank *self)
-{
-    uint32_t slot;
-    int which;
-    EN_TRY(eni_snapshot_state(self));
-    EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
-    EN_TRY(eni_trainer_bring(&self->trainer, false));
-    memcpy(eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0), eni_arena_at(self->exchange.arena, slot, 0),
-           self->job.schema.count * sizeof(float));
-    const eni_coll_op mean = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = ENI_SLOT_EVAL, .nsamples = 1};
-    if (which == EN_EVAL_MEAN) return eni_rank_collect(self, self->exchange.all.coll, &mean);
-    if (which != EN_EVAL_STORE || self->exchange.client == NULL) return EN_OK;
-    return eni_rank_call_store(self, ENI_MSG_SNAPSHOT, 0, ENI_SLOT_NONE, ENI_SLOT_EVAL);
-}
-
-/* What the weights of this snapshot have seen. Where batches are claimed, `samples` is how far rank 0's own
- * batch was; a slow rank 0 is far behind what the others have pushed since, so the store's count is taken. */
-static uint64_t samples_of_snapshot(const eni_rank *self, int which, uint64_t samples)
-{
-    eni_partition_past past;
-    if (!self->job.is_claiming || which != EN_EVAL_STORE || self->exchange.client == NULL) return samples;
-    eni_client_past(self->exchange.client, 0, 0, &past);
-    return past.samples < self->job.plan.samples ? past.samples : self->job.plan.samples;
-}
-
-/* Rank 0 keeps the curve; a model that is a mean over ranks needs everybody at the same step, but is
- * kept and evaluated once. */
-en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples)
-{
-    uint32_t slot;
-    int which;
-    EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
-    int is_collective = which == EN_EVAL_MEAN && self->exchange.all.coll != NULL;
-    if (!eni_curve_is_due(self->records.curve, samples) ||
-        (self->world.rank != 0 && !is_collective && self->job.states == NULL))
-        return EN_OK;
-    const int64_t end = eni_now_ns(); /* of the step: what follows is on the clock too */
-    eni_host_counters now;
-    EN_TRY(eni_step_settle(self, true));
-    eni_member_note(self->member, (int64_t)self->records.stats.sum.steps, "snapshot");
-    EN_TRY(self->world.rank == 0 || is_collective ? eni_snapshot(self) : eni_snapshot_state(self));
-    eni_host_count(self->exchange.host, &now);
-    if (self->world.rank == 0)
-        EN_TRY(eni_curve_add(self->records.curve, samples_of_snapshot(self, which, samples), now.version,
-                             clock_seconds(self, end), eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0),
-                             self->job.state));
-    eni_curve_skip(self->records.curve, samples);
     return EN_OK;
 }

@@ -76,18 +76,10 @@ en_status eni_step_settle(eni_rank *self, bool may_wait);
 /* Global samples after this step: of a synchronous step all its samples, else as far as this rank knows. */
 uint64_t eni_step_samples(const eni_step_run *run);
 
-/* The weights that the strategy names, copied into slot ENI_SLOT_EVAL of the arena; with EN_EVAL_MEAN all
- * ranks must call it at the same step. */
-en_status eni_snapshot(eni_rank *self);
-
-/* Of it the running statistics that are judged, as they are now, into job.state at rank 0. With --bn-stats=mean
- * all ranks call it together. */
-en_status eni_snapshot_state(eni_rank *self);
-/* The same where a point of the curve is due, which rank 0 keeps. `samples`: after the step. */
-en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples);
-
 /* Nanoseconds on the training clock so far, those before a resume included. */
 int64_t eni_train_clock(const eni_rank *self);
+/* Seconds on it at a moment of eni_now_ns. */
+double eni_train_seconds(const eni_rank *self, int64_t now_ns);
 
 /* What all transports have moved since they were opened. */
 eni_moved eni_count_moved(const eni_rank *self);

@@ -239,7 +239,8 @@ struct eni_uploads {
 static void *watch(void *user)
 {
     const eni_uploads *t = user;
-    struct pollfd watched[2] = {{t->process.answer_fd, 0, 0}, {t->stop_fd, POLLIN, 0}}; /* it hangs up when it ends */
+    struct pollfd watched[2] = {{t->process.answer_fd, 0, 0},
+                                {t->stop_fd, POLLIN, 0}}; /* it hangs up when it ends */
     siginfo_t how = {.si_status = 0};
     while (poll(watched, 2, -1) < 0 && errno == EINTR) {
     }

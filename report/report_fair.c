@@ -561,6 +561,32 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
     found(fairness, nbusy > 0 || known == 0 ? ENI_WARN : ENI_PASS, "%s", text);
 }
 
+/* ---- what measuring took ----------------------------------------------------------------------------- */
+
+/* Of runs that say it. On the clock are copies only (rank/snapshot.c); over two hundredths of it would be a cost of the
+ * looking that some arms may have and others not. */
+static void rule_measuring(const eni_study *study, eni_fairness *fairness)
+{
+    double share = 0, after = 0, bytes = 0, left_out = 0;
+    size_t known = 0;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+        const json_t *looks = json_object_get(run->result, "snapshots");
+        if (looks == NULL || !(run->train_seconds > 0)) continue;
+        known++;
+        share = fmax(share, json_number_value(json_object_get(looks, "clock_seconds")) / run->train_seconds);
+        after = fmax(after, json_number_value(json_object_get(looks, "after_seconds")));
+        bytes = fmax(bytes, json_number_value(json_object_get(looks, "bytes_after")));
+        left_out += json_number_value(json_object_get(looks, "left_out"));
+    }
+    if (known == 0) return;
+    char lost[64] = "";
+    if (left_out > 0) snprintf(lost, sizeof lost, "; %.0f snapshots were left out", left_out);
+    found(fairness, share > 0.02 || left_out > 0 ? ENI_WARN : ENI_PASS,
+          "copies took at most %.2g %% of a run's clock and moved nothing; after it %.2g s and %.3g MB at "
+          "most%s",
+          share * 100, after, bytes * 1e-6, lost);
+}
+
 /* ---- nothing left out -------------------------------------------------------------------------------- */
 
 static void rule_seeds(const eni_study *study, eni_fairness *fairness)
@@ -704,7 +730,7 @@ void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
         {"same budget", rule_budget},    {ENI_RULE_TASK, rule_task},     {"same conditions", rule_conditions},
         {"slow ranks", rule_slow_ranks}, {"cores per role", rule_cores}, {ENI_RULE_MACHINE, rule_machine},
         {"quiet machine", rule_quiet},   {"order of runs", rule_order},  {"no seed dropped", rule_seeds},
-        {"same bytes", rule_same_bytes}};
+        {"measuring", rule_measuring},   {"same bytes", rule_same_bytes}};
     *fairness_out = (eni_fairness){.is_time_comparable = true};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         eni_rule *rule = &fairness_out->rules[fairness_out->nrules];

@@ -183,6 +183,7 @@ static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i
         .shaper = psd->shaper,
         .trace = psd->trace,
         .state = psd->kept.state,
+        .out = psd->config->out,
         .state_every = (uint64_t)psd->config->state_every,
         .on_failure = on_shard_failure,
         .user = psd,

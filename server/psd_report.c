@@ -122,6 +122,8 @@ static void visit_shard(void *user, const eni_store *store, const eni_shard_figu
     d->did.updates += did->touches;
     d->did.refused += figures->refused;
     d->figures.wire.wire_in += figures->wire.wire_out;
+    d->rank[0].bytes_beside += figures->kept_bytes;
+    d->all.bytes_beside += figures->kept_bytes;
     json_array_append_new(d->shards, shard_json(d, figures));
     for (int32_t r = 0; r < d->nranks && d->status == EN_OK; r++) {
         d->status = add_client(&d->rank[r], eni_store_client(store, r));

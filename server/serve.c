@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/try.h"
 #include "runtime/store/store_save.h"
 #include "server/shard_impl.h"
 
@@ -449,11 +450,122 @@ static void on_partition(eni_shard *shard, eni_packet *packet, eni_store_event_t
     if (type == ENI_STORE_INIT) eni_shard_save_begun(shard);
 }
 
+/* ---- weights kept for rank 0's curve ---------------------------------------------------------------------
+ *
+ * No business of the store's: it is looked at between two events. */
+
+enum { KEPT_BYTES = 1 << 30 }; /* in memory, over all shards */
+
+typedef struct eni_kept_past {
+    uint64_t version, steps, samples, count;
+} eni_kept_past;
+
+static size_t kept_bytes(const eni_shard *shard, uint32_t nbuckets)
+{
+    size_t bytes = 0;
+    for (uint32_t b = 0; b < nbuckets; b++)
+        bytes += sizeof(eni_kept_past) + eni_store_count(shard->store, b) * sizeof(float);
+    return bytes;
+}
+
+static en_status keep(eni_shard *shard, uint32_t number)
+{
+    const uint32_t n = shard->config.setup->store.nbuckets;
+    eni_shard_kept *kept = &shard->kept;
+    void *room;
+    kept->found = NULL;
+    if (kept->copies == NULL)
+        EN_TRY(eni_copies_open("", shard->config.out, kept_bytes(shard, n),
+                               KEPT_BYTES / (uint64_t)shard->config.nshards, &kept->copies));
+    if (!eni_copies_takes(kept->copies, number)) return EN_OK;
+    EN_TRY(eni_copies_add(kept->copies, &(eni_copy_note){.number = number}, &room));
+    for (uint32_t b = 0; b < n; b++) {
+        eni_kept_past past = {.count = eni_store_count(shard->store, b)};
+        const float *weights = eni_store_weights(shard->store, b, &past.version);
+        eni_store_past(shard->store, b, &past.steps, &past.samples);
+        memcpy(room, &past, sizeof past);
+        if (weights != NULL) memcpy((char *)room + sizeof past, weights, past.count * sizeof(float));
+        room = (char *)room + sizeof past + past.count * sizeof(float);
+    }
+    return EN_OK;
+}
+
+/* The copy of that number, and those before it go; NULL: it is not here. */
+static const void *find_kept(eni_shard *shard, uint32_t number)
+{
+    eni_shard_kept *kept = &shard->kept;
+    uint32_t i = 0;
+    if (kept->copies == NULL || (kept->found != NULL && kept->number == number)) return kept->found;
+    while (i < eni_copies_count(kept->copies) && eni_copies_note(kept->copies, i)->number < number)
+        i++;
+    eni_copies_forget(kept->copies, 0, i);
+    kept->number = number;
+    kept->found = NULL;
+    if (eni_copies_count(kept->copies) == 0 || eni_copies_note(kept->copies, 0)->number != number)
+        return NULL;
+    if (kept->room == NULL) kept->room = eni_alloc(kept_bytes(shard, shard->config.setup->store.nbuckets));
+    if (kept->room != NULL) kept->found = eni_copies_read(kept->copies, 0, kept->room);
+    return kept->found;
+}
+
+static void show_kept(eni_shard *shard, const eni_packet *packet)
+{
+    const eni_header *h = &packet->header;
+    eni_store_action action = {.type = ENI_STORE_REPLY,
+                               .client = h->rank,
+                               .ticket = ticket_of(packet),
+                               .bucket = h->bucket,
+                               .version = ENI_KEPT_NOWHERE};
+    const char *copy = find_kept(shard, (uint32_t)h->step);
+    if (copy != NULL) {
+        eni_kept_past past;
+        copy += kept_bytes(shard, h->bucket);
+        memcpy(&past, copy, sizeof past);
+        action.version = action.met = past.version;
+        action.steps = past.steps;
+        action.samples = past.samples;
+        action.count = past.count;
+        action.data = (const float *)(const void *)(copy + sizeof past);
+        shard->figures.kept_bytes += past.count * sizeof(float);
+    }
+    reply(shard, &action);
+}
+
+/* Rank 0 does not wait. A ring, though, has a place for each answer. */
+static void on_keep(eni_shard *shard, const eni_packet *packet)
+{
+    eni_header header = {.type = ENI_MSG_REPLY,
+                         .rank = packet->header.rank,
+                         .kind = ENI_SNAPSHOT_KEEP,
+                         .bucket = packet->header.bucket};
+    (void)!keep(shard, (uint32_t)packet->header.step); /* logged; rank 0 finds that the copy is not here */
+    if (packet->source == ENI_SHARD_RING) post(shard, packet, &header, NULL);
+}
+
+static void on_kept(eni_shard *shard, const eni_packet *packet)
+{
+    const eni_header *h = &packet->header;
+    if (h->rank != 0)
+        eni_shard_refuse(shard, packet, EN_EPROTO, "the curve is rank 0's, not rank %d's", h->rank);
+    else if (h->kind == ENI_SNAPSHOT_KEEP)
+        on_keep(shard, packet);
+    else if (eni_store_count(shard->store, h->bucket) > 0)
+        show_kept(shard, packet);
+    else
+        eni_shard_refuse(shard, packet, EN_EPROTO, "there is nothing of bucket %u on shard %d", h->bucket,
+                         shard->config.index);
+}
+
 void eni_shard_handle(eni_shard *shard, eni_packet *packet)
 {
     switch (packet->header.type) {
     case ENI_MSG_CALL: on_partition(shard, packet, ENI_STORE_CALL); break;
-    case ENI_MSG_SNAPSHOT: on_partition(shard, packet, ENI_STORE_SNAPSHOT); break;
+    case ENI_MSG_SNAPSHOT:
+        if (packet->header.kind == ENI_SNAPSHOT_KEEP || packet->header.kind == ENI_SNAPSHOT_KEPT)
+            on_kept(shard, packet);
+        else
+            on_partition(shard, packet, ENI_STORE_SNAPSHOT);
+        break;
     case ENI_MSG_FINISHED: on_finished(shard, packet); break;
     case ENI_MSG_INIT:
         if (packet->header.rank == 0)

@@ -345,6 +345,8 @@ static void close_shard(eni_shard *shard)
         next = box->next;
         eni_free(box);
     }
+    eni_copies_close(shard->kept.copies, false);
+    eni_free(shard->kept.room);
     eni_router_close(shard->router);
     if (shard->wake_fd >= 0) close(shard->wake_fd);
     if (shard->timer_fd >= 0) close(shard->timer_fd);

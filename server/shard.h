@@ -42,6 +42,7 @@ typedef struct eni_shard_config {
     eni_shaper *shaper;         /* NULL: the wire as it is */
     eni_trace *trace;           /* NULL: no spans */
     const eni_state *state;     /* where the shard's states go; NULL: it cannot come back */
+    const char *out;            /* where copies of the weights go that memory has no room for; NULL: /tmp */
     uint64_t state_every;       /* updates of a partition between two of them */
     /* Called once, from the shard's thread, when the shard cannot go on. */
     void (*on_failure)(void *user, const char *reason);
@@ -72,6 +73,7 @@ typedef struct eni_shard_figures {
     eni_shard_refusals refusals; /* of these, and of wire.dropped, .damaged and .evicted: why */
     int64_t update_ns, wait_ns;  /* inside eni_store_step; blocked */
     int64_t save_ns;             /* copying the store for a state */
+    uint64_t kept_bytes;         /* weights sent that were kept for rank 0's curve */
     eni_snapshot_figures snapshots;
 } eni_shard_figures;
 

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <sys/eventfd.h>
 
+#include "core/copies.h"
 #include "core/log.h"
 #include "server/shard.h"
 
@@ -55,6 +56,14 @@ typedef struct eni_shard_asked {
     uint32_t next_epoch; /* 0: none */
 } eni_shard_asked;
 
+/* Weights kept for rank 0's curve. A copy: of each bucket an eni_kept_past and its part. */
+typedef struct eni_shard_kept {
+    eni_copies *copies; /* NULL: none was asked for */
+    void *room;         /* for one that is read from the file; NULL: none was */
+    const void *found;  /* the one that was asked for last; NULL: it is not here */
+    uint32_t number;    /* of it */
+} eni_shard_kept;
+
 struct eni_shard {
     eni_shard_config config;
     eni_router *router;
@@ -64,6 +73,7 @@ struct eni_shard {
     const eni_handed_over *handed; /* (nranks) */
     eni_box *idle;
     eni_delays delays;
+    eni_shard_kept kept;
     eni_shard_saves *saves; /* NULL: without --state */
     int64_t timer_ns;       /* the store's; INT64_MAX: none */
     eni_shard_figures figures;

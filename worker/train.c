@@ -5,6 +5,8 @@
  *
  * The first line is the trainer's (trainer_host.c: read it next; trainer_gpu.c), the second the strategy's
  * (strategies/), carried out by its host (runtime/host/host.c). What a step leaves behind: rank/step.c. */
+#include <string.h>
+
 #include "core/clock.h"
 #include "core/try.h"
 #include "rank/save.h"
@@ -24,17 +26,32 @@ static en_status train_step(eni_rank *rank, uint64_t step)
     return eni_save_step(rank, eni_step_samples(&run));
 }
 
-/* Zero on the clock of each rank: all leave together. What they did to get here is on nobody's. */
+/* When the leader let all go, for those on its host: before any of them, and the same for all. On another host clocks
+ * cannot be compared: a rank's zero is when it left. */
+static en_status meet(eni_rank *rank, int64_t *zero_out)
+{
+    eni_blobs blobs = {0};
+    EN_TRY(eni_member_gather(rank->member, ENI_GATHER_BEGIN, NULL, 0, &blobs, INT64_MAX));
+    const eni_blob *leaders = &blobs.blob[blobs.count - 1];
+    *zero_out = eni_now_ns();
+    if (leaders->bytes == sizeof *zero_out && strcmp(rank->info->leader.host_id, rank->host_id) == 0)
+        memcpy(zero_out, leaders->data, sizeof *zero_out);
+    eni_blobs_fini(&blobs);
+    return EN_OK;
+}
+
+/* Zero on the clock: all leave together. What they did to get here is on nobody's. */
 static en_status start_clock(eni_rank *rank)
 {
+    int64_t *zero_ns = &rank->records.stats.clock_begin_ns;
     eni_member_note(rank->member, -1, "start of training");
     if (rank->is_newcomer)
         EN_TRY(eni_rank_come_in(rank));
     else
-        EN_TRY(eni_member_gather(rank->member, "begin", NULL, 0, NULL, INT64_MAX));
-    rank->records.stats.clock_begin_ns = eni_now_ns();
-    if (rank->is_newcomer) /* what it did since it was told the time */
-        rank->records.stats.before_ns += rank->records.stats.clock_begin_ns;
+        EN_TRY(meet(rank, zero_ns));
+    if (rank->is_newcomer) *zero_ns = eni_now_ns();
+    if (rank->is_newcomer)
+        rank->records.stats.before_ns += *zero_ns; /* what it did since it was told the time */
     if (rank->world.rank == 0)
         eni_bar_start(&rank->records.bar, rank->saving.first_step,
                       rank->saving.is_resumed ? rank->saving.past.samples : 0);

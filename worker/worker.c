@@ -459,6 +459,7 @@ static en_status run(eni_worker *w)
     } else {
         EN_TRY(eni_trainer_do(trainer, trainer->ops->warm_up));
         EN_TRY(eni_records_point_zero(&w->rank));
+        EN_TRY(eni_snapshots_open(&w->rank));
         w->rank.has_begun = 1;
         EN_TRY(eni_train(&w->rank));
         if (!eni_member_is_leaving(w->rank.member)) EN_TRY(eni_result(&w->rank));

@@ -403,6 +403,21 @@ en_status eni_client_call(eni_client *client, uint32_t bucket, int out_slot, int
     return st;
 }
 
+static en_status keep(eni_client *client, uint32_t number)
+{
+    const eni_header header = {.kind = ENI_SNAPSHOT_KEEP, .step = number};
+    EN_TRY(reconnect(client));
+    return step(client, &(eni_client_event){.type = ENI_CLIENT_KEEP, .message = &header}, NULL);
+}
+
+en_status eni_client_keep(eni_client *client, uint32_t number)
+{
+    enter(client);
+    const en_status st = keep(client, number);
+    leave(client);
+    return st;
+}
+
 /* Until the bucket's call is done. */
 static en_status wait_for(eni_client *client, uint32_t bucket)
 {

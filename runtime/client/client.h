@@ -98,6 +98,10 @@ int eni_client_shards(const eni_client *client); /* shards, over all servers */
 void eni_client_past(const eni_client *client, uint32_t bucket, int shard, eni_partition_past *past_out);
 void eni_client_set_past(eni_client *client, uint32_t bucket, int shard, const eni_partition_past *past);
 
+/* Every shard copies its partitions, under this number, before it takes what is sent after this; nothing is waited for, and no
+ * tensor moves. A psd that is away, or comes back, has no such copy: see ENI_KEPT_NOWHERE (net/wire.h). */
+en_status eni_client_keep(eni_client *client, uint32_t number);
+
 /* Waits until the bucket's call is done and its reply lies in in_slot. EN_OK at once if none is in progress;
  * else EN_OK, alive()'s status, or EN_EPROTO when a shard refused (logged). */
 en_status eni_client_wait(eni_client *client, uint32_t bucket);

@@ -209,6 +209,17 @@ static en_status on_finish(eni_client_state *state, eni_client_actions *actions)
     return EN_OK;
 }
 
+static en_status on_keep(eni_client_state *state, const eni_client_event *event, eni_client_actions *actions)
+{
+    for (int k = 0; k < state->nshards && state->replaying == 0; k++) {
+        eni_header header = header_of(state, ENI_MSG_SNAPSHOT, 0, k);
+        header.kind = event->message->kind;
+        header.step = event->message->step;
+        EN_TRY(send(state, actions, &header, NULL, 1, 0)); /* the way of calls, or they could overtake it */
+    }
+    return EN_OK;
+}
+
 /* ---- replays ---- */
 
 static en_status recovered(eni_client_actions *actions)
@@ -336,6 +347,7 @@ static en_status on_reply(eni_client_state *state, const eni_header *h, eni_clie
                         h->shard, h->bucket, state->nbuckets);
     if (h->epoch != state->shards[h->shard].epoch) return EN_OK; /* of the previous incarnation */
     const int is_awaited = c->in_flight && h->seq == c->awaited;
+    if (h->kind == ENI_SNAPSHOT_KEEP) return EN_OK; /* nobody waits for it */
     if (c->replay != NULL) {
         if (h->seq != c->replay->header.seq) return EN_OK;
         if (is_awaited && c->replay == c->last && c->snapshot.type == 0) EN_TRY(complete(c, h, actions));
@@ -374,6 +386,7 @@ en_status eni_client_step(eni_client_state *state, const eni_client_event *event
     case ENI_CLIENT_RETURNED: return on_returned(state, event, actions);
     case ENI_CLIENT_OVERDUE: return on_overdue(state, event, actions);
     case ENI_CLIENT_ASK: return on_ask(state, event, actions);
+    case ENI_CLIENT_KEEP: return on_keep(state, event, actions);
     case ENI_CLIENT_FINISH: return on_finish(state, actions);
     case ENI_CLIENT_ANSWER: break;
     }

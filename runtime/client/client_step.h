@@ -114,7 +114,9 @@ typedef enum eni_client_event_type {
                             ENI_CLIENT_ALL: the same of FINISHED. For transports that lose messages; needs
                             `keep` */
     ENI_CLIENT_ASK,      /* (bucket, shard): no room: asks how far the partition is durable */
-    ENI_CLIENT_FINISH    /* no more calls come: FINISHED goes to every shard, once it has what is replayed */
+    ENI_CLIENT_KEEP,  /* `message` says kind and step: to every shard, not answered. While one is behind with
+                            replays to none: it would keep the past */
+    ENI_CLIENT_FINISH /* no more calls come: FINISHED goes to every shard, once it has what is replayed */
 } eni_client_event_type;
 
 #define ENI_CLIENT_ALL UINT32_MAX

@@ -42,6 +42,7 @@ en_status eni_client_wire_send(eni_client_wire *t, int shard, eni_header *header
     const int64_t now = eni_now_ns(), deadline = now + 60 * ENI_SECOND;
     const int is_question =
         header->type == ENI_MSG_CALL || header->type == ENI_MSG_INIT || header->type == ENI_MSG_SNAPSHOT;
+    const int is_keep = header->type == ENI_MSG_SNAPSHOT && header->kind == ENI_SNAPSHOT_KEEP;
     if (t->config->shaper != NULL)
         header->deliver_ns =
             eni_shaper_send(t->config->shaper, now, (payload == NULL ? 0 : header->bytes) + 128);
@@ -50,7 +51,7 @@ en_status eni_client_wire_send(eni_client_wire *t, int shard, eni_header *header
         eni_shm_ring_post(t->ring, (uint32_t)shard, header);
         return EN_OK;
     }
-    t->by_socket += (uint64_t)is_question;
+    t->by_socket += (uint64_t)(is_question && !is_keep);
     for (;;) {
         if (release != NULL) atomic_fetch_add(t->lent, 1);
         en_status st = eni_dealer_send(t->dealers[shard], header, payload, release, t->lent,

@@ -98,7 +98,9 @@ typedef struct eni_run_outcome {
 void eni_death_text(const eni_death *death, char text_out[ENI_REASON_MAX]);
 
 /* The blobs of one gather: those of rank 0 .. count-2 (empty for a rank that was lost), and last the leader's
- * (empty unless it has on_gather). */
+ * (empty unless it has on_gather). With the tag ENI_GATHER_BEGIN the leader's says when all were there: int64_t of
+ * eni_now_ns, for those on its host. */
+#define ENI_GATHER_BEGIN "begin"
 typedef struct eni_blob {
     const uint8_t *data;
     size_t bytes;

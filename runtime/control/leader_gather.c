@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/memory.h"
 #include "runtime/control/leader_state.h"
 
@@ -97,6 +98,7 @@ static void finish_gather(eni_leader *leader, uint64_t number, const eni_kept *o
     }
     char tag[ENI_TAG_MAX];
     bool is_asked = leader->asked_gather == number;
+    const int64_t now_ns = eni_now_ns();
     memcpy(tag, opened->tag, sizeof tag);
     for (uint32_t i = 0; i < nmembers; i++) {
         const eni_leader_member *member = &leader->members[i];
@@ -108,6 +110,8 @@ static void finish_gather(eni_leader *leader, uint64_t number, const eni_kept *o
     eni_blob own = blob_of(NULL);
     if (leader->config.on_gather != NULL)
         leader->config.on_gather(leader->config.user, tag, blobs, is_asked ? nmembers : nranks, &own);
+    if (own.bytes == 0 && strcmp(tag, ENI_GATHER_BEGIN) == 0)
+        own = (eni_blob){(const uint8_t *)&now_ns, sizeof now_ns};
     blobs[nranks] = own; /* the servers' are the leader's to fold into its own */
     if (own.bytes > ENI_BLOB_MAX)
         eni_leader_finish(leader, EN_EINVAL, "the leader's own blob is over the limit");

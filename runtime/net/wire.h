@@ -51,6 +51,13 @@ enum {
 
 #define ENI_INTO_NOTHING UINT32_MAX /* eni_header.into: the client does not want the vector */
 
+/* `kind` of a SNAPSHOT that is no vector of now. KEEP: rank 0 wants a copy of the weights of all partitions of this shard as
+ * they are when it is read, under the number `step`; answered, without payload and with this kind, where it came by a ring,
+ * which counts answers. KEPT: of one partition what was kept under that number;
+ * those before it go. Where psd has no such copy, the answer has no payload, and this version. */
+enum { ENI_SNAPSHOT_KEEP = 129, ENI_SNAPSHOT_KEPT = 130 };
+#define ENI_KEPT_NOWHERE UINT64_MAX
+
 enum { ENI_DTYPE_F32 = 1 };
 enum { ENI_CODEC_NONE = 0 };
 

@@ -516,3 +516,10 @@ en_status eni_store_load(eni_store *store, const void *bytes, size_t length, int
     eni_free(s);
     return st;
 }
+
+void eni_store_past(const eni_store *store, uint32_t bucket, uint64_t *steps_out, uint64_t *samples_out)
+{
+    const eni_partition *part = eni_store_partition(store, bucket);
+    *steps_out = part ? part->steps : 0;
+    *samples_out = part ? part->samples : 0;
+}

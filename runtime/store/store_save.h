@@ -83,4 +83,7 @@ bool eni_store_has_finished(const eni_store *store, int32_t client);
 /* When the next TIMER event is due; INT64_MAX: none. */
 int64_t eni_store_timer(const eni_store *store);
 
+/* Optimizer steps and samples behind a partition's weights; 0: there is none. */
+void eni_store_past(const eni_store *store, uint32_t bucket, uint64_t *steps_out, uint64_t *samples_out);
+
 #endif

@@ -66,7 +66,9 @@ static eni_curve *open_curve(struct judge *j, const char *dir, uint64_t every, u
 static void add_model(eni_curve *curve, uint64_t samples, float loss, float accuracy)
 {
     float flat[COUNT] = {loss, accuracy};
-    assert_int_equal(eni_curve_add(curve, samples, samples / 10, (double)samples / 100, flat, NULL), EN_OK);
+    assert_int_equal(
+        eni_curve_add(curve, &(eni_copy_note){samples, samples / 10, (double)samples / 100, 0}, flat, NULL),
+        EN_OK);
     memset(flat, 0xff, sizeof flat); /* it was copied, was it not */
 }
 
@@ -331,7 +333,8 @@ static void test_a_state_goes_with_its_model(void **state)
         assert_int_equal(eni_curve_open(&config, &curve), EN_OK);
         for (int i = 3 * life + 1; i <= 3 * life + 3; i++) {
             const float flat[COUNT] = {(float)i}, stats[4] = {(float)-i, (float)-i, (float)-i, (float)-i};
-            assert_int_equal(eni_curve_add(curve, 100 * (uint64_t)i, 1, i, flat, stats), EN_OK);
+            assert_int_equal(eni_curve_add(curve, &(eni_copy_note){100 * (uint64_t)i, 1, i, 0}, flat, stats),
+                             EN_OK);
         }
         config.resumed = 300;
         if (life > 0) continue;
@@ -497,32 +500,47 @@ static void test_no_folder(void **state)
     assert_non_null(strstr(said, "/nonexistent/eval.jsonl"));
 }
 
-/* A full disk: at a checkpoint training goes on with what memory has; where memory is full too, it cannot. */
+/* Adds point `number` at 100 times that many samples. */
+static en_status add_numbered(eni_curve *curve, uint32_t number)
+{
+    const float flat[COUNT] = {(float)number, 0.25f};
+    const eni_copy_note note = {100 * (uint64_t)number, 10 * (uint64_t)number, number, number};
+    return eni_curve_add(curve, &note, flat, NULL);
+}
+
+/* A disk with room for so many snapshots: training goes on with what memory has, and where that is full too every second
+ * point goes. */
 static void test_a_full_disk(void **state)
 {
     (void)state;
-    struct judge j = {0};
-    char said[512] = "";
-    const struct rlimit none = {RECORD / 2, RLIM_INFINITY};
-    struct rlimit before;
-    float flat[COUNT] = {4};
-    eni_curve *curve = open_curve(&j, dir, 100, 3);
-    for (int i = 1; i <= 3; i++)
-        add(curve, 100 * (uint64_t)i, (float)i);
-    signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before);
-    setrlimit(RLIMIT_FSIZE, &none);
-    eni_log_set_sink(keep_text, said);
-    eni_curve_keep(curve);
-    assert_non_null(strstr(said, "/snapshots"));
-    assert_int_equal(eni_curve_add(curve, 400, 0, 4, flat, NULL), EN_EIO);
-    assert_non_null(strstr(said, "--eval-every"));
-    eni_log_set_sink(NULL, NULL);
-    setrlimit(RLIMIT_FSIZE, &before);
-    add(curve, 400, 4); /* there is room again: nothing was lost */
-    finish(curve);
-    eni_curve_close(curve);
-    expect_lines("100 200 300 400");
+    for (uint64_t room = 0; room <= 2; room += 2) {
+        struct judge j = {0};
+        char said[512] = "";
+        const struct rlimit few = {room * RECORD + RECORD / 2, RLIM_INFINITY};
+        struct rlimit before;
+        eni_curve *curve = open_curve(&j, dir, 100, 3 - room);
+        signal(SIGXFSZ, SIG_IGN);
+        getrlimit(RLIMIT_FSIZE, &before);
+        setrlimit(RLIMIT_FSIZE, &few);
+        eni_log_set_sink(keep_text, said);
+        for (uint32_t i = 1; i <= 3; i++)
+            assert_int_equal(add_numbered(curve, i), EN_OK);
+        eni_curve_keep(curve);
+        assert_non_null(strstr(said, "/snapshots"));
+        for (uint32_t i = 4; i <= 13; i++) /* 4, 6; then there is room for 8 and 12 */
+            assert_int_equal(add_numbered(curve, i), EN_OK);
+        assert_non_null(strstr(said, "--eval-every"));
+        eni_log_set_sink(NULL, NULL);
+        setrlimit(RLIMIT_FSIZE, &before);
+        const float last[COUNT] = {13};
+        assert_int_equal(eni_curve_add(curve, &(eni_copy_note){1300, 130, 13, 0}, last, NULL), EN_OK);
+        assert_int_equal(eni_curve_left_out(curve), 10);
+        finish(curve);
+        for (int i = 0; i < j.calls; i++) /* each with the weights of its own */
+            assert_true(j.seen[i] == (i < 3 ? 4 * (float)i + 4 : 13));
+        eni_curve_close(curve);
+        expect_lines("400 800 1200 1300"); /* the last one always */
+    }
 }
 
 #define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)

@@ -122,6 +122,53 @@ static void what_makes_no_sense_is_refused_and_counted(void **state)
     close_rig(r);
 }
 
+/* What rank 0's curve needs of the weights is kept under a number while training goes on, and given later. */
+static void weights_are_kept_when_rank_0_says_so(void **state)
+{
+    (void)state;
+    rig *r = open_rig(NULL);
+    eni_header header = header_of(0, ENI_MSG_SNAPSHOT);
+    hello(r, 0);
+    hello(r, 1);
+    say_init(r, 0);
+    header.kind = ENI_SNAPSHOT_KEEP;
+    header.step = 7;
+    say(r, 0, &header, NULL); /* not answered */
+    for (int c = 0; c < WORLD; c++)
+        say_push(r, c, 0, 0);
+    for (int c = 0; c < WORLD; c++)
+        assert_int_equal(hear(r, c)->version, 1);
+    header.step = 8;
+    say(r, 0, &header, NULL);
+    header.kind = ENI_SNAPSHOT_KEPT;
+    for (uint32_t b = 0; b < BUCKETS; b++) {
+        header.bucket = b;
+        header.step = 7;
+        say(r, 0, &header, NULL);
+        assert_int_equal(hear(r, 0)->version, 0);
+        assert_int_equal(r->heard.bytes, counts[b] * sizeof(float));
+        for (uint64_t i = 0; i < counts[b]; i++)
+            assert_true(r->data[i] == weight_at(offsets[b] + i));
+    }
+    header.bucket = 0;
+    header.step = 8;
+    say(r, 0, &header, NULL);
+    assert_int_equal(hear(r, 0)->version, 1);
+    for (uint64_t gone = 7; gone <= 9;
+         gone += 2) { /* the one before has gone, and the one behind never was */
+        header.step = gone;
+        say(r, 0, &header, NULL);
+        assert_true(hear(r, 0)->version == ENI_KEPT_NOWHERE && r->heard.bytes == 0);
+    }
+    header.bucket = 77;
+    say(r, 0, &header, NULL);
+    expect_refused(r, 0, EN_EPROTO, "bucket 77");
+    header.rank = 1;
+    say(r, 1, &header, NULL);
+    expect_refused(r, 1, EN_EPROTO, "rank 1");
+    close_rig(r);
+}
+
 /* A checksum that is not the payload's: refused, counted, and not added; the same call whole is then taken.
  */
 static void a_damaged_payload_is_never_added(void **state)
@@ -244,6 +291,7 @@ int main(void)
         cmocka_unit_test(without_the_token_nothing_is_believed),
         cmocka_unit_test(what_makes_no_sense_is_refused_and_counted),
         cmocka_unit_test(a_damaged_payload_is_never_added),
+        cmocka_unit_test(weights_are_kept_when_rank_0_says_so),
         cmocka_unit_test(a_replayed_frame_is_not_applied),
         cmocka_unit_test(bytes_of_an_unauthenticated_peer_do_no_harm),
         cmocka_unit_test(an_emulated_wire_delays_by_what_it_says),

@@ -67,6 +67,8 @@ static zero look_at_zero(const json_t *r, int nranks)
         const double late = 1e3 * number_at(first, "t") - 1e-6 * number_at(first, "step_ns");
         const double apart = 1e-6 * fabs(number_at(role, "clock_begin_ns") - begin);
         assert_true(late > -0.01); /* t has six digits */
+        assert_true(apart == 0 && number_at(json_array_get(lines, json_array_size(lines) - 1), "t") <=
+                                      number_at(r, "train_seconds") + 1e-6);
         z.late_ms = fmax(z.late_ms, late);
         z.apart_ms = fmax(z.apart_ms, apart);
         json_decref(lines);

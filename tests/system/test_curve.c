@@ -133,6 +133,123 @@ static void test_grid_and_bracket(void **state)
             POINTS / GRID_STEP, POINTS);
 }
 
+/* ---- what looking costs ---- */
+
+#define LOCALSGD EN_BUILD_DIR "/plugins/localsgd.so:period=8"
+#define SMALL                                                                                                \
+    "-n 2 --device=ref --data=synthetic --limit-train-samples=480 --limit-test-samples=20 "                  \
+    "--max-samples=480 "                                                                                     \
+    "--batch-size=4 "
+
+/* Payload of all ranks outside of steps, but for what made whole models of snapshots after training. */
+static double beside(const json_t *r)
+{
+    double sum = -number_at(r, "snapshots.bytes_after");
+    for (size_t rank = 0; rank < 2; rank++)
+        sum += number_at(json_array_get(json_object_get(r, "roles"), rank), "payload_beside_steps");
+    return sum;
+}
+
+static size_t points_of(const char *out)
+{
+    char path[200];
+    snprintf(path, sizeof path, "%s/eval.jsonl", out);
+    json_t *lines = read_lines(path);
+    const size_t n = json_array_size(lines);
+    json_decref(lines);
+    return n;
+}
+
+static void test_no_tensor_moves_for_a_snapshot(void **state)
+{
+    static const char *const runs[] = {"--strategy=ring --model=mlp",
+                                       "--strategy=ps-sync --shards=2 --model=mlp",
+                                       "--strategy=ps-sync --transport=tcp --model=mlp",
+                                       "--strategy=ssp:bound=2 --model=mlp",
+                                       "--strategy=" LOCALSGD " --model=mlp",
+                                       "--strategy=grouped:period=4 --groups=2 --model=mlp",
+                                       "--strategy=" LOCALSGD " --model=resnet18:width=2 --bn-stats=mean",
+                                       "--strategy=ps-sync --model=resnet18:width=2 --bn-stats=mean"};
+    (void)state;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        const char *budget = strstr(runs[i], "resnet18") != NULL ? "--steps=6" : "";
+        const size_t points = strstr(runs[i], "resnet18") != NULL ? 3 : 30;
+        const bool is_claiming = strstr(runs[i], "ssp") != NULL; /* its ranks are never at the same step */
+        json_t *few = train(60, SMALL "%s %s --eval-points=1", runs[i], budget);
+        json_t *many = train(60, SMALL "%s %s --eval-points=%zu", runs[i], budget, points);
+        if (number_at(few, "payload_bytes") != number_at(many, "payload_bytes") ||
+            beside(few) != beside(many))
+            fail_msg("%s: %g and %g bytes in steps, %g and %g beside them", runs[i],
+                     number_at(few, "payload_bytes"), number_at(many, "payload_bytes"), beside(few),
+                     beside(many));
+        assert_true(number_at(many, "snapshots.left_out") == 0);
+        assert_in_range(points_of(train_out()), is_claiming ? 2 : points, points + is_claiming);
+        if (!is_claiming) assert_string_equal(text_at(few, "params_sha256"), text_at(many, "params_sha256"));
+        json_decref(many);
+        json_decref(few);
+    }
+    promise("no tensor moves for a snapshot while the clock runs: bytes with 30 points are those with 1");
+}
+
+/* Where the wire is slow, looking would be all that a run does. */
+static void test_no_time_goes_by_for_a_snapshot(void **state)
+{
+    double ratio = 1e9;
+    (void)state;
+    for (int round = 0; round < 3 && ratio > 1.5; round++) {
+        double seconds[2];
+        for (int i = 0; i < 2; i++) {
+            json_t *r =
+                train(60, SMALL "--model=mlp --strategy=" LOCALSGD " --net=rate:200mbit --eval-points=%d",
+                      i == 0 ? 1 : 48);
+            seconds[i] = number_at(r, "train_seconds");
+            json_decref(r);
+        }
+        if (seconds[1] / seconds[0] < ratio) ratio = seconds[1] / seconds[0];
+    }
+    promise("local SGD over 200 Mbit/s: 48 snapshots take %.2f times the time of one", ratio);
+    assert_true(ratio <= 1.5);
+}
+
+/* psd's copies are those that ring's ranks make of the same weights. */
+static void test_the_curve_of_a_server(void **state)
+{
+    (void)state;
+    json_decref(train(60, SMALL "--model=mlp --strategy=ring --eval-points=30"));
+    const curve expected = read_curve(train_out(), "test");
+    json_decref(train(60, SMALL "--model=mlp --strategy=ps-sync --shards=2 --eval-points=30"));
+    const curve found = read_curve(train_out(), "test");
+    expect_equal(&found, &expected);
+}
+
+/* Where the model is the mean of all ranks a checkpoint makes points of what they keep: one that goes on has them. */
+static void test_the_curve_of_a_mean_resumed(void **state)
+{
+    static const char *const models[] = {
+        "--model=mlp --max-samples=960 --eval-points=40",
+        "--model=resnet18:width=2 --bn-stats=mean --max-samples=160 --eval-points=5"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        char out[160], flags[1024], hashes[HASHES];
+        const int every = i == 0 ? 96 : 64;
+        snprintf(flags, sizeof flags,
+                 "-n 2 --device=ref --data=synthetic --limit-train-samples=480 --limit-test-samples=20 "
+                 "--batch-size=8 "
+                 "--strategy=" LOCALSGD " %s",
+                 models[i]);
+        json_t *calm = train(60, "%s", flags);
+        const curve expected = read_curve(train_out(), "test");
+        hashes_of(calm, hashes);
+        json_decref(calm);
+        half_way(out, flags, (uint64_t)every);
+        snprintf(flags + strlen(flags), sizeof flags - strlen(flags), " --checkpoint-every=%d --resume=auto",
+                 every);
+        json_decref(finish_run(out, hashes, flags));
+        const curve found = read_curve(out, "test");
+        expect_equal(&found, &expected);
+    }
+}
+
 /* A holdout changes what is trained on: no run goes on with another one. */
 static void test_another_holdout_is_refused(void **state)
 {
@@ -165,11 +282,13 @@ static void test_too_few_points_are_told(void **state)
 
 /* ---- the clock ---- */
 
-/* When this rank's own clock began, in seconds on rank 0's: they leave their meeting one after the other. */
+/* When this rank's own clock began, in seconds on rank 0's: they leave their meeting one after the other, and have one zero
+ * all the same. */
 static double zero_of(const json_t *r, int rank)
 {
     const json_t *role = json_array_get(json_object_get(r, "roles"), (size_t)rank);
     assert_int_equal((int)number_at(role, "rank"), rank);
+    assert_true(number_at(role, "clock_begin_ns") == number_at(r, "clock.begin_ns"));
     return 1e-9 * (number_at(role, "clock_begin_ns") - number_at(r, "clock.begin_ns"));
 }
 
@@ -334,7 +453,11 @@ static void test_samples_of_a_claimed_point(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_samples_of_a_claimed_point),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_tensor_moves_for_a_snapshot),
+                                       cmocka_unit_test(test_no_time_goes_by_for_a_snapshot),
+                                       cmocka_unit_test(test_the_curve_of_a_server),
+                                       cmocka_unit_test(test_the_curve_of_a_mean_resumed),
+                                       cmocka_unit_test(test_samples_of_a_claimed_point),
                                        cmocka_unit_test(test_grid_and_bracket),
                                        cmocka_unit_test(test_another_holdout_is_refused),
                                        cmocka_unit_test(test_too_few_points_are_told),

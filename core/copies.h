@@ -1,0 +1,64 @@
+/* copies.h - blocks of equal length, each with a note, in order: the newest in memory, up to a budget, and the older ones
+ * in a file. Where the file cannot grow they are thinned: every second one goes. Records of the file:
+ *
+ *     "ENSNAP2\0" bytes samples update t crc32c number | block (header 48 bytes)
+ *
+ * Owned by one thread. */
+#ifndef CORE_COPIES_H
+#define CORE_COPIES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entrain/status.h"
+
+typedef struct eni_copies eni_copies;
+
+typedef struct eni_copy_note {
+    uint64_t samples, update;
+    double t;
+    uint32_t number; /* thinning leaves those that a power of two divides: 0 always stays */
+} eni_copy_note;
+
+enum { ENI_COPIES_FIRST_ROOM = 64 };
+
+/* `path`: of the file, which is made when it is needed; "": one without a name in `dir` (NULL: /tmp). `budget`: bytes in
+ * memory, but one block at least. EN_ENOMEM. */
+en_status eni_copies_open(const char *path, const char *dir, size_t bytes, uint64_t budget,
+                          eni_copies **copies_out);
+
+/* So many will be added: those that fit have their memory now, and no page of it is touched for the first time when a copy
+ * is made. Where there is no memory for them, fewer. */
+void eni_copies_expect(eni_copies *copies, uint64_t n);
+
+/* The file is removed, unless it has a name and stays. NULL is fine. */
+void eni_copies_close(eni_copies *copies, bool file_stays);
+
+uint32_t eni_copies_count(const eni_copies *copies);
+const eni_copy_note *eni_copies_note(const eni_copies *copies, uint32_t i);
+const char *eni_copies_place(const eni_copies *copies); /* of the file, for a sentence */
+uint64_t eni_copies_thinned(const eni_copies *copies);  /* how many are gone, or were not taken */
+
+/* Whether a copy of that number is taken: else it counts as thinned out. */
+bool eni_copies_takes(eni_copies *copies, uint32_t number);
+
+/* A new last one: its block, which the caller fills, is at *room_out until the next call. May thin (a warning says so).
+ * EN_ENOMEM; EN_EIO, logged: neither memory nor the file has room for a single one. */
+en_status eni_copies_add(eni_copies *copies, const eni_copy_note *note, void **room_out);
+
+/* The block of copy i, in `room` or where it is; NULL: the file does not have it any more. */
+const void *eni_copies_read(eni_copies *copies, uint32_t i, void *room);
+
+/* Those from `begin` up to `end` go. */
+void eni_copies_forget(eni_copies *copies, uint32_t begin, uint32_t end);
+
+/* All that are in memory go to the file. False, with errno: some could not; they stay in memory. */
+bool eni_copies_save(eni_copies *copies);
+
+/* What an earlier process has saved and `is_wanted`, in order of samples; what is not wanted is destroyed. Before the
+ * first copy. EN_EIO, logged; EN_ENOMEM. */
+en_status eni_copies_load(eni_copies *copies, bool (*is_wanted)(void *user, const eni_copy_note *note),
+                          void *user);
+
+#endif
