@@ -1,4 +1,5 @@
 /* ps_stop.c - `entrain ps` and `entrain stop`: this user's runs on this host, from outside. */
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <poll.h>

@@ -20,6 +20,7 @@
 
 #include "config/env.h"
 #include "config/folders.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"

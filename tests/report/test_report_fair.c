@@ -358,275 +358,277 @@ static void what_measuring_took_is_said(void **state)
     rule_is("measuring", ENI_WARN, "; 3 snapshots were left out");
     fixture_set(dir, runs[0], "snapshots", json_pack("{s:f}", "clock_seconds", 1e3));
     rule_is("measuring", ENI_WARN, "copies took at most");
-    /* ---- the table: who may differ in what, in both directions (report/may_differ.h) ---- */
+}
 
-    /* The i-th of names with blanks between; false: there are fewer. */
-    static bool word_of(const char *names, size_t i, char word_out[64])
-    {
-        for (; i > 0 && *names != 0; i--) {
-            names += strcspn(names, " ");
-            names += *names == ' ';
+/* ---- the table: who may differ in what, in both directions (report/may_differ.h) ---- */
+
+/* The i-th of names with blanks between; false: there are fewer. */
+static bool word_of(const char *names, size_t i, char word_out[64])
+{
+    for (; i > 0 && *names != 0; i--) {
+        names += strcspn(names, " ");
+        names += *names == ' ';
+    }
+    snprintf(word_out, 64, "%.*s", (int)strcspn(names, " "), names);
+    return word_out[0] != 0;
+}
+
+/* A key that is added needs a row; and no row is of a key that is not there, or there twice. */
+static void every_key_has_one_row(void **state)
+{
+    (void)state;
+    char word[64];
+    for (int k = 0; k < eni_key_count; k++) {
+        const eni_key *key = &eni_keys[k];
+        const bool is_of_runs = eni_key_applies(key, ENI_RUN) || eni_key_applies(key, ENI_COMPARE);
+        if (!is_of_runs || (key->flags & ENI_KEY_HIDDEN) != 0) continue;
+        if (eni_may_differ_find(false, key->name) == NULL)
+            fail_msg("the key %s has no row in report/may_differ.c", key->name);
+    }
+    for (size_t i = 0; i < eni_may_differ_count; i++)
+        for (size_t k = 0; word_of(eni_may_differ_table[i].names, k, word); k++) {
+            const eni_may_differ *row = &eni_may_differ_table[i];
+            if (eni_may_differ_find(row->rule != NULL, word) != row) fail_msg("%s has two rows", word);
+            if (row->rule == NULL && eni_key_find(word, strlen(word)) < 0) fail_msg("%s is no key", word);
         }
-        snprintf(word_out, 64, "%.*s", (int)strcspn(names, " "), names);
-        return word_out[0] != 0;
-    }
+}
 
-    /* A key that is added needs a row; and no row is of a key that is not there, or there twice. */
-    static void every_key_has_one_row(void **state)
-    {
-        (void)state;
-        char word[64];
-        for (int k = 0; k < eni_key_count; k++) {
-            const eni_key *key = &eni_keys[k];
-            const bool is_of_runs = eni_key_applies(key, ENI_RUN) || eni_key_applies(key, ENI_COMPARE);
-            if (!is_of_runs || (key->flags & ENI_KEY_HIDDEN) != 0) continue;
-            if (eni_may_differ_find(false, key->name) == NULL)
-                fail_msg("the key %s has no row in report/may_differ.c", key->name);
-        }
-        for (size_t i = 0; i < eni_may_differ_count; i++)
-            for (size_t k = 0; word_of(eni_may_differ_table[i].names, k, word); k++) {
-                const eni_may_differ *row = &eni_may_differ_table[i];
-                if (eni_may_differ_find(row->rule != NULL, word) != row) fail_msg("%s has two rows", word);
-                if (row->rule == NULL && eni_key_find(word, strlen(word)) < 0) fail_msg("%s is no key", word);
-            }
-    }
+static int mark_of(const char *name)
+{
+    const eni_fairness fairness = judge();
+    for (size_t i = 0; i < fairness.nrules; i++)
+        if (strcmp(fairness.rules[i].name, name) == 0) return fairness.rules[i].mark;
+    return -1; /* it has nothing to say */
+}
 
-    static int mark_of(const char *name)
-    {
-        const eni_fairness fairness = judge();
-        for (size_t i = 0; i < fairness.nrules; i++)
-            if (strcmp(fairness.rules[i].name, name) == 0) return fairness.rules[i].mark;
-        return -1; /* it has nothing to say */
-    }
+static void expect_fact(const char *fact, const eni_may_differ *row, bool is_fine)
+{
+    const int mark = mark_of(row->rule), odd = row->then == ENI_THEN_WARN ? ENI_WARN : ENI_FAIL;
+    if (is_fine ? mark > ENI_PASS : mark != odd) fail_msg("%s: %s is %d", fact, row->rule, mark);
+}
 
-    static void expect_fact(const char *fact, const eni_may_differ *row, bool is_fine)
-    {
-        const int mark = mark_of(row->rule), odd = row->then == ENI_THEN_WARN ? ENI_WARN : ENI_FAIL;
-        if (is_fine ? mark > ENI_PASS : mark != odd) fail_msg("%s: %s is %d", fact, row->rule, mark);
-    }
+static void expect(const char *what, const char *name, int mark)
+{
+    if (mark_of(name) != mark) fail_msg("%s: %s is %d, not %d", what, name, mark_of(name), mark);
+}
 
-    static void expect(const char *what, const char *name, int mark)
-    {
-        if (mark_of(name) != mark) fail_msg("%s: %s is %d, not %d", what, name, mark_of(name), mark);
-    }
+static void give(size_t arm, const char *kind, const char *key, const char *value)
+{
+    set_arm(arm, kind, json_pack("{s:s}", key, value));
+}
 
-    static void give(size_t arm, const char *kind, const char *key, const char *value)
-    {
-        set_arm(arm, kind, json_pack("{s:s}", key, value));
-    }
-
-    /* ring and ps-sync, which end with other bytes here: expected of them, or not. */
-    static void try_key(const eni_may_differ *row, const char *key)
-    {
-        if (row->who == ENI_ARMS) {
-            const bool is_fine = row->then == ENI_THEN_OTHER_BYTES && strcmp(key, "strategy") != 0;
-            give(0, "own", key, "x");
-            give(1, "own", key, "x");
-            expect(key, "same bytes", ENI_FAIL);
-            give(1, "own", key, "y");
-            expect(key, "same bytes", is_fine ? -1 : ENI_FAIL);
-            expect(key, "same conditions", ENI_PASS);
-            give(0, "own", "lr", "x");
-            give(1, "own", "lr", "x");
-            return;
-        }
-        fixture_set(dir, "compare.json", "conditions", json_pack("{s:s}", key, "x"));
+/* ring and ps-sync, which end with other bytes here: expected of them, or not. */
+static void try_key(const eni_may_differ *row, const char *key)
+{
+    if (row->who == ENI_ARMS) {
+        const bool is_fine = row->then == ENI_THEN_OTHER_BYTES && strcmp(key, "strategy") != 0;
+        give(0, "own", key, "x");
+        give(1, "own", key, "x");
+        expect(key, "same bytes", ENI_FAIL);
+        give(1, "own", key, "y");
+        expect(key, "same bytes", is_fine ? -1 : ENI_FAIL);
         expect(key, "same conditions", ENI_PASS);
-        give(1, "condition", key, "y");
-        expect(key, "same conditions", ENI_FAIL);
-        expect(key, "same bytes", -1);
-        set_arm(1, "alone", json_true());
-        expect(key, "same conditions", row->who == ENI_ALONE ? ENI_PASS : ENI_FAIL);
-        expect(key, "same bytes", row->who == ENI_ALONE ? ENI_FAIL : -1);
-        set_arm(1, "alone", json_false());
-        set_arm(1, "condition", json_object());
+        give(0, "own", "lr", "x");
+        give(1, "own", "lr", "x");
+        return;
     }
+    fixture_set(dir, "compare.json", "conditions", json_pack("{s:s}", key, "x"));
+    expect(key, "same conditions", ENI_PASS);
+    give(1, "condition", key, "y");
+    expect(key, "same conditions", ENI_FAIL);
+    expect(key, "same bytes", -1);
+    set_arm(1, "alone", json_true());
+    expect(key, "same conditions", row->who == ENI_ALONE ? ENI_PASS : ENI_FAIL);
+    expect(key, "same bytes", row->who == ENI_ALONE ? ENI_FAIL : -1);
+    set_arm(1, "alone", json_false());
+    set_arm(1, "condition", json_object());
+}
 
-    static void every_key_is_judged_by_its_row(void **state)
-    {
-        (void)state;
-        char word[64];
-        fixture_set(dir, "runs/even-1-s2/result.json", "params_sha256", json_string("deadbeef00"));
-        fixture_set(dir, "compare.json", "conditions", json_object());
-        for (size_t i = 0; i < eni_may_differ_count; i++)
-            for (size_t k = 0; word_of(eni_may_differ_table[i].names, k, word); k++)
-                if (eni_may_differ_table[i].rule == NULL && eni_may_differ_table[i].who != ENI_ANYBODY)
-                    try_key(&eni_may_differ_table[i], word);
-    }
+static void every_key_is_judged_by_its_row(void **state)
+{
+    (void)state;
+    char word[64];
+    fixture_set(dir, "runs/even-1-s2/result.json", "params_sha256", json_string("deadbeef00"));
+    fixture_set(dir, "compare.json", "conditions", json_object());
+    for (size_t i = 0; i < eni_may_differ_count; i++)
+        for (size_t k = 0; word_of(eni_may_differ_table[i].names, k, word); k++)
+            if (eni_may_differ_table[i].rule == NULL && eni_may_differ_table[i].who != ENI_ANYBODY)
+                try_key(&eni_may_differ_table[i], word);
+}
 
-    /* In runs of an arm (-1: all) and a seed (0: all). */
-    static void record(const char *fact, int arm, int seed, bool is_other)
-    {
-        static const char numbers[] = " workers global_batch_size lr target ";
-        for (int setting = 0; setting < 2; setting++)
-            for (int a = 0; a < 3; a++)
-                for (int s = 1; s <= (setting == 0 ? 3 : 1); s++) {
-                    char file[64], padded[80], object[64] = "";
-                    const char *dot = strchr(fact, '.');
-                    if ((arm >= 0 && a != arm) || (seed > 0 && s != seed)) continue;
-                    snprintf(file, sizeof file, "runs/%s-%d-s%d/result.json", setting == 0 ? "even" : "slow",
-                             a, s);
-                    snprintf(padded, sizeof padded, " %s ", fact);
-                    if (dot != NULL) memcpy(object, fact, (size_t)(dot - fact));
-                    json_t *value = strstr(numbers, padded) != NULL || strcmp(object, "pipeline") == 0
-                                        ? json_real(is_other ? 0.5 : 0.25)
-                                        : json_string(is_other ? "other0000" : "one000000");
-                    if (strcmp(object, "pipeline") == 0) {
-                        json_decref(value);
-                        fixture_set(dir, file, "bn_stats", json_string("rank0"));
-                        value = json_pack("{s:i, s:i}", "stages", 1, "micro_batches", is_other ? 4 : 2);
-                    } else if (dot != NULL)
-                        value = json_pack("{s:o}", dot + 1, value);
-                    fixture_set(dir, file, dot != NULL ? object : fact, value);
-                }
-    }
-
-    /* One run; all of an arm; all of a seed; an arm that stands for all workers. */
-    static void try_fact(const eni_may_differ *row, const char *fact)
-    {
-        record(fact, -1, 0, false);
-        expect_fact(fact, row, true);
-        record(fact, 1, 2, true);
-        expect_fact(fact, row, false);
-        record(fact, 1, 0, true);
-        expect_fact(fact, row, row->who == ENI_ARMS);
-        set_arm(1, "alone", json_true());
-        expect_fact(fact, row, row->who == ENI_ARMS || row->who == ENI_ALONE);
-        set_arm(1, "alone", json_false());
-        record(fact, 1, 0, false);
-        record(fact, -1, 2, true);
-        expect_fact(fact, row, row->who == ENI_SEEDS);
-        record(fact, -1, 0, false);
-    }
-
-    static void every_fact_is_judged_by_its_row(void **state)
-    {
-        (void)state;
-        char word[64];
-        for (size_t i = 0; i < eni_may_differ_count; i++)
-            for (size_t k = 0; word_of(eni_may_differ_table[i].names, k, word); k++)
-                if (eni_may_differ_table[i].rule != NULL && eni_may_differ_table[i].rule[0] != 0)
-                    try_fact(&eni_may_differ_table[i], word);
-    }
-
-    /* Made-up data is another with each seed; so are not files. */
-    static void made_up_data_goes_with_the_seed(void **state)
-    {
-        (void)state;
-        record("data_sha256", -1, 0, false);
-        record("data_sha256", -1, 2, true);
-        rule_is("same task", ENI_FAIL, "data_sha256: one00000 in runs/even-0-s1, other000 in runs/even-0-s2");
+/* In runs of an arm (-1: all) and a seed (0: all). */
+static void record(const char *fact, int arm, int seed, bool is_other)
+{
+    static const char numbers[] = " workers global_batch_size lr target ";
+    for (int setting = 0; setting < 2; setting++)
         for (int a = 0; a < 3; a++)
-            for (int s = 1; s <= 3; s++) {
-                char file[64];
-                snprintf(file, sizeof file, "runs/even-%d-s%d/result.json", a, s);
-                fixture_set(dir, file, "data", json_string("synthetic"));
-                snprintf(file, sizeof file, "runs/slow-%d-s1/result.json", a);
-                fixture_set(dir, file, "data", json_string("synthetic"));
+            for (int s = 1; s <= (setting == 0 ? 3 : 1); s++) {
+                char file[64], padded[80], object[64] = "";
+                const char *dot = strchr(fact, '.');
+                if ((arm >= 0 && a != arm) || (seed > 0 && s != seed)) continue;
+                snprintf(file, sizeof file, "runs/%s-%d-s%d/result.json", setting == 0 ? "even" : "slow", a,
+                         s);
+                snprintf(padded, sizeof padded, " %s ", fact);
+                if (dot != NULL) memcpy(object, fact, (size_t)(dot - fact));
+                json_t *value = strstr(numbers, padded) != NULL || strcmp(object, "pipeline") == 0
+                                    ? json_real(is_other ? 0.5 : 0.25)
+                                    : json_string(is_other ? "other0000" : "one000000");
+                if (strcmp(object, "pipeline") == 0) {
+                    json_decref(value);
+                    fixture_set(dir, file, "bn_stats", json_string("rank0"));
+                    value = json_pack("{s:i, s:i}", "stages", 1, "micro_batches", is_other ? 4 : 2);
+                } else if (dot != NULL)
+                    value = json_pack("{s:o}", dot + 1, value);
+                fixture_set(dir, file, dot != NULL ? object : fact, value);
             }
-        rule_is("same task", ENI_PASS, "synthetic");
-    }
+}
 
-    /* What every reviewer asks for: each arm at the rate that suits it. */
-    static void a_tuned_rate_per_arm_is_fair(void **state)
-    {
-        (void)state;
-        fixture_set(dir, "compare.json", "lr_scale", json_string("none"));
+/* One run; all of an arm; all of a seed; an arm that stands for all workers. */
+static void try_fact(const eni_may_differ *row, const char *fact)
+{
+    record(fact, -1, 0, false);
+    expect_fact(fact, row, true);
+    record(fact, 1, 2, true);
+    expect_fact(fact, row, false);
+    record(fact, 1, 0, true);
+    expect_fact(fact, row, row->who == ENI_ARMS);
+    set_arm(1, "alone", json_true());
+    expect_fact(fact, row, row->who == ENI_ARMS || row->who == ENI_ALONE);
+    set_arm(1, "alone", json_false());
+    record(fact, 1, 0, false);
+    record(fact, -1, 2, true);
+    expect_fact(fact, row, row->who == ENI_SEEDS);
+    record(fact, -1, 0, false);
+}
+
+static void every_fact_is_judged_by_its_row(void **state)
+{
+    (void)state;
+    char word[64];
+    for (size_t i = 0; i < eni_may_differ_count; i++)
+        for (size_t k = 0; word_of(eni_may_differ_table[i].names, k, word); k++)
+            if (eni_may_differ_table[i].rule != NULL && eni_may_differ_table[i].rule[0] != 0)
+                try_fact(&eni_may_differ_table[i], word);
+}
+
+/* Made-up data is another with each seed; so are not files. */
+static void made_up_data_goes_with_the_seed(void **state)
+{
+    (void)state;
+    record("data_sha256", -1, 0, false);
+    record("data_sha256", -1, 2, true);
+    rule_is("same task", ENI_FAIL, "data_sha256: one00000 in runs/even-0-s1, other000 in runs/even-0-s2");
+    for (int a = 0; a < 3; a++)
         for (int s = 1; s <= 3; s++) {
             char file[64];
-            snprintf(file, sizeof file, "runs/even-2-s%d/result.json", s);
-            fixture_set(dir, file, "lr", json_real(0.004));
+            snprintf(file, sizeof file, "runs/even-%d-s%d/result.json", a, s);
+            fixture_set(dir, file, "data", json_string("synthetic"));
+            snprintf(file, sizeof file, "runs/slow-%d-s1/result.json", a);
+            fixture_set(dir, file, "data", json_string("synthetic"));
         }
-        rule_is("learning rate", ENI_FAIL, "not scaled");
-        set_arm(2, "given", json_pack("[s, s]", "momentum", "lr"));
-        rule_is("learning rate", ENI_PASS, "rates of their own: ring 0.02 per 128 samples, ");
-        for (size_t a = 0; a < 3; a++)
-            set_arm(a, "given", json_pack("[s]", "lr"));
-        rule_is("learning rate", ENI_PASS, "each arm has a rate of its own: ");
-        /* rates of two optimizers are two things */
-        for (size_t a = 0; a < 3; a++) {
-            set_arm(a, "given", json_array());
-            give(a, "own", "optimizer", a == 2 ? "adam" : "sgd");
-        }
-        rule_is("learning rate", ENI_PASS, "not scaled");
-        give(1, "own", "optimizer", "adam");
-        rule_is("learning rate", ENI_FAIL, "not scaled");
-    }
+    rule_is("same task", ENI_PASS, "synthetic");
+}
 
-    static void threads_count_as_cores_do(void **state)
-    {
-        (void)state;
-        for (int a = 0; a < 3; a++) {
-            char file[64];
-            snprintf(file, sizeof file, "runs/even-%d-s1/result.json", a);
-            fixture_set(dir, file, "threads", json_integer(8));
-        }
-        rule_is("cores per role", ENI_WARN,
-                "2 workers of 8 threads each share 2 cores; psd shares 2 cores with 2 workers of");
+/* What every reviewer asks for: each arm at the rate that suits it. */
+static void a_tuned_rate_per_arm_is_fair(void **state)
+{
+    (void)state;
+    fixture_set(dir, "compare.json", "lr_scale", json_string("none"));
+    for (int s = 1; s <= 3; s++) {
+        char file[64];
+        snprintf(file, sizeof file, "runs/even-2-s%d/result.json", s);
+        fixture_set(dir, file, "lr", json_real(0.004));
     }
+    rule_is("learning rate", ENI_FAIL, "not scaled");
+    set_arm(2, "given", json_pack("[s, s]", "momentum", "lr"));
+    rule_is("learning rate", ENI_PASS, "rates of their own: ring 0.02 per 128 samples, ");
+    for (size_t a = 0; a < 3; a++)
+        set_arm(a, "given", json_pack("[s]", "lr"));
+    rule_is("learning rate", ENI_PASS, "each arm has a rate of its own: ");
+    /* rates of two optimizers are two things */
+    for (size_t a = 0; a < 3; a++) {
+        set_arm(a, "given", json_array());
+        give(a, "own", "optimizer", a == 2 ? "adam" : "sgd");
+    }
+    rule_is("learning rate", ENI_PASS, "not scaled");
+    give(1, "own", "optimizer", "adam");
+    rule_is("learning rate", ENI_FAIL, "not scaled");
+}
 
-    /* Seed 2 was made again: the first runs are told of, and count for nothing. */
-    static void a_replaced_run_is_counted_nowhere(void **state)
-    {
-        (void)state;
-        char path[128];
-        eni_study *study;
-        snprintf(path, sizeof path, "%s/compare.json", dir);
-        json_t *index = json_load_file(path, 0, NULL), *runs = json_object_get(index, "runs");
-        for (size_t i = 0; i < 12; i++)
-            json_object_set_new(json_array_get(runs, i), "outside", json_real(i == 3 ? 0.3 : 0.01));
-        for (size_t i = 3; i < 6; i++) {
-            json_t *again = json_deep_copy(json_array_get(runs, i));
-            json_object_set_new(again, "order", json_integer((json_int_t)(9 + i)));
-            json_object_set_new(again, "outside", json_real(0.02));
-            json_array_append_new(runs, again);
-            json_object_set_new(json_array_get(runs, i), "replaced", json_true());
-        }
-        assert_int_equal(json_dump_file(index, path, 0), 0);
-        json_decref(index);
-        assert_int_equal(eni_study_load(dir, 0, &study), EN_OK);
-        assert_int_equal(study->nruns, 12);
-        assert_int_equal(study->nreplaced, 3);
-        for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
-            assert_true(run->outside < 0.03);
-        eni_study_free(study);
-        rule_is("quiet machine", ENI_PASS, "at most 2.0 % of the cores in 12 runs; 3 runs were made again");
-        rule_is("no seed dropped", ENI_PASS, "12 runs asked for");
+static void threads_count_as_cores_do(void **state)
+{
+    (void)state;
+    for (int a = 0; a < 3; a++) {
+        char file[64];
+        snprintf(file, sizeof file, "runs/even-%d-s1/result.json", a);
+        fixture_set(dir, file, "threads", json_integer(8));
     }
+    rule_is("cores per role", ENI_WARN,
+            "2 workers of 8 threads each share 2 cores; psd shares 2 cores with 2 workers of");
+}
+
+/* Seed 2 was made again: the first runs are told of, and count for nothing. */
+static void a_replaced_run_is_counted_nowhere(void **state)
+{
+    (void)state;
+    char path[128];
+    eni_study *study;
+    snprintf(path, sizeof path, "%s/compare.json", dir);
+    json_t *index = json_load_file(path, 0, NULL), *runs = json_object_get(index, "runs");
+    for (size_t i = 0; i < 12; i++)
+        json_object_set_new(json_array_get(runs, i), "outside", json_real(i == 3 ? 0.3 : 0.01));
+    for (size_t i = 3; i < 6; i++) {
+        json_t *again = json_deep_copy(json_array_get(runs, i));
+        json_object_set_new(again, "order", json_integer((json_int_t)(9 + i)));
+        json_object_set_new(again, "outside", json_real(0.02));
+        json_array_append_new(runs, again);
+        json_object_set_new(json_array_get(runs, i), "replaced", json_true());
+    }
+    assert_int_equal(json_dump_file(index, path, 0), 0);
+    json_decref(index);
+    assert_int_equal(eni_study_load(dir, 0, &study), EN_OK);
+    assert_int_equal(study->nruns, 12);
+    assert_int_equal(study->nreplaced, 3);
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
+        assert_true(run->outside < 0.03);
+    eni_study_free(study);
+    rule_is("quiet machine", ENI_PASS, "at most 2.0 % of the cores in 12 runs; 3 runs were made again");
+    rule_is("no seed dropped", ENI_PASS, "12 runs asked for");
+}
 
 #define WITH_STUDY(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
-    int main(void)
-    {
-        const struct CMUnitTest tests[] = {WITH_STUDY(the_demo_passes_with_one_warning),
-                                           WITH_STUDY(another_start_fails),
-                                           WITH_STUDY(another_order_fails),
-                                           WITH_STUDY(a_count_has_its_plural),
-                                           WITH_STUDY(a_missing_hash_warns),
-                                           WITH_STUDY(linear_scaling_is_judged_by_samples_per_update),
-                                           WITH_STUDY(unscaled_rates_make_accuracy_incomparable),
-                                           WITH_STUDY(less_work_fails),
-                                           WITH_STUDY(what_was_not_applied_was_computed),
-                                           WITH_STUDY(another_model_fails),
-                                           WITH_STUDY(running_statistics_are_named),
-                                           WITH_STUDY(slow_ranks_are_as_slow_in_every_arm),
-                                           WITH_STUDY(each_slow_rank_is_judged),
-                                           WITH_STUDY(what_measuring_took_is_said),
-                                           WITH_STUDY(a_failed_run_is_a_dropped_seed),
-                                           WITH_STUDY(arms_in_blocks_warn),
-                                           cmocka_unit_test(every_key_has_one_row),
-                                           WITH_STUDY(every_key_is_judged_by_its_row),
-                                           WITH_STUDY(every_fact_is_judged_by_its_row),
-                                           WITH_STUDY(made_up_data_goes_with_the_seed),
-                                           WITH_STUDY(a_tuned_rate_per_arm_is_fair),
-                                           WITH_STUDY(threads_count_as_cores_do),
-                                           WITH_STUDY(a_replaced_run_is_counted_nowhere),
-                                           WITH_STUDY(a_busy_machine_is_named_with_its_runs),
-                                           WITH_STUDY(what_is_done_to_images_is_named),
-                                           WITH_STUDY(arms_of_one_setting_share_its_conditions),
-                                           WITH_STUDY(a_straggler_of_one_arm_is_no_setting),
-                                           WITH_STUDY(the_baseline_is_one_process),
-                                           WITH_STUDY(other_bytes_fail),
-                                           cmocka_unit_test(lists_of_cores)};
-        return cmocka_run_group_tests(tests, NULL, NULL);
-    }
+int main(void)
+{
+    const struct CMUnitTest tests[] = {WITH_STUDY(the_demo_passes_with_one_warning),
+                                       WITH_STUDY(another_start_fails),
+                                       WITH_STUDY(another_order_fails),
+                                       WITH_STUDY(a_count_has_its_plural),
+                                       WITH_STUDY(a_missing_hash_warns),
+                                       WITH_STUDY(linear_scaling_is_judged_by_samples_per_update),
+                                       WITH_STUDY(unscaled_rates_make_accuracy_incomparable),
+                                       WITH_STUDY(less_work_fails),
+                                       WITH_STUDY(what_was_not_applied_was_computed),
+                                       WITH_STUDY(another_model_fails),
+                                       WITH_STUDY(running_statistics_are_named),
+                                       WITH_STUDY(slow_ranks_are_as_slow_in_every_arm),
+                                       WITH_STUDY(each_slow_rank_is_judged),
+                                       WITH_STUDY(what_measuring_took_is_said),
+                                       WITH_STUDY(a_failed_run_is_a_dropped_seed),
+                                       WITH_STUDY(arms_in_blocks_warn),
+                                       cmocka_unit_test(every_key_has_one_row),
+                                       WITH_STUDY(every_key_is_judged_by_its_row),
+                                       WITH_STUDY(every_fact_is_judged_by_its_row),
+                                       WITH_STUDY(made_up_data_goes_with_the_seed),
+                                       WITH_STUDY(a_tuned_rate_per_arm_is_fair),
+                                       WITH_STUDY(threads_count_as_cores_do),
+                                       WITH_STUDY(a_replaced_run_is_counted_nowhere),
+                                       WITH_STUDY(a_busy_machine_is_named_with_its_runs),
+                                       WITH_STUDY(what_is_done_to_images_is_named),
+                                       WITH_STUDY(arms_of_one_setting_share_its_conditions),
+                                       WITH_STUDY(a_straggler_of_one_arm_is_no_setting),
+                                       WITH_STUDY(the_baseline_is_one_process),
+                                       WITH_STUDY(other_bytes_fail),
+                                       cmocka_unit_test(lists_of_cores)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
