@@ -1,6 +1,7 @@
 #!/bin/sh
 # test.sh BUILD [ctest arguments]: runs the suites, then prints what was promised and measured, and one closing line.
 build=$1; shift
+unset BUILD MAKEFLAGS MAKEOVERRIDES MFLAGS # of `make BUILD=/elsewhere test`: some tests call make
 log=$build/Testing/Temporary/LastTest.log
 rm -f "$log"
 ctest --test-dir "$build" --no-tests=error -j "${JOBS:-2}" --output-on-failure "$@" > "$build/ctest.out" 2>&1
