@@ -18,14 +18,15 @@ const eni_may_differ eni_may_differ_table[] = {
      "model data data-dir init batch-size global-batch-size bn-stats epochs steps max-samples holdout "
      "limit-train-samples limit-test-samples shuffle reshuffle drop-last resize augment augment-test "
      "normalize loader-threads checkpoint-every device gpu-sharing precision tf32 deterministic graph "
-     "transport max-workers nnodes node-rank master-addr master-port insecure state-every server-timeout "
+     "transport max-workers insecure state-every server-timeout "
      "server-restarts on-worker-loss elastic max-restarts peer-timeout join-timeout hook-timeout "
      "straggler net eval-every eval-first eval-points target eval-batch-size"},
     {NULL, ENI_SEEDS, ENI_THEN_NOTHING, "seed"},
     {NULL, ENI_ANYBODY, ENI_THEN_NOTHING,
      "data-endpoint data-keys out overwrite save resume checkpoint-dir tensorboard trace token-file "
      "log-every log-level quiet config help version arm strategies seeds settings primary baseline "
-     "retry-busy"},
+     "retry-busy "
+     "nnodes node-rank master-addr master-port init-method"}, /* a study runs on one host */
 
     /* ---- facts ---- */
     {ENI_RULE_START, ENI_SEEDS, ENI_THEN_FAIL, "init_sha256"},
