@@ -275,14 +275,14 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const ui
     EN_TRY(check_replay(s));
     EN_TRY(next_slot(s, &slot));
     set_rates(s, slot);
-    slot->weight = slot->total = (float)samples[0];
+    slot->weight = slot->total = s->config.nranks == 1 ? samples[0] > 0 : (float)samples[0]; /* ops/mean.h */
     for (uint32_t g = 0; g < s->ngroups; g++)
         for (int i = 0; i < s->nrates; i++) {
             en_gpu_rates *rates = rates_at(s, slot, g, i);
             set_scales(s, i, rates);
             if (s->config.way != ENI_GPU_GROUP) continue;
             rates->scale[0] = 1; /* the sum that comes is weighted already */
-            rates->inv = total > 0 ? 1.0f / (float)total : 1;
+            rates->inv = total > 0 && s->config.nranks > 1 ? 1.0f / (float)total : 1;
         }
     return copy_slot(s, slot, EN_STREAM_COMPUTE);
 }
