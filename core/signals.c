@@ -58,14 +58,15 @@ en_status eni_signals_await(pid_t child, int signal_fd, int64_t deadline_ns, int
     const int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
     struct pollfd watched[] = {{pidfd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
     en_status st = EN_OK;
-    while (waitpid(child, status_out, WNOHANG) == 0) {
+    pid_t taken;
+    while ((taken = waitpid(child, status_out, WNOHANG)) == 0) {
         const int left = eni_ms_left(deadline_ns, pidfd >= 0 ? 1000 : LOOK_MS);
         st = watched[1].revents != 0 ? EN_EINTR : left <= 0 ? EN_ETIMEOUT : EN_OK;
         if (st != EN_OK) break;
         poll(watched, 2, left);
     }
     if (pidfd >= 0) close(pidfd);
-    return st;
+    return taken < 0 ? EN_EIO : st;
 }
 
 int eni_signals_take(int signal_fd)

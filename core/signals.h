@@ -21,8 +21,9 @@ int eni_signals_wishes(void);
 int eni_signals_take(int signal_fd);
 
 /* Waits until this child has ended, and takes it: EN_OK, and *status_out is waitpid's. EN_EINTR: signal_fd (-1: none) has
- * a signal, which stays there. EN_ETIMEOUT: deadline_ns has passed (INT64_MAX: none). In both the child goes on. Where
- * pidfd_open(2) is refused it looks every few milliseconds. Any thread. */
+ * a signal, which stays there. EN_ETIMEOUT: deadline_ns has passed (INT64_MAX: none). In both the child goes on. EN_EIO: it
+ * is no child of ours, or somebody else has taken it. Where pidfd_open(2) is refused it looks every few milliseconds. Any
+ * thread. */
 en_status eni_signals_await(pid_t child, int signal_fd, int64_t deadline_ns, int *status_out);
 
 /* The exit code of a program that ended with `st`: 0; 2 where another command or file is needed (EN_EINVAL,

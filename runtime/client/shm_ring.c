@@ -241,7 +241,7 @@ en_status eni_shm_ring_open(uint32_t nshards, uint32_t parts, eni_shm_ring **rin
 {
     uint32_t slots = FEWEST_SLOTS;
     if (nshards > ENI_SHM_RING_SHARDS || parts > ENI_SHM_RING_SLOTS) return EN_EUNSUPPORTED;
-    while (slots < parts)
+    while (slots <= parts && slots < ENI_SHM_RING_SLOTS) /* one more than a step has calls */
         slots *= 2;
     eni_shm_ring *ring = ring_new(nshards, slots);
     if (!ring) return EN_ENOMEM;
