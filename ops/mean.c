@@ -119,7 +119,7 @@ static void mean_from(int first, float *const *dst, int ndst, const float *const
     float *to[ENI_MEAN_MAX];
     const float *from[ENI_MEAN_MAX];
     float scale[ENI_MEAN_MAX];
-    uint64_t samples = 0;
+    uint64_t sum = 0;
     int n = 0;
     for (int k = 0; k < ndst; k++)
         to[k] = dst[k] + at;
@@ -127,10 +127,11 @@ static void mean_from(int first, float *const *dst, int ndst, const float *const
         const int rank = (first + k) % world;
         if (nsamples[rank] == 0) continue;
         from[n] = src[rank] + at;
-        scale[n++] = world == 1 ? 1.0f : (float)nsamples[rank];
-        samples += nsamples[rank];
+        const uint64_t weight = eni_mean_weight(nsamples[rank], world);
+        scale[n++] = (float)weight;
+        sum += weight;
     }
-    const float inv = world == 1 ? 1.0f : 1.0f / (float)samples;
+    const float inv = 1.0f / (float)sum;
     if (n == 0)
         for (int k = 0; k < ndst; k++)
             memset(to[k], 0, count * sizeof *to[k]);

@@ -6,8 +6,7 @@
  *
  * The mean over samples of W ranks is scale[r] = (float)nsamples[r], inv = 1 / (float)sum(nsamples). A rank
  * without samples is left out by the caller, it does not contribute a zero. In a world of one the mean is what the
- * one rank contributes, bit for bit: x * w * (1 / w) is not x for every w, and there nobody, the rank or the server
- * may average. */
+ * one rank contributes, bit for bit, and both are 1: x * w * (1 / w) is not x for every w. */
 #ifndef OPS_MEAN_H
 #define OPS_MEAN_H
 
@@ -31,6 +30,12 @@ static inline uint64_t eni_slice_lo(uint64_t count, int i, int n)
     const uint64_t exact = count / parts * u + count % parts * u / parts; /* count * u / parts, no overflow */
     const uint64_t lo = eni_round_up(exact, ENI_LINE_FLOATS);
     return lo < count ? lo : count;
+}
+
+/* What a contribution of so many samples counts for among `n`: scale is it, as float, and inv 1 over the sum. */
+static inline uint64_t eni_mean_weight(uint64_t nsamples, int n)
+{
+    return n == 1 && nsamples > 0 ? 1 : nsamples;
 }
 
 /* dst[i] = (sum over k of src[k][i] * scale[k]) * inv, overwrites. n >= 1. dst may be one of src (the same

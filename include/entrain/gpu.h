@@ -44,9 +44,9 @@ struct en_device_host;
 
 enum { EN_STREAM_COMPUTE = 0, EN_STREAM_PREFETCH = 1, EN_STREAM_EXCHANGE = 2, EN_STREAMS = 3 };
 
-typedef struct en_event en_event; /* a point in a stream */
+typedef struct en_event en_event;     /* a point in a stream */
 typedef struct en_capture en_capture; /* a captured piece of work */
-typedef struct en_group en_group; /* this rank's part in a collective of several GPUs */
+typedef struct en_group en_group;     /* this rank's part in a collective of several GPUs */
 
 /* ---- what there is ----------------------------------------------------------------------------------- */
 
@@ -82,8 +82,8 @@ typedef struct en_gpu_user {
 enum { EN_GPU_SOURCES = 64, EN_GPU_SLOTS = 3 };
 
 /* The numbers of one step. They lie in device memory, so that a graph reads those of the step in which it is
- * launched. In a world of W: scale[r] = samples of rank r, inv = 1 / their sum (ops/mean.h). Frozen with the
- * ABI: an optimizer that needs more gets a struct of its own. */
+ * launched. In a world of W: scale[r] = samples of rank r, inv = 1 / their sum; in a world of
+ * one both are 1 (ops/mean.h). Frozen with the ABI: an optimizer that needs more gets a struct of its own. */
 typedef struct en_gpu_rates {
     float lr, momentum, weight_decay;
     int32_t nesterov;

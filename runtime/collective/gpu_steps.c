@@ -226,12 +226,12 @@ static void set_scales(const eni_gpu_steps *s, int first, en_gpu_rates *rates)
     uint64_t total = 0;
     int n = 0;
     for (int k = 0; k < s->config.ngrads; k++) {
-        const uint64_t samples = s->samples[(first + k) % s->config.ngrads];
-        if (samples == 0) continue;
-        rates->scale[n++] = s->config.ngrads == 1 ? 1.0f : (float)samples;
-        total += samples;
+        const uint64_t weight = eni_mean_weight(s->samples[(first + k) % s->config.ngrads], s->config.ngrads);
+        if (weight == 0) continue;
+        rates->scale[n++] = (float)weight;
+        total += weight;
     }
-    if (n > 0) rates->inv = s->config.ngrads == 1 ? 1.0f : 1.0f / (float)total;
+    if (n > 0) rates->inv = 1.0f / (float)total;
 }
 
 /* The next registered slot, once what it had is on the device; zeroed. */
@@ -275,14 +275,14 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const ui
     EN_TRY(check_replay(s));
     EN_TRY(next_slot(s, &slot));
     set_rates(s, slot);
-    slot->weight = slot->total = s->config.nranks == 1 ? samples[0] > 0 : (float)samples[0]; /* ops/mean.h */
+    slot->weight = slot->total = (float)eni_mean_weight(samples[0], s->config.nranks);
     for (uint32_t g = 0; g < s->ngroups; g++)
         for (int i = 0; i < s->nrates; i++) {
             en_gpu_rates *rates = rates_at(s, slot, g, i);
             set_scales(s, i, rates);
             if (s->config.way != ENI_GPU_GROUP) continue;
             rates->scale[0] = 1; /* the sum that comes is weighted already */
-            rates->inv = total > 0 && s->config.nranks > 1 ? 1.0f / (float)total : 1;
+            rates->inv = total > 0 ? 1.0f / (float)eni_mean_weight(total, s->config.nranks) : 1;
         }
     return copy_slot(s, slot, EN_STREAM_COMPUTE);
 }

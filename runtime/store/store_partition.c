@@ -411,11 +411,11 @@ static en_status room_for_sources(eni_store *store, uint32_t n)
     return eni_store_grow((void **)&store->mean.scale, &store->mean.room, n, sizeof *store->mean.scale);
 }
 
-/* In the mean: deltas and weights count each client once, and a single contribution is the mean (ops/mean.h). */
+/* In the mean: deltas and weights count each client once. */
 static uint64_t weight_of(const eni_partition *part, const eni_call *call)
 {
-    const bool is_one = part->nstaged == 1 && call->msg.nsamples > 0;
-    return is_one || call->msg.what == EN_DELTA || call->msg.what == EN_WEIGHTS ? 1 : call->msg.nsamples;
+    if (call->msg.what == EN_DELTA || call->msg.what == EN_WEIGHTS) return 1;
+    return eni_mean_weight(call->msg.nsamples, (int)part->nstaged);
 }
 
 /* Elements [lo, hi) of the partition, summed from the first contribution of rank `rank` on, around. */

@@ -60,7 +60,7 @@ static uint64_t sum_of(const trial *t)
 {
     uint64_t sum = 0;
     for (int r = 0; r < t->world; r++)
-        sum += t->samples[r];
+        sum += eni_mean_weight(t->samples[r], t->world);
     return sum;
 }
 
@@ -96,7 +96,7 @@ static void step_on_gpu(const trial *t)
     if (is_adam) optimizer_of(t)->adam(&t->hyper, &adam);
     GPU_OK(rig.ops->copy(rig.ctx, v.gpu_adam, &adam, sizeof adam, EN_COPY_IN));
     for (int r = 0; r < t->world; r++) {
-        rates.scale[r] = (float)t->samples[r];
+        rates.scale[r] = (float)eni_mean_weight(t->samples[r], t->world);
         source[r] = v.gpu_source[r] + t->offset;
     }
     GPU_OK(rig.ops->copy(rig.ctx, v.gpu_rates, &rates, sizeof rates, EN_COPY_IN));
