@@ -26,6 +26,7 @@
 #include "config/folders.h"
 #include "config/outputs.h"
 #include "core/clock.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -424,16 +425,13 @@ static en_status hash_file(session *s, int fd, uint64_t bytes, char hex_out[ENI_
     return eni_fail(EN_EIO, "remote", "cannot read what is to be saved: %s", strerror(error));
 }
 
-/* As rank/checkpoint.c names what it would remove, if we did not have to have it first. */
-#define RETIRED ".retired.tmp"
-
 /* It may be retired meanwhile, or has been. */
 static en_status upload(session *s, const char *path, const char *key, struct stat *info_out)
 {
-    char hex[ENI_DIGEST_HEX] = "", retired[PATH_MAX + sizeof RETIRED];
+    char hex[ENI_DIGEST_HEX] = "", retired[PATH_MAX + sizeof ENI_RETIRED];
     const int64_t begin = eni_now_ns();
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    snprintf(retired, sizeof retired, "%s" RETIRED, path);
+    snprintf(retired, sizeof retired, "%s" ENI_RETIRED, path);
     if (fd < 0 && errno == ENOENT) fd = open(retired, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) return EN_ENOENT;
     if ((fd < 0 && lstat(path, info_out) != 0) || (fd >= 0 && fstat(fd, info_out) != 0) || fd < 0) {
@@ -481,8 +479,8 @@ static void note_done(mirror *m, const char *name, const struct stat *info, bool
 /* Its name without what says that it is retired. */
 static bool name_of(const char *entry, char name_out[256], bool *is_retired_out)
 {
-    const size_t length = strlen(entry), ends = sizeof RETIRED - 1;
-    *is_retired_out = length > ends && length < 256 && strcmp(entry + length - ends, RETIRED) == 0;
+    const size_t length = strlen(entry), ends = sizeof ENI_RETIRED - 1;
+    *is_retired_out = length > ends && length < 256 && strcmp(entry + length - ends, ENI_RETIRED) == 0;
     snprintf(name_out, 256, "%.*s", (int)(*is_retired_out ? length - ends : length), entry);
     return eni_out_is_checkpoint(name_out);
 }
@@ -606,7 +604,7 @@ static en_status hold_folder(mirror *m)
 {
     char path[PATH_MAX];
     EN_TRY(eni_folder_check("--out", m->o->folder));
-    snprintf(path, sizeof path, "%.3000s/.mirror", m->o->folder);
+    snprintf(path, sizeof path, "%.3000s/" ENI_MIRROR_LOCK, m->o->folder);
     m->lock_fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (m->lock_fd < 0) return eni_fail(EN_EIO, "remote", "cannot write %s: %s", path, strerror(errno));
     if (flock(m->lock_fd, LOCK_EX | LOCK_NB) == 0) return EN_OK;
@@ -621,7 +619,7 @@ static void release_folder(mirror *m)
 {
     char path[PATH_MAX], name[256];
     if (m->lock_fd < 0) return;
-    snprintf(path, sizeof path, "%.3000s/.mirror", m->o->folder);
+    snprintf(path, sizeof path, "%.3000s/" ENI_MIRROR_LOCK, m->o->folder);
     unlink(path);
     close(m->lock_fd);
     find_next(m, name); /* the last that were retired */
