@@ -131,6 +131,7 @@ static size_t take_header(char *line, size_t one, size_t n, void *user)
     if (n > 5 && strncmp(line, "HTTP/", 5) == 0) { /* of the answer behind a 100, say */
         c->etag[0] = c->date[0] = c->region[0] = c->location[0] = '\0';
         c->range_begin = c->range_total = 0;
+        c->length_told = UINT64_MAX; /* nothing */
         c->retry_after_s = 0;
     }
     if (colon == NULL) return n;
@@ -552,8 +553,8 @@ en_status eni_remote_head(eni_remote *bucket, const char *key, eni_object *objec
     snprintf(object_out->key, sizeof object_out->key, "%s", key);
     memcpy(object_out->etag, c->etag, sizeof object_out->etag);
     if (st == EN_OK && (c->etag[0] == '\0' || c->length_told > ENI_OBJECT_MAX))
-        st =
-            eni_fail(EN_EFORMAT, "remote", "%s says neither ETag nor size of %s", bucket->o.place->host, key);
+        st = eni_fail(EN_EFORMAT, "remote", "%s does not say both ETag and size of %s", bucket->o.place->host,
+                      key);
     free(c->text);
     eni_free(c);
     return st;

@@ -589,6 +589,10 @@ def test_buckets_as_people_have_them():
         p.server.may_not_list = False
         said = p.run(*local, f"--init={p.server.url}/none.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
         assert "there is no such object" in said, said
+        p.server.tells_size, p.server.instead = False, [(503, {})]  # which tells its own size
+        said = p.run(*local, f"--init={p.server.url}/w.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
+        assert "does not say both ETag and size of w.safetensors" in said, said
+        p.server.tells_size = True
         config.unlink()
         p.server.is_open = True
         p.data("d", "--data-keys=none", env=no_keys)
