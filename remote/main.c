@@ -246,8 +246,13 @@ static en_status get_once(session *s, eni_cache *cache, const char *flag, const 
     if (st == EN_OK) return fetch_files(s, cache, &file, 1);
     if (st != EN_ENOENT && st != EN_EDENIED) return st;
     EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
+    bool is_listed = false;
+    for (size_t i = 0; i < listing.n; i++)
+        is_listed = is_listed || strcmp(listing.object[i].key, s->url.key) == 0;
     eni_listing_fini(&listing);
-    return eni_fail(EN_EINVAL, "remote", "%s=%s: there is no such object", flag, url);
+    return eni_fail(EN_EINVAL, "remote", "%s=%s %s", flag, url,
+                    is_listed && st == EN_EDENIED ? "is listed, but these keys may not read it"
+                                                  : "is not there: there is no such object");
 }
 
 /* For its copy, with room for what lies beside it. */
