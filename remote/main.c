@@ -589,14 +589,17 @@ static en_status open_file(mirror *m, session *s)
 {
     struct stat info;
     eni_object object = {.size = 0};
-    eni_listing listing;
     EN_TRY(open_session(m->o, "--save", m->o->as, s));
     m->of_file = s;
     en_status st = eni_remote_head(s->bucket, s->url.key, &object);
-    if (st == EN_ENOENT ||
-        st == EN_EDENIED) { /* the latter too, for those who may not list what is not there */
-        EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
-        eni_listing_fini(&listing);
+    if (st == EN_ENOENT || st == EN_EDENIED) { /* where they may not list, what is not there is denied too */
+        const en_status may = eni_remote_ask(s->bucket, s->url.key);
+        if (may != EN_OK && may != EN_EDENIED) return may;
+        if (may == EN_EDENIED)
+            eni_warn(
+                "remote",
+                "--save=%s: these keys may not list the bucket, so whether they may write shows at the end",
+                m->o->as);
     }
     const bool is_here = stat(m->o->file, &info) == 0;
     m->has_file = st == EN_OK && is_here && object.size == (uint64_t)info.st_size;

@@ -45,6 +45,7 @@ typedef struct call {
     eni_remote_request request;
     const char *key; /* "" of a list */
     bool is_head;    /* HEAD: 403 and 404 are the caller's to tell */
+    bool is_ask;     /* so is AccessDenied, which is said to keys that are right */
     uint64_t length_told;
 
     /* a body that is kept as text: a page, an error */
@@ -412,6 +413,13 @@ static bool is_other_now(const call *c)
     return c->object != NULL && (c->is_other || c->code == 416 || c->code == 404);
 }
 
+static bool is_denied(const call *c)
+{
+    eni_service_error said;
+    eni_service_error_read(c->text, c->length, &said);
+    return c->code == 403 && !c->b->o.keys->is_none && strcmp(said.code, "AccessDenied") == 0;
+}
+
 /* What another try cannot mend, since it is wrong here. */
 static bool is_hopeless(CURLcode result)
 {
@@ -436,6 +444,7 @@ static en_status perform(call *c)
                             c->object != NULL ? c->object->key : "what is to be saved", strerror(c->disk));
         if (is_other_now(c)) return EN_EMISMATCH;
         if (c->is_head && (c->code == 403 || c->code == 404)) return c->code == 404 ? EN_ENOENT : EN_EDENIED;
+        if (c->is_ask && is_denied(c)) return EN_EDENIED;
         const bool is_whole = result == CURLE_OK && (c->object == NULL || c->have == c->object->size);
         if (is_whole && c->code >= 200 && c->code < 300) return EN_OK;
         if (result == CURLE_OK && (c->code < 200 || c->code > 299) && !may_help(c->code)) return refuse(c);
@@ -509,7 +518,7 @@ static bool add_query(call *c, const char *name, const char *value)
     return eni_url_add(query, bytes, value, false);
 }
 
-static en_status list_page(eni_remote *b, const char *prefix, bool is_flat, eni_listing *listing)
+static en_status list_page(eni_remote *b, const char *prefix, bool is_flat, bool is_ask, eni_listing *listing)
 {
     call *c = eni_alloc(sizeof *c);
     if (c == NULL) return EN_ENOMEM;
@@ -520,6 +529,7 @@ static en_status list_page(eni_remote *b, const char *prefix, bool is_flat, eni_
                          add_query(c, "encoding-type", "url") && add_query(c, "list-type", "2") &&
                          add_query(c, "max-keys", PAGE_OBJECTS) && add_query(c, "prefix", prefix)))
         st = eni_fail(EN_EINVAL, "remote", "the prefix %.100s.. is too long", prefix);
+    c->is_ask = is_ask;
     if (st == EN_OK) st = perform(c);
     if (st == EN_OK) st = eni_listing_add(listing, b->o.url->kind, c->text, c->length, why, sizeof why);
     if (st == EN_EFORMAT)
@@ -533,12 +543,20 @@ static en_status list_page(eni_remote *b, const char *prefix, bool is_flat, eni_
 en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, eni_listing *listing_out)
 {
     *listing_out = (eni_listing){0};
-    en_status st = list_page(bucket, prefix, is_flat, listing_out);
+    en_status st = list_page(bucket, prefix, is_flat, false, listing_out);
     for (int page = 1; st == EN_OK && listing_out->is_truncated; page++) {
-        st = page < PAGES ? list_page(bucket, prefix, is_flat, listing_out)
+        st = page < PAGES ? list_page(bucket, prefix, is_flat, false, listing_out)
                           : eni_fail(EN_EFORMAT, "remote", "%s: the list has no end", bucket->o.place->host);
     }
     if (st != EN_OK) eni_listing_fini(listing_out);
+    return st;
+}
+
+en_status eni_remote_ask(eni_remote *bucket, const char *prefix)
+{
+    eni_listing listing = {0};
+    const en_status st = list_page(bucket, prefix, true, true, &listing);
+    eni_listing_fini(&listing);
     return st;
 }
 

@@ -586,9 +586,18 @@ def test_buckets_as_people_have_them():
         assert not any("list-type" in path for _, path, _ in p.server.requests[-2:]), "its name is enough"
         said = p.run(*local, f"--init={p.server.url}/none.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
         assert "HTTP 403 (AccessDenied: s3:ListBucket is not allowed)" in said, said
+        save = ("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", "--data=synthetic", "--limit-train-samples=64",
+                "--limit-test-samples=16", f"--save={p.server.url}/own/w.safetensors")
+        said = p.run(*save, f"--out={p.top}/own", env={**no_keys, "AWS_PROFILE": "mine"})
+        assert "may not list the bucket" in said and p.server.objects["own/w.safetensors"] == (p.top / "own" / "w.safetensors").read_bytes()
+        said = p.run(*save, f"--out={p.top}/not", f"--data-endpoint={p.server.endpoint}", env=p.env(AWS_SECRET_ACCESS_KEY="wrong"), code=2)
+        assert "HTTP 403 (SignatureDoesNotMatch" in said, said
         p.server.may_not_list = False
         said = p.run(*local, f"--init={p.server.url}/none.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
         assert "there is no such object" in said, said
+        p.server.instead = [(403, {})]  # of the HEAD: they may list, and not read
+        said = p.run(*local, f"--init={p.server.url}/w.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
+        assert "is listed, but these keys may not read it" in said, said
         p.server.tells_size, p.server.instead = False, [(503, {})]  # which tells its own size
         said = p.run(*local, f"--init={p.server.url}/w.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
         assert "does not say both ETag and size of w.safetensors" in said, said
@@ -600,7 +609,7 @@ def test_buckets_as_people_have_them():
         p.run("data", "--clear-cache")
         p.refuse("lets nobody in without keys, HTTP 403", "d", "--data-keys=none", env=no_keys)
         p.refuse("--data-keys=none asks a bucket that is open to all", "d", env=no_keys)
-    print("PROMISE an object without the right to list, AWS_ENDPOINT_URL, a profile of ~/.aws/config with its keys, and a bucket "
+    print("PROMISE an object read and one saved without the right to list, AWS_ENDPOINT_URL, a profile of ~/.aws/config with its keys, and a bucket "
           "that is open to all")
 
 
