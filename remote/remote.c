@@ -29,6 +29,7 @@ enum {
     TOLD_AGAIN_S = 10,
     FIRST_WAIT_MS = 200,
     MOST_WAIT_MS = 30000,
+    SLICE_MS = 1000, /* of a wait */
     PAGES = 2 * ENI_LISTING_OBJECTS / 1000
 };
 #define PAGE_OBJECTS "1000" /* the most that both give; of OSS's own accord there are 100 */
@@ -78,10 +79,15 @@ typedef struct call {
 
 /* ---- waits ---- */
 
-static void give_sign(call *c)
+static void tell_life(const call *c)
+{
+    if (c->b->o.on_sign != NULL) c->b->o.on_sign(c->b->o.user);
+}
+
+static void note_move(call *c)
 {
     c->moved_ns = eni_now_ns();
-    if (c->b->o.on_sign != NULL) c->b->o.on_sign(c->b->o.user);
+    tell_life(c);
 }
 
 /* For whom, for what, and why; `wait_ms` of it are to come. */
@@ -107,7 +113,7 @@ static int look_at_wait(void *user, curl_off_t down_of, curl_off_t down, curl_of
     (void)up_of;
     if (moved > c->most) {
         c->most = moved;
-        give_sign(c);
+        note_move(c);
     }
     snprintf(why, sizeof why, "nothing for %.0f s", (double)(eni_now_ns() - c->moved_ns) / ENI_SECOND);
     tell_wait(c, 0, why);
@@ -318,6 +324,7 @@ static en_status try_once(call *c, CURLcode *result_out)
     snprintf(url, sizeof url, "%s://%s%s%s%s", c->b->o.place->is_plain ? "http" : "https",
              c->b->o.place->host, c->request.path, c->request.query[0] != '\0' ? "?" : "", c->request.query);
     c->code = 0;
+    c->retry_after_s = 0; /* what an earlier answer said is over */
     c->length = 0;
     c->sent = 0;
     c->b->error[0] = '\0';
@@ -433,12 +440,12 @@ static en_status perform(call *c)
 {
     uint64_t most = c->have; /* a service without ranges begins anew each time: that is no progress */
     c->most = c->have;
-    give_sign(c);
+    note_move(c);
     for (int tries = 1;; tries++) {
         CURLcode result = CURLE_OK;
         c->tries = tries == 0 ? 1 : tries;
         EN_TRY(try_once(c, &result));
-        if (result == CURLE_OK && c->b->o.on_sign != NULL) c->b->o.on_sign(c->b->o.user);
+        if (result == CURLE_OK) tell_life(c);
         if (c->disk != 0)
             return eni_fail(EN_EIO, "remote", "cannot %s %s: %s", c->object != NULL ? "write" : "read",
                             c->object != NULL ? c->object->key : "what is to be saved", strerror(c->disk));
@@ -491,7 +498,10 @@ static en_status perform(call *c)
                      (double)wait_ms / 1000);
         eni_debug("remote", "%s", why);
         tell_wait(c, wait_ms, why);
-        poll(NULL, 0, (int)wait_ms);
+        for (long left = wait_ms; left > 0; left -= SLICE_MS) {
+            poll(NULL, 0, left < SLICE_MS ? (int)left : SLICE_MS);
+            if (c->retry_after_s > 0) tell_life(c); /* it has said when */
+        }
     }
 }
 

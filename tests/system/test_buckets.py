@@ -569,6 +569,26 @@ def test_what_goes_up():
           "no PUT is named, and waited for at most 30 s after the run")
 
 
+def test_told_wait_is_life():
+    """Whoever waits for transfer ends it when it is silent, but not while the service has said when to ask again."""
+    with Place() as p:
+        seconds, file, signs = 5, p.top / "w.safetensors", []
+        up = subprocess.Popen(["sh", "-c", 'exec "$0" "$@" 3>&1', BUILD / "transfer", "mirror", f"--cache={p.cache}", "--endpoint",
+                               p.server.endpoint, f"--file={file}", f"--as={p.server.url}/w.safetensors"], env=p.env(),
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        p.started.append(up)
+        assert up.stdout.read(1) == b"\0", "it is ready"
+        p.server.instead = [(503, {"Retry_After": str(seconds)})]
+        file.write_bytes(b"weights")
+        up.stdin.write(b"f")
+        while up.stdout.read(1):
+            signs.append(time.monotonic())
+        assert up.wait(60) == 0 and p.server.objects["w.safetensors"] == b"weights"
+        assert signs[-1] - signs[0] > seconds - 1, "it has waited"
+        assert max(b - a for a, b in zip(signs, signs[1:])) < seconds - 1, signs
+    print("PROMISE a wait for which the service has asked (Retry-After) shows signs of life to whoever waits at the run's end")
+
+
 def test_buckets_as_people_have_them():
     with Place() as p:
         put_set(p.server, "d")
