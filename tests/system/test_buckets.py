@@ -595,6 +595,8 @@ def test_buckets_as_people_have_them():
         p.run("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", f"--data={p.server.url}/d", "--limit-test-samples=16",
               f"--out={p.top}/o", f"--save={p.server.url}/w.safetensors", env=p.env(AWS_ENDPOINT_URL=p.server.endpoint))
         local = ("eval", "--model=mlp", "--data=synthetic", "--limit-test-samples=16")
+        said = p.run(*local, f"--init={p.server.url}/w.safetensors", env=p.env(AWS_ENDPOINT_URL="nowhere"), code=2)
+        assert "AWS_ENDPOINT_URL=nowhere" in said and "--data-endpoint" not in said, said
         (p.top / ".aws").mkdir()
         config = p.top / ".aws" / "config"
         config.write_text(f"[profile mine]\naws_access_key_id = {ID}\naws_secret_access_key = {SECRET}\nregion = {REGION}\n"
