@@ -152,30 +152,24 @@ static uint64_t size_of(double rate)
     return bytes;
 }
 
-static void put_ms(eni_table *table, double seconds)
-{
-    if (seconds > 0)
-        eni_table_put(table, "%.1f", seconds * 1e3);
-    else
-        eni_table_put(table, "-"); /* no rate was given */
-}
-
 static en_status put_ranks(const eni_command_context *context, int p, uint64_t rate, int64_t delay,
                            uint64_t v, eni_table *table)
 {
     static const int algorithms[] = {ENI_COLL_RING, ENI_COLL_NAIVE};
-    const double once = rate > 0 ? (double)v / (double)rate : 0, others = p - 1;
-    const double model[] = {2 * others / p * once, others * once};
+    const eni_cost_numbers card = {.alpha = (double)delay / ENI_SECOND,
+                                   .beta = rate > 0 ? 1 / (double)rate : 0};
+    const eni_cost_numbers cable = {.alpha = card.alpha, .beta = p * card.beta}; /* of all p */
+    const double model[] = {eni_cost_ring(p, (double)v, &card), eni_cost_naive(p, (double)v, &card)};
     eni_table_put(table, "%d", p);
     for (int a = 0; a < 2; a++) {
         double seconds, sent;
         EN_TRY(eni_measure_shaped(context->signal_fd, p, algorithms[a], rate, delay, v, 100 * ENI_MILLI,
                                   &seconds, &sent));
         eni_table_put(table, "%.2f", sent / (double)v);
-        put_ms(table, seconds);
-        put_ms(table, model[a]);
+        eni_table_put(table, "%.1f", seconds * 1e3);
+        eni_table_put(table, "%.1f", model[a] * 1e3);
     }
-    put_ms(table, p * others * once);
+    eni_table_put(table, "%.1f", eni_cost_naive(p, (double)v, &cable) * 1e3);
     return EN_OK;
 }
 
@@ -193,17 +187,18 @@ static en_status show_network(const eni_command_context *context, FILE *out)
     fprintf(
         out,
         "\nOne all-reduce of V = %.0f KB among p ranks, each with a card of its own: %s.\n"
-        "Milliseconds measured, and beside them those of the formula with beta, the rate; bytes that a rank "
-        "sends by V\n\n",
+        "Milliseconds measured, and beside them those of the formula with beta, the rate, and d, the delay; "
+        "bytes that a rank sends by V\n\n",
         (double)v / 1024, network);
-    eni_table_begin(&table,
-                    ">p|>ring sends|>ms|>2(p-1)V/(p beta)|>naive sends|>ms|>(p-1)V/beta|>p(p-1)V/beta");
+    eni_table_begin(
+        &table, ">p|>ring sends|>ms|>2(p-1)(V/(p beta)+d)|>naive sends|>ms|>(p-1)V/beta+d|>p(p-1)V/beta+d");
     for (int p = 2; p <= 8; p *= 2)
         EN_TRY(put_ranks(context, p, rate, delay, v, &table));
     EN_TRY(eni_table_print(&table, out));
-    fprintf(out, "\nOf a ring neither bytes nor time grow with p: both stay below twice V. p(p-1)V/beta is "
-                 "naive where all "
-                 "share one cable.\n");
+    fprintf(
+        out,
+        "\nHowever many ranks there are, each sends less than 2V in a ring, and without a delay the formula "
+        "stays below 2V/beta. p(p-1)V/beta+d is naive where all share one cable.\n");
     return EN_OK;
 }
 

@@ -298,14 +298,15 @@ static en_status check_labels(const eni_dataset *set)
         const uint8_t *labels = set->split[s].target;
         for (uint64_t i = 0; i < set->split[s].count; i++) {
             if (labels[i] < set->classes) continue;
-            return eni_fail(EN_EFORMAT, "dataset",
-                            "%s: label %u of %s sample %llu is not in 0 .. %d, the classes of its training "
-                            "samples, which have no gaps",
+            return eni_fail(EN_EFORMAT, "dataset", "%s: label %u of %s sample %llu is not in 0 .. %d%s",
                             set->name, labels[i],
                             s == ENI_TRAIN  ? "training"
                             : s == ENI_TEST ? "test"
                                             : "held-out",
-                            (ull)i, set->classes - 1);
+                            (ull)i, set->classes - 1,
+                            find_named(set->name) != NULL
+                                ? ""
+                                : ", the classes of its training samples, which have no gaps");
         }
     }
     return EN_OK;

@@ -63,14 +63,15 @@ bool eni_weights_fits(const eni_st_tensor *found, const en_model_tensor *want)
     return found->dtype == (want->is_int64 != 0 ? ENI_ST_I64 : ENI_ST_F32) && same_shape(found, want);
 }
 
-/* The tensor of that name behind another one's, "module.conv1.weight"; NULL: there is none. */
+/* The tensor of that name behind "module." and "_orig_mod.", in any order; NULL: there is none. */
 static const eni_st_tensor *find_wrapped(const eni_st_file *file, const char *name)
 {
-    const size_t length = strlen(name);
     for (uint32_t t = 0; t < file->ntensors; t++) {
-        const char *found = file->tensors[t].name;
-        const size_t more = strlen(found) > length ? strlen(found) - length : 0;
-        if (more > 0 && found[more - 1] == '.' && strcmp(found + more, name) == 0) return &file->tensors[t];
+        const char *rest = file->tensors[t].name;
+        while (strncmp(rest, "module.", 7) == 0 || strncmp(rest, "_orig_mod.", 10) == 0) {
+            rest = strchr(rest, '.') + 1;
+            if (strcmp(rest, name) == 0) return &file->tensors[t];
+        }
     }
     return NULL;
 }

@@ -17,6 +17,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "core/files.h"
 #include "core/json.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -616,9 +617,8 @@ en_status eni_checkpoint_read(const char *path, const en_schema *schema, eni_che
  */
 
 enum { DIGITS = 12, GENERATIONS = 2, LISTED = 4096 };
-#define PREFIX  "checkpoint-"
-#define SUFFIX  ".safetensors"
-#define RETIRED ".retired.tmp"
+#define PREFIX "checkpoint-"
+#define SUFFIX ".safetensors"
 
 void eni_checkpoint_path(const char *dir, uint64_t samples, char *path_out, size_t bytes)
 {
@@ -684,7 +684,7 @@ int eni_checkpoint_sweep(const char *dir)
 static bool has_mirror(const char *dir)
 {
     char path[1024];
-    snprintf(path, sizeof path, "%.1000s/.mirror", dir);
+    snprintf(path, sizeof path, "%.1000s/" ENI_MIRROR_LOCK, dir);
     const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     const bool is_held = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     if (fd >= 0) close(fd);
@@ -694,15 +694,15 @@ static bool has_mirror(const char *dir)
 void eni_checkpoint_retire(const char *dir, uint64_t samples)
 {
     uint64_t *found = eni_alloc_array(LISTED, sizeof *found);
-    char path[1024], retired[1024 + sizeof RETIRED];
+    char path[1024], retired[1024 + sizeof ENI_RETIRED];
     int kept = 0;
     if (found == NULL) return; /* they stay until the next time */
     const bool is_mirrored = has_mirror(dir);
     size_t n = eni_checkpoint_list(dir, found, LISTED);
     for (size_t i = 0; i < n; i++) {
         if (found[i] > samples || kept++ < GENERATIONS) continue;
-        eni_checkpoint_path(dir, found[i], path, sizeof path - sizeof RETIRED);
-        snprintf(retired, sizeof retired, "%s" RETIRED, path);
+        eni_checkpoint_path(dir, found[i], path, sizeof path - sizeof ENI_RETIRED);
+        snprintf(retired, sizeof retired, "%s" ENI_RETIRED, path);
         if (is_mirrored && rename(path, retired) == 0) continue;
         unlink(path);
     }

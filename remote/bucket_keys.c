@@ -56,6 +56,12 @@ static void take(eni_keys *keys, char *into, size_t bytes, const char *text, siz
     into[length] = '\0';
 }
 
+static void take_endpoint(eni_keys *keys, const char *by, const char *text, size_t length)
+{
+    if (keys->endpoint[0] == '\0') keys->endpoint_by = by;
+    take(keys, keys->endpoint, sizeof keys->endpoint, text, length);
+}
+
 static void take_pair(const char *key, size_t key_length, const char *value, size_t length, eni_keys *keys)
 {
     static const char *const ids[] = {"aws_access_key_id", "access_key_id", "accessKeyID", NULL};
@@ -71,7 +77,7 @@ static void take_pair(const char *key, size_t key_length, const char *value, siz
     if (is_word(key, key_length, secrets)) take(keys, keys->secret, sizeof keys->secret, value, length);
     if (is_word(key, key_length, tokens)) take(keys, keys->token, sizeof keys->token, value, length);
     if (is_word(key, key_length, others)) take(keys, keys->by, sizeof keys->by, key, key_length);
-    if (is_word(key, key_length, endpoints)) take(keys, keys->endpoint, sizeof keys->endpoint, value, length);
+    if (is_word(key, key_length, endpoints)) take_endpoint(keys, "endpoint_url", value, length);
     if (is_word(key, key_length, regions)) take(keys, keys->region, sizeof keys->region, value, length);
 }
 
@@ -187,7 +193,7 @@ static en_status take_config(const char *path, const char *profile, eni_keys *ke
     eni_keys config = {0};
     (void)read_profile(path, profile, false, &config, &has);
     take(keys, keys->region, sizeof keys->region, config.region, strlen(config.region));
-    take(keys, keys->endpoint, sizeof keys->endpoint, config.endpoint, strlen(config.endpoint));
+    take_endpoint(keys, config.endpoint_by, config.endpoint, strlen(config.endpoint));
     take(keys, keys->by, sizeof keys->by, config.by, strlen(config.by));
     const bool has_keys = keys->id[0] == '\0' && keys->secret[0] == '\0' && config.id[0] != '\0';
     eni_wipe(&config, sizeof config);
@@ -199,14 +205,15 @@ static en_status take_config(const char *path, const char *profile, eni_keys *ke
 static en_status from_anywhere(const struct service *s, const char *file, lookup variable, eni_keys *keys)
 {
     char path[PATH_BYTES];
+    static const char *const endpoints[] = {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"};
     const bool is_s3 = s == &services[ENI_S3];
     const char *asked_profile = is_s3 ? variable("AWS_PROFILE") : NULL;
     const char *profile = asked_profile != NULL ? asked_profile : s->profile;
     take_variable(variable, s->region, keys, keys->region, sizeof keys->region);
     take_variable(variable, s->region_too, keys, keys->region, sizeof keys->region);
-    if (is_s3) {
-        take_variable(variable, "AWS_ENDPOINT_URL_S3", keys, keys->endpoint, sizeof keys->endpoint);
-        take_variable(variable, "AWS_ENDPOINT_URL", keys, keys->endpoint, sizeof keys->endpoint);
+    for (int i = 0; is_s3 && i < 2; i++) {
+        const char *url = variable(endpoints[i]);
+        if (url != NULL) take_endpoint(keys, endpoints[i], url, strlen(url));
     }
     keys->is_none = file != NULL && strcmp(file, "none") == 0;
     if (keys->is_none) return EN_OK;

@@ -25,10 +25,11 @@ typedef struct eni_keys {
     char id[ENI_KEY_TEXT_MAX], secret[ENI_KEY_TEXT_MAX];
     char token[ENI_KEY_TOKEN_MAX];  /* "": they do not end */
     char region[64], endpoint[256]; /* what the environment or the profile says; "": nothing */
-    char by[32];                    /* "sso_session": the profile gets its keys so, which is not done here */
-    bool is_none;                   /* requests go without a signature */
-    bool is_too_long;               /* a value did not fit: eni_keys_find refuses it */
-    char from[64];                  /* where they were found, for messages: a file's name may be cut */
+    const char *endpoint_by; /* who says that: "AWS_ENDPOINT_URL", "endpoint_url" of a profile; a constant */
+    char by[32];             /* "sso_session": the profile gets its keys so, which is not done here */
+    bool is_none;            /* requests go without a signature */
+    bool is_too_long;        /* a value did not fit: eni_keys_find refuses it */
+    char from[64];           /* where they were found, for messages: a file's name may be cut */
 } eni_keys;
 
 /* `variable` reads the environment (config/env.h: eni_env), `kind` is url.h's, `file` --data-keys or NULL. EN_EINVAL,

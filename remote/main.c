@@ -26,6 +26,7 @@
 #include "config/folders.h"
 #include "config/outputs.h"
 #include "core/clock.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -110,8 +111,8 @@ static en_status open_session(const options *o, const char *flag, const char *te
     EN_TRY(eni_remote_url_parse(flag, text, &s->url));
     EN_TRY(eni_keys_find(s->url.kind, o->keys, eni_env, &s->keys));
     s->endpoint = o->endpoint != NULL ? o->endpoint : s->keys.endpoint[0] != '\0' ? s->keys.endpoint : NULL;
-    EN_TRY(eni_remote_place_find(&s->url, s->endpoint, s->keys.region[0] != '\0' ? s->keys.region : NULL,
-                                 &s->place));
+    EN_TRY(eni_remote_place_find(&s->url, o->endpoint != NULL ? "--data-endpoint" : s->keys.endpoint_by,
+                                 s->endpoint, s->keys.region[0] != '\0' ? s->keys.region : NULL, &s->place));
     const eni_remote_options bucket = {.url = &s->url,
                                        .place = &s->place,
                                        .keys = &s->keys,
@@ -245,8 +246,13 @@ static en_status get_once(session *s, eni_cache *cache, const char *flag, const 
     if (st == EN_OK) return fetch_files(s, cache, &file, 1);
     if (st != EN_ENOENT && st != EN_EDENIED) return st;
     EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
+    bool is_listed = false;
+    for (size_t i = 0; i < listing.n; i++)
+        is_listed = is_listed || strcmp(listing.object[i].key, s->url.key) == 0;
     eni_listing_fini(&listing);
-    return eni_fail(EN_EINVAL, "remote", "%s=%s: there is no such object", flag, url);
+    return eni_fail(EN_EINVAL, "remote", "%s=%s %s", flag, url,
+                    is_listed && st == EN_EDENIED ? "is listed, but these keys may not read it"
+                                                  : "is not there: there is no such object");
 }
 
 /* For its copy, with room for what lies beside it. */
@@ -424,16 +430,13 @@ static en_status hash_file(session *s, int fd, uint64_t bytes, char hex_out[ENI_
     return eni_fail(EN_EIO, "remote", "cannot read what is to be saved: %s", strerror(error));
 }
 
-/* As rank/checkpoint.c names what it would remove, if we did not have to have it first. */
-#define RETIRED ".retired.tmp"
-
 /* It may be retired meanwhile, or has been. */
 static en_status upload(session *s, const char *path, const char *key, struct stat *info_out)
 {
-    char hex[ENI_DIGEST_HEX] = "", retired[PATH_MAX + sizeof RETIRED];
+    char hex[ENI_DIGEST_HEX] = "", retired[PATH_MAX + sizeof ENI_RETIRED];
     const int64_t begin = eni_now_ns();
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    snprintf(retired, sizeof retired, "%s" RETIRED, path);
+    snprintf(retired, sizeof retired, "%s" ENI_RETIRED, path);
     if (fd < 0 && errno == ENOENT) fd = open(retired, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) return EN_ENOENT;
     if ((fd < 0 && lstat(path, info_out) != 0) || (fd >= 0 && fstat(fd, info_out) != 0) || fd < 0) {
@@ -481,8 +484,8 @@ static void note_done(mirror *m, const char *name, const struct stat *info, bool
 /* Its name without what says that it is retired. */
 static bool name_of(const char *entry, char name_out[256], bool *is_retired_out)
 {
-    const size_t length = strlen(entry), ends = sizeof RETIRED - 1;
-    *is_retired_out = length > ends && length < 256 && strcmp(entry + length - ends, RETIRED) == 0;
+    const size_t length = strlen(entry), ends = sizeof ENI_RETIRED - 1;
+    *is_retired_out = length > ends && length < 256 && strcmp(entry + length - ends, ENI_RETIRED) == 0;
     snprintf(name_out, 256, "%.*s", (int)(*is_retired_out ? length - ends : length), entry);
     return eni_out_is_checkpoint(name_out);
 }
@@ -586,14 +589,17 @@ static en_status open_file(mirror *m, session *s)
 {
     struct stat info;
     eni_object object = {.size = 0};
-    eni_listing listing;
     EN_TRY(open_session(m->o, "--save", m->o->as, s));
     m->of_file = s;
     en_status st = eni_remote_head(s->bucket, s->url.key, &object);
-    if (st == EN_ENOENT ||
-        st == EN_EDENIED) { /* the latter too, for those who may not list what is not there */
-        EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
-        eni_listing_fini(&listing);
+    if (st == EN_ENOENT || st == EN_EDENIED) { /* where they may not list, what is not there is denied too */
+        const en_status may = eni_remote_ask(s->bucket, s->url.key);
+        if (may != EN_OK && may != EN_EDENIED) return may;
+        if (may == EN_EDENIED)
+            eni_warn(
+                "remote",
+                "--save=%s: these keys may not list the bucket, so whether they may write shows at the end",
+                m->o->as);
     }
     const bool is_here = stat(m->o->file, &info) == 0;
     m->has_file = st == EN_OK && is_here && object.size == (uint64_t)info.st_size;
@@ -606,7 +612,7 @@ static en_status hold_folder(mirror *m)
 {
     char path[PATH_MAX];
     EN_TRY(eni_folder_check("--out", m->o->folder));
-    snprintf(path, sizeof path, "%.3000s/.mirror", m->o->folder);
+    snprintf(path, sizeof path, "%.3000s/" ENI_MIRROR_LOCK, m->o->folder);
     m->lock_fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (m->lock_fd < 0) return eni_fail(EN_EIO, "remote", "cannot write %s: %s", path, strerror(errno));
     if (flock(m->lock_fd, LOCK_EX | LOCK_NB) == 0) return EN_OK;
@@ -621,7 +627,7 @@ static void release_folder(mirror *m)
 {
     char path[PATH_MAX], name[256];
     if (m->lock_fd < 0) return;
-    snprintf(path, sizeof path, "%.3000s/.mirror", m->o->folder);
+    snprintf(path, sizeof path, "%.3000s/" ENI_MIRROR_LOCK, m->o->folder);
     unlink(path);
     close(m->lock_fd);
     find_next(m, name); /* the last that were retired */

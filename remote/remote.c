@@ -29,6 +29,7 @@ enum {
     TOLD_AGAIN_S = 10,
     FIRST_WAIT_MS = 200,
     MOST_WAIT_MS = 30000,
+    SLICE_MS = 1000, /* of a wait */
     PAGES = 2 * ENI_LISTING_OBJECTS / 1000
 };
 #define PAGE_OBJECTS "1000" /* the most that both give; of OSS's own accord there are 100 */
@@ -45,6 +46,7 @@ typedef struct call {
     eni_remote_request request;
     const char *key; /* "" of a list */
     bool is_head;    /* HEAD: 403 and 404 are the caller's to tell */
+    bool is_ask;     /* so is AccessDenied, which is said to keys that are right */
     uint64_t length_told;
 
     /* a body that is kept as text: a page, an error */
@@ -77,10 +79,15 @@ typedef struct call {
 
 /* ---- waits ---- */
 
-static void give_sign(call *c)
+static void tell_life(const call *c)
+{
+    if (c->b->o.on_sign != NULL) c->b->o.on_sign(c->b->o.user);
+}
+
+static void note_move(call *c)
 {
     c->moved_ns = eni_now_ns();
-    if (c->b->o.on_sign != NULL) c->b->o.on_sign(c->b->o.user);
+    tell_life(c);
 }
 
 /* For whom, for what, and why; `wait_ms` of it are to come. */
@@ -106,7 +113,7 @@ static int look_at_wait(void *user, curl_off_t down_of, curl_off_t down, curl_of
     (void)up_of;
     if (moved > c->most) {
         c->most = moved;
-        give_sign(c);
+        note_move(c);
     }
     snprintf(why, sizeof why, "nothing for %.0f s", (double)(eni_now_ns() - c->moved_ns) / ENI_SECOND);
     tell_wait(c, 0, why);
@@ -131,6 +138,7 @@ static size_t take_header(char *line, size_t one, size_t n, void *user)
     if (n > 5 && strncmp(line, "HTTP/", 5) == 0) { /* of the answer behind a 100, say */
         c->etag[0] = c->date[0] = c->region[0] = c->location[0] = '\0';
         c->range_begin = c->range_total = 0;
+        c->length_told = UINT64_MAX; /* nothing */
         c->retry_after_s = 0;
     }
     if (colon == NULL) return n;
@@ -316,6 +324,7 @@ static en_status try_once(call *c, CURLcode *result_out)
     snprintf(url, sizeof url, "%s://%s%s%s%s", c->b->o.place->is_plain ? "http" : "https",
              c->b->o.place->host, c->request.path, c->request.query[0] != '\0' ? "?" : "", c->request.query);
     c->code = 0;
+    c->retry_after_s = 0; /* what an earlier answer said is over */
     c->length = 0;
     c->sent = 0;
     c->b->error[0] = '\0';
@@ -411,6 +420,13 @@ static bool is_other_now(const call *c)
     return c->object != NULL && (c->is_other || c->code == 416 || c->code == 404);
 }
 
+static bool is_denied(const call *c)
+{
+    eni_service_error said;
+    eni_service_error_read(c->text, c->length, &said);
+    return c->code == 403 && !c->b->o.keys->is_none && strcmp(said.code, "AccessDenied") == 0;
+}
+
 /* What another try cannot mend, since it is wrong here. */
 static bool is_hopeless(CURLcode result)
 {
@@ -424,17 +440,18 @@ static en_status perform(call *c)
 {
     uint64_t most = c->have; /* a service without ranges begins anew each time: that is no progress */
     c->most = c->have;
-    give_sign(c);
+    note_move(c);
     for (int tries = 1;; tries++) {
         CURLcode result = CURLE_OK;
         c->tries = tries == 0 ? 1 : tries;
         EN_TRY(try_once(c, &result));
-        if (result == CURLE_OK && c->b->o.on_sign != NULL) c->b->o.on_sign(c->b->o.user);
+        if (result == CURLE_OK) tell_life(c);
         if (c->disk != 0)
             return eni_fail(EN_EIO, "remote", "cannot %s %s: %s", c->object != NULL ? "write" : "read",
                             c->object != NULL ? c->object->key : "what is to be saved", strerror(c->disk));
         if (is_other_now(c)) return EN_EMISMATCH;
         if (c->is_head && (c->code == 403 || c->code == 404)) return c->code == 404 ? EN_ENOENT : EN_EDENIED;
+        if (c->is_ask && is_denied(c)) return EN_EDENIED;
         const bool is_whole = result == CURLE_OK && (c->object == NULL || c->have == c->object->size);
         if (is_whole && c->code >= 200 && c->code < 300) return EN_OK;
         if (result == CURLE_OK && (c->code < 200 || c->code > 299) && !may_help(c->code)) return refuse(c);
@@ -481,7 +498,10 @@ static en_status perform(call *c)
                      (double)wait_ms / 1000);
         eni_debug("remote", "%s", why);
         tell_wait(c, wait_ms, why);
-        poll(NULL, 0, (int)wait_ms);
+        for (long left = wait_ms; left > 0; left -= SLICE_MS) {
+            poll(NULL, 0, left < SLICE_MS ? (int)left : SLICE_MS);
+            if (c->retry_after_s > 0) tell_life(c); /* it has said when */
+        }
     }
 }
 
@@ -508,7 +528,7 @@ static bool add_query(call *c, const char *name, const char *value)
     return eni_url_add(query, bytes, value, false);
 }
 
-static en_status list_page(eni_remote *b, const char *prefix, bool is_flat, eni_listing *listing)
+static en_status list_page(eni_remote *b, const char *prefix, bool is_flat, bool is_ask, eni_listing *listing)
 {
     call *c = eni_alloc(sizeof *c);
     if (c == NULL) return EN_ENOMEM;
@@ -519,6 +539,7 @@ static en_status list_page(eni_remote *b, const char *prefix, bool is_flat, eni_
                          add_query(c, "encoding-type", "url") && add_query(c, "list-type", "2") &&
                          add_query(c, "max-keys", PAGE_OBJECTS) && add_query(c, "prefix", prefix)))
         st = eni_fail(EN_EINVAL, "remote", "the prefix %.100s.. is too long", prefix);
+    c->is_ask = is_ask;
     if (st == EN_OK) st = perform(c);
     if (st == EN_OK) st = eni_listing_add(listing, b->o.url->kind, c->text, c->length, why, sizeof why);
     if (st == EN_EFORMAT)
@@ -532,12 +553,20 @@ static en_status list_page(eni_remote *b, const char *prefix, bool is_flat, eni_
 en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, eni_listing *listing_out)
 {
     *listing_out = (eni_listing){0};
-    en_status st = list_page(bucket, prefix, is_flat, listing_out);
+    en_status st = list_page(bucket, prefix, is_flat, false, listing_out);
     for (int page = 1; st == EN_OK && listing_out->is_truncated; page++) {
-        st = page < PAGES ? list_page(bucket, prefix, is_flat, listing_out)
+        st = page < PAGES ? list_page(bucket, prefix, is_flat, false, listing_out)
                           : eni_fail(EN_EFORMAT, "remote", "%s: the list has no end", bucket->o.place->host);
     }
     if (st != EN_OK) eni_listing_fini(listing_out);
+    return st;
+}
+
+en_status eni_remote_ask(eni_remote *bucket, const char *prefix)
+{
+    eni_listing listing = {0};
+    const en_status st = list_page(bucket, prefix, true, true, &listing);
+    eni_listing_fini(&listing);
     return st;
 }
 
@@ -552,8 +581,8 @@ en_status eni_remote_head(eni_remote *bucket, const char *key, eni_object *objec
     snprintf(object_out->key, sizeof object_out->key, "%s", key);
     memcpy(object_out->etag, c->etag, sizeof object_out->etag);
     if (st == EN_OK && (c->etag[0] == '\0' || c->length_told > ENI_OBJECT_MAX))
-        st =
-            eni_fail(EN_EFORMAT, "remote", "%s says neither ETag nor size of %s", bucket->o.place->host, key);
+        st = eni_fail(EN_EFORMAT, "remote", "%s does not say both ETag and size of %s", bucket->o.place->host,
+                      key);
     free(c->text);
     eni_free(c);
     return st;

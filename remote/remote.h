@@ -41,6 +41,10 @@ void eni_remote_close(eni_remote *bucket); /* NULL is fine */
  * region, clock); EN_EIO: it cannot be reached, or fails; EN_EFORMAT: what it answers is no list. */
 en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, eni_listing *listing_out);
 
+/* Whether the bucket is there and the keys are right: as above, for a page that nobody keeps. EN_EDENIED, not logged: they
+ * are, and may not list it. */
+en_status eni_remote_ask(eni_remote *bucket, const char *prefix);
+
 /* What the bucket has under exactly this key, for which nobody need be allowed to list it. Not logged: EN_ENOENT; EN_EDENIED:
  * it is not there, or not ours to read. Else as above. */
 en_status eni_remote_head(eni_remote *bucket, const char *key, eni_object *object_out);

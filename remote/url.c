@@ -116,31 +116,29 @@ static bool is_host_and_port(const char *text, size_t length)
     return colon + 1 + digits == end && digits > 0 && digits <= 5 && port > 0 && port < 65536;
 }
 
-static en_status read_endpoint(const char *endpoint, eni_remote_place *place)
+static en_status read_endpoint(const char *by, const char *endpoint, eni_remote_place *place)
 {
     const char *host = strstr(endpoint, "://");
     place->is_plain = strncmp(endpoint, "http://", 7) == 0;
     if (host == NULL || (!place->is_plain && strncmp(endpoint, "https://", 8) != 0))
-        return eni_fail(EN_EINVAL, "remote",
-                        "--data-endpoint=%.200s: it is written https://HOST or https://HOST:PORT", endpoint);
+        return eni_fail(EN_EINVAL, "remote", "%s=%.200s: it is written https://HOST or https://HOST:PORT", by,
+                        endpoint);
     host += 3;
     const size_t length = strcspn(host, "/");
     const char *end = host + length;
     if (length == 0 || length >= sizeof place->host || (end[0] != '\0' && end[1] != '\0') ||
         strcspn(host, "@?#%\\ \t\"'<>{}|^`") < length || !eni_is_text(host) ||
         !is_host_and_port(host, length))
-        return eni_fail(
-            EN_EINVAL, "remote",
-            "--data-endpoint=%.200s: only a host and a port, as https://HOST:PORT; no path, no user",
-            endpoint);
+        return eni_fail(EN_EINVAL, "remote",
+                        "%s=%.200s: only a host and a port, as https://HOST:PORT; no path, no user", by,
+                        endpoint);
     memcpy(place->host, host, length);
     place->host[length] = '\0';
     if (!place->is_plain || is_loopback(place->host)) return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "remote",
-        "--data-endpoint=%.200s: http:// is for this host only, since everyone on the way could read "
-        "the data; give https://%.200s",
-        endpoint, place->host);
+    return eni_fail(EN_EINVAL, "remote",
+                    "%s=%.200s: http:// is for this host only, since everyone on the way could read "
+                    "the data; give https://%.200s",
+                    by, endpoint, place->host);
 }
 
 /* "oss-cn-hangzhou-internal.aliyuncs.com" is in cn-hangzhou; "oss-accelerate.aliyuncs.com" leads to any region. */
@@ -157,19 +155,21 @@ static void region_of_host(const char *host, char region_out[ENI_REGION])
     region_out[length - FRONT] = '\0';
 }
 
-en_status eni_remote_place_find(const eni_remote_url *url, const char *endpoint, const char *region,
-                                eni_remote_place *place_out)
+en_status eni_remote_place_find(const eni_remote_url *url, const char *by, const char *endpoint,
+                                const char *region, eni_remote_place *place_out)
 {
     eni_remote_place place = {0};
     if (endpoint != NULL) {
-        EN_TRY(read_endpoint(endpoint, &place));
+        EN_TRY(read_endpoint(by, endpoint, &place));
         place.has_bucket_in_path = true;
     }
     if (url->kind == ENI_OSS) region_of_host(url->host, place.region);
     if (region != NULL && (url->kind == ENI_S3 || place.region[0] == '\0')) {
         if (!is_host(region, strlen(region)) || strlen(region) >= sizeof place.region)
-            return eni_fail(EN_EINVAL, "remote", "%s=%.80s: no region has such a name",
-                            url->kind == ENI_S3 ? "AWS_REGION" : "OSS_REGION", region);
+            return eni_fail(EN_EINVAL, "remote", "%s says \"%.80s\", and no region has such a name",
+                            url->kind == ENI_S3 ? "AWS_REGION, AWS_DEFAULT_REGION or the profile"
+                                                : "OSS_REGION or the profile",
+                            region);
         strcpy(place.region, region);
     }
     if (place.region[0] == '\0' && url->kind == ENI_OSS)

@@ -35,10 +35,10 @@ typedef struct eni_remote_place {
     char region[ENI_REGION];
 } eni_remote_place;
 
-/* By --data-endpoint (NULL: the service's own) and the region that the environment names (NULL: of S3 us-east-1, of OSS what
+/* By an endpoint (NULL: the service's own), with whatever names it ("--data-endpoint") for messages, and the region that the environment names (NULL: of S3 us-east-1, of OSS what
  * its host says). EN_EINVAL, logged: an endpoint that is none, http:// beyond loopback, no region. */
-en_status eni_remote_place_find(const eni_remote_url *url, const char *endpoint, const char *region,
-                                eni_remote_place *place_out);
+en_status eni_remote_place_find(const eni_remote_url *url, const char *by, const char *endpoint,
+                                const char *region, eni_remote_place *place_out);
 
 /* Appends `text` as it stands in a URL (RFC 3986: all but letters, digits and -._~ as %XX), '/' as it is with `keeps_slash`.
  * false: it does not fit. */

@@ -204,13 +204,18 @@ static void classes_come_from_the_labels(void **state)
             eni_dataset_close(set);
         } else {
             assert_non_null(strstr(h.text, "is not in 0 .. "));
+            assert_non_null(strstr(h.text, "have no gaps"));
         }
         const eni_data_options named = {.name = "mnist", .folder = folder};
+        h = (heard){0};
         eni_log_set_sink(hear, &h);
         assert_int_equal(eni_dataset_open(&named, &set),
                          cases[i].last < 10 && cases[i].test < 10 ? EN_OK : EN_EFORMAT);
         eni_log_set_sink(NULL, NULL);
-        if (cases[i].last < 10 && cases[i].test < 10) eni_dataset_close(set);
+        if (cases[i].last < 10 && cases[i].test < 10)
+            eni_dataset_close(set);
+        else
+            assert_true(strstr(h.text, "is not in 0 .. 9") != NULL && strstr(h.text, "gaps") == NULL);
         remove_folder(folder);
     }
 }

@@ -65,8 +65,8 @@ static void as_url(char *text)
     must(eni_is_url(has_endpoint ? line : text) && eni_is_text(url.key) && strlen(url.bucket) >= 3);
     must(eni_url_add(written, sizeof written, url.key, true));
     must(eni_url_decode(written) && strcmp(written, url.key) == 0);
-    if (eni_remote_place_find(&url, has_endpoint ? text : NULL, NULL, &place) != EN_OK &&
-        eni_remote_place_find(&url, has_endpoint ? text : NULL, "r-1", &place) != EN_OK)
+    if (eni_remote_place_find(&url, "--data-endpoint", has_endpoint ? text : NULL, NULL, &place) != EN_OK &&
+        eni_remote_place_find(&url, "--data-endpoint", has_endpoint ? text : NULL, "r-1", &place) != EN_OK)
         return;
     must(place.host[0] != '\0' && place.region[0] != '\0' && strpbrk(place.host, "/@?# \r\n") == NULL);
     must(!place.is_plain || has_endpoint);

@@ -243,12 +243,15 @@ static void keys_of_a_configuration(void **state)
     eni_keys keys = find(ENI_S3, NULL);
     expect(&keys, "ID", "hush", "", "r-2");
     assert_string_equal(keys.endpoint, "https://h:9");
+    assert_string_equal(keys.endpoint_by, "endpoint_url");
     set("AWS_ENDPOINT_URL", "https://a");
     keys = find(ENI_S3, NULL);
     assert_string_equal(keys.endpoint, "https://a");
+    assert_string_equal(keys.endpoint_by, "AWS_ENDPOINT_URL");
     set("AWS_ENDPOINT_URL_S3", "https://b");
     keys = find(ENI_S3, NULL);
     assert_string_equal(keys.endpoint, "https://b");
+    assert_string_equal(keys.endpoint_by, "AWS_ENDPOINT_URL_S3");
     set("AWS_PROFILE", "sso");
     expect_refused(ENI_S3, NULL, "the profile gets its keys by sso_session",
                    "aws configure export-credentials");

@@ -54,8 +54,9 @@ static eni_keys make_keys(const char *token)
 static void find_place(const json_t *golden, eni_remote_url *url, eni_remote_place *place)
 {
     assert_int_equal(eni_remote_url_parse("--data", text_of(golden, "url"), url), EN_OK);
-    assert_int_equal(
-        eni_remote_place_find(url, text_of(golden, "endpoint"), text_of(golden, "region"), place), EN_OK);
+    assert_int_equal(eni_remote_place_find(url, "--data-endpoint", text_of(golden, "endpoint"),
+                                           text_of(golden, "region"), place),
+                     EN_OK);
 }
 
 /* As bucket.c sends it: "/BUCKET/KEY" or "/KEY", and what is asked by name. */

@@ -178,7 +178,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return
         self.send_response(206 if begin else 200)
         self.send_header("ETag", etag)
-        self.send_header("Content-Length", str(len(data) - begin))
+        if self.command != "HEAD" or of.tells_size:
+            self.send_header("Content-Length", str(len(data) - begin))
         if begin:
             self.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
         self.end_headers()
@@ -222,6 +223,7 @@ class Server:
         self.takes_puts, self.put_seconds = threading.Event(), 0  # else a PUT is never answered; how long one takes
         self.takes_puts.set()
         self.is_open, self.may_not_list = False, False  # to all, without a signature; objects may be read only by their names
+        self.tells_size = True  # in the answer to a HEAD
         self.given_etag = "{}"  # what becomes of an ETag in the answer to a GET: "W/{}" behind a proxy
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads, self.http.of = True, self

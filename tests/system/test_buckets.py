@@ -569,12 +569,34 @@ def test_what_goes_up():
           "no PUT is named, and waited for at most 30 s after the run")
 
 
+def test_told_wait_is_life():
+    """Whoever waits for transfer ends it when it is silent, but not while the service has said when to ask again."""
+    with Place() as p:
+        seconds, file, signs = 5, p.top / "w.safetensors", []
+        up = subprocess.Popen(["sh", "-c", 'exec "$0" "$@" 3>&1', BUILD / "transfer", "mirror", f"--cache={p.cache}", "--endpoint",
+                               p.server.endpoint, f"--file={file}", f"--as={p.server.url}/w.safetensors"], env=p.env(),
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        p.started.append(up)
+        assert up.stdout.read(1) == b"\0", "it is ready"
+        p.server.instead = [(503, {"Retry_After": str(seconds)})]
+        file.write_bytes(b"weights")
+        up.stdin.write(b"f")
+        while up.stdout.read(1):
+            signs.append(time.monotonic())
+        assert up.wait(60) == 0 and p.server.objects["w.safetensors"] == b"weights"
+        assert signs[-1] - signs[0] > seconds - 1, "it has waited"
+        assert max(b - a for a, b in zip(signs, signs[1:])) < seconds - 1, signs
+    print("PROMISE a wait for which the service has asked (Retry-After) shows signs of life to whoever waits at the run's end")
+
+
 def test_buckets_as_people_have_them():
     with Place() as p:
         put_set(p.server, "d")
         p.run("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", f"--data={p.server.url}/d", "--limit-test-samples=16",
               f"--out={p.top}/o", f"--save={p.server.url}/w.safetensors", env=p.env(AWS_ENDPOINT_URL=p.server.endpoint))
         local = ("eval", "--model=mlp", "--data=synthetic", "--limit-test-samples=16")
+        said = p.run(*local, f"--init={p.server.url}/w.safetensors", env=p.env(AWS_ENDPOINT_URL="nowhere"), code=2)
+        assert "AWS_ENDPOINT_URL=nowhere" in said and "--data-endpoint" not in said, said
         (p.top / ".aws").mkdir()
         config = p.top / ".aws" / "config"
         config.write_text(f"[profile mine]\naws_access_key_id = {ID}\naws_secret_access_key = {SECRET}\nregion = {REGION}\n"
@@ -586,9 +608,22 @@ def test_buckets_as_people_have_them():
         assert not any("list-type" in path for _, path, _ in p.server.requests[-2:]), "its name is enough"
         said = p.run(*local, f"--init={p.server.url}/none.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
         assert "HTTP 403 (AccessDenied: s3:ListBucket is not allowed)" in said, said
+        save = ("run", "-n", "1", "--strategy=solo", "--steps=1", "--model=mlp", "--data=synthetic", "--limit-train-samples=64",
+                "--limit-test-samples=16", f"--save={p.server.url}/own/w.safetensors")
+        said = p.run(*save, f"--out={p.top}/own", env={**no_keys, "AWS_PROFILE": "mine"})
+        assert "may not list the bucket" in said and p.server.objects["own/w.safetensors"] == (p.top / "own" / "w.safetensors").read_bytes()
+        said = p.run(*save, f"--out={p.top}/not", f"--data-endpoint={p.server.endpoint}", env=p.env(AWS_SECRET_ACCESS_KEY="wrong"), code=2)
+        assert "HTTP 403 (SignatureDoesNotMatch" in said, said
         p.server.may_not_list = False
         said = p.run(*local, f"--init={p.server.url}/none.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
         assert "there is no such object" in said, said
+        p.server.instead = [(403, {})]  # of the HEAD: they may list, and not read
+        said = p.run(*local, f"--init={p.server.url}/w.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
+        assert "is listed, but these keys may not read it" in said, said
+        p.server.tells_size, p.server.instead = False, [(503, {})]  # which tells its own size
+        said = p.run(*local, f"--init={p.server.url}/w.safetensors", env={**no_keys, "AWS_PROFILE": "mine"}, code=2)
+        assert "does not say both ETag and size of w.safetensors" in said, said
+        p.server.tells_size = True
         config.unlink()
         p.server.is_open = True
         p.data("d", "--data-keys=none", env=no_keys)
@@ -596,7 +631,7 @@ def test_buckets_as_people_have_them():
         p.run("data", "--clear-cache")
         p.refuse("lets nobody in without keys, HTTP 403", "d", "--data-keys=none", env=no_keys)
         p.refuse("--data-keys=none asks a bucket that is open to all", "d", env=no_keys)
-    print("PROMISE an object without the right to list, AWS_ENDPOINT_URL, a profile of ~/.aws/config with its keys, and a bucket "
+    print("PROMISE an object read and one saved without the right to list, AWS_ENDPOINT_URL, a profile of ~/.aws/config with its keys, and a bucket "
           "that is open to all")
 
 

@@ -28,21 +28,22 @@ static void test_check(void **state)
         "auto picks", "  4 KB ",        " 64 MB ",        "direct\n",   NULL};
     process p;
     (void)state;
-    process_start(&p, "entrain", NULL, "check -v --net=rate:200mbit");
+    process_start(&p, "entrain", NULL, "check -v --net=rate:200mbit,delay:2ms");
     if (process_wait(&p, 120) != 0) fail_msg("%s", process_err(&p));
     expect_all(process_out(&p), words);
-    /* bytes are those of the algorithm, and no network is faster than its rate; 1 MB takes this one 41.94 ms */
-    const char *at = strstr(process_out(&p), "p(p-1)V/beta\n");
+    /* bytes are those of the algorithm, and no network is faster than its rate and delay; 1 MB takes this one 41.94 ms */
+    const char *at = strstr(process_out(&p), "p(p-1)V/beta+d\n");
     assert_non_null(at);
     at = strchr(at, '\n');
     for (int ranks = 2; ranks <= 8; ranks *= 2) {
         double n, f[7];
         int used = 0;
-        const double ring = 2.0 * (ranks - 1) / ranks, naive = ranks - 1, v = 41.943;
+        const double ring = 2.0 * (ranks - 1) / ranks, naive = ranks - 1, v = 41.943, d = 2;
         assert_int_equal(sscanf(at, "%lf %lf %lf %lf %lf %lf %lf %lf%n", &n, f, f + 1, f + 2, f + 3, f + 4,
                                 f + 5, f + 6, &used),
                          8);
-        const double expected[] = {ring, 0, ring * v, naive, 0, naive * v, ranks * naive * v};
+        const double expected[] = {
+            ring, 0, ring * v + 2 * naive * d, naive, 0, naive * v + d, ranks * naive * v + d};
         for (int i = 0; i < 7; i++)
             assert_true(expected[i] == 0 || fabs(f[i] / expected[i] - 1) < 0.01);
         assert_true(n == ranks && f[1] > 0.95 * f[2] && f[4] > 0.95 * f[5]);
