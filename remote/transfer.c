@@ -261,6 +261,7 @@ static en_status start_watcher(eni_uploads *t)
     const int cause = t->stop_fd < 0 ? errno : pthread_create(&t->watcher, NULL, watch, t);
     if (cause == 0) return EN_OK;
     if (t->stop_fd >= 0) close(t->stop_fd);
+    close(t->process.answer_fd);
     kill(t->process.pid, SIGKILL);
     (void)finish(&t->process, -1, PATIENCE);
     return eni_fail(EN_EIO, "remote", "cannot start a thread: %s", strerror(cause));
@@ -403,6 +404,7 @@ en_status eni_transfer_end(eni_uploads *uploads, en_status ended)
     if (uploads == NULL) return EN_OK;
     const char last = ended == EN_OK ? 'f' : 'n';
     stop_watcher(uploads);
+    (void)has_signs(&uploads->process); /* nobody has looked since the run began */
     const bool is_told = write(uploads->process.order_fd, &last, 1) == 1;
     const int first = take_signal(uploads->signal_fd);
     en_status st = finish(&uploads->process, uploads->signal_fd, END_MS);
