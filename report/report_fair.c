@@ -102,8 +102,10 @@ static bool is_given(const eni_study *study, size_t arm, const char *key)
 {
     const json_t *given =
         json_object_get(json_array_get(json_object_get(study->index, "arms"), arm), "given");
-    for (size_t i = 0; i < json_array_size(given); i++)
-        if (strcmp(json_string_value(json_array_get(given, i)), key) == 0) return true;
+    for (size_t i = 0; i < json_array_size(given); i++) {
+        const char *name = json_string_value(json_array_get(given, i));
+        if (name != NULL && strcmp(name, key) == 0) return true;
+    }
     return false;
 }
 
