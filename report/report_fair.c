@@ -138,7 +138,7 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
     const char *scale = study->lr_scale == NULL ? "none" : study->lr_scale;
     double power = strcmp(scale, "sqrt") == 0 ? 0.5 : 1, levels[ENI_MAX_ARMS];
     const bool is_none = strcmp(scale, "none") == 0;
-    size_t ntuned = 0, nknown = 0;
+    size_t ntuned = 0, nknown = 0, ncompared = 0;
     char list[ENI_RULE_TEXT] = "", odd[ENI_RULE_TEXT] = "";
     for (size_t a = 0; a < study->narms; a++) {
         double lr, samples, updates;
@@ -152,6 +152,7 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
                      study->arms[a].name, lr, samples);
         if (is_tuned) continue;
         levels[a] = level;
+        ncompared += !isnan(reference);
         if (fabs(level / reference - 1) > 0.03 + 1 / updates)
             eni_text_add(odd, ENI_RULE_TEXT,
                          level / reference < 10 ? "%s%s at %.2g of the rule" : "%s%s at %.0f times the rule",
@@ -159,17 +160,19 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
     }
     if (nknown == 0) {
         found(fairness, ENI_WARN, "the runs do not give lr and updates");
-    } else if (odd[0] == 0) {
-        found(fairness, ENI_PASS, "%s: %s",
-              ntuned == nknown ? "each arm has a rate of its own"
-              : ntuned > 0     ? "arms have rates of their own"
-              : is_none        ? "not scaled, but proportional to the samples of an update"
-                               : scale,
-              list);
-    } else if (is_none) {
+    } else if (odd[0] != 0 && is_none) {
         found(fairness, ENI_FAIL, "not scaled, times and accuracy not comparable: %s", list);
-    } else {
+    } else if (odd[0] != 0) {
         found(fairness, ENI_WARN, "a rate of its own against %s scaling: %s", scale, odd);
+    } else if (ntuned > 0 && ntuned < nknown) { /* a favourite against defaults */
+        found(fairness, ENI_WARN, "only %zu of %zu arms have a rate of their own: %s", ntuned, nknown, list);
+    } else {
+        found(fairness, ENI_PASS, "%s: %s",
+              ntuned > 0                 ? "each arm has a rate of its own"
+              : is_none && ncompared > 0 ? "not scaled, but proportional to the samples of an update"
+              : is_none                  ? "not scaled"
+                                         : scale,
+              list);
     }
 }
 

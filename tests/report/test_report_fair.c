@@ -540,8 +540,9 @@ static void a_tuned_rate_per_arm_is_fair(void **state)
         fixture_set(dir, file, "lr", json_real(0.004));
     }
     rule_is("learning rate", ENI_FAIL, "not scaled");
-    set_arm(2, "given", json_pack("[s, s]", "momentum", "lr"));
-    rule_is("learning rate", ENI_PASS, "rates of their own: ring 0.02 per 128 samples, ");
+    set_arm(2, "given", json_pack("[i, s, s]", 1, "momentum", "lr"));
+    rule_is("learning rate", ENI_WARN,
+            "only 1 of 3 arms have a rate of their own: ring 0.02 per 128 samples, ");
     for (size_t a = 0; a < 3; a++)
         set_arm(a, "given", json_pack("[s]", "lr"));
     rule_is("learning rate", ENI_PASS, "each arm has a rate of its own: ");
@@ -550,7 +551,11 @@ static void a_tuned_rate_per_arm_is_fair(void **state)
         set_arm(a, "given", json_array());
         give(a, "own", "optimizer", a == 2 ? "adam" : "sgd");
     }
-    rule_is("learning rate", ENI_PASS, "not scaled");
+    rule_is("learning rate", ENI_PASS, "not scaled, but proportional");
+    give(0, "own", "optimizer", "rmsprop"); /* nobody's rate is held to another's */
+    give(1, "own", "optimizer", "sgd");
+    rule_is("learning rate", ENI_PASS, "not scaled: ");
+    give(0, "own", "optimizer", "sgd");
     give(1, "own", "optimizer", "adam");
     rule_is("learning rate", ENI_FAIL, "not scaled");
 }
