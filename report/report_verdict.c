@@ -407,11 +407,10 @@ static void say_times(sentence *s)
 static void say_why(sentence *s)
 {
     const eni_claim *claim = claim_of(s, &s->rank[0], &s->rank[1]);
-    const eni_study *study = s->verdict->study;
-    const size_t npairs =
-        study->baseline != ENI_CLAIMS_ALL ? study->narms - 1 : eni_claims_count(1, study->narms);
-    size_t own = eni_claims_seeds(claim->is_primary ? 1 : npairs);
-    size_t all = claim->is_primary ? 0 : eni_claims_need(s->verdict->claims, s->verdict->n);
+    const eni_verdict *verdict = s->verdict;
+    size_t own = claim->is_primary ? eni_claims_seeds(1)
+                                   : eni_claims_own_seeds(verdict->claims, verdict->n, s->setting);
+    size_t all = claim->is_primary ? 0 : eni_claims_need(verdict->claims, verdict->n);
     switch (claim->found) {
     case ENI_CLAIM_FEW:
         say(s, "; too few seeds to say (%zu of %zu)", claim->seeds,

@@ -263,6 +263,14 @@ static void the_primary_comparison_comes_first(void **state)
     sentence_is(
         "ps-sync reached 75 % in 3.0 s, ring in 3.1 s; exploratory, as the primary comparison is not clear.");
     differs_is(2, 1, "exploratory");
+    init(
+        3,
+        5); /* the primary one is not among those that need seeds: two need 7, or 6 with a baseline for one */
+    set_all_times((double[]){3.1, 4.1, 3.0});
+    s.study.has_primary = true;
+    s.study.primary = (eni_primary){0, 0, 1};
+    s.study.baseline = 0;
+    sentence_is("ps-sync reached 75 % in 3.0 s, ring in 3.1 s; too few seeds to say (5 of 6).");
 }
 
 static void the_primary_sentence_is(const char *expected)
