@@ -353,7 +353,9 @@ static void what_measuring_took_is_said(void **state)
         fixture_set(dir, runs[i], "snapshots",
                     json_pack("{s:i, s:i, s:f, s:f, s:f}", "taken", 48, "left_out", 0, "clock_seconds",
                               0.01 * (double)i, "after_seconds", 1.5, "bytes_after", 38e6));
-    rule_is("measuring", ENI_PASS, "of a run's clock and moved nothing; after it 1.5 s and 38 MB at most");
+    rule_is("measuring", ENI_PASS, "of a run's clock and moved 0 MB on it; after it 1.5 s and 38 MB at most");
+    fixture_set(dir, runs[0], "snapshots", json_pack("{s:i, s:f}", "taken", 48, "bytes_on_clock", 5e6));
+    rule_is("measuring", ENI_WARN, "moved 5 MB on it in 1 of 2 runs; after");
     fixture_set(dir, runs[0], "snapshots", json_pack("{s:i, s:i}", "taken", 48, "left_out", 3));
     rule_is("measuring", ENI_WARN, "; 3 snapshots were left out");
     fixture_set(dir, runs[0], "snapshots", json_pack("{s:f}", "clock_seconds", 1e3));
