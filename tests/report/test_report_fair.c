@@ -513,6 +513,27 @@ static void every_fact_is_judged_by_its_row(void **state)
                 try_fact(&eni_may_differ_table[i], word);
 }
 
+/* Behind the letters that a message has room for. */
+static void long_facts_are_compared_to_their_ends(void **state)
+{
+    (void)state;
+    char libraries[500];
+    memset(libraries, 'x', sizeof libraries);
+    libraries[499] = 0;
+    for (int s = 1; s <= 3; s++) {
+        char file[64];
+        snprintf(file, sizeof file, "runs/even-0-s%d/result.json", s);
+        fixture_set(dir, file, "groups", json_pack("[s, s]", libraries, s < 3 ? "1.0" : "1.1"));
+    }
+    rule_is("same task", ENI_FAIL, "in runs/even-0-s3");
+    for (int s = 1; s <= 2; s++) {
+        libraries[498] = (char)('0' + s);
+        fixture_set(dir, s == 1 ? "runs/even-0-s1/result.json" : "runs/even-0-s2/result.json", "environment",
+                    json_pack("{s:s}", "libraries", libraries));
+    }
+    rule_is("same machine", ENI_FAIL, "environment.libraries: ");
+}
+
 /* Made-up data is another with each seed; so are not files. */
 static void made_up_data_goes_with_the_seed(void **state)
 {
@@ -626,6 +647,7 @@ int main(void)
                                        cmocka_unit_test(every_key_has_one_row),
                                        WITH_STUDY(every_key_is_judged_by_its_row),
                                        WITH_STUDY(every_fact_is_judged_by_its_row),
+                                       WITH_STUDY(long_facts_are_compared_to_their_ends),
                                        WITH_STUDY(made_up_data_goes_with_the_seed),
                                        WITH_STUDY(a_tuned_rate_per_arm_is_fair),
                                        WITH_STUDY(threads_count_as_cores_do),
