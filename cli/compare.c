@@ -50,7 +50,7 @@ typedef struct comparison {
     int line[MAX_SETTINGS][MAX_ARMS]; /* of the live display */
     eni_live live;
     json_t *json, *runs;
-    int order, nruns, nagain; /* nruns: planned; nagain: made again on a quieter machine */
+    int order, nruns, nagain; /* nruns: planned; nagain: to be made again on a quieter machine, so far */
     size_t nclaims, baseline; /* an arm, or ENI_CLAIMS_ALL */
     eni_claim claims[MAX_SETTINGS * MAX_ARMS * (MAX_ARMS - 1) / 2]; /* the plan, before the first run */
     char plan[512];                                                 /* in words */
@@ -573,17 +573,27 @@ static bool was_busy(const comparison *c, int setting, int seed)
     return is_busy;
 }
 
+static bool lacks_some(const comparison *c, int setting, int seed, bool is_again)
+{
+    bool lacks = false;
+    for (int arm = 0; arm < c->narms; arm++)
+        lacks = lacks || find_run(c, setting, arm, seed, is_again) == NULL;
+    return lacks;
+}
+
 /* --retry-busy. The second runs of a seed stand for the first ones once there is one of each arm, busy or not, good or
  * failed: nobody chooses between them. */
 static en_status run_again(comparison *c, int setting, int seed)
 {
-    eni_info("compare", "other processes used the machine during seed %lld in %s: its runs are made again",
-             (long long)eni_config_seed(c->context->config, seed), c->setting[setting]);
+    if (lacks_some(c, setting, seed, true))
+        eni_info("compare",
+                 "other processes used the machine during seed %lld in %s: its runs are made again",
+                 (long long)eni_config_seed(c->context->config, seed), c->setting[setting]);
+    c->nagain += c->narms;
     EN_TRY(run_seed(c, setting, seed, true));
     for (int arm = 0; arm < c->narms; arm++) {
         json_object_set_new(find_run(c, setting, arm, seed, false), "replaced", json_true());
         json_object_del(find_run(c, setting, arm, seed, true), "replaced");
-        c->nagain++;
     }
     return write_index(c);
 }
@@ -626,7 +636,7 @@ static en_status tell_end(const comparison *c, en_status st)
     return eni_fail(EN_EPEER, "compare",
                     "%d of %d runs failed, %s first; the report has the others, and the causes are in "
                     "%s/compare.json",
-                    nfailed, (int)json_array_size(c->runs), first, c->dir);
+                    nfailed, c->nruns, first, c->dir);
 }
 
 static en_status make_folders(const comparison *c)
@@ -644,9 +654,9 @@ static bool lacks_runs(const comparison *c)
     for (int seed = 0; seed < c->nseeds; seed++)
         for (int setting = 0; setting < c->nsettings; setting++) {
             const bool has_again = c->context->config->retry_busy && was_busy(c, setting, seed);
-            for (int arm = 0; arm < c->narms && seed < c->setting_seeds[setting]; arm++)
-                lacks = lacks || find_run(c, setting, arm, seed, false) == NULL ||
-                        (has_again && find_run(c, setting, arm, seed, true) == NULL);
+            if (seed >= c->setting_seeds[setting]) continue;
+            lacks = lacks || lacks_some(c, setting, seed, false) ||
+                    (has_again && lacks_some(c, setting, seed, true));
         }
     return lacks;
 }

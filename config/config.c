@@ -302,6 +302,40 @@ static en_status resolve_restarts(const eni_config *config)
         (long long)config->max_restarts);
 }
 
+static bool has_gamma(const eni_config *config)
+{
+    return config->lr_schedule == ENI_SCHEDULE_STEP || config->lr_schedule == ENI_SCHEDULE_MULTISTEP;
+}
+
+/* Of a comparison whose arms have schedules of their own, each arm is judged. */
+static en_status resolve_schedule(const eni_config *config)
+{
+    for (int i = 0; i < config->arm.count && config->program == ENI_COMPARE; i++)
+        if (strstr(config->arm.item[i], "schedule=") != NULL) return EN_OK;
+    if (config->lr_schedule == ENI_SCHEDULE_STEP && config->lr_step == 0)
+        return eni_fail(EN_EINVAL, "config",
+                        "--lr-schedule: \"step\" needs --lr-step; give the samples between two steps");
+    if (config->lr_schedule != ENI_SCHEDULE_STEP && config->lr_step > 0)
+        return eni_fail(
+            EN_EINVAL, "config",
+            "--lr-step: \"%lld\" is that of --lr-schedule=step, and the schedule is another; give "
+            "--lr-schedule=step too, or leave --lr-step away",
+            (long long)config->lr_step);
+    if (!has_gamma(config) && config->lr_gamma != 0.1 &&
+        config->origin[eni_key_find("lr-gamma", 8)] >= ENI_FROM_FLAG)
+        return eni_fail(EN_EINVAL, "config",
+                        "--lr-gamma: \"%g\" is that of --lr-schedule=step and multistep, and the schedule is "
+                        "another; give one of them too, or leave --lr-gamma away",
+                        config->lr_gamma);
+    if ((config->lr_schedule == ENI_SCHEDULE_MULTISTEP) != (config->lr_milestones != NULL))
+        return eni_fail(
+            EN_EINVAL, "config", "%s; give --lr-schedule=multistep --lr-milestones=60epochs,80epochs",
+            config->lr_milestones == NULL
+                ? "--lr-schedule: \"multistep\" needs --lr-milestones"
+                : "--lr-milestones are those of --lr-schedule=multistep, and the schedule is another");
+    return EN_OK;
+}
+
 en_status eni_config_resolve(eni_config *config)
 {
     if ((config->program == ENI_EVAL || config->program == ENI_PREDICT) && config->init == NULL)
@@ -314,29 +348,7 @@ en_status eni_config_resolve(eni_config *config)
     EN_TRY(resolve_nodes(config));
     EN_TRY(resolve_ranks(config));
     EN_TRY(resolve_groups(config));
-    if (config->lr_schedule == ENI_SCHEDULE_STEP && config->lr_step == 0)
-        return eni_fail(EN_EINVAL, "config",
-                        "--lr-schedule: \"step\" needs --lr-step; give the samples between two steps");
-    if (config->lr_schedule != ENI_SCHEDULE_STEP && config->lr_step > 0)
-        return eni_fail(
-            EN_EINVAL, "config",
-            "--lr-step: \"%lld\" is that of --lr-schedule=step, and the schedule is another; give "
-            "--lr-schedule=step too, or leave --lr-step away",
-            (long long)config->lr_step);
-    const bool has_gamma =
-        config->lr_schedule == ENI_SCHEDULE_STEP || config->lr_schedule == ENI_SCHEDULE_MULTISTEP;
-    if (!has_gamma && config->program != ENI_COMPARE && config->lr_gamma != 0.1 &&
-        config->origin[eni_key_find("lr-gamma", 8)] == ENI_FROM_FLAG)
-        return eni_fail(EN_EINVAL, "config",
-                        "--lr-gamma: \"%g\" is that of --lr-schedule=step and multistep, and the schedule is "
-                        "another; give one of them too, or leave --lr-gamma away",
-                        config->lr_gamma);
-    if ((config->lr_schedule == ENI_SCHEDULE_MULTISTEP) != (config->lr_milestones != NULL))
-        return eni_fail(
-            EN_EINVAL, "config", "%s; give --lr-schedule=multistep --lr-milestones=60epochs,80epochs",
-            config->lr_milestones == NULL
-                ? "--lr-schedule: \"multistep\" needs --lr-milestones"
-                : "--lr-milestones are those of --lr-schedule=multistep, and the schedule is another");
+    EN_TRY(resolve_schedule(config));
     if (config->nesterov && config->momentum == 0)
         return eni_fail(EN_EINVAL, "config",
                         "--nesterov: \"on\" needs a momentum; give --momentum above 0, or --no-nesterov");
@@ -378,6 +390,25 @@ static en_status split_options(eni_config *run, char *options, const char *place
     return EN_OK;
 }
 
+/* What the study gives for a schedule that other arms have. */
+static en_status forget_schedule(eni_config *run)
+{
+    const bool is_step = run->lr_schedule == ENI_SCHEDULE_STEP;
+    const struct {
+        const char *key;
+        bool is_meant;
+    } of_schedule[] = {
+        {"lr-step", is_step}, {"lr-milestones", has_gamma(run) && !is_step}, {"lr-gamma", has_gamma(run)}};
+    for (size_t i = 0; i < sizeof of_schedule / sizeof *of_schedule; i++) {
+        const int k = eni_key_find(of_schedule[i].key, strlen(of_schedule[i].key));
+        if (of_schedule[i].is_meant || run->origin[k] == ENI_FROM_ARM) continue;
+        eni_key_clear(run, &eni_keys[k]);
+        run->origin[k] = ENI_FROM_DEFAULT; /* nor is it told to the workers */
+        EN_TRY(set_default(run, k));
+    }
+    return EN_OK;
+}
+
 bool eni_config_is_of_arm(const eni_config *run, const char *key)
 {
     const int k = eni_key_find(key, strlen(key));
@@ -398,6 +429,7 @@ en_status eni_config_arm(const eni_config *base, const char *text, eni_config *r
     memcpy(spec, arm, eni_spec_head(arm));
     EN_TRY_GOTO(split_options(&run, options, place, spec), fini_run);
     EN_TRY_GOTO(eni_key_set(&run, eni_key_find("strategy", 8), spec, place, ENI_FROM_FLAG), fini_run);
+    EN_TRY_GOTO(forget_schedule(&run), fini_run);
     EN_TRY_GOTO(eni_config_resolve(&run), fini_run);
     *run_out = run;
     goto free_spec;

@@ -73,7 +73,8 @@ static char *report_of_this_rank(const eni_rank *self)
                       {"wait_ns", (uint64_t)t->wait_ns}, {"update_ns", (uint64_t)t->update_ns},
                       {"hidden_ns", (uint64_t)t->hidden_ns}, {"step_ns", (uint64_t)t->step_ns},
                       {"snapshot_ns", (uint64_t)self->records.looks.clock_ns},
-                      {"snapshot_bytes", self->records.looks.bytes},
+                      {"snapshot_bytes_on_clock", self->records.looks.clock_bytes},
+                      {"snapshot_bytes_after", self->records.looks.after_bytes},
                       {"clock_begin_ns", (uint64_t)t->clock_begin_ns}, {"last_samples", t->sum.last_samples},
                       {"last_correct", t->sum.last_correct}, {"own_steps", host.steps},
                       {"max_rss", (uint64_t)usage.ru_maxrss * 1024},
@@ -632,10 +633,11 @@ static void add_measuring(const eni_rank *self, const json_t *reports, json_t *r
     json_array_foreach(reports, i, r) slowest =
         fmax(slowest, json_number_value(json_object_get(r, "snapshot_ns")));
     json_object_set_new(result, "snapshots",
-                        json_pack("{s:I, s:I, s:f, s:f, s:f}", "taken", (json_int_t)looks->taken, "left_out",
-                                  (json_int_t)eni_snapshots_left_out(self), "clock_seconds", slowest * 1e-9,
-                                  "after_seconds", (double)looks->after_ns * 1e-9, "bytes_after",
-                                  sum_over_ranks(reports, "snapshot_bytes")));
+                        json_pack("{s:I, s:I, s:f, s:f, s:f, s:f}", "taken", (json_int_t)looks->taken,
+                                  "left_out", (json_int_t)eni_snapshots_left_out(self), "clock_seconds",
+                                  slowest * 1e-9, "after_seconds", (double)looks->after_ns * 1e-9,
+                                  "bytes_on_clock", sum_over_ranks(reports, "snapshot_bytes_on_clock"),
+                                  "bytes_after", sum_over_ranks(reports, "snapshot_bytes_after")));
 }
 
 /* Rank 0: the final model is in slot ENI_SLOT_EVAL, and its state in job.state. */

@@ -341,7 +341,7 @@ en_status eni_snapshots_finish(eni_rank *self, bool is_called_off)
                  "room for it",
                  (unsigned long long)(looks->lost - lost));
     const eni_moved after = eni_count_moved(self);
-    looks->bytes +=
+    *(self->records.is_concluding ? &looks->after_bytes : &looks->clock_bytes) +=
         after.payload_sent + after.payload_received - before.payload_sent - before.payload_received;
     *(self->records.is_concluding ? &looks->after_ns : &looks->clock_ns) += eni_now_ns() - begin;
     return EN_OK;

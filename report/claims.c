@@ -114,13 +114,20 @@ size_t eni_claims_count(size_t nsettings, size_t narms)
     return narms > 1 ? nsettings * (narms * (narms - 1) / 2) : 0;
 }
 
+size_t eni_claims_own_seeds(const eni_claim *claims, size_t n, size_t setting)
+{
+    size_t own = 0;
+    for (size_t i = 0; i < n; i++)
+        own += claims[i].setting == setting && !claims[i].is_primary && !claims[i].is_apart;
+    return eni_claims_seeds(own);
+}
+
 void eni_claims_plan(const size_t *seeds, size_t nsettings, size_t narms, size_t baseline,
                      const eni_primary *primary, eni_claim *claims_out)
 {
     const size_t each = eni_claims_count(1, narms);
     for (size_t setting = 0; setting < nsettings; setting++) {
         eni_claim *claim = claims_out + setting * each;
-        size_t own = 0;
         for (size_t a = 0; a < narms; a++)
             for (size_t b = a + 1; b < narms; b++) {
                 const bool is_primary = primary != NULL && primary->setting == setting &&
@@ -128,7 +135,6 @@ void eni_claims_plan(const size_t *seeds, size_t nsettings, size_t narms, size_t
                                         (primary->a == a || primary->b == a);
                 const bool is_apart =
                     baseline != ENI_CLAIMS_ALL && a != baseline && b != baseline && !is_primary;
-                own += !is_primary && !is_apart;
                 *claim++ = (eni_claim){.setting = setting,
                                        .a = a,
                                        .b = b,
@@ -136,9 +142,10 @@ void eni_claims_plan(const size_t *seeds, size_t nsettings, size_t narms, size_t
                                        .is_primary = is_primary,
                                        .is_apart = is_apart};
             }
-        for (claim = claims_out + setting * each; claim < claims_out + (setting + 1) * each; claim++)
-            claim->is_planned =
-                claim->is_primary || (!claim->is_apart && seeds[setting] >= eni_claims_seeds(own));
+        claim -= each;
+        const bool is_enough = seeds[setting] >= eni_claims_own_seeds(claim, each, setting);
+        for (size_t i = 0; i < each; i++)
+            claim[i].is_planned = claim[i].is_primary || (!claim[i].is_apart && is_enough);
     }
 }
 
@@ -178,11 +185,9 @@ static void write_need(const eni_claim *claims, size_t n, char *text, size_t siz
 /* "even has 7", or "slow has 3 of 7 (descriptive)": the setting of the first of n claims. */
 static void write_setting(const eni_claim *claims, size_t n, const char *name, char *text, size_t size)
 {
-    size_t own = 0, among = eni_claims_among(claims, n);
-    for (size_t i = 0; i < n; i++)
-        own += !claims[i].is_primary && !claims[i].is_apart;
+    const size_t among = eni_claims_among(claims, n), own = eni_claims_own_seeds(claims, n, claims->setting);
     eni_text_add(text, size, "%s has %zu", name, claims->seeds);
-    if (among == 0 && own > 0) eni_text_add(text, size, " of %zu (descriptive)", eni_claims_seeds(own));
+    if (among == 0 && own > 0) eni_text_add(text, size, " of %zu (descriptive)", own);
 }
 
 void eni_claims_text(const eni_claim *claims, size_t n, const char *const *settings, char *text_out,

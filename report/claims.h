@@ -77,6 +77,9 @@ size_t eni_claims_among(const eni_claim *claims, size_t n);
 /* The seeds that the plan needs for anything to be claimed of what is not primary; 0: nothing is planned. */
 size_t eni_claims_need(const eni_claim *claims, size_t n);
 
+/* The seeds that a setting's own pairs need: those that are neither primary nor apart. 0: it has none. */
+size_t eni_claims_own_seeds(const eni_claim *claims, size_t n, size_t setting);
+
 /* The plan in a sentence: "3 comparisons need 7 seeds: even has 7, slow has 3 of 7 (descriptive)." `settings`
  * are their names. "" without a comparison. */
 void eni_claims_text(const eni_claim *claims, size_t n, const char *const *settings, char *text_out,

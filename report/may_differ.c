@@ -84,18 +84,20 @@ eni_who eni_who_may_differ(const char *key)
 
 /* ---- the facts of a study's runs ------------------------------------------------------------------------ */
 
-/* Chunks of a batch matter where a network normalises over them: then one that is not cut has one. */
-void eni_fact_of(const eni_run *run, const char *name, char text_out[ENI_FACT_TEXT])
+static const json_t *value_of(const eni_run *run, const char *name)
 {
     char part[64];
     const char *dot = strchr(name, '.');
-    const json_t *value = run->result;
+    if (dot == NULL) return json_object_get(run->result, name);
+    snprintf(part, sizeof part, "%.*s", (int)(dot - name), name);
+    return json_object_get(json_object_get(run->result, part), dot + 1);
+}
+
+/* Chunks of a batch matter where a network normalises over them: then one that is not cut has one. */
+void eni_fact_of(const eni_run *run, const char *name, char text_out[ENI_FACT_TEXT])
+{
+    const json_t *value = value_of(run, name);
     text_out[0] = 0;
-    if (dot != NULL) {
-        snprintf(part, sizeof part, "%.*s", (int)(dot - name), name);
-        value = json_object_get(value, part);
-    }
-    value = json_object_get(value, dot == NULL ? name : dot + 1);
     if (strcmp(name, "pipeline.micro_batches") == 0) {
         const double chunks = json_number_value(value);
         if (run->bn_stats != NULL) snprintf(text_out, ENI_FACT_TEXT, "%g", chunks > 1 ? chunks : 1);
@@ -138,7 +140,9 @@ static bool find_odd(const eni_study *study, eni_who who, const char *name, char
             if (!first->is_complete || !must_agree(study, who, name, first, run)) continue;
             eni_fact_of(first, name, had);
             if (had[0] == 0) continue;
-            if (strcmp(had, has) == 0) break;
+            const bool is_cut = strlen(has) == ENI_FACT_TEXT - 1; /* then the values tell */
+            if (strcmp(had, has) == 0 && (!is_cut || json_equal(value_of(first, name), value_of(run, name))))
+                break;
             const int most = strstr(name, "_sha256") != NULL ? 8 : 48;
             snprintf(text_out, ENI_FACT_TEXT, "%.40s: %.*s in %.80s, %.*s in %.80s", name, most, had,
                      first->dir, most, has, run->dir);

@@ -102,8 +102,10 @@ static bool is_given(const eni_study *study, size_t arm, const char *key)
 {
     const json_t *given =
         json_object_get(json_array_get(json_object_get(study->index, "arms"), arm), "given");
-    for (size_t i = 0; i < json_array_size(given); i++)
-        if (strcmp(json_string_value(json_array_get(given, i)), key) == 0) return true;
+    for (size_t i = 0; i < json_array_size(given); i++) {
+        const char *name = json_string_value(json_array_get(given, i));
+        if (name != NULL && strcmp(name, key) == 0) return true;
+    }
     return false;
 }
 
@@ -136,7 +138,7 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
     const char *scale = study->lr_scale == NULL ? "none" : study->lr_scale;
     double power = strcmp(scale, "sqrt") == 0 ? 0.5 : 1, levels[ENI_MAX_ARMS];
     const bool is_none = strcmp(scale, "none") == 0;
-    size_t ntuned = 0, nknown = 0;
+    size_t ntuned = 0, nknown = 0, ncompared = 0;
     char list[ENI_RULE_TEXT] = "", odd[ENI_RULE_TEXT] = "";
     for (size_t a = 0; a < study->narms; a++) {
         double lr, samples, updates;
@@ -150,6 +152,7 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
                      study->arms[a].name, lr, samples);
         if (is_tuned) continue;
         levels[a] = level;
+        ncompared += !isnan(reference);
         if (fabs(level / reference - 1) > 0.03 + 1 / updates)
             eni_text_add(odd, ENI_RULE_TEXT,
                          level / reference < 10 ? "%s%s at %.2g of the rule" : "%s%s at %.0f times the rule",
@@ -157,17 +160,19 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
     }
     if (nknown == 0) {
         found(fairness, ENI_WARN, "the runs do not give lr and updates");
-    } else if (odd[0] == 0) {
-        found(fairness, ENI_PASS, "%s: %s",
-              ntuned == nknown ? "each arm has a rate of its own"
-              : ntuned > 0     ? "arms have rates of their own"
-              : is_none        ? "not scaled, but proportional to the samples of an update"
-                               : scale,
-              list);
-    } else if (is_none) {
+    } else if (odd[0] != 0 && is_none) {
         found(fairness, ENI_FAIL, "not scaled, times and accuracy not comparable: %s", list);
-    } else {
+    } else if (odd[0] != 0) {
         found(fairness, ENI_WARN, "a rate of its own against %s scaling: %s", scale, odd);
+    } else if (ntuned > 0 && ntuned < nknown) { /* a favourite against defaults */
+        found(fairness, ENI_WARN, "only %zu of %zu arms have a rate of their own: %s", ntuned, nknown, list);
+    } else {
+        found(fairness, ENI_PASS, "%s: %s",
+              ntuned > 0                 ? "each arm has a rate of its own"
+              : is_none && ncompared > 0 ? "not scaled, but proportional to the samples of an update"
+              : is_none                  ? "not scaled"
+                                         : scale,
+              list);
     }
 }
 
@@ -563,28 +568,34 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
 
 /* ---- what measuring took ----------------------------------------------------------------------------- */
 
-/* Of runs that say it. On the clock are copies only (rank/snapshot.c); over two hundredths of it would be a cost of the
- * looking that some arms may have and others not. */
+/* Of runs that say it. On the clock are copies (rank/snapshot.c), and what a checkpoint makes of them; over two
+ * hundredths of it, or bytes that some arms move and others do not, are a cost of the looking that bears on the times. */
 static void rule_measuring(const eni_study *study, eni_fairness *fairness)
 {
-    double share = 0, after = 0, bytes = 0, left_out = 0;
-    size_t known = 0;
+    double share = 0, after = 0, on_clock = 0, bytes = 0, left_out = 0;
+    size_t known = 0, moving = 0;
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
         const json_t *looks = json_object_get(run->result, "snapshots");
         if (looks == NULL || !(run->train_seconds > 0)) continue;
+        const double moved = json_number_value(json_object_get(looks, "bytes_on_clock"));
         known++;
+        moving += moved > 0;
+        on_clock = fmax(on_clock, moved);
         share = fmax(share, json_number_value(json_object_get(looks, "clock_seconds")) / run->train_seconds);
         after = fmax(after, json_number_value(json_object_get(looks, "after_seconds")));
         bytes = fmax(bytes, json_number_value(json_object_get(looks, "bytes_after")));
         left_out += json_number_value(json_object_get(looks, "left_out"));
     }
     if (known == 0) return;
-    char lost[64] = "";
+    char lost[64] = "", some[64] = "";
+    const bool is_uneven = moving > 0 && moving < known;
+    if (is_uneven) snprintf(some, sizeof some, " in %zu of %zu runs", moving, known);
     if (left_out > 0) snprintf(lost, sizeof lost, "; %.0f snapshots were left out", left_out);
-    found(fairness, share > 0.02 || left_out > 0 ? ENI_WARN : ENI_PASS,
-          "copies took at most %.2g %% of a run's clock and moved nothing; after it %.2g s and %.3g MB at "
+    found(fairness, share > 0.02 || left_out > 0 || is_uneven ? ENI_WARN : ENI_PASS,
+          "copies took at most %.2g %% of a run's clock and moved %.3g MB on it%s; after it %.2g s and %.3g "
+          "MB at "
           "most%s",
-          share * 100, after, bytes * 1e-6, lost);
+          share * 100, on_clock * 1e-6, some, after, bytes * 1e-6, lost);
 }
 
 /* ---- nothing left out -------------------------------------------------------------------------------- */

@@ -256,19 +256,24 @@ static void html_row(const eni_study *study, const eni_row *row, FILE *page)
     fputs("</tr>\n", page);
 }
 
-/* What LaTeX would read as its own. */
+/* What LaTeX would read as its own, or print as another letter. */
 static void latex_text(const char *text, FILE *out)
 {
     for (; *text != 0; text++)
         if (strchr("&%$#_{}", *text) != NULL)
             fprintf(out, "\\%c", *text);
+        else if (strchr("<>|", *text) != NULL)
+            fprintf(out, "$%c$", *text);
         else if (strchr("~^\\", *text) != NULL)
-            fprintf(out, "\\char%d{}", *text);
+            fprintf(out, "\\text%s{}",
+                    *text == '~'   ? "asciitilde"
+                    : *text == '^' ? "asciicircum"
+                                   : "backslash");
         else if (strncmp(text, "≈ ", strlen("≈ ")) == 0) {
             fputs("$\\approx$", out);
             text += strlen("≈ ") - 1;
         } else
-            fputc(*text == '>' || (*text >= 0 && *text < ' ') ? ' ' : *text, out);
+            fputc(*text >= 0 && *text < ' ' ? ' ' : *text, out);
 }
 
 void eni_report_latex_table(const eni_study *study, FILE *out)

@@ -267,7 +267,7 @@ typedef struct sentence {
     char *text;
     size_t size;
     const eni_verdict *verdict;
-    size_t setting, n;
+    size_t setting, n, baseline; /* what all are compared with; ENI_CLAIMS_ALL */
     standing rank[ENI_MAX_ARMS]; /* arms of the setting, the first first */
 } sentence;
 
@@ -310,7 +310,8 @@ static bool beats(const sentence *s, const standing *one, const standing *other)
 }
 
 /* Whom the sentence is about, and against whom: the primary comparison if it is clear, else the best pair by
- * rank. */
+ * rank. With a baseline, one that has it: the others are compared with nothing else, and the primary comparison has a
+ * sentence of its own. */
 static bool find_claim(const sentence *s, const standing **winner_out, const standing **loser_out)
 {
     bool has_found = false;
@@ -318,6 +319,7 @@ static bool find_claim(const sentence *s, const standing **winner_out, const sta
         for (size_t j = 0; j < s->n; j++) {
             const standing *a = &s->rank[i], *b = &s->rank[j];
             if (i == j || !beats(s, a, b)) continue;
+            if (s->baseline != ENI_CLAIMS_ALL && a->arm != s->baseline && b->arm != s->baseline) continue;
             if (has_found && !claim_of(s, a, b)->is_primary) continue;
             *winner_out = a;
             *loser_out = b;
@@ -356,31 +358,34 @@ static void say_others(sentence *s, size_t n, const standing *last, const char *
     if (n > 1) say(s, "%s%zu others %s", before, n, what);
 }
 
-/* Of the others: whom the winner beats too. Where all are compared with a baseline that lost, how they are to that. */
+/* Of the others: how they are to the winner, or to a baseline that lost. */
 static void say_claims(sentence *s, const standing *winner, const standing *loser)
 {
     size_t nsooner = 0, nlater = 0, nopen = 0;
     const standing *sooner = NULL, *later = NULL, *open = NULL;
-    const bool is_of_loser = loser->arm == s->verdict->study->baseline;
+    const bool is_of_loser = loser->arm == s->baseline;
+    const standing *of = is_of_loser ? loser : winner;
     for (const standing *one = s->rank; one < s->rank + s->n; one++) {
         if (one == winner || one == loser) continue;
-        if (is_of_loser && beats(s, loser, one)) {
-            later = one;
-            nlater++;
-        } else if (is_of_loser ? beats(s, one, loser) : beats(s, winner, one)) {
+        if (beats(s, one, of)) {
             sooner = one;
             nsooner++;
-        } else if (is_of_loser || !beats(s, one, winner)) {
+        } else if (beats(s, of, one)) {
+            later = one;
+            nlater++;
+        } else {
             open = one;
             nopen++;
         }
     }
     say_sooner(s, winner, loser);
-    if (is_of_loser)
+    if (is_of_loser) {
         say_others(s, nsooner, sooner, ", ", "sooner too");
-    else
-        say_others(s, nsooner, sooner, ", sooner than ", "too");
-    say_others(s, nlater, later, "; ", "later");
+        say_others(s, nlater, later, "; ", "later");
+    } else {
+        say_others(s, nlater, later, ", sooner than ", "too");
+        say_others(s, nsooner, sooner, "; ", "sooner still");
+    }
     say_others(s, nopen, open, "; ", "not shown to differ");
     if (nopen + nlater > 0 && is_of_loser) say(s, nopen > 0 ? " from %s" : " than %s", loser->name);
 }
@@ -407,11 +412,10 @@ static void say_times(sentence *s)
 static void say_why(sentence *s)
 {
     const eni_claim *claim = claim_of(s, &s->rank[0], &s->rank[1]);
-    const eni_study *study = s->verdict->study;
-    const size_t npairs =
-        study->baseline != ENI_CLAIMS_ALL ? study->narms - 1 : eni_claims_count(1, study->narms);
-    size_t own = eni_claims_seeds(claim->is_primary ? 1 : npairs);
-    size_t all = claim->is_primary ? 0 : eni_claims_need(s->verdict->claims, s->verdict->n);
+    const eni_verdict *verdict = s->verdict;
+    size_t own = claim->is_primary ? eni_claims_seeds(1)
+                                   : eni_claims_own_seeds(verdict->claims, verdict->n, s->setting);
+    size_t all = claim->is_primary ? 0 : eni_claims_need(verdict->claims, verdict->n);
     switch (claim->found) {
     case ENI_CLAIM_FEW:
         say(s, "; too few seeds to say (%zu of %zu)", claim->seeds,
@@ -498,7 +502,7 @@ static void say_standings(sentence *s)
 static void move_baseline(sentence *s)
 {
     for (size_t i = 2; i < s->n; i++) {
-        if (s->rank[i].arm != s->verdict->study->baseline) continue;
+        if (s->rank[i].arm != s->baseline) continue;
         const standing baseline = s->rank[i];
         memmove(&s->rank[2], &s->rank[1], (i - 1) * sizeof baseline);
         s->rank[1] = baseline;
@@ -507,7 +511,11 @@ static void move_baseline(sentence *s)
 
 void eni_verdict_sentence(const eni_verdict *verdict, size_t setting, char *text_out, size_t size)
 {
-    sentence s = {.text = text_out, .size = size, .verdict = verdict, .setting = setting};
+    sentence s = {.text = text_out,
+                  .size = size,
+                  .verdict = verdict,
+                  .setting = setting,
+                  .baseline = verdict->study->baseline};
     s.n = rank_arms(verdict->study, setting, s.rank);
     text_out[0] = 0;
     move_baseline(&s);
@@ -519,7 +527,11 @@ void eni_verdict_primary(const eni_verdict *verdict, char *text_out, size_t size
 {
     const eni_study *study = verdict->study;
     const eni_primary *primary = &study->primary;
-    sentence s = {.text = text_out, .size = size, .verdict = verdict, .setting = primary->setting};
+    sentence s = {.text = text_out,
+                  .size = size,
+                  .verdict = verdict,
+                  .setting = primary->setting,
+                  .baseline = ENI_CLAIMS_ALL};
     text_out[0] = 0;
     if (!study->has_primary) return;
     const eni_claim *claim = claim_between(verdict, primary->setting, primary->a, primary->b);

@@ -610,9 +610,19 @@ static void test_a_busy_seed_is_made_again(void **state)
     snprintf(path, sizeof path, "%s/compare.json", s.dir);
     assert_int_equal(compare(flags), EN_OK);
     make_one_busy(path);
+    s.signal_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+    assert_int_equal(compare(flags), EN_EINTR);
+    close(s.signal_fd);
+    s.signal_fd = -1;
+    assert_non_null(strstr(s.said, "interrupted after 5 of 6 runs"));
     json_t *index;
-    for (int turn = 0; turn < 2; turn++) { /* the second time, nothing is left to do */
+    for (int turn = 0; turn < 2; turn++) { /* the second time, nothing but the report is left to do */
+        char report[64];
+        s.said[0] = 0;
         assert_int_equal(compare(flags), EN_OK);
+        assert_int_equal(strstr(s.said, "seed 2 in even") != NULL, turn == 0);
+        snprintf(report, sizeof report, "%s/report.html", s.dir);
+        assert_int_equal(unlink(report), 0);
         index = load("compare.json");
         assert_int_equal(json_array_size(json_object_get(index, "runs")), 6);
         for (size_t i = 0; i < 6; i++) {
@@ -624,8 +634,23 @@ static void test_a_busy_seed_is_made_again(void **state)
         assert_int_equal(json_dump_file(index, path, 0), 0);
         json_decref(index);
     }
-    assert_non_null(strstr(s.said, "seed 2 in even"));
     json_decref(load("runs/even-ring-s2-again/result.json"));
+}
+
+/* What a run was replaced by is no further run. */
+static void test_failed_runs_are_of_those_that_count(void **state)
+{
+    (void)state;
+    char path[64];
+    const char *flags[] = {"--arm=ring", "--arm=ring:assign=claim", "--seeds=1,2", "--retry-busy", "--resume",
+                           NULL};
+    snprintf(path, sizeof path, "%s/compare.json", s.dir);
+    assert_int_equal(compare(flags), EN_EPEER);
+    make_one_busy(path);
+    s.said[0] = 0;
+    assert_int_equal(compare(flags), EN_EPEER);
+    assert_non_null(strstr(s.said, "its runs are made again"));
+    assert_non_null(strstr(s.said, "2 of 4 runs failed"));
 }
 
 static void test_a_baseline_is_an_arm(void **state)
@@ -651,6 +676,7 @@ int main(void)
         TEST(test_every_fact_has_a_row),
         TEST(test_an_arm_has_a_name),
         TEST(test_a_busy_seed_is_made_again),
+        TEST(test_failed_runs_are_of_those_that_count),
         TEST(test_a_baseline_is_an_arm),
         TEST(test_a_regression_has_no_accuracy),
         TEST(test_data_that_no_run_could_have_is_refused),

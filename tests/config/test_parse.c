@@ -557,6 +557,29 @@ static void rates_follow_the_optimizer(void **state)
     eni_config_fini(&config);
 }
 
+/* Given to an arm, a key has an effect or is refused; given to all, it is for those that it fits. */
+static void a_schedule_may_be_an_arms(void **state)
+{
+    (void)state;
+    heard h;
+    eni_config base, run;
+    assert_int_equal(parse(ENI_COMPARE, "--arm=ring:lr-schedule=cosine", &base, &h), EN_OK);
+    assert_int_equal(eni_config_arm(&base, "ring:lr-gamma=0.5", &run), EN_EINVAL);
+    assert_int_equal(eni_config_arm(&base, "ring:lr-step=64", &run), EN_EINVAL);
+    eni_config_fini(&base);
+    assert_int_equal(
+        parse(ENI_COMPARE, "--lr-gamma=0.2 --lr-step=64 --arm=ring --arm=ring:lr-schedule=step", &base, &h),
+        EN_OK);
+    assert_int_equal(eni_config_arm(&base, base.arm.item[0], &run), EN_OK);
+    assert_true(run.lr_step == 0 && !is_told(&run, ENI_WORKER, "--lr-gamma=0.2"));
+    eni_config_fini(&run);
+    assert_int_equal(eni_config_arm(&base, base.arm.item[1], &run), EN_OK);
+    assert_true(run.lr_step == 64 && is_told(&run, ENI_WORKER, "--lr-gamma=0.2"));
+    eni_config_fini(&run);
+    eni_config_fini(&base);
+    assert_int_equal(parse(ENI_COMPARE, "--lr-step=64 --arm=ring", &base, &h), EN_EINVAL);
+}
+
 static void batches_of_advise_are_the_workers_share(void **state)
 {
     (void)state;
@@ -630,6 +653,7 @@ int main(void)
         cmocka_unit_test(help_needs_no_complete_line),
         cmocka_unit_test(no_key_vanishes),
         cmocka_unit_test(rates_follow_the_optimizer),
+        cmocka_unit_test(a_schedule_may_be_an_arms),
         cmocka_unit_test(batches_of_advise_are_the_workers_share),
         cmocka_unit_test(keys_are_told_with_their_texts),
         cmocka_unit_test(launch_flags_mean_the_same),

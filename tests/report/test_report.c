@@ -405,7 +405,7 @@ static void one_run_folder_is_a_comparison_of_one(void **state)
 static void hostile_names_stay_names(void **state)
 {
     (void)state;
-    const char *evil = "</style><script>alert(1)</script>'`touch /tmp/x`\x1b[2J\"";
+    const char *evil = "</style><script>alert(1)</script>'`touch /tmp/x`\x1b[2J\"\\~^";
     char path[128];
     snprintf(path, sizeof path, "%s/compare.json", dir);
     json_t *index = json_load_file(path, 0, NULL), *runs = json_object_get(index, "runs"), *run;
@@ -423,8 +423,12 @@ static void hostile_names_stay_names(void **state)
     assert_int_equal(json_dump_file(index, path, 0), 0);
     json_decref(index);
 
-    char *text = report(EN_OK);
+    char *text = report_with(ENI_REPORT_LATEX, EN_OK);
     assert_null(strchr(text, 0x1b));
+    free(text);
+    text = fixture_read(dir, "table.tex");
+    assert_non_null(strstr(text, "$<$/style$>$"));
+    assert_non_null(strstr(text, "\\textbackslash{}\\textasciitilde{}\\textasciicircum{} & "));
     char *page = fixture_read(dir, "report.html");
     assert_null(strstr(page, "<script"));
     assert_null(strstr(page, "<img"));
@@ -481,6 +485,11 @@ static void the_table_is_for_a_paper(void)
         if (percent != NULL) assert_int_equal(percent[-1], '\\');
     }
     assert_int_equal(rows, 6);
+    free(text);
+    fixture_set(dir, "compare.json", "target", json_real(0.83)); /* missed by all */
+    free(report_with(ENI_REPORT_LATEX, EN_OK));
+    text = fixture_read(dir, "table.tex");
+    assert_non_null(strstr(text, " & $>$ 4 s {"));
     free(text);
 }
 

@@ -353,7 +353,9 @@ static void what_measuring_took_is_said(void **state)
         fixture_set(dir, runs[i], "snapshots",
                     json_pack("{s:i, s:i, s:f, s:f, s:f}", "taken", 48, "left_out", 0, "clock_seconds",
                               0.01 * (double)i, "after_seconds", 1.5, "bytes_after", 38e6));
-    rule_is("measuring", ENI_PASS, "of a run's clock and moved nothing; after it 1.5 s and 38 MB at most");
+    rule_is("measuring", ENI_PASS, "of a run's clock and moved 0 MB on it; after it 1.5 s and 38 MB at most");
+    fixture_set(dir, runs[0], "snapshots", json_pack("{s:i, s:f}", "taken", 48, "bytes_on_clock", 5e6));
+    rule_is("measuring", ENI_WARN, "moved 5 MB on it in 1 of 2 runs; after");
     fixture_set(dir, runs[0], "snapshots", json_pack("{s:i, s:i}", "taken", 48, "left_out", 3));
     rule_is("measuring", ENI_WARN, "; 3 snapshots were left out");
     fixture_set(dir, runs[0], "snapshots", json_pack("{s:f}", "clock_seconds", 1e3));
@@ -511,6 +513,27 @@ static void every_fact_is_judged_by_its_row(void **state)
                 try_fact(&eni_may_differ_table[i], word);
 }
 
+/* Behind the letters that a message has room for. */
+static void long_facts_are_compared_to_their_ends(void **state)
+{
+    (void)state;
+    char libraries[500];
+    memset(libraries, 'x', sizeof libraries);
+    libraries[499] = 0;
+    for (int s = 1; s <= 3; s++) {
+        char file[64];
+        snprintf(file, sizeof file, "runs/even-0-s%d/result.json", s);
+        fixture_set(dir, file, "groups", json_pack("[s, s]", libraries, s < 3 ? "1.0" : "1.1"));
+    }
+    rule_is("same task", ENI_FAIL, "in runs/even-0-s3");
+    for (int s = 1; s <= 2; s++) {
+        libraries[498] = (char)('0' + s);
+        fixture_set(dir, s == 1 ? "runs/even-0-s1/result.json" : "runs/even-0-s2/result.json", "environment",
+                    json_pack("{s:s}", "libraries", libraries));
+    }
+    rule_is("same machine", ENI_FAIL, "environment.libraries: ");
+}
+
 /* Made-up data is another with each seed; so are not files. */
 static void made_up_data_goes_with_the_seed(void **state)
 {
@@ -540,8 +563,9 @@ static void a_tuned_rate_per_arm_is_fair(void **state)
         fixture_set(dir, file, "lr", json_real(0.004));
     }
     rule_is("learning rate", ENI_FAIL, "not scaled");
-    set_arm(2, "given", json_pack("[s, s]", "momentum", "lr"));
-    rule_is("learning rate", ENI_PASS, "rates of their own: ring 0.02 per 128 samples, ");
+    set_arm(2, "given", json_pack("[i, s, s]", 1, "momentum", "lr"));
+    rule_is("learning rate", ENI_WARN,
+            "only 1 of 3 arms have a rate of their own: ring 0.02 per 128 samples, ");
     for (size_t a = 0; a < 3; a++)
         set_arm(a, "given", json_pack("[s]", "lr"));
     rule_is("learning rate", ENI_PASS, "each arm has a rate of its own: ");
@@ -550,7 +574,11 @@ static void a_tuned_rate_per_arm_is_fair(void **state)
         set_arm(a, "given", json_array());
         give(a, "own", "optimizer", a == 2 ? "adam" : "sgd");
     }
-    rule_is("learning rate", ENI_PASS, "not scaled");
+    rule_is("learning rate", ENI_PASS, "not scaled, but proportional");
+    give(0, "own", "optimizer", "rmsprop"); /* nobody's rate is held to another's */
+    give(1, "own", "optimizer", "sgd");
+    rule_is("learning rate", ENI_PASS, "not scaled: ");
+    give(0, "own", "optimizer", "sgd");
     give(1, "own", "optimizer", "adam");
     rule_is("learning rate", ENI_FAIL, "not scaled");
 }
@@ -619,6 +647,7 @@ int main(void)
                                        cmocka_unit_test(every_key_has_one_row),
                                        WITH_STUDY(every_key_is_judged_by_its_row),
                                        WITH_STUDY(every_fact_is_judged_by_its_row),
+                                       WITH_STUDY(long_facts_are_compared_to_their_ends),
                                        WITH_STUDY(made_up_data_goes_with_the_seed),
                                        WITH_STUDY(a_tuned_rate_per_arm_is_fair),
                                        WITH_STUDY(threads_count_as_cores_do),

@@ -263,6 +263,14 @@ static void the_primary_comparison_comes_first(void **state)
     sentence_is(
         "ps-sync reached 75 % in 3.0 s, ring in 3.1 s; exploratory, as the primary comparison is not clear.");
     differs_is(2, 1, "exploratory");
+    init(
+        3,
+        5); /* the primary one is not among those that need seeds: two need 7, or 6 with a baseline for one */
+    set_all_times((double[]){3.1, 4.1, 3.0});
+    s.study.has_primary = true;
+    s.study.primary = (eni_primary){0, 0, 1};
+    s.study.baseline = 0;
+    sentence_is("ps-sync reached 75 % in 3.0 s, ring in 3.1 s; too few seeds to say (5 of 6).");
 }
 
 static void the_primary_sentence_is(const char *expected)
@@ -318,6 +326,26 @@ static void arms_are_compared_with_the_baseline(void **state)
         9; /* the first one is not clear: no word of the second, which was not compared with it */
     s.runs[3 * 7].reach.t = s.runs[3 * 7 + 1].reach.t = 9;
     sentence_is("ps-async reached 75 % in 3.1 s, ring in 4.1 s; no difference shown.");
+}
+
+/* Each planned claim is told, also where the primary one is of two other arms, or the baseline won. */
+static void no_claim_is_left_out(void **state)
+{
+    (void)state;
+    init(4, 7);
+    s.study.baseline = 0;
+    s.study.has_primary = true;
+    s.study.primary = (eni_primary){0, 1, 2};
+    set_all_times((double[]){4.1, 3.1, 3.5, 5});
+    sentence_is("ps-async reached 75 % in 3.1 s instead of 4.1 s for ring (1.3x), ps-sync sooner too; ssp "
+                "later than ring.");
+    the_primary_sentence_is("ps-async reached 75 % in 3.1 s instead of 3.5 s for ps-sync (1.1x), p = 0.016.");
+    s.study.primary = (eni_primary){0, 0, 3};
+    sentence_is("ring reached 75 % in 4.1 s instead of 5.0 s for ssp (1.2x); 2 others sooner still.");
+    set_times(2, 6);
+    sentence_is(
+        "ring reached 75 % in 4.1 s instead of 5.0 s for ssp (1.2x), sooner than ps-sync too; ps-async "
+        "sooner still.");
 }
 
 /* `report --target`: what is clear at a target that was chosen afterwards is not claimed. */
@@ -448,6 +476,7 @@ int main(void)
                                        cmocka_unit_test(a_busy_machine_an_unfair_or_failed_run_claim_nothing),
                                        cmocka_unit_test(a_failed_arm_costs_the_others_nothing),
                                        cmocka_unit_test(the_primary_comparison_comes_first),
+                                       cmocka_unit_test(no_claim_is_left_out),
                                        cmocka_unit_test(another_target_is_exploratory),
                                        cmocka_unit_test(the_primary_comparison_has_its_p),
                                        cmocka_unit_test(arms_are_compared_with_the_baseline),

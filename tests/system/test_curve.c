@@ -240,11 +240,14 @@ static void test_the_curve_of_a_mean_resumed(void **state)
         json_t *calm = train(60, "%s", flags);
         const curve expected = read_curve(train_out(), "test");
         hashes_of(calm, hashes);
+        assert_true(number_at(calm, "snapshots.bytes_on_clock") == 0);
         json_decref(calm);
         half_way(out, flags, (uint64_t)every);
         snprintf(flags + strlen(flags), sizeof flags - strlen(flags), " --checkpoint-every=%d --resume=auto",
                  every);
-        json_decref(finish_run(out, hashes, flags));
+        json_t *resumed = finish_run(out, hashes, flags);
+        assert_true(number_at(resumed, "snapshots.bytes_on_clock") > 0); /* at the checkpoints */
+        json_decref(resumed);
         const curve found = read_curve(out, "test");
         expect_equal(&found, &expected);
     }
