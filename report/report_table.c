@@ -273,7 +273,7 @@ static void latex_text(const char *text, FILE *out)
             fputs("$\\approx$", out);
             text += strlen("≈ ") - 1;
         } else
-            fputc(*text >= 0 && *text < ' ' ? ' ' : *text, out);
+            fputc((unsigned char)*text < ' ' ? ' ' : *text, out);
 }
 
 void eni_report_latex_table(const eni_study *study, FILE *out)

@@ -133,7 +133,7 @@ def test_the_same_bytes_as_a_folder():
             assert a["data_sha256"] == b["data_sha256"]
             assert f"{p.server.url}/{prefix}" in (p.top / "b" / "config.yaml").read_text()
             assert "data-dir" not in (p.top / "b" / "config.yaml").read_text()
-            assert p.server.failures == []
+            assert p.server.failures == ["NoSuchKey"]  # --save asks whether it may, when nothing is there yet
     print("PROMISE training from a bucket of S3 and of OSS ends with the bytes of a folder with the same files; keys with "
           "blanks, plus, percent and Chinese; the weights go up whole")
 
