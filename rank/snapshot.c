@@ -18,8 +18,6 @@
 #include "ops/mean.h"
 #include "rank/rank.h"
 
-enum { HOST_BYTES = 1 << 30 }; /* of copies in the memory of a host */
-
 static float *weights_at(const eni_rank *self, uint32_t slot)
 {
     return eni_arena_at(self->exchange.arena, slot, 0);
@@ -160,15 +158,15 @@ static bool takes_part(const portion *s)
 
 en_status eni_snapshots_open(eni_rank *self)
 {
-    const uint64_t points = self->records.looks.points,
-                   budget = HOST_BYTES / (self->world.nlocal > 0 ? (uint64_t)self->world.nlocal : 1);
+    const uint64_t points = self->records.looks.points, half = ENI_COPIES_HOST_BYTES / 2,
+                   nlocal = self->world.nlocal > 0 ? (uint64_t)self->world.nlocal : 1;
     portion s;
     EN_TRY(portion_of(self, &s));
-    if (s.is_whole) eni_curve_expect(self->records.curve, points);
+    eni_curve_expect(self->records.curve, s.is_whole ? points : 0, s.is_whole ? 2 * half : half);
     if (s.is_whole || !takes_part(&s)) return EN_OK;
-    EN_TRY(eni_copies_open("", self->records.asked.out, (s.nstates + s.nweights) * sizeof(float), budget,
+    EN_TRY(eni_copies_open("", self->records.asked.out, (s.nstates + s.nweights) * sizeof(float),
                            &self->records.looks.own));
-    eni_copies_expect(self->records.looks.own, points);
+    eni_copies_expect(self->records.looks.own, points, half / nlocal);
     return EN_OK;
 }
 
@@ -179,6 +177,7 @@ static en_status keep_own(eni_rank *self, const portion *s, const eni_copy_note 
     if (!eni_copies_takes(self->records.looks.own, note->number)) return EN_OK;
     if (s->is_store && s->is_first) EN_TRY(eni_client_keep(self->exchange.client, note->number));
     EN_TRY(eni_copies_add(self->records.looks.own, note, &room));
+    if (room == NULL) return EN_OK;
     float *copy = room;
     EN_TRY(copy_states(self, copy));
     if (s->nweights > 0) memcpy(copy + s->nstates, weights_at(self, s->slot), s->nweights * sizeof(float));
