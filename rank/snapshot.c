@@ -150,6 +150,11 @@ static en_status portion_of(const eni_rank *self, portion *s)
     return EN_OK;
 }
 
+static bool needs_all(const eni_rank *self, const portion *s)
+{
+    return self->world.nranks > 1 && (s->is_mean || self->job.states != NULL);
+}
+
 /* A rank that only watches has neither. */
 static bool takes_part(const portion *s)
 {
@@ -285,12 +290,19 @@ static bool is_with_all(const eni_blobs *blobs, uint32_t number)
     return true;
 }
 
+/* Copies from `begin` up to `end` make no points. */
+static void lose(eni_rank *self, uint32_t begin, uint32_t end)
+{
+    eni_copies_forget(self->records.looks.own, begin, end);
+    self->records.looks.lost += end - begin;
+}
+
 /* Of a point that some rank has not, or does not want to make, the others' copies go. Ranks only: psd says what it has. */
-static en_status agree(eni_rank *self, bool is_called_off)
+static en_status agree(eni_rank *self)
 {
     eni_copies *own = self->records.looks.own;
     const uint32_t most = ENI_BLOB_MAX / sizeof(uint32_t), n = eni_copies_count(own);
-    uint32_t *numbers = eni_alloc_array(n, sizeof *numbers), told = is_called_off ? 0 : n < most ? n : most;
+    uint32_t *numbers = eni_alloc_array(n, sizeof *numbers), told = n < most ? n : most;
     eni_blobs blobs = {0};
     if (numbers == NULL) return EN_ENOMEM;
     for (uint32_t i = 0; i < told; i++)
@@ -299,25 +311,22 @@ static en_status agree(eni_rank *self, bool is_called_off)
         eni_member_gather(self->member, "snapshots", numbers, told * sizeof *numbers, &blobs, INT64_MAX);
     eni_free(numbers);
     for (uint32_t i = n; st == EN_OK && i-- > 0;)
-        if (!is_with_all(&blobs, eni_copies_note(own, i)->number)) {
-            eni_copies_forget(own, i, i + 1);
-            self->records.looks.lost++;
-        }
+        if (!is_with_all(&blobs, eni_copies_note(own, i)->number)) lose(self, i, i + 1);
     eni_blobs_fini(&blobs);
     return st;
 }
 
-static en_status make_all_whole(eni_rank *self, bool is_called_off)
+static en_status make_all_whole(eni_rank *self, const portion *s, bool is_called_off)
 {
     eni_copies *own = self->records.looks.own;
-    portion s;
-    EN_TRY(portion_of(self, &s));
-    if (self->world.nranks > 1 && (s.is_mean || self->job.states != NULL)) EN_TRY(agree(self, is_called_off));
-    if (is_called_off) eni_copies_forget(own, 0, eni_copies_count(own));
-    float *room = eni_alloc_array(s.nstates + s.nweights, sizeof *room);
-    en_status st = room != NULL ? EN_OK : EN_ENOMEM;
+    float *room = eni_alloc_array(s->nstates + s->nweights, sizeof *room);
+    if (room == NULL) return EN_ENOMEM;
+    if (is_called_off) lose(self, 0, eni_copies_count(own));
+    for (uint32_t i = eni_copies_count(own); i-- > 0;) /* before others count on it */
+        if (eni_copies_read(own, i, room) == NULL) lose(self, i, i + 1);
+    en_status st = needs_all(self, s) ? agree(self) : EN_OK;
     while (st == EN_OK && eni_copies_count(own) > 0)
-        st = make_whole(self, &s, room);
+        st = make_whole(self, s, room);
     eni_free(room);
     return st;
 }
@@ -328,11 +337,12 @@ en_status eni_snapshots_finish(eni_rank *self, bool is_called_off)
     const int64_t begin = eni_now_ns();
     const eni_moved before = eni_count_moved(self);
     const uint64_t lost = looks->lost;
-    if (self->records.looks.own == NULL) return EN_OK;
-    if (self->job.is_claiming && !self->records.is_concluding && self->world.nranks > 1 &&
-        self->exchange.all.coll != NULL)
+    portion s;
+    if (looks->own == NULL) return EN_OK;
+    EN_TRY(portion_of(self, &s));
+    if (self->job.is_claiming && !self->records.is_concluding && needs_all(self, &s))
         return EN_OK; /* at a checkpoint of ranks that are at no common step */
-    EN_TRY(make_all_whole(self, is_called_off));
+    EN_TRY(make_all_whole(self, &s, is_called_off));
     if (looks->lost > lost && !is_called_off && self->world.rank == 0)
         eni_warn("snapshots",
                  "%llu points of the accuracy curve are left out: somebody who had a part of them has lost "
