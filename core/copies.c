@@ -14,7 +14,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 
-enum { MAX_IN_MEMORY = 256, STRIDE_MAX = 1 << 30 };
+enum { MIN_IN_MEMORY = 2, MAX_IN_MEMORY = 256, STRIDE_MAX = 1 << 30 };
 
 typedef struct header {
     char magic[8];
@@ -137,7 +137,7 @@ static bool load_block(const eni_copies *c, uint32_t slot, void *room)
 static void *take_block(eni_copies *c)
 {
     if (c->nidle > 0) return c->idle[--c->nidle];
-    void *block = eni_alloc(c->bytes);
+    void *block = eni_alloc_quietly(c->bytes);
     c->nblocks += block != NULL;
     return block;
 }
@@ -160,7 +160,8 @@ bool eni_copies_takes(eni_copies *c, uint32_t number)
     return takes;
 }
 
-static void thin(eni_copies *c)
+/* How many went. */
+static uint32_t thin(eni_copies *c)
 {
     const uint32_t before = c->n;
     const int why = errno;
@@ -168,27 +169,42 @@ static void thin(eni_copies *c)
     for (uint32_t i = c->n; i-- > 0;)
         if (c->list[i].note.number % c->stride != 0) eni_copies_forget(c, i, i + 1);
     c->nthinned += before - c->n;
-    eni_warn(
-        "snapshots",
-        "cannot write %s: %s; %u of %u snapshots are left out for want of room, and from now on every second "
-        "one that was taken: make room there, or give a larger --eval-every",
-        eni_copies_place(c), strerror(why), before - c->n, before);
+    if (c->n < before)
+        eni_warn("snapshots",
+                 "cannot write %s: %s; %u of %u snapshots are left out for want of room, and from now on "
+                 "every second one that was taken: make room there, or give a larger --eval-every",
+                 eni_copies_place(c), strerror(why), before - c->n, before);
+    return before - c->n;
 }
 
-/* Until one more block may be taken. */
-static en_status make_room(eni_copies *c)
+/* Until one more block may be taken. For one that can be left out at most every second goes. */
+static bool make_room(eni_copies *c, bool is_needed)
 {
     while (c->nidle == 0 && c->nblocks == c->capacity) {
         uint32_t i = 0;
         while (c->list[i].block == NULL)
             i++;
         if (spill(c, &c->list[i])) continue;
-        if (c->stride == STRIDE_MAX)
-            return eni_fail(EN_EIO, "snapshots",
-                            "cannot write %s: %s; make room there, or give a larger --eval-every",
-                            eni_copies_place(c), strerror(errno));
-        thin(c);
+        if (c->stride == STRIDE_MAX || (thin(c) == 0 && !is_needed)) return false;
     }
+    return true;
+}
+
+/* NULL: there is no room. Where memory ends before the budget, what is in it now has to do. */
+static void *find_block(eni_copies *c, bool is_needed)
+{
+    void *block = make_room(c, is_needed) ? take_block(c) : NULL;
+    if (block != NULL || c->nblocks == 0 || c->nblocks == c->capacity) return block;
+    c->capacity = c->nblocks;
+    return make_room(c, is_needed) ? take_block(c) : NULL;
+}
+
+static en_status leave_out(eni_copies *c, bool is_needed)
+{
+    static const char *const text = "neither memory nor %s has room for a snapshot of %zu bytes: make room "
+                                    "there, or give a larger --eval-every";
+    if (is_needed) return eni_fail(EN_EIO, "snapshots", text, eni_copies_place(c), c->bytes);
+    if (c->nthinned++ == 0) eni_warn("snapshots", text, eni_copies_place(c), c->bytes);
     return EN_OK;
 }
 
@@ -211,12 +227,14 @@ static copy *insert(eni_copies *c, uint32_t i, const eni_copy_note *note)
 
 en_status eni_copies_add(eni_copies *c, const eni_copy_note *note, void **room_out)
 {
-    EN_TRY(make_room(c));
-    void *block = take_block(c);
-    copy *one = block == NULL ? NULL : insert(c, c->n, note);
+    const bool is_needed = note->number == 0;
+    void *block = find_block(c, is_needed);
+    *room_out = NULL;
+    if (block == NULL) return leave_out(c, is_needed);
+    copy *one = insert(c, c->n, note);
     if (one != NULL)
         one->block = *room_out = block;
-    else if (block != NULL)
+    else
         c->idle[c->nidle++] = block;
     return one != NULL ? EN_OK : EN_ENOMEM;
 }
@@ -262,11 +280,11 @@ en_status eni_copies_load(eni_copies *c, bool (*is_wanted)(void *user, const eni
     struct stat info;
     c->fd = open(c->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (c->fd < 0 && errno == ENOENT) return EN_OK;
-    void *room = take_block(c);
+    void *room = eni_alloc(c->bytes);
     en_status st = room == NULL ? EN_ENOMEM : c->fd >= 0 && fstat(c->fd, &info) == 0 ? EN_OK : EN_EIO;
     for (uint32_t slot = 0; st == EN_OK && place_of(c, slot) < info.st_size; slot++)
         st = load_slot(c, slot, room, is_wanted, user), c->nslots = slot + 1;
-    if (room != NULL) c->idle[c->nidle++] = room;
+    eni_free(room);
     if (st != EN_EIO) return st;
     return eni_fail(EN_EIO, "snapshots", "cannot open or change %s: %s; choose another --out", c->path,
                     strerror(errno));
@@ -274,27 +292,32 @@ en_status eni_copies_load(eni_copies *c, bool (*is_wanted)(void *user, const eni
 
 /* ---- life ---- */
 
-en_status eni_copies_open(const char *path, const char *dir, size_t bytes, uint64_t budget,
-                          eni_copies **copies_out)
+en_status eni_copies_open(const char *path, const char *dir, size_t bytes, eni_copies **copies_out)
 {
     eni_copies *c = eni_alloc(sizeof *c);
     if (c == NULL) return EN_ENOMEM;
-    const uint64_t fit = budget / (bytes + 1);
     c->bytes = bytes;
     c->fd = -1;
     c->stride = 1;
-    c->capacity = fit < 1 ? 1 : fit > MAX_IN_MEMORY ? MAX_IN_MEMORY : (uint32_t)fit;
+    c->capacity = MIN_IN_MEMORY;
     snprintf(c->path, sizeof c->path, "%s", path);
     snprintf(c->dir, sizeof c->dir, "%s", dir == NULL ? "/tmp" : dir);
     *copies_out = c;
     return EN_OK;
 }
 
-void eni_copies_expect(eni_copies *c, uint64_t n)
+void eni_copies_expect(eni_copies *c, uint64_t n, uint64_t budget)
 {
+    const uint64_t fit = budget / (c->bytes + 1), most = fit < MAX_IN_MEMORY ? fit : MAX_IN_MEMORY;
+    if (most > c->capacity) c->capacity = (uint32_t)most;
     while (c->nblocks < c->capacity && c->nblocks < n) {
-        if ((c->idle[c->nidle] = eni_alloc(c->bytes)) == NULL) break;
-        c->nblocks++, c->nidle++;
+        void *block = eni_alloc_quietly(c->bytes);
+        if (block == NULL) {
+            if (c->nblocks > 0) c->capacity = c->nblocks;
+            break;
+        }
+        c->idle[c->nidle++] = block;
+        c->nblocks++;
     }
 }
 

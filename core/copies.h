@@ -22,15 +22,15 @@ typedef struct eni_copy_note {
 } eni_copy_note;
 
 enum { ENI_COPIES_FIRST_ROOM = 64 };
+enum { ENI_COPIES_HOST_BYTES = 1 << 30 }; /* in the memory of a host: all its budgets */
 
-/* `path`: of the file, which is made when it is needed; "": one without a name in `dir` (NULL: /tmp). `budget`: bytes in
- * memory, but one block at least. EN_ENOMEM. */
-en_status eni_copies_open(const char *path, const char *dir, size_t bytes, uint64_t budget,
-                          eni_copies **copies_out);
+/* `path`: of the file, which is made when it is needed; "": one without a name in `dir` (NULL: /tmp). Two blocks may be in
+ * memory. EN_ENOMEM. */
+en_status eni_copies_open(const char *path, const char *dir, size_t bytes, eni_copies **copies_out);
 
-/* So many will be added: those that fit have their memory now, and no page of it is touched for the first time when a copy
- * is made. Where there is no memory for them, fewer. */
-void eni_copies_expect(eni_copies *copies, uint64_t n);
+/* `budget` bytes may be in memory, but two blocks at least. So many will be added: those that fit have their memory now, and
+ * no page of it is touched for the first time when a copy is made. Where there is no memory for them, fewer. */
+void eni_copies_expect(eni_copies *copies, uint64_t n, uint64_t budget);
 
 /* The file is removed, unless it has a name and stays. NULL is fine. */
 void eni_copies_close(eni_copies *copies, bool file_stays);
@@ -44,7 +44,7 @@ uint64_t eni_copies_thinned(const eni_copies *copies);  /* how many are gone, or
 bool eni_copies_takes(eni_copies *copies, uint32_t number);
 
 /* A new last one: its block, which the caller fills, is at *room_out until the next call. May thin (a warning says so).
- * EN_ENOMEM; EN_EIO, logged: neither memory nor the file has room for a single one. */
+ * *room_out NULL: there is no room for it, and it counts as thinned out; for number 0 that is EN_EIO, logged. EN_ENOMEM. */
 en_status eni_copies_add(eni_copies *copies, const eni_copy_note *note, void **room_out);
 
 /* The block of copy i, in `room` or where it is; NULL: the file does not have it any more. */

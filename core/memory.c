@@ -18,19 +18,29 @@
 enum { HUGE_PAGE = 2 << 20 };
 
 /* `bytes` rounded up to whole units, on a boundary of one. */
-static void *take(size_t bytes, size_t unit)
+static void *take_quietly(size_t bytes, size_t unit)
 {
     void *memory = NULL;
     size_t rounded = bytes == 0 ? unit : eni_round_up(bytes, unit);
     const int is_large = rounded >= 2 * (size_t)HUGE_PAGE;
-    if (rounded < bytes || posix_memalign(&memory, is_large ? HUGE_PAGE : unit, rounded) != 0) {
+    if (rounded < bytes || posix_memalign(&memory, is_large ? HUGE_PAGE : unit, rounded) != 0) return NULL;
+    if (is_large) madvise(memory, rounded & ~((size_t)HUGE_PAGE - 1), MADV_HUGEPAGE);
+    return memset(memory, 0, rounded);
+}
+
+static void *take(size_t bytes, size_t unit)
+{
+    void *memory = take_quietly(bytes, unit);
+    if (memory == NULL)
         eni_error("memory",
                   "cannot allocate %zu bytes of memory; ask for less (model, batch, set), or raise ulimit -v",
                   bytes);
-        return NULL;
-    }
-    if (is_large) madvise(memory, rounded & ~((size_t)HUGE_PAGE - 1), MADV_HUGEPAGE);
-    return memset(memory, 0, rounded);
+    return memory;
+}
+
+void *eni_alloc_quietly(size_t bytes)
+{
+    return take_quietly(bytes, ENI_LINE);
 }
 
 void *eni_alloc(size_t bytes)

@@ -19,6 +19,9 @@ static inline uint64_t eni_round_up(uint64_t value, uint64_t multiple)
  * logged. Freed with eni_free. */
 void *eni_alloc(size_t bytes);
 
+/* The same for who can do without: nothing is logged. */
+void *eni_alloc_quietly(size_t bytes);
+
 /* The same for count * size with an overflow check. */
 void *eni_alloc_array(size_t count, size_t size);
 

@@ -82,8 +82,7 @@ en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out)
     curve->next = config->every;
     eni_curve_skip(curve, config->resumed);
     if (has_folder) snprintf(snapshots, sizeof snapshots, "%s/snapshots", config->dir);
-    en_status st =
-        eni_copies_open(snapshots, NULL, elements(curve) * sizeof(float), config->budget, &curve->copies);
+    en_status st = eni_copies_open(snapshots, NULL, elements(curve) * sizeof(float), &curve->copies);
     if (st == EN_OK && has_folder) st = open_folder(curve, snapshots);
     if (st != EN_OK)
         eni_curve_close(curve);
@@ -112,6 +111,7 @@ en_status eni_curve_add(eni_curve *curve, const eni_copy_note *note, const float
     if (n > 0 && eni_copies_note(copies, n - 1)->samples == note->samples)
         eni_copies_forget(copies, n - 1, n);
     EN_TRY(eni_copies_add(copies, note, &room));
+    if (room == NULL) return EN_OK;
     float *copy = room;
     memcpy(copy, flat, curve->config.count * sizeof(float));
     if (state != NULL) memcpy(copy + curve->config.count, state, curve->config.nstate * sizeof(float));
@@ -137,9 +137,9 @@ void eni_curve_keep(eni_curve *curve)
             eni_copies_place(curve->copies));
 }
 
-void eni_curve_expect(eni_curve *curve, uint64_t n)
+void eni_curve_expect(eni_curve *curve, uint64_t n, uint64_t budget)
 {
-    eni_copies_expect(curve->copies, n);
+    eni_copies_expect(curve->copies, n, budget);
 }
 
 uint64_t eni_curve_left_out(const eni_curve *curve)

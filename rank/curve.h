@@ -33,7 +33,6 @@ typedef struct eni_curve_config {
     uint64_t count;   /* elements of the flat vector */
     uint64_t nstate;  /* of the running statistics that are kept with it; 0: none */
     uint64_t every;   /* global samples between two points; 0: only what is added by force */
-    uint64_t budget;  /* bytes of copies in memory */
     uint64_t resumed; /* samples of the checkpoint that the run goes on from; 0: a new run */
     double resumed_t; /* .. and its seconds on the clock, where they matter (record.h); 0: they do not */
     double target;    /* fraction; 0: none */
@@ -62,8 +61,8 @@ uint32_t eni_curve_number(const eni_curve *curve, uint64_t samples);
  * thinned out is not taken; number 0 always is. EN_EIO, logged: it had to go to the file, and could not. */
 en_status eni_curve_add(eni_curve *curve, const eni_copy_note *note, const float *flat, const float *state);
 
-/* So many are added while training (core/copies.h). */
-void eni_curve_expect(eni_curve *curve, uint64_t n);
+/* So many are added while training, and so many bytes may be in memory (core/copies.h). */
+void eni_curve_expect(eni_curve *curve, uint64_t n, uint64_t budget);
 
 /* A point that is not here yet, or that another rank keeps: only the next one moves on. */
 void eni_curve_skip(eni_curve *curve, uint64_t samples);

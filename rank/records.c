@@ -7,7 +7,7 @@
 #include "core/try.h"
 #include "rank/rank.h"
 
-enum { CURVE_BUDGET = 1 << 30, TRACE_SPANS = 1 << 18 };
+enum { TRACE_SPANS = 1 << 18 };
 enum { BAR_EVERY = 10 }; /* steps whose scores a bar shows without plain lines */
 
 static uint64_t resumed_samples(const eni_rank *self)
@@ -107,7 +107,6 @@ static en_status open_curve(eni_rank *self)
                                     .nstate = self->job.schema.nstate,
                                     .every = every,
                                     .target = asked->target / 100,
-                                    .budget = CURVE_BUDGET,
                                     /* at the very end the last point is made again */
                                     .resumed = resumed - (resumed > 0 && resumed == self->job.plan.samples),
                                     .resumed_t = resumed_seconds(self),

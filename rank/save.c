@@ -723,25 +723,28 @@ static void keep_records(eni_rank *self)
     if (self->world.rank == 0) eni_curve_keep(self->records.curve);
 }
 
-static en_status save_at(eni_rank *self, uint64_t samples)
+/* Points of the curve are made whole too, for this moves tensors anyway. At the end of a run that is called off, which has
+ * little time, only once the checkpoint is there; else before it is, for who goes on from it has them all. */
+static en_status save_at(eni_rank *self, uint64_t samples, bool is_end)
 {
     eni_saver *s = self->saving.saver;
-    int is_alone = self->job.is_claiming; /* rank 0 asks the store, nobody else is needed */
+    const bool is_first = self->world.rank == 0;
     eni_member_note(self->member, (int64_t)self->records.stats.sum.steps, "checkpoint");
     EN_TRY(eni_step_settle(self, true));
     EN_TRY(eni_trainer_bring(&self->trainer, true));
-    EN_TRY(eni_snapshots_finish(self, false)); /* this one moves tensors anyway */
-    keep_records(self);
-    if (self->world.rank == 0) end_write(&self->saving);
+    if (is_first) end_write(&self->saving);
     s->last = samples;
-    if (self->world.rank != 0 && is_alone) return EN_OK;
-    int64_t begin = eni_now_ns();
-    EN_TRY(collect_moment(self, samples, &s->job));
-    if (self->world.rank != 0) return EN_OK;
-    eni_debug("save", "sample %llu copied in %.1f ms", (unsigned long long)s->job.samples,
-              (double)(eni_now_ns() - begin) * 1e-6);
-    begin_write(&self->saving);
-    return EN_OK;
+    if (is_first || !self->job.is_claiming) { /* claimed: rank 0 asks the store, nobody else is needed */
+        const int64_t begin = eni_now_ns();
+        EN_TRY(collect_moment(self, samples, &s->job));
+        eni_debug("save", "sample %llu copied in %.1f ms", (unsigned long long)samples,
+                  (double)(eni_now_ns() - begin) * 1e-6);
+    }
+    if (is_first && is_end) begin_write(&self->saving), end_write(&self->saving);
+    const en_status st = eni_snapshots_finish(self, false);
+    keep_records(self);
+    if (is_first && !is_end) begin_write(&self->saving); /* whatever became of the points */
+    return st;
 }
 
 en_status eni_save_step(eni_rank *self, uint64_t samples)
@@ -750,7 +753,7 @@ en_status eni_save_step(eni_rank *self, uint64_t samples)
     EN_TRY(eni_save_check_strategy(self)); /* in its first step it may have shown what it did not declare */
     if (s == NULL || samples < s->next) return EN_OK;
     s->next = (samples / s->every + 1) * s->every;
-    return save_at(self, samples);
+    return save_at(self, samples, false);
 }
 
 /* Where the run was called off: all ranks are at the same step, or done with the store. */
@@ -771,7 +774,7 @@ en_status eni_save_wish(eni_rank *self)
                  "none: training goes on");
     if (s == NULL || (!self->job.is_claiming && samples == s->last)) return EN_OK; /* it is there */
     if (self->world.rank == 0) eni_info("save", "a checkpoint, as a signal asks: training goes on");
-    return save_at(self, samples);
+    return save_at(self, samples, false);
 }
 
 en_status eni_save_finish(eni_rank *self)
@@ -781,7 +784,7 @@ en_status eni_save_finish(eni_rank *self)
     uint64_t samples = end_samples(self);
     int is_early = self->job.is_claiming ? eni_shutdown_is_asked(self->shutdown)
                                          : samples < self->job.plan.samples && samples > s->last;
-    if (is_early) EN_TRY(save_at(self, samples));
+    if (is_early) EN_TRY(save_at(self, samples, true));
     if (self->world.rank == 0) end_write(&self->saving);
     return EN_OK;
 }

@@ -18,8 +18,6 @@
 #include "ops/mean.h"
 #include "rank/rank.h"
 
-enum { HOST_BYTES = 1 << 30 }; /* of copies in the memory of a host */
-
 static float *weights_at(const eni_rank *self, uint32_t slot)
 {
     return eni_arena_at(self->exchange.arena, slot, 0);
@@ -152,6 +150,11 @@ static en_status portion_of(const eni_rank *self, portion *s)
     return EN_OK;
 }
 
+static bool needs_all(const eni_rank *self, const portion *s)
+{
+    return self->world.nranks > 1 && (s->is_mean || self->job.states != NULL);
+}
+
 /* A rank that only watches has neither. */
 static bool takes_part(const portion *s)
 {
@@ -160,15 +163,15 @@ static bool takes_part(const portion *s)
 
 en_status eni_snapshots_open(eni_rank *self)
 {
-    const uint64_t points = self->records.looks.points,
-                   budget = HOST_BYTES / (self->world.nlocal > 0 ? (uint64_t)self->world.nlocal : 1);
+    const uint64_t points = self->records.looks.points, half = ENI_COPIES_HOST_BYTES / 2,
+                   nlocal = self->world.nlocal > 0 ? (uint64_t)self->world.nlocal : 1;
     portion s;
     EN_TRY(portion_of(self, &s));
-    if (s.is_whole) eni_curve_expect(self->records.curve, points);
+    eni_curve_expect(self->records.curve, s.is_whole ? points : 0, s.is_whole ? 2 * half : half);
     if (s.is_whole || !takes_part(&s)) return EN_OK;
-    EN_TRY(eni_copies_open("", self->records.asked.out, (s.nstates + s.nweights) * sizeof(float), budget,
+    EN_TRY(eni_copies_open("", self->records.asked.out, (s.nstates + s.nweights) * sizeof(float),
                            &self->records.looks.own));
-    eni_copies_expect(self->records.looks.own, points);
+    eni_copies_expect(self->records.looks.own, points, half / nlocal);
     return EN_OK;
 }
 
@@ -179,6 +182,7 @@ static en_status keep_own(eni_rank *self, const portion *s, const eni_copy_note 
     if (!eni_copies_takes(self->records.looks.own, note->number)) return EN_OK;
     if (s->is_store && s->is_first) EN_TRY(eni_client_keep(self->exchange.client, note->number));
     EN_TRY(eni_copies_add(self->records.looks.own, note, &room));
+    if (room == NULL) return EN_OK;
     float *copy = room;
     EN_TRY(copy_states(self, copy));
     if (s->nweights > 0) memcpy(copy + s->nstates, weights_at(self, s->slot), s->nweights * sizeof(float));
@@ -286,12 +290,19 @@ static bool is_with_all(const eni_blobs *blobs, uint32_t number)
     return true;
 }
 
+/* Copies from `begin` up to `end` make no points. */
+static void lose(eni_rank *self, uint32_t begin, uint32_t end)
+{
+    eni_copies_forget(self->records.looks.own, begin, end);
+    self->records.looks.lost += end - begin;
+}
+
 /* Of a point that some rank has not, or does not want to make, the others' copies go. Ranks only: psd says what it has. */
-static en_status agree(eni_rank *self, bool is_called_off)
+static en_status agree(eni_rank *self)
 {
     eni_copies *own = self->records.looks.own;
     const uint32_t most = ENI_BLOB_MAX / sizeof(uint32_t), n = eni_copies_count(own);
-    uint32_t *numbers = eni_alloc_array(n, sizeof *numbers), told = is_called_off ? 0 : n < most ? n : most;
+    uint32_t *numbers = eni_alloc_array(n, sizeof *numbers), told = n < most ? n : most;
     eni_blobs blobs = {0};
     if (numbers == NULL) return EN_ENOMEM;
     for (uint32_t i = 0; i < told; i++)
@@ -300,25 +311,22 @@ static en_status agree(eni_rank *self, bool is_called_off)
         eni_member_gather(self->member, "snapshots", numbers, told * sizeof *numbers, &blobs, INT64_MAX);
     eni_free(numbers);
     for (uint32_t i = n; st == EN_OK && i-- > 0;)
-        if (!is_with_all(&blobs, eni_copies_note(own, i)->number)) {
-            eni_copies_forget(own, i, i + 1);
-            self->records.looks.lost++;
-        }
+        if (!is_with_all(&blobs, eni_copies_note(own, i)->number)) lose(self, i, i + 1);
     eni_blobs_fini(&blobs);
     return st;
 }
 
-static en_status make_all_whole(eni_rank *self, bool is_called_off)
+static en_status make_all_whole(eni_rank *self, const portion *s, bool is_called_off)
 {
     eni_copies *own = self->records.looks.own;
-    portion s;
-    EN_TRY(portion_of(self, &s));
-    if (self->world.nranks > 1 && (s.is_mean || self->job.states != NULL)) EN_TRY(agree(self, is_called_off));
-    if (is_called_off) eni_copies_forget(own, 0, eni_copies_count(own));
-    float *room = eni_alloc_array(s.nstates + s.nweights, sizeof *room);
-    en_status st = room != NULL ? EN_OK : EN_ENOMEM;
+    float *room = eni_alloc_array(s->nstates + s->nweights, sizeof *room);
+    if (room == NULL) return EN_ENOMEM;
+    if (is_called_off) lose(self, 0, eni_copies_count(own));
+    for (uint32_t i = eni_copies_count(own); i-- > 0;) /* before others count on it */
+        if (eni_copies_read(own, i, room) == NULL) lose(self, i, i + 1);
+    en_status st = needs_all(self, s) ? agree(self) : EN_OK;
     while (st == EN_OK && eni_copies_count(own) > 0)
-        st = make_whole(self, &s, room);
+        st = make_whole(self, s, room);
     eni_free(room);
     return st;
 }
@@ -329,11 +337,12 @@ en_status eni_snapshots_finish(eni_rank *self, bool is_called_off)
     const int64_t begin = eni_now_ns();
     const eni_moved before = eni_count_moved(self);
     const uint64_t lost = looks->lost;
-    if (self->records.looks.own == NULL) return EN_OK;
-    if (self->job.is_claiming && !self->records.is_concluding && self->world.nranks > 1 &&
-        self->exchange.all.coll != NULL)
+    portion s;
+    if (looks->own == NULL) return EN_OK;
+    EN_TRY(portion_of(self, &s));
+    if (self->job.is_claiming && !self->records.is_concluding && needs_all(self, &s))
         return EN_OK; /* at a checkpoint of ranks that are at no common step */
-    EN_TRY(make_all_whole(self, is_called_off));
+    EN_TRY(make_all_whole(self, &s, is_called_off));
     if (looks->lost > lost && !is_called_off && self->world.rank == 0)
         eni_warn("snapshots",
                  "%llu points of the accuracy curve are left out: somebody who had a part of them has lost "

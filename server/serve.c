@@ -454,8 +454,6 @@ static void on_partition(eni_shard *shard, eni_packet *packet, eni_store_event_t
  *
  * No business of the store's: it is looked at between two events. */
 
-enum { KEPT_BYTES = 1 << 30 }; /* in memory, over all shards */
-
 typedef struct eni_kept_past {
     uint64_t version, steps, samples, count;
 } eni_kept_past;
@@ -474,11 +472,13 @@ static en_status keep(eni_shard *shard, uint32_t number)
     eni_shard_kept *kept = &shard->kept;
     void *room;
     kept->found = NULL;
-    if (kept->copies == NULL)
-        EN_TRY(eni_copies_open("", shard->config.out, kept_bytes(shard, n),
-                               KEPT_BYTES / (uint64_t)shard->config.nshards, &kept->copies));
+    if (kept->copies == NULL) { /* the curve has the other half */
+        EN_TRY(eni_copies_open("", shard->config.out, kept_bytes(shard, n), &kept->copies));
+        eni_copies_expect(kept->copies, 0, ENI_COPIES_HOST_BYTES / 2 / (uint64_t)shard->config.nshards);
+    }
     if (!eni_copies_takes(kept->copies, number)) return EN_OK;
     EN_TRY(eni_copies_add(kept->copies, &(eni_copy_note){.number = number}, &room));
+    if (room == NULL) return EN_OK;
     for (uint32_t b = 0; b < n; b++) {
         eni_kept_past past = {.count = eni_store_count(shard->store, b)};
         const float *weights = eni_store_weights(shard->store, b, &past.version);

@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "core/copies.h"
 #include "core/log.h"
 
 enum { COUNT = 16, RECORD = 48 + COUNT * 4 };
@@ -43,22 +44,19 @@ static en_status judge(void *user, const float *flat, const float *state, double
     return EN_OK;
 }
 
-static eni_curve_config config_of(struct judge *j, const char *dir, uint64_t every, uint64_t copies)
+static eni_curve_config config_of(struct judge *j, const char *dir, uint64_t every)
 {
-    return (eni_curve_config){.dir = dir,
-                              .set = "test",
-                              .count = COUNT,
-                              .every = every,
-                              .budget = copies * (COUNT * sizeof(float) + 1),
-                              .evaluate = judge,
-                              .user = j};
+    return (eni_curve_config){
+        .dir = dir, .set = "test", .count = COUNT, .every = every, .evaluate = judge, .user = j};
 }
 
+/* With so many copies in memory, but two at least. */
 static eni_curve *open_curve(struct judge *j, const char *dir, uint64_t every, uint64_t copies)
 {
-    const eni_curve_config config = config_of(j, dir, every, copies);
+    const eni_curve_config config = config_of(j, dir, every);
     eni_curve *curve = NULL;
     assert_int_equal(eni_curve_open(&config, &curve), EN_OK);
+    eni_curve_expect(curve, 0, copies * (COUNT * sizeof(float) + 1));
     return curve;
 }
 
@@ -204,7 +202,7 @@ static void test_nothing_is_evaluated_before_the_end(void **state)
 static void test_the_final_model_replaces(void **state)
 {
     (void)state;
-    for (uint64_t copies = 1; copies <= 2; copies++)
+    for (uint64_t copies = 2; copies <= 3; copies++)
         for (int is_kept = 0; is_kept <= 1; is_kept++) {
             struct judge j = {0};
             eni_curve *curve = open_curve(&j, dir, 100, copies);
@@ -223,7 +221,7 @@ static void test_file(void **state)
 {
     (void)state;
     struct judge j = {0};
-    eni_curve_config config = config_of(&j, dir, 100, 2);
+    eni_curve_config config = config_of(&j, dir, 100);
     eni_curve *curve;
     for (int is_holdout = 0; is_holdout <= 1; is_holdout++) {
         config.set = is_holdout ? "holdout" : "test";
@@ -259,10 +257,11 @@ static void test_file(void **state)
 /* A run of `k` points behind the initial weights, whose accuracy rises by 1/k with each. */
 static eni_curve_end rise(struct judge *j, double target, int k, uint64_t copies)
 {
-    eni_curve_config config = config_of(j, dir, 10, copies);
+    eni_curve_config config = config_of(j, dir, 10);
     eni_curve *curve;
     config.target = target;
     assert_int_equal(eni_curve_open(&config, &curve), EN_OK);
+    eni_curve_expect(curve, 0, copies * (COUNT * sizeof(float) + 1));
     for (int i = 0; i <= k; i++)
         add_model(curve, 10 * (uint64_t)i, (float)i, (float)i / (float)k);
     const eni_curve_end end = finish(curve);
@@ -326,7 +325,7 @@ static void test_a_state_goes_with_its_model(void **state)
 {
     (void)state;
     struct judge j = {.nstate = 4};
-    eni_curve_config config = config_of(&j, dir, 100, 2);
+    eni_curve_config config = config_of(&j, dir, 100);
     eni_curve *curve = NULL;
     config.nstate = 4;
     for (int life = 0; life < 2; life++) {
@@ -349,7 +348,7 @@ static void test_a_state_goes_with_its_model(void **state)
 
 static eni_curve *resume(struct judge *j, uint64_t resumed, double target)
 {
-    eni_curve_config config = config_of(j, dir, 100, 2);
+    eni_curve_config config = config_of(j, dir, 100);
     eni_curve *curve = NULL;
     config.resumed = resumed;
     config.target = target;
@@ -494,7 +493,7 @@ static void test_no_folder(void **state)
     char said[512] = "";
     eni_curve *curve;
     eni_log_set_sink(keep_text, said);
-    eni_curve_config config = config_of(&j, "/nonexistent", 0, 1);
+    eni_curve_config config = config_of(&j, "/nonexistent", 0);
     assert_int_equal(eni_curve_open(&config, &curve), EN_EIO);
     eni_log_set_sink(NULL, NULL);
     assert_non_null(strstr(said, "/nonexistent/eval.jsonl"));
@@ -513,7 +512,7 @@ static en_status add_numbered(eni_curve *curve, uint32_t number)
 static void test_a_full_disk(void **state)
 {
     (void)state;
-    for (uint64_t room = 0; room <= 2; room += 2) {
+    for (uint64_t room = 0; room <= 1; room++) {
         struct judge j = {0};
         char said[512] = "";
         const struct rlimit few = {room * RECORD + RECORD / 2, RLIM_INFINITY};
@@ -543,6 +542,87 @@ static void test_a_full_disk(void **state)
     }
 }
 
+static void count_warnings(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)subsystem, (void)text;
+    *(int *)user += level == ENI_LOG_WARN;
+    assert_int_not_equal(level, ENI_LOG_ERROR);
+}
+
+/* The initial weights, which stay, fill half of what memory has: training goes on, and few words are made. */
+static void test_a_full_disk_and_large_models(void **state)
+{
+    (void)state;
+    struct judge j = {0};
+    int warnings = 0;
+    const float ends[COUNT] = {0};
+    const struct rlimit none = {RECORD / 2, RLIM_INFINITY};
+    struct rlimit before;
+    eni_curve *curve = open_curve(&j, dir, 100, 0);
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before);
+    setrlimit(RLIMIT_FSIZE, &none);
+    eni_log_set_sink(count_warnings, &warnings);
+    assert_int_equal(eni_curve_add(curve, &(eni_copy_note){0}, ends, NULL), EN_OK);
+    for (uint32_t i = 4; i <= 66; i += 2) /* 6 has no room: every second one would still be 4 */
+        assert_int_equal(add_numbered(curve, i), EN_OK);
+    assert_int_equal(eni_curve_left_out(curve), 31);
+    assert_int_equal(eni_curve_add(curve, &(eni_copy_note){6700, 670, 67, 0}, ends, NULL), EN_OK);
+    assert_int_equal(eni_curve_left_out(curve), 32);
+    assert_in_range(warnings, 1, 7);
+    eni_log_set_sink(NULL, NULL);
+    setrlimit(RLIMIT_FSIZE, &before);
+    finish(curve);
+    eni_curve_close(curve);
+    expect_lines("0 6700");
+}
+
+static size_t mapped_bytes(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file == NULL || fscanf(file, "%lu", &pages) != 1) fail_msg("no /proc/self/statm");
+    fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* ulimit -v leaves less than the budget: what memory has no room for is in the file, and nobody calls that an error. */
+static void test_little_memory(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* their malloc ends the program instead */
+#endif
+    const size_t bytes = (size_t)16 << 20;
+    int warnings = 0;
+    for (int is_expected = 0; is_expected <= 1; is_expected++) {
+        eni_copies *copies;
+        char *room = test_malloc(bytes);
+        struct rlimit before;
+        assert_int_equal(eni_copies_open("", dir, bytes, &copies), EN_OK);
+        getrlimit(RLIMIT_AS, &before);
+        const struct rlimit few = {mapped_bytes() + 3 * bytes, before.rlim_max};
+        eni_log_set_sink(count_warnings, &warnings);
+        if (setrlimit(RLIMIT_AS, &few) != 0) fail_msg("no limit");
+        eni_copies_expect(copies, is_expected ? 8 : 0, 64 * bytes);
+        for (uint32_t i = 1; i <= 8; i++) {
+            void *block = NULL;
+            assert_int_equal(eni_copies_add(copies, &(eni_copy_note){.samples = i, .number = i}, &block),
+                             EN_OK);
+            assert_non_null(block);
+            memset(block, (int)i, bytes);
+        }
+        setrlimit(RLIMIT_AS, &before);
+        eni_log_set_sink(NULL, NULL);
+        assert_int_equal(eni_copies_count(copies), 8);
+        for (uint32_t i = 0; i < 8; i++)
+            assert_int_equal(((const char *)eni_copies_read(copies, i, room))[bytes - 1], i + 1);
+        eni_copies_close(copies, false);
+        test_free(room);
+    }
+    assert_int_equal(warnings, 0);
+}
+
 #define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
 
 int main(void)
@@ -563,6 +643,8 @@ int main(void)
         WITH_FOLDER(test_called_off_in_the_middle),
         cmocka_unit_test(test_no_folder),
         WITH_FOLDER(test_a_full_disk),
+        WITH_FOLDER(test_a_full_disk_and_large_models),
+        WITH_FOLDER(test_little_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

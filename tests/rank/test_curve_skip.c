@@ -22,8 +22,7 @@ static void a_skipped_point_costs_nothing_and_the_next_is_due(void **state)
 {
     (void)state;
     int evaluations = 0;
-    eni_curve_config config = {
-        .count = 4, .every = 100, .budget = 1, .evaluate = must_not_evaluate, .user = &evaluations};
+    eni_curve_config config = {.count = 4, .every = 100, .evaluate = must_not_evaluate, .user = &evaluations};
     eni_curve *curve;
     eni_curve_end end;
     assert_int_equal(eni_curve_open(&config, &curve), EN_OK);

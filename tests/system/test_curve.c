@@ -2,11 +2,14 @@
  * that runs on while it is made.
  *
  * Which points have to be there is worked out here from a run of the same seed that evaluates all. */
+#include <dirent.h>
 #include <math.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/system/resumed.h"
@@ -253,6 +256,56 @@ static void test_the_curve_of_a_mean_resumed(void **state)
     }
 }
 
+/* Of that process; how many were not empty. */
+static int empty_snapshots(int pid)
+{
+    char path[300], target[300];
+    int n = 0;
+    snprintf(path, sizeof path, "/proc/%d/fd", pid);
+    DIR *folder = opendir(path);
+    for (struct dirent *e; folder != NULL && (e = readdir(folder)) != NULL;) {
+        struct stat info;
+        snprintf(path, sizeof path, "/proc/%d/fd/%s", pid, e->d_name);
+        const ssize_t length = readlink(path, target, sizeof target - 1);
+        target[length > 0 ? length : 0] = 0;
+        if (strstr(target, "entrain-snapshots-") == NULL || stat(path, &info) != 0 || info.st_size == 0)
+            continue;
+        assert_int_equal(truncate(path, 0), 0);
+        n++;
+    }
+    if (folder != NULL) closedir(folder);
+    return n;
+}
+
+/* More points than lie in memory, and what is in a rank's file goes: the run ends well, without those points. */
+static void test_lost_copies_are_left_out(void **state)
+{
+    (void)state;
+    char out[160], path[64];
+    int child, n = 0;
+    process p;
+    folder_for(out, "lost");
+    process_start(&p, "entrain", NULL,
+                  "run --quiet --threads=1 --out=%s " SMALL "--model=mlp --strategy=" LOCALSGD
+                  " --max-samples=6000 --eval-every=8",
+                  out);
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)p.pid, (int)p.pid);
+    while (n == 0) {
+        FILE *children = fopen(path, "re");
+        while (n == 0 && children != NULL && fscanf(children, "%d", &child) == 1)
+            n = empty_snapshots(child);
+        if (children != NULL) fclose(children);
+        if (poll(&(struct pollfd){.fd = p.pidfd, .events = POLLIN}, 1, 1) > 0)
+            fail_msg("no snapshots\n%s", process_err(&p));
+    }
+    if (process_wait(&p, 60) != 0) fail_msg("%s", process_err(&p));
+    json_t *r = result_of(out);
+    const double left_out = number_at(r, "snapshots.left_out"), taken = number_at(r, "snapshots.taken");
+    assert_true(left_out >= 1 && left_out < taken && taken == 750);
+    assert_in_range(points_of(out), (int)(taken - left_out), (int)(taken - left_out) + 1);
+    json_decref(r);
+}
+
 /* A holdout changes what is trained on: no run goes on with another one. */
 static void test_another_holdout_is_refused(void **state)
 {
@@ -460,6 +513,7 @@ int main(void)
                                        cmocka_unit_test(test_no_time_goes_by_for_a_snapshot),
                                        cmocka_unit_test(test_the_curve_of_a_server),
                                        cmocka_unit_test(test_the_curve_of_a_mean_resumed),
+                                       cmocka_unit_test(test_lost_copies_are_left_out),
                                        cmocka_unit_test(test_samples_of_a_claimed_point),
                                        cmocka_unit_test(test_grid_and_bracket),
                                        cmocka_unit_test(test_another_holdout_is_refused),

@@ -325,6 +325,37 @@ static void test_ctrl_c_leaves_a_checkpoint(void **state)
     promise("Ctrl-C: a checkpoint at the very step, and the resumed run ends with the undisturbed bytes");
 }
 
+/* Points of the curve that are still to be made whole would take longer than a run that is stopped has. */
+static void test_points_do_not_delay_the_end(void **state)
+{
+    char out[160];
+    process p;
+    (void)state;
+    for (int is_slow = 0; is_slow <= 1; is_slow++) {
+        folder_for(out, "slow");
+        process_start(&p, "entrain", NULL,
+                      "run --threads=1 -n 2 --strategy=%s --out=%s --device=ref --model=mlp --log-every=50 "
+                      "--data=synthetic --limit-train-samples=480 --limit-test-samples=20 --batch-size=4 "
+                      "--max-samples=1000000 --eval-every=8 %s",
+                      localsgd, out, is_slow ? "--net=rate:200mbit --checkpoint-every=1000000" : "");
+        const double deadline = now_seconds() + 60 * SLOWNESS;
+        while (process_says(&p, "Train Epoch: 3", "") == 0)
+            if (poll(&(struct pollfd){.fd = p.pidfd, .events = POLLIN}, 1, 20) > 0 ||
+                now_seconds() > deadline)
+                fail_msg("it does not train\n%s", process_err(&p));
+        process_kill(&p, SIGTERM);
+        assert_int_equal(process_wait(&p, GUARD), 143);
+        if (is_slow) {
+            assert_true(newest_checkpoint(out) > 0);
+        } else { /* its points are given up, and that is told */
+            json_t *r = result_of(out);
+            assert_true(number_at(r, "snapshots.taken") > 100);
+            assert_true(number_at(r, "snapshots.left_out") == number_at(r, "snapshots.taken"));
+            json_decref(r);
+        }
+    }
+}
+
 /* To the launcher and all below it, as Slurm's --signal sends it. */
 static void signal_all(const process *p, int number)
 {
@@ -456,6 +487,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(test_another_strategy_goes_on),
                                        cmocka_unit_test(test_amounts_in_epochs),
                                        cmocka_unit_test(test_ctrl_c_leaves_a_checkpoint),
+                                       cmocka_unit_test(test_points_do_not_delay_the_end),
                                        cmocka_unit_test(test_a_signal_saves),
                                        cmocka_unit_test(test_asynchronous_work_is_whole)};
     if (argc > 1) seeds = atoi(argv[1]);
