@@ -45,7 +45,8 @@ FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_
     --nodes --ntasks-per-node --fake --deps --list --gpus --ps-lite --torch --python --build --source --trace --page --write
     --only --repeat --algorithm --bytes --then-step --hosts --plot --minutes --optimizers --op
     --contract --mxnet --at-once --what --cflags --libs --size --test --cells --nproc-per-node
-    --rm --read-only --shm-size --network --platform --install --photos --no-deps --num-workers --batch""".split())
+    --rm --read-only --shm-size --network --platform --install --photos --no-deps --num-workers --batch
+    --format --signal --local-world-size""".split())
 OURS = ("make cc bench tests tools build entrain psd worker torchrun mpirun srun scp git cmake cd for python3 sudo "
         "examples").split()
 CUTS = {"run": "--data-dir={set}", "compare": "--data-dir={set}", "eval": "--data-dir={set}",
