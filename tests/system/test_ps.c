@@ -228,8 +228,8 @@ static void test_a_death_while_it_starts(void **state)
     job j;
     (void)state;
     job_by_hand(&j, "ps-async", 3, "%s --steps=20 --on-worker-loss=continue", TOY);
-    job_rank(&j, 0);
-    job_wait(&j, 0, ENI_RANK_JOINED, NULL, -1, STARTS_WITHIN); /* the first hands the data set to the others */
+    job_rank(&j, 0); /* hands the data set to the others */
+    job_wait(&j, 0, ENI_RANK_JOINED, NULL, -1, STARTS_WITHIN);
     job_rank(&j, 1);
     job_wait(&j, 1, ENI_RANK_JOINED, NULL, -1, STARTS_WITHIN);
     process_kill(&j.rank[1], SIGSTOP);
