@@ -451,8 +451,9 @@ static void what_was_written_is_told_in_the_next_life(void **state)
     expect_presence(&s, (eni_presence_event[]){{ENI_CAME, 3}, {ENI_WENT, 3}}, 2);
     come(&s, 4, EN_OK); /* its clock is that of the run, whoever leads it */
     assert_true(eni_member_came_after(s.c.hand[4].member) > came_after);
+    /* A newcomer does not wait for it, and who is away is not lost yet. */
     for (int64_t deadline = crew_soon(); eni_member_away_since(s.c.hand[2].member) != 0; poll(NULL, 0, 1))
-        assert_true(eni_now_ns() < deadline); /* a newcomer does not wait for it, and who is away is not lost yet */
+        assert_true(eni_now_ns() < deadline);
     s.j->dies_at = ENI_ENTRY_LEFT;
     eni_member_close(s.c.hand[2].member); /* without a goodbye */
     s.c.hand[2].member = NULL;
