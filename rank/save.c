@@ -769,9 +769,7 @@ en_status eni_save_wish(eni_rank *self)
     const uint64_t samples = end_samples(self);
     if (self->job.is_claiming && self->world.rank != 0) return EN_OK;
     if (s == NULL && self->world.rank == 0)
-        eni_warn("save",
-                 "SIGUSR1 and SIGUSR2 ask for a checkpoint, and without --checkpoint-every this run has "
-                 "none: training goes on");
+        eni_warn("save", "a signal asks for a checkpoint: without --checkpoint-every this run has none");
     if (s == NULL || (!self->job.is_claiming && samples == s->last)) return EN_OK; /* it is there */
     if (self->world.rank == 0) eni_info("save", "a checkpoint, as a signal asks: training goes on");
     return save_at(self, samples, false);
