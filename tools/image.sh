@@ -12,7 +12,7 @@ unshare --mount --pid --net --fork true 2>/dev/null || skip "this machine gives 
 work=$(mktemp -d) || exit 1
 export STORAGE_DRIVER="${STORAGE_DRIVER:-overlay}" BUILDAH_ISOLATION=chroot
 roots=${XDG_CACHE_HOME:-$HOME/.cache}/entrain-roots
-images() { timeout 900 buildah --root "$roots/images" --runroot "$work/images" "$@"; } # nobody else's debian:13 is replaced
+images() { timeout 1800 buildah --root "$roots/images" --runroot "$work/images" "$@"; } # nobody else's debian:13 is replaced
 name=entrain-$$
 cleanup() {
     images rm "$name-base" "$name" >/dev/null 2>&1
