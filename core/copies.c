@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/crc32c.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -34,7 +35,7 @@ typedef struct copy {
 struct eni_copies {
     size_t bytes; /* of a block */
     char path[1024], dir[1024];
-    int fd;          /* of the file; -1: there is none yet */
+    int fd;          /* -1 until the file is needed */
     uint32_t nslots; /* in it, with those that are free again */
     copy *list;
     uint32_t n, room;
@@ -57,22 +58,6 @@ static uint32_t checksum(const header *h, const void *block)
     return eni_crc32c(eni_crc32c(fields, &h->number, sizeof h->number), block, h->bytes);
 }
 
-enum { FROM_FILE, INTO_FILE };
-
-/* All of it; false, with errno, where a disk is full or the file ends. */
-static bool move_at(int way, int fd, void *data, size_t bytes, off_t at)
-{
-    for (char *place = data; bytes > 0;) {
-        const ssize_t n = way == INTO_FILE ? pwrite(fd, place, bytes, at) : pread(fd, place, bytes, at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        place += n;
-        at += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
 static bool has_file(eni_copies *c)
 {
     char nameless[1100];
@@ -84,7 +69,7 @@ static bool has_file(eni_copies *c)
     return c->fd >= 0;
 }
 
-/* That of a copy that is gone, or a new one. */
+/* The first slot that no copy uses; a new one at the end where all are used. */
 static uint32_t free_slot(const eni_copies *c)
 {
     uint32_t used = 0, slot = 0;
@@ -108,8 +93,8 @@ static bool spill(eni_copies *c, copy *one)
     const off_t at = place_of(c, slot);
     memcpy(h.magic, magic, sizeof h.magic);
     h.crc = checksum(&h, one->block);
-    if (!move_at(INTO_FILE, c->fd, one->block, c->bytes, at + (off_t)sizeof h) ||
-        !move_at(INTO_FILE, c->fd, &h, sizeof h, at))
+    if (!eni_file_write_at(c->fd, one->block, c->bytes, at + (off_t)sizeof h) ||
+        !eni_file_write_at(c->fd, &h, sizeof h, at))
         return false;
     c->idle[c->nidle++] = one->block;
     one->block = NULL;
@@ -120,7 +105,7 @@ static bool spill(eni_copies *c, copy *one)
 
 static bool load_header(const eni_copies *c, uint32_t slot, header *h)
 {
-    return move_at(FROM_FILE, c->fd, h, sizeof *h, place_of(c, slot)) &&
+    return eni_file_read_at(c->fd, h, sizeof *h, place_of(c, slot)) &&
            memcmp(h->magic, magic, sizeof magic) == 0 && h->bytes == c->bytes;
 }
 
@@ -128,7 +113,7 @@ static bool load_block(const eni_copies *c, uint32_t slot, void *room)
 {
     header h;
     return load_header(c, slot, &h) &&
-           move_at(FROM_FILE, c->fd, room, c->bytes, place_of(c, slot) + (off_t)sizeof h) &&
+           eni_file_read_at(c->fd, room, c->bytes, place_of(c, slot) + (off_t)sizeof h) &&
            checksum(&h, room) == h.crc;
 }
 
@@ -262,7 +247,7 @@ static en_status load_slot(eni_copies *c, uint32_t slot, void *room,
     const eni_copy_note note = {h.samples, h.update, h.t, h.number};
     if (!is_wanted(user, &note)) { /* nor for another process that goes on from an earlier moment */
         memset(&h, 0, sizeof h);
-        return move_at(INTO_FILE, c->fd, &h, sizeof h, place_of(c, slot)) ? EN_OK : EN_EIO;
+        return eni_file_write_at(c->fd, &h, sizeof h, place_of(c, slot)) ? EN_OK : EN_EIO;
     }
     if (!load_block(c, slot, room)) return EN_OK;
     uint32_t i = c->n;

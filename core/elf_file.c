@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/files.h"
 #include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -169,10 +170,7 @@ static en_status check(elf_file *f, int fd)
     if (f->size == 0)
         return eni_fail(EN_EFORMAT, f->words->subsystem, "%s is empty; %s", f->path, f->words->build);
     void *bytes = eni_alloc(f->size); /* read, not mapped: somebody may cut it off meanwhile */
-    size_t n = 0;
-    for (ssize_t got = 1; bytes != NULL && n < f->size && got > 0; n += got > 0 ? (size_t)got : 0)
-        got = pread(fd, (char *)bytes + n, f->size - n, (off_t)n);
-    if (n < f->size) {
+    if (bytes == NULL || !eni_file_read_at(fd, bytes, f->size, 0)) {
         eni_error(f->words->subsystem, "cannot read %s %s: %s; %s", f->words->what, f->path,
                   bytes == NULL ? "no memory" : "it is shorter than it was", f->words->place);
         eni_free(bytes);

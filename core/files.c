@@ -129,8 +129,31 @@ FILE *eni_file_open(const char *path, const char *mode)
     return file;
 }
 
-/* A disk's error is told to a descriptor once (errseq_t in Linux). Who answers EIO again knows no sync of folders; then
- * the whole file system is brought to the disk, which fails where the disk does. */
+bool eni_file_read_at(int fd, void *data, size_t bytes, off_t at)
+{
+    for (char *to = data; bytes > 0;) {
+        const ssize_t n = pread(fd, to, bytes, at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n == 0) errno = EIO;
+        if (n <= 0) return false;
+        to += n, at += n, bytes -= (size_t)n;
+    }
+    return true;
+}
+
+bool eni_file_write_at(int fd, const void *data, size_t bytes, off_t at)
+{
+    for (const char *from = data; bytes > 0;) {
+        const ssize_t n = pwrite(fd, from, bytes, at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        from += n, at += n, bytes -= (size_t)n;
+    }
+    return true;
+}
+
+/* Linux reports a disk's error to a descriptor once (errseq_t). A second EIO therefore means that this file system cannot
+ * sync folders at all; syncfs then writes everything out, and fails where the disk does. */
 int eni_folder_sync(int folder)
 {
     if (fsync(folder) == 0) return 0;

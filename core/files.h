@@ -31,6 +31,11 @@ bool eni_files_are_short(int error, const char *who, int64_t *next_ns);
  * descriptor. NULL, with errno. */
 FILE *eni_file_open(const char *path, const char *mode);
 
+/* pread(2) and pwrite(2) of all the bytes, however often the kernel stops halfway. False, with errno: EIO where the file
+ * ends before them. Any thread; block. */
+bool eni_file_read_at(int fd, void *data, size_t bytes, off_t at);
+bool eni_file_write_at(int fd, const void *data, size_t bytes, off_t at);
+
 /* ---- a file is replaced: a process that is killed, or a machine, leaves the old one or the new one. Any
  * thread ---- */
 

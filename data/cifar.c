@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/files.h"
 #include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -87,19 +88,11 @@ static void *map_or_read(int fd, uint64_t bytes)
     if (base != MAP_FAILED || (errno != ENODEV && errno != EINVAL && errno != ENOSYS && errno != EACCES))
         return base;
     base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (uint64_t have = 0; base != MAP_FAILED && have < bytes;) {
-        const ssize_t n = pread(fd, (char *)base + have, bytes - have, (off_t)have);
-        if (n < 0 && errno == EINTR) continue;
-        if (n > 0) {
-            have += (uint64_t)n;
-            continue;
-        }
-        const int code = n < 0 ? errno : EIO; /* it became shorter */
-        munmap(base, bytes);
-        base = MAP_FAILED;
-        errno = code;
-    }
-    return base;
+    if (base == MAP_FAILED || eni_file_read_at(fd, base, bytes, 0)) return base;
+    const int code = errno;
+    munmap(base, bytes);
+    errno = code;
+    return MAP_FAILED;
 }
 
 en_status eni_cifar_map(int kind, const char *path, bool is_whole, eni_record_file *file_out)

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -513,29 +514,17 @@ static void arrays_of(const eni_dataset *set, eni_split *split, void **array_out
     array_out[1] = &split->target, bytes_out[1] = split->read * target_bytes(set);
 }
 
-static bool write_all(int fd, const void *data, uint64_t bytes, uint64_t at)
-{
-    const uint8_t *from = data;
-    while (bytes > 0) {
-        const ssize_t n = pwrite(fd, from, bytes < 1u << 30 ? bytes : 1u << 30, (off_t)at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        from += n, at += (uint64_t)n, bytes -= (uint64_t)n;
-    }
-    return true;
-}
-
 /* One array after the other, so that no machine has to hold the set twice. */
 static bool move_all(eni_dataset *set, int fd, const lent_header *head)
 {
     uint64_t at = PAGE;
-    if (!write_all(fd, head, sizeof *head, 0)) return false;
+    if (!eni_file_write_at(fd, head, sizeof *head, 0)) return false;
     for (int s = ENI_TRAIN; s <= ENI_TEST && set->records == NULL; s++) {
         void **array[ARRAYS];
         uint64_t bytes[ARRAYS];
         arrays_of(set, &set->split[s], array, bytes);
         for (int a = 0; a < ARRAYS; a++) {
-            if (!write_all(fd, *array[a], bytes[a], at)) return false;
+            if (!eni_file_write_at(fd, *array[a], bytes[a], (off_t)at)) return false;
             at += eni_round_up(bytes[a], PAGE);
             eni_free(*array[a]);
             *array[a] = NULL;
