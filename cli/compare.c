@@ -624,7 +624,7 @@ static int count_failed(const comparison *c, const char **first_out)
     return n;
 }
 
-/* What there is after an interruption is a study, too. EN_EPEER: a run failed. */
+/* Says how the study ended. An interrupted study keeps the runs that it has. EN_EPEER: a run failed. */
 static en_status tell_end(const comparison *c, en_status st)
 {
     const char *first = "";

@@ -201,7 +201,7 @@ static en_status collect(const eni_config *base, const eni_config *arm, int narm
     return EN_OK;
 }
 
-/* What the text of the arm itself gives, and nobody else has chosen for it. */
+/* The keys that the text of --arm itself sets, not the defaults and not those of the study. */
 static json_t *given_by(const eni_config *arm, const json_t *own)
 {
     const char *key;

@@ -8,11 +8,15 @@
 
 #include "config/config.h"
 
-/* `base`: what all arms begin with; `arm` (narms): their runs. Fills `conditions` with the base's keys of the
- * condition, and each of `arms` (narms objects) with "own", its own keys, "given", those of them that its
- * text names, and "condition", the keys of the condition in which it is not the base's (report/may_differ.h). Values are the texts of flags, null where there is none. A key
- * that one of them was told, or whose default it has left, stands in all: defaults need not be known.
- * EN_ENOMEM. */
+/* `base`: what all arms begin with; `arm` (narms): the configuration of each arm. Fills `conditions` with the base's keys of
+ * the condition (report/may_differ.h), and adds to each of `arms` (narms objects):
+ *
+ *     "own"        the keys in which arms may differ
+ *     "given"      those of them that the arm's text sets
+ *     "condition"  the keys of the condition in which the arm differs from the base
+ *
+ * Values are the texts of flags, null where there is none. A key that any of them was told, or whose default any of them has
+ * left, stands in all, so that a reader need not know defaults. EN_ENOMEM. */
 en_status eni_compare_keys(const eni_config *base, const eni_config *arm, int narms, json_t *conditions,
                            json_t *arms);
 

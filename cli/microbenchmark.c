@@ -46,7 +46,7 @@ typedef struct group {
     int pairs[ENI_PROCESSES_MAX][ENI_PROCESSES_MAX];
 } group;
 
-/* What a rank found. */
+/* What one rank measured. */
 typedef struct finding {
     eni_cost_curve curve;
     uint64_t sent; /* in one all-reduce of the last size */

@@ -58,7 +58,7 @@ static void report_store(const eni_sim_result *r)
     printf("\n");
 }
 
-/* The same for programs; null is a number that is none, as the loss of a strategy that diverged. */
+/* The same report as JSON. A value that is not finite, like the loss of a strategy that diverged, is null. */
 static void report_json(const eni_config *given, const eni_sim_config *c, const eni_quadratic *problem,
                         const eni_sim_result *r)
 {

@@ -307,7 +307,7 @@ static bool has_gamma(const eni_config *config)
     return config->lr_schedule == ENI_SCHEDULE_STEP || config->lr_schedule == ENI_SCHEDULE_MULTISTEP;
 }
 
-/* Of a comparison whose arms have schedules of their own, each arm is judged. */
+/* Where arms of a comparison set schedules of their own, each arm is checked instead of the study. */
 static en_status resolve_schedule(const eni_config *config)
 {
     for (int i = 0; i < config->arm.count && config->program == ENI_COMPARE; i++)
@@ -390,7 +390,7 @@ static en_status split_options(eni_config *run, char *options, const char *place
     return EN_OK;
 }
 
-/* What the study gives for a schedule that other arms have. */
+/* Resets what the study sets for a schedule that only other arms use. */
 static en_status forget_schedule(eni_config *run)
 {
     const bool is_step = run->lr_schedule == ENI_SCHEDULE_STEP;

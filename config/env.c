@@ -437,8 +437,8 @@ static en_status check_step(const eni_config *config)
     return eni_fail(
         EN_EINVAL, "env",
         "this Slurm job has %" PRId64
-        " tasks (SLURM_NTASKS), and this worker is none of them, for no step has started it: start it "
-        "by srun; --rank=0 --world-size=1 trains alone",
+        " tasks (SLURM_NTASKS), but no step started this worker, so it is not one of them: start it by "
+        "srun; --rank=0 --world-size=1 trains alone",
         tasks);
 }
 

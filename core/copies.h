@@ -56,8 +56,8 @@ void eni_copies_forget(eni_copies *copies, uint32_t begin, uint32_t end);
 /* All that are in memory go to the file. False, with errno: some could not; they stay in memory. */
 bool eni_copies_save(eni_copies *copies);
 
-/* What an earlier process has saved and `is_wanted`, in order of samples; what is not wanted is destroyed. Before the
- * first copy. EN_EIO, logged; EN_ENOMEM. */
+/* Loads the copies that an earlier process saved and `is_wanted` accepts, in order of samples, and destroys the others.
+ * Call it before the first eni_copies_add. EN_EIO, logged; EN_ENOMEM. */
 en_status eni_copies_load(eni_copies *copies, bool (*is_wanted)(void *user, const eni_copy_note *note),
                           void *user);
 
