@@ -44,7 +44,7 @@ run() { # the tests named, none of them for longer than two minutes
 }
 plant() { (cd "$tree" && GIT_CEILING_DIRECTORIES=$folder git apply "$@"); }
 
-cmake -S "$tree" -B "$build" -DEN_ONEDNN=OFF -DENTRAIN_CUDA=OFF -DCMAKE_C_COMPILER_LAUNCHER="$(command -v ccache)" \
+cmake -S "$tree" -B "$build" -DENTRAIN_CUDA=OFF -DCMAKE_C_COMPILER_LAUNCHER="$(command -v ccache)" \
     >"$folder/build.log" || { tail -20 "$folder/build.log"; exit 2; }
 # shellcheck disable=SC2086
 compile $tests || { tail -20 "$folder/build.log"; exit 2; }
