@@ -22,7 +22,7 @@ BUILD_PACKAGES = $(BUILD_TOOLS) $(call of_arch,$(BUILD_LIBS))
 TEST_PACKAGES  = $(call of_arch,$(TEST_LIBS))
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
-.PHONY: all tests cuda deps demo demo-resnet test isa soak asan tsan fuzz bench install format tidy clean help configure
+.PHONY: all tests cuda deps demo demo-resnet test isa soak asan tsan fuzz bench install format tidy lines clean help configure
 .DEFAULT_GOAL := all
 
 # $(call build,TARGETS)
@@ -95,6 +95,9 @@ format: ## clang-format the tree in place
 
 tidy: configure ## clang-tidy over the tree
 	@git ls-files '*.c' | grep -v '^tests/' | xargs -P $(JOBS) -n 4 clang-tidy -p $(BUILD) --quiet
+
+lines: ## the product's lines by folder, and what each may have
+	@tools/lines.sh
 
 clean: ## remove build folders
 	@rm -rf build build-asan build-tsan build-fuzz build-mutations

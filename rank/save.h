@@ -1,6 +1,7 @@
 /* save.h - when a run is saved, and how it goes on from what was saved.
  *
- *     save.c      when, one moment of all ranks gathered at rank 0, and the thread that writes
+ *     save.c      when, and the thread that writes
+ *     collect.c   one moment of all ranks, gathered at rank 0
  *     resume.c    which checkpoint, whether this run may go on from it, and everything back in its place
  *
  * A boundary is the moment between two steps. In synchronous runs all ranks meet there: what each keeps is
@@ -49,6 +50,15 @@ static inline void eni_save_slot_name(const eni_rank *self, int slot, char name_
 {
     snprintf(name_out, ENI_CHECKPOINT_NAME, "optimizer.%s", self->job.optimizer->slot_names[slot]);
 }
+
+/* ---- collect.c ---- */
+
+/* This moment of all ranks, which call it at the same step; in a run that claims rank 0 alone does. Fills an empty checkpoint
+ * at rank 0, which the caller frees; the other ranks give what is theirs, and theirs stays empty. On failure it stays empty. */
+en_status eni_collect_moment(eni_rank *self, uint64_t samples, eni_checkpoint *checkpoint_out);
+
+/* What a checkpoint of this rank has no place for, once its strategy is open. NULL: nothing. Static. */
+const char *eni_collect_obstacle(const eni_rank *self);
 
 /* ---- resume.c ---- */
 

@@ -80,14 +80,12 @@ en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out)
     if (coll->config.segment == 0) coll->config.segment = 65536;
     if (coll->config.max_count == 0) coll->config.max_count = eni_arena_count(arenas[config->rank]);
     coll->spin_ns = n <= eni_host_info_cores() ? SPIN_NS : 0;
-    if (n > 1) coll->engine = config->transport == ENI_OVER_SHM ? ENI_ENGINE_DIRECT : ENI_ENGINE_TCP;
+    if (n > 1) coll->engine = config->transport == ENI_OVER_SHM ? &eni_engine_direct : &eni_engine_tcp;
 
     coll->can_share =
-        coll->engine == ENI_ENGINE_DIRECT && config->algorithm == ENI_COLL_DIRECT && eni_arena_can_alias();
+        coll->engine == &eni_engine_direct && config->algorithm == ENI_COLL_DIRECT && eni_arena_can_alias();
 
-    const en_status st = coll->engine == ENI_ENGINE_DIRECT ? eni_direct_open(coll)
-                         : coll->engine == ENI_ENGINE_TCP  ? eni_progress_open(coll)
-                                                           : EN_OK;
+    const en_status st = coll->engine == NULL ? EN_OK : coll->engine->open(coll);
     if (st != EN_OK) {
         coll->config.sockets = NULL; /* still the caller's */
         eni_coll_close(coll);
@@ -100,8 +98,7 @@ en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out)
 void eni_coll_close(eni_coll *coll)
 {
     if (!coll) return;
-    if (coll->engine == ENI_ENGINE_DIRECT) eni_direct_close(coll);
-    if (coll->engine == ENI_ENGINE_TCP) eni_progress_close(coll);
+    if (coll->engine != NULL) coll->engine->close(coll);
     eni_free(coll->arenas);
     eni_free(coll);
 }
@@ -130,15 +127,10 @@ static en_status op_check(const eni_coll *coll, const eni_coll_op *op)
                     (unsigned long long)op->hi);
 }
 
-static int engine_test(eni_coll *coll, uint64_t seq)
-{
-    return coll->engine == ENI_ENGINE_DIRECT ? eni_direct_test(coll, seq) : eni_progress_test(coll, seq);
-}
-
 static en_status room_check(eni_coll *coll)
 {
     const uint64_t seq = coll->nsubmitted;
-    if (seq < ENI_COLL_DEPTH || engine_test(coll, seq - ENI_COLL_DEPTH)) return EN_OK;
+    if (seq < ENI_COLL_DEPTH || coll->engine->test(coll, seq - ENI_COLL_DEPTH)) return EN_OK;
     return eni_fail(EN_EBUG, "coll",
                     "more than %d collectives are unfinished: wait for some before submitting more",
                     ENI_COLL_DEPTH);
@@ -149,7 +141,7 @@ en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_o
     EN_TRY(eni_group_status(coll));
     EN_TRY(op_check(coll, op));
     eni_group_note_samples(coll, coll->nsubmitted, UINT64_MAX);
-    if (coll->engine == ENI_ENGINE_NONE) {
+    if (coll->engine == NULL) {
         alone_run(coll, op);
         *req_out = ++coll->nsubmitted;
         return EN_OK;
@@ -160,25 +152,24 @@ en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_o
     *kept = *op;
     if (op->op == ENI_COLL_BARRIER) kept->count = 0;
     coll->begin_ns[seq % ENI_COLL_DEPTH] = eni_now_ns();
-    EN_TRY(coll->engine == ENI_ENGINE_DIRECT ? eni_direct_submit(coll, seq) : eni_progress_submit(coll, seq));
+    EN_TRY(coll->engine->submit(coll, seq));
     *req_out = ++coll->nsubmitted;
     return EN_OK;
 }
 
 int eni_coll_test(eni_coll *coll, uint64_t req)
 {
-    if (coll->engine == ENI_ENGINE_NONE || eni_group_status(coll) != EN_OK) return 1;
-    return engine_test(coll, req - 1) || eni_group_status(coll) != EN_OK;
+    if (coll->engine == NULL || eni_group_status(coll) != EN_OK) return 1;
+    return coll->engine->test(coll, req - 1) || eni_group_status(coll) != EN_OK;
 }
 
 en_status eni_coll_wait(eni_coll *coll, uint64_t req)
 {
-    if (coll->engine == ENI_ENGINE_NONE) return EN_OK;
-    if (engine_test(coll, req - 1)) return EN_OK;
+    if (coll->engine == NULL) return EN_OK;
+    if (coll->engine->test(coll, req - 1)) return EN_OK;
     EN_TRY(eni_group_status(coll));
     const int64_t begin_ns = eni_now_ns(), worked_ns = coll->work_ns;
-    const en_status st =
-        coll->engine == ENI_ENGINE_DIRECT ? eni_direct_wait(coll, req - 1) : eni_progress_wait(coll, req - 1);
+    const en_status st = coll->engine->wait(coll, req - 1);
     eni_group_count(&coll->wait_ns, (uint64_t)(eni_now_ns() - begin_ns - (coll->work_ns - worked_ns)));
     return st == EN_OK ? EN_OK : eni_group_fail(coll, st);
 }

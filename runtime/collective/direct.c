@@ -65,7 +65,7 @@ static float *vector_of(const eni_coll *coll, int rank, const eni_coll_op *op)
     return eni_arena_at(coll->arenas[rank], op->slot, op->offset);
 }
 
-en_status eni_direct_open(eni_coll *coll)
+static en_status direct_open(eni_coll *coll)
 {
     direct *d = eni_alloc(sizeof *d);
     if (!d) return EN_ENOMEM;
@@ -77,7 +77,7 @@ en_status eni_direct_open(eni_coll *coll)
     return d->scratch ? EN_OK : EN_ENOMEM;
 }
 
-void eni_direct_close(eni_coll *coll)
+static void direct_close(eni_coll *coll)
 {
     direct *d = coll->state;
     if (!d) return;
@@ -387,14 +387,14 @@ static en_status advance(eni_coll *coll, uint64_t nsubmitted)
     }
 }
 
-en_status eni_direct_submit(eni_coll *coll, uint64_t seq)
+static en_status direct_submit(eni_coll *coll, uint64_t seq)
 {
     publish(coll, seq);
     const en_status st = advance(coll, seq + 1);
     return st == EN_OK ? EN_OK : eni_group_fail(coll, st);
 }
 
-int eni_direct_test(eni_coll *coll, uint64_t seq)
+static int direct_test(eni_coll *coll, uint64_t seq)
 {
     const direct *d = coll->state;
     if (d->nsettled > seq) return 1;
@@ -404,7 +404,7 @@ int eni_direct_test(eni_coll *coll, uint64_t seq)
     return d->nsettled > seq;
 }
 
-en_status eni_direct_wait(eni_coll *coll, uint64_t seq)
+static en_status direct_wait(eni_coll *coll, uint64_t seq)
 {
     direct *d = coll->state;
     for (;;) {
@@ -418,3 +418,11 @@ en_status eni_direct_wait(eni_coll *coll, uint64_t seq)
                               spin_for(coll, rank), INT64_MAX, &coll->config.alive));
     }
 }
+
+const eni_engine eni_engine_direct = {
+    .open = direct_open,
+    .submit = direct_submit,
+    .test = direct_test,
+    .wait = direct_wait,
+    .close = direct_close,
+};

@@ -12,32 +12,28 @@
 #include "core/clock.h"
 #include "runtime/collective/coll.h"
 
-/* What an engine does for coll.c. op: coll->ops[seq % ENI_COLL_DEPTH]. test makes progress; close also after
- * a failed open. direct: shared memory, direct and naive; progress: TCP, for ring, naive and sendrecv. */
-en_status eni_direct_open(eni_coll *coll);
-en_status eni_direct_submit(eni_coll *coll, uint64_t seq);
-int eni_direct_test(eni_coll *coll, uint64_t seq);
-en_status eni_direct_wait(eni_coll *coll, uint64_t seq);
-void eni_direct_close(eni_coll *coll);
+/* What an engine does for coll.c. op: coll->ops[seq % ENI_COLL_DEPTH]. test makes progress; close also after a failed open. */
+typedef struct eni_engine {
+    en_status (*open)(eni_coll *coll);
+    en_status (*submit)(eni_coll *coll, uint64_t seq);
+    int (*test)(eni_coll *coll, uint64_t seq);
+    en_status (*wait)(eni_coll *coll, uint64_t seq);
+    void (*close)(eni_coll *coll);
+} eni_engine;
 
-en_status eni_progress_open(eni_coll *coll);
-en_status eni_progress_submit(eni_coll *coll, uint64_t seq);
-int eni_progress_test(eni_coll *coll, uint64_t seq);
-en_status eni_progress_wait(eni_coll *coll, uint64_t seq);
-void eni_progress_close(eni_coll *coll);
-
-typedef enum eni_engine { ENI_ENGINE_NONE, ENI_ENGINE_DIRECT, ENI_ENGINE_TCP } eni_engine;
+extern const eni_engine eni_engine_direct; /* shared memory: direct and naive */
+extern const eni_engine eni_engine_tcp;    /* ring, naive and sendrecv */
 
 struct eni_coll {
     eni_coll_config config;
-    eni_arena **arenas;  /* (nranks) own copy of config.arenas; entries may be NULL over TCP */
-    eni_engine engine;   /* NONE: a group of one */
-    void *state;         /* the engine's */
-    bool can_share;      /* eni_coll_can_share */
-    int64_t work_ns;     /* inside submit, test and wait, so far: not waiting. 0 where a thread works */
-    int64_t spin_ns;     /* how long a wait may spin: 0 when ranks share cores */
-    uint64_t nsubmitted; /* operations 0 .. nsubmitted - 1 were submitted */
-    _Atomic int status;  /* the first failure, kept */
+    eni_arena **arenas;       /* (nranks) own copy of config.arenas; entries may be NULL over TCP */
+    const eni_engine *engine; /* NULL: a group of one */
+    void *state;              /* the engine's */
+    bool can_share;           /* eni_coll_can_share */
+    int64_t work_ns;          /* inside submit, test and wait, so far: not waiting. 0 where a thread works */
+    int64_t spin_ns;          /* how long a wait may spin: 0 when ranks share cores */
+    uint64_t nsubmitted;      /* operations 0 .. nsubmitted - 1 were submitted */
+    _Atomic int status;       /* the first failure, kept */
     eni_coll_op ops[ENI_COLL_DEPTH];
     int64_t begin_ns[ENI_COLL_DEPTH]; /* when submitted */
     uint64_t samples[ENI_COLL_KEPT];  /* behind all contributions, of operations that are done */

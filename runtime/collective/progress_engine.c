@@ -595,7 +595,7 @@ static en_status progress_alloc(eni_coll *coll)
     return EN_OK;
 }
 
-en_status eni_progress_open(eni_coll *coll)
+static en_status progress_open(eni_coll *coll)
 {
     const int n = coll->config.nranks;
     EN_TRY(progress_alloc(coll));
@@ -635,7 +635,7 @@ static en_status streams_check(const eni_coll *coll, const eni_coll_op *op)
     return EN_OK;
 }
 
-en_status eni_progress_submit(eni_coll *coll, uint64_t seq)
+static en_status progress_submit(eni_coll *coll, uint64_t seq)
 {
     eni_progress_engine *p = coll->state;
     EN_TRY(streams_check(coll, eni_group_op(coll, seq)));
@@ -644,14 +644,14 @@ en_status eni_progress_submit(eni_coll *coll, uint64_t seq)
     return EN_OK;
 }
 
-int eni_progress_test(eni_coll *coll, uint64_t seq)
+static int progress_test(eni_coll *coll, uint64_t seq)
 {
     const eni_progress_engine *p = coll->state;
     const uint64_t completed = eni_flag_get(&p->completed);
     return completed != ENI_PROGRESS_FAILED && completed > seq;
 }
 
-en_status eni_progress_wait(eni_coll *coll, uint64_t seq)
+static en_status progress_wait(eni_coll *coll, uint64_t seq)
 {
     eni_progress_engine *p = coll->state;
     const eni_alive forever = {
@@ -660,7 +660,7 @@ en_status eni_progress_wait(eni_coll *coll, uint64_t seq)
     return eni_group_status(coll);
 }
 
-void eni_progress_close(eni_coll *coll)
+static void progress_close(eni_coll *coll)
 {
     eni_progress_engine *p = coll->state;
     if (!p) return;
@@ -682,3 +682,11 @@ void eni_progress_close(eni_coll *coll)
     eni_free(p->scratch);
     eni_free(p);
 }
+
+const eni_engine eni_engine_tcp = {
+    .open = progress_open,
+    .submit = progress_submit,
+    .test = progress_test,
+    .wait = progress_wait,
+    .close = progress_close,
+};

@@ -1,6 +1,7 @@
 /* leader_connection.c - what all files of the leader need: say something to a member, close its connection,
  * write an entry of the journal, end the run for all. The other files of the leader call this one; it calls
  * none of them. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -25,6 +26,18 @@ void eni_connection_leave(eni_connection *connection)
 {
     connection->stage = CONNECTION_LEAVING;
     connection->leave_ns = eni_now_ns() + linger_ns;
+}
+
+void eni_leader_refuse(eni_connection *connection, en_status status, const char *format, ...)
+{
+    eni_message refused = {.type = ENI_CTL_REFUSED, .status = (uint32_t)status};
+    va_list args;
+    va_start(args, format);
+    vsnprintf(refused.reason, sizeof refused.reason, format, args);
+    va_end(args);
+    eni_log_every(connection->refusals, ENI_LOG_WARN, "leader", "refused a member: %s", refused.reason);
+    eni_connection_put(connection, &refused);
+    eni_connection_leave(connection);
 }
 
 void eni_connection_free(eni_connection *connection)

@@ -1,7 +1,8 @@
 /* leader_state.h - what the leader's files share:
  *
  *     leader.c             life, calls, the loop, and what members say after WELCOME
- *     leader_join.c        who may come in, and come back: compare, open, let in
+ *     leader_join.c        one JOIN: who may come in, and who is missing
+ *     leader_admit.c       letting in: at the start, later, and back
  *     leader_end.c         goodbyes, the early end, deaths: who died first
  *     leader_wish.c        other workers, please (ask.h)
  *     leader_gather.c      blobs of all for all
@@ -216,6 +217,9 @@ static inline int64_t eni_leader_back_ns(const eni_leader *leader)
 void eni_connection_put(eni_connection *connection,
                         const eni_message *message);   /* what went wrong shows when it is read */
 void eni_connection_leave(eni_connection *connection); /* close it once all is sent */
+/* REFUSED with that sentence, and leave. */
+void eni_leader_refuse(eni_connection *connection, en_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 void eni_connection_free(eni_connection *connection);
 /* The connected member of a welcomed connection; NULL. */
 eni_leader_member *eni_leader_member_of(eni_leader *leader, const eni_connection *connection);
@@ -259,14 +263,29 @@ void eni_leader_ask_to_leave(eni_leader *leader, int32_t rank);
 
 /* leader_join.c */
 void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_message *join);
-void eni_leader_refuse(eni_connection *connection, en_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_message *message);
-void eni_leader_revive(eni_leader *leader); /* from config.revived, before anyone joins */
 void eni_leader_tick_join(eni_leader *leader, int64_t now_ns);
-void eni_leader_tick_newcomers(eni_leader *leader, int64_t now_ns);
-/* "have 2 of 3 ranks, missing rank 2" */
+/* "2 of 3 ranks are here, missing rank 2" */
 void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX]);
+
+/* leader_admit.c */
+/* All have joined: compares what they said, opens the world, and lets them in, or ends the run. */
+void eni_leader_begin(eni_leader *leader);
+/* From config.revived, before anyone joins. */
+void eni_leader_revive(eni_leader *leader);
+/* A member that came back to a run under way, or to a revived leader. Its JOIN has passed. */
+void eni_leader_return(eni_leader *leader, eni_connection *connection);
+void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_message *message);
+void eni_leader_tick_newcomers(eni_leader *leader, int64_t now_ns);
+eni_peer eni_leader_own_peer(const eni_leader *leader);
+int32_t eni_leader_servers_expected(const eni_leader *leader);
+/* Of a server (0: of a rank) among the members. */
+int32_t eni_leader_place_of(const eni_leader *leader, int32_t server, int32_t rank);
+/* Who waits under that number: a rank, or server -1 - number. NULL: nobody. */
+const eni_connection *eni_leader_find_joined(const eni_leader *leader, int32_t number);
+int32_t eni_leader_count_joined(const eni_leader *leader, bool is_server);
+/* False, and the first key whose values differ in `reason_out`. */
+bool eni_leader_compare(const eni_key_value *ours, size_t nours, const eni_connection *connection, const char *whose,
+                        char reason_out[ENI_REASON_MAX]);
 
 /* leader_status.c */
 void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_leader_member *member,

@@ -66,31 +66,17 @@ static const eni_field rank_fields[] = {
 
 enum { NRUN = sizeof run_fields / sizeof *run_fields, NRANK = sizeof rank_fields / sizeof *rank_fields };
 
-static void put_record(eni_pack *out, const eni_field *fields, uint32_t n, const void *record)
-{
-    eni_pack_array(out, n);
-    for (uint32_t i = 0; i < n; i++)
-        eni_field_put(out, &fields[i], record);
-}
-
-static void get_record(eni_cursor *in, const eni_field *fields, uint32_t n, void *record)
-{
-    eni_unpack_array(in, n, n);
-    for (uint32_t i = 0; i < n; i++)
-        eni_field_get(in, &fields[i], record);
-}
-
 /* All but magic and time. */
 static void put_status(eni_pack *out, const eni_run_status *run)
 {
-    put_record(out, run_fields, NRUN, run);
+    eni_record_put(out, run_fields, NRUN, run);
     eni_pack_array(out, (uint32_t)run->nattributes * 2);
     for (size_t i = 0; i < run->nattributes; i++) {
         eni_pack_text(out, run->attributes[i].key);
         eni_pack_text(out, run->attributes[i].value);
     }
     for (size_t i = 0; i < run->nrank; i++)
-        put_record(out, rank_fields, NRANK, &run->rank[i]);
+        eni_record_put(out, rank_fields, NRANK, &run->rank[i]);
 }
 
 static en_status get_attributes(eni_cursor *in, eni_run_status *run)
@@ -122,13 +108,13 @@ en_status eni_run_status_read(const uint8_t *bytes, size_t length, eni_run_statu
     if (length < head || memcmp(bytes, magic, sizeof magic) != 0) return EN_EPROTO;
     memcpy(&run.written_ns, bytes + sizeof magic, sizeof run.written_ns);
     eni_cursor in = eni_cursor_make(bytes + head, length - head);
-    get_record(&in, run_fields, NRUN, &run);
+    eni_record_get(&in, run_fields, NRUN, &run);
     const size_t nrank = run.nrank; /* of ranks that follow: each takes a byte at least */
     if (nrank > (size_t)(in.end - in.at)) eni_cursor_refuse(&in, "ranks are missing");
     en_status st = get_attributes(&in, &run);
     if (st == EN_OK && (run.rank = eni_alloc_array(nrank, sizeof *run.rank)) == NULL) st = EN_ENOMEM;
     for (size_t i = 0; st == EN_OK && i < nrank; i++)
-        get_record(&in, rank_fields, NRANK, &run.rank[i]);
+        eni_record_get(&in, rank_fields, NRANK, &run.rank[i]);
     if (st == EN_OK && !eni_cursor_finish(&in)) st = EN_EPROTO;
     if (st == EN_OK)
         *run_out = run;

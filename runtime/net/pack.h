@@ -1,4 +1,4 @@
-/* pack.h - msgpack: a writer (by msgpack-c), a reader of what an unauthenticated peer may have written, and
+/* pack.h - values as bytes, in msgpack: a writer (by msgpack-c), a reader of what an unauthenticated peer may have written, and
  * records whose fields one table writes and reads.
  *
  * The writer's buffer is either fixed memory of the caller's or grows on the heap. When it cannot take more,
@@ -118,5 +118,13 @@ typedef struct eni_field {
 /* One element. Not for ENI_FIELD_OWN. */
 void eni_field_put(eni_pack *pack, const eni_field *field, const void *record);
 void eni_field_get(eni_cursor *cursor, const eni_field *field, void *record);
+
+/* `n` elements, a field each. */
+void eni_fields_put(eni_pack *pack, const eni_field *fields, uint32_t n, const void *record);
+void eni_fields_get(eni_cursor *cursor, const eni_field *fields, uint32_t n, void *record);
+
+/* The same as an array of its own. */
+void eni_record_put(eni_pack *pack, const eni_field *fields, uint32_t n, const void *record);
+void eni_record_get(eni_cursor *cursor, const eni_field *fields, uint32_t n, void *record);
 
 #endif

@@ -2,7 +2,9 @@
  *
  *     store_save.c       all of it as bytes, and back
  *     store.c            life, events, questions
- *     store_partition.c  one partition: its calls, its numbers, its hooks */
+ *     hooks.c            the strategy's hooks on a partition, and what they may ask
+ *     partition.c        a partition's numbers: staged, averaged, stepped, counted
+ *     calls.c            the calls, their payloads, the actions */
 #ifndef STORE_STORE_IMPL_H
 #define STORE_STORE_IMPL_H
 
@@ -153,7 +155,7 @@ static inline void eni_partition_used(eni_store *store, eni_partition *part)
     part->is_used = 1;
 }
 
-/* ---- store_partition.c: calls and actions */
+/* ---- calls.c ---- */
 
 /* Doubles an array until `wanted` elements fit. */
 en_status eni_store_grow(void **array, uint32_t *room, uint32_t wanted, size_t size);
@@ -187,7 +189,7 @@ en_status eni_store_refuse(eni_store *store, int32_t client, uint64_t ticket, ui
 #define REFUSE(status, ...)                                                                                  \
     eni_store_refuse(store, event->client, event->ticket, event->bucket, status, __VA_ARGS__)
 
-/* ---- its numbers */
+/* ---- partition.c ---- */
 
 /* Zeroed weights of `count` elements. NULL: out of memory (logged). */
 eni_version_buffer *eni_version_buffer_new(uint64_t count);
@@ -208,7 +210,7 @@ en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version
 /* Recomputes what depends on who is active: nclients, min_clock, and the counts behind them. */
 void eni_partition_recount(const eni_store *store, eni_partition *part);
 
-/* ---- its hooks */
+/* ---- hooks.c ---- */
 
 /* on_push, which the strategy must have. EN_EBUG after misuse, and for a status that is not a hook's to say.
  */

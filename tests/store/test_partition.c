@@ -1,4 +1,4 @@
-/* test_store_partition.c - the arithmetic of a partition: the same bytes as ops/mean.h and ops/optimizer.h,
+/* test_partition.c - the arithmetic of a partition: the same bytes as ops/mean.h and ops/optimizer.h,
  * whatever the order of arrival, the number of shards, the sizes of batches. */
 #include <malloc.h>
 #include <math.h>
