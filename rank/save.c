@@ -181,13 +181,6 @@ en_status eni_save_check_strategy(const eni_rank *self)
     return self->saving.asked.every == 0 ? EN_OK : refuse(self, eni_collect_obstacle(self));
 }
 
-/* What only this process has would be lost with it. */
-static void keep_records(eni_rank *self)
-{
-    eni_recorder_flush(self->records.recorder);
-    if (self->world.rank == 0) eni_curve_keep(self->records.curve);
-}
-
 /* Points of the curve are made whole too, for this moves tensors anyway. At the end of a run that is called off, which has
  * little time, only once the checkpoint is there; else before it is, for who goes on from it has them all. */
 static en_status save_at(eni_rank *self, uint64_t samples, bool is_end)
@@ -197,6 +190,7 @@ static en_status save_at(eni_rank *self, uint64_t samples, bool is_end)
     eni_member_note(self->member, (int64_t)self->records.stats.sum.steps, "checkpoint");
     EN_TRY(eni_step_settle(self, true));
     EN_TRY(eni_trainer_bring(&self->trainer, true));
+    eni_recorder_flush(self->records.recorder); /* before rank 0 can have it all: a kill loses no step behind a checkpoint */
     if (is_first) end_write(&self->saving);
     s->last = samples;
     if (is_first || !self->job.is_claiming) { /* claimed: rank 0 asks the store, nobody else is needed */
@@ -207,7 +201,7 @@ static en_status save_at(eni_rank *self, uint64_t samples, bool is_end)
     }
     if (is_first && is_end) begin_write(&self->saving), end_write(&self->saving);
     const en_status st = eni_snapshots_finish(self, false);
-    keep_records(self);
+    if (is_first) eni_curve_keep(self->records.curve);
     if (is_first && !is_end) begin_write(&self->saving); /* whatever became of the points */
     return st;
 }
