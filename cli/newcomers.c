@@ -124,7 +124,8 @@ static last_process find_last(const eni_run_status *run, const worker_command *c
     bool comes_back = false;
     for (char *const *word = c->word; *word != NULL; word++)
         comes_back |= strncmp(*word, "--server-timeout=", 17) == 0 && strcmp(*word + 17, "0s") != 0;
-    last.born = last.pid != run->pid ? eni_process_born(last.pid) : comes_back ? 0 : run->born;
+    last.born = last.pid != run->pid ? eni_process_born(last.pid) : 0;
+    if (last.born == 0 && !comes_back) last.pid = run->pid, last.born = run->born; /* no launcher, or it is gone by now */
     return last;
 }
 
@@ -194,11 +195,12 @@ en_status eni_newcomers_start(const eni_run_status *run, int n, int signal_fd)
     worker_command *c = eni_alloc(sizeof *c);
     pid_t *pids = eni_alloc_array((size_t)n, sizeof *pids);
     en_status st = c == NULL || pids == NULL ? EN_ENOMEM : read_command(example, c);
+    const last_process last = st == EN_OK ? find_last(run, c) : (last_process){0}; /* while it lives */
     int started = 0;
     for (; st == EN_OK && started < n; started++)
         if ((pids[started] = start(c)) < 0)
             st = eni_fail(EN_EIO, "join", "cannot start a worker: %s", strerror(errno));
-    const en_status ended = started > 0 ? await_all(c, find_last(run, c), signal_fd, pids, started) : EN_OK;
+    const en_status ended = started > 0 ? await_all(c, last, signal_fd, pids, started) : EN_OK;
     eni_free(pids);
     eni_free(c);
     return st == EN_OK ? ended : st;
