@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 struct eni_saver {
     uint64_t every, next; /* global samples */
     uint64_t last;        /* samples of the last boundary that was saved, here or in the past */
+    bool has_stepped;     /* the strategy has shown in a step what it does */
     char dir[1024];
     int folder; /* rank 0: open, and locked against a second run; -1 */
 
@@ -730,6 +732,7 @@ static en_status save_at(eni_rank *self, uint64_t samples, bool is_end)
     eni_saver *s = self->saving.saver;
     const bool is_first = self->world.rank == 0;
     eni_member_note(self->member, (int64_t)self->records.stats.sum.steps, "checkpoint");
+    EN_TRY(eni_save_check_strategy(self)); /* since its first step too */
     EN_TRY(eni_step_settle(self, true));
     EN_TRY(eni_trainer_bring(&self->trainer, true));
     if (is_first) end_write(&self->saving);
@@ -750,8 +753,11 @@ static en_status save_at(eni_rank *self, uint64_t samples, bool is_end)
 en_status eni_save_step(eni_rank *self, uint64_t samples)
 {
     eni_saver *s = self->saving.saver;
-    EN_TRY(eni_save_check_strategy(self)); /* in its first step it may have shown what it did not declare */
-    if (s == NULL || samples < s->next) return EN_OK;
+    if (s == NULL) return EN_OK;
+    if (!s->has_stepped)
+        EN_TRY(eni_save_check_strategy(self)); /* it may have shown what it did not declare */
+    s->has_stepped = true;
+    if (samples < s->next) return EN_OK;
     s->next = (samples / s->every + 1) * s->every;
     return save_at(self, samples, false);
 }
