@@ -252,13 +252,16 @@ static en_status read_name(const char *folder, char name_out[64])
     const int code = errno;
     if (fd >= 0) close(fd);
     if (n < 0) return eni_fail(EN_EIO, "cifar", "cannot read %s: %s", path, strerror(code));
-    text[strcspn(text, "\r\n")] = '\0';
-    if (strncasecmp(text, "cifar", 5) == 0)
+    const size_t length = strcspn(text, "\r\n");
+    const bool is_line =
+        length + strspn(text + length, "\r\n") == (size_t)n; /* and no zero byte, nor a second line */
+    text[length] = '\0';
+    if (is_line && strncasecmp(text, "cifar", 5) == 0)
         return eni_fail(EN_EFORMAT, "cifar",
                         "%s calls the set %s, and CIFAR's own files need no name: write "
                         "another, or take it away",
                         path, text);
-    if (text[0] == '\0' || n == sizeof text - 1 || strspn(text, letters) != strlen(text))
+    if (!is_line || text[0] == '\0' || n == sizeof text - 1 || strspn(text, letters) != strlen(text))
         return eni_fail(
             EN_EFORMAT, "cifar",
             "%s must be one line of 1 to 60 letters, digits, '-', '_' and '.', the name of the set: mend it "

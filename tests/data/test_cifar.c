@@ -352,6 +352,10 @@ static void damaged_files(void **state)
     write_records("data_batch_2.bin", 20, 13, 1);
     write_file("set-name.txt", "my set!\n", 8);
     refused(&options, EN_EFORMAT, "set-name.txt must be one line");
+    write_file("set-name.txt", "mine\0hidden\n", 12);
+    refused(&options, EN_EFORMAT, "set-name.txt must be one line");
+    write_file("set-name.txt", "mine\nsecond\n", 12);
+    refused(&options, EN_EFORMAT, "set-name.txt must be one line");
     write_file("set-name.txt", "CIFAR-10\n", 9);
     refused(&options, EN_EFORMAT, "set-name.txt calls the set CIFAR-10");
     snprintf(path, sizeof path, "%s/set-name.txt", folder);
