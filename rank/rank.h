@@ -113,6 +113,7 @@ typedef struct eni_stats {
     uint64_t begin_steps; /* `sum.steps` when this process began; the *_ns are of those since */
     eni_moved moved;      /* by training steps alone */
     int has_diverged;     /* a loss was not finite: said once */
+    double first_loss, newest_loss; /* of this process's first step, and of the one recorded last: means */
 } eni_stats;
 
 /* What is written down on the way. */
