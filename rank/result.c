@@ -553,7 +553,7 @@ static void add_stragglers(const eni_rank *self, const json_t *reports, json_t *
 /* Who finds result.json finds all of it. */
 static en_status write_json(const eni_rank *self, const json_t *result)
 {
-    char path[1024], *text = json_dumps(result, JSON_INDENT(2));
+    char path[1024], *text = eni_json_text(result, JSON_INDENT(2));
     snprintf(path, sizeof path, "%s/result.json", self->records.asked.out);
     const en_status st = eni_file_replace_text("result", path, text);
     free(text); /* jansson's */
