@@ -21,7 +21,6 @@
 struct eni_saver {
     uint64_t every, next; /* global samples */
     uint64_t last;        /* samples of the last boundary that was saved, here or in the past */
-    bool has_stepped;     /* the strategy has shown in a step what it does */
     char dir[1024];
     int folder; /* rank 0: open, and locked against a second run; -1 */
 
@@ -49,7 +48,6 @@ static const char *obstacle(const eni_rank *self)
     return NULL;
 }
 
-/* NULL: nothing to refuse. */
 static en_status refuse(const eni_rank *self, const char *why)
 {
     if (why == NULL) return EN_OK;
@@ -753,11 +751,9 @@ static en_status save_at(eni_rank *self, uint64_t samples, bool is_end)
 en_status eni_save_step(eni_rank *self, uint64_t samples)
 {
     eni_saver *s = self->saving.saver;
-    if (s == NULL) return EN_OK;
-    if (!s->has_stepped)
-        EN_TRY(eni_save_check_strategy(self)); /* it may have shown what it did not declare */
-    s->has_stepped = true;
-    if (samples < s->next) return EN_OK;
+    const bool has_shown = self->records.stats.sum.steps == self->records.stats.begin_steps + 1;
+    if (has_shown) EN_TRY(eni_save_check_strategy(self)); /* in its first step, what it did not declare */
+    if (s == NULL || samples < s->next) return EN_OK;
     s->next = (samples / s->every + 1) * s->every;
     return save_at(self, samples, false);
 }
@@ -796,10 +792,8 @@ en_status eni_save_finish(eni_rank *self)
 void eni_save_close(eni_rank *self)
 {
     eni_saver *s = self->saving.saver;
-    if (s != NULL) {
-        end_write(&self->saving);
-        if (s->folder >= 0) close(s->folder);
-    }
+    if (s != NULL) end_write(&self->saving);
+    if (s != NULL && s->folder >= 0) close(s->folder);
     eni_free(s);
     self->saving.saver = NULL;
     eni_checkpoint_fini(&self->saving.past);
