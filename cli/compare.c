@@ -407,7 +407,7 @@ static en_status describe(comparison *c)
 
 static en_status write_index(const comparison *c)
 {
-    char path[1024], *text = json_dumps(c->json, JSON_INDENT(1));
+    char path[1024], *text = eni_json_text(c->json, JSON_INDENT(1));
     snprintf(path, sizeof path, "%s/compare.json", c->dir);
     const en_status st = eni_file_replace_text("compare", path, text);
     free(text); /* jansson's */
@@ -598,15 +598,27 @@ static en_status run_again(comparison *c, int setting, int seed)
     return write_index(c);
 }
 
+/* What runs one after the other: each seed, in every setting that has it. */
+typedef struct turn {
+    int seed, setting;
+} turn;
+static const turn before_all = {0, -1};
+
+static bool next_turn(const comparison *c, turn *at)
+{
+    do {
+        at->seed += ++at->setting == c->nsettings;
+        at->setting %= c->nsettings;
+    } while (at->seed < c->nseeds && at->seed >= c->setting_seeds[at->setting]);
+    return at->seed < c->nseeds;
+}
+
 static en_status run_all(comparison *c)
 {
-    for (int seed = 0; seed < c->nseeds; seed++)
-        for (int setting = 0; setting < c->nsettings; setting++)
-            if (seed < c->setting_seeds[setting]) EN_TRY(run_seed(c, setting, seed, false));
-    for (int seed = 0; seed < c->nseeds && c->context->config->retry_busy; seed++)
-        for (int setting = 0; setting < c->nsettings; setting++)
-            if (seed < c->setting_seeds[setting] && was_busy(c, setting, seed))
-                EN_TRY(run_again(c, setting, seed));
+    for (turn at = before_all; next_turn(c, &at);)
+        EN_TRY(run_seed(c, at.setting, at.seed, false));
+    for (turn at = before_all; c->context->config->retry_busy && next_turn(c, &at);)
+        if (was_busy(c, at.setting, at.seed)) EN_TRY(run_again(c, at.setting, at.seed));
     return EN_OK;
 }
 
@@ -650,15 +662,12 @@ static en_status make_folders(const comparison *c)
 /* Whether runs are left to do, or to do again. */
 static bool lacks_runs(const comparison *c)
 {
-    bool lacks = false;
-    for (int seed = 0; seed < c->nseeds; seed++)
-        for (int setting = 0; setting < c->nsettings; setting++) {
-            const bool has_again = c->context->config->retry_busy && was_busy(c, setting, seed);
-            if (seed >= c->setting_seeds[setting]) continue;
-            lacks = lacks || lacks_some(c, setting, seed, false) ||
-                    (has_again && lacks_some(c, setting, seed, true));
-        }
-    return lacks;
+    const bool may_repeat = c->context->config->retry_busy;
+    for (turn at = before_all; next_turn(c, &at);)
+        if (lacks_some(c, at.setting, at.seed, false) ||
+            (may_repeat && was_busy(c, at.setting, at.seed) && lacks_some(c, at.setting, at.seed, true)))
+            return true;
+    return false;
 }
 
 /* The folder is ours: what it holds makes room, or is gone on with. EN_ESTOP, said: there is nothing to do.

@@ -77,14 +77,17 @@ static void tell_end(void *user, const char *sentence)
               sentence, (int)getpid());
 }
 
-/* What lies in buckets comes before the command and goes after it. */
+/* What lies in buckets comes before the command and goes after it. A folder that a refused command has made, and put nothing
+ * into, goes again. */
 static en_status run_between(const command *c, eni_config *config, const eni_command_context *context)
 {
     eni_uploads *uploads;
+    const bool makes_out = config->out != NULL && access(config->out, F_OK) != 0;
     if (c->program == ENI_DATA) return c->run(context); /* which asks for lists */
     en_status st = eni_transfer_begin(config, config->node_rank == 0, context->signal_fd, &uploads);
     if (st == EN_OK) st = c->run(context);
     const en_status gone = eni_transfer_end(uploads, st);
+    if (st != EN_OK && makes_out) rmdir(config->out);
     return st == EN_OK ? gone : st;
 }
 

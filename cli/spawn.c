@@ -127,6 +127,18 @@ static void empty_folder(const char *path)
     closedir(dir);
 }
 
+/* All descriptors but the first; one by one where the kernel does not have the call, or a filter refuses it. */
+static void close_others(void)
+{
+    if (close_range(STDIN_FILENO + 1, ~0U, 0) == 0) return;
+    DIR *dir = opendir("/proc/self/fd");
+    for (const struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
+        const int fd = atoi(entry->d_name);
+        if (fd > STDIN_FILENO && fd != dirfd(dir)) close(fd);
+    }
+    if (dir != NULL) closedir(dir);
+}
+
 /* A launcher that is killed cannot clear up, nor can the psd that dies with it. So a child of ours waits
  * until nobody holds the other end of a pipe any more, psd and ranks included, and does it then. */
 static void watch_folder(eni_launcher *l)
@@ -139,8 +151,7 @@ static void watch_folder(eni_launcher *l)
         setpgid(0, 0);
         dup2(ends[0], STDIN_FILENO);
         close(ends[1]); /* else it waits for itself */
-        (void)close_range(STDIN_FILENO + 1, ~0U,
-                          0); /* where it is refused they last as long as psd and ranks */
+        close_others();
         while (read(STDIN_FILENO, &byte, 1) < 0 && errno == EINTR) {
         }
         empty_folder(l->psd.state);

@@ -106,13 +106,43 @@ void eni_hook_place_text(const eni_hook_place *place, char *text, size_t bytes)
     if (place->number[0].what != NULL && n < bytes) snprintf(text + n, bytes - n, ")");
 }
 
-/* 1: the thread of `n` is in a hook, which `place_out` names, in its turn *turn_out. */
-static int read_place(eni_hook_note *n, eni_hook_place *place_out, uint_fast64_t *turn_out)
+/* The last bytes of it that a note has room for. */
+static void write_name(eni_hook_note *n, const char *name)
+{
+    uint64_t words[ENI_HOOK_NAME / sizeof(uint64_t)] = {0};
+    const size_t length = strlen(name), most = sizeof words - 1, kept = length < most ? length : most;
+    memcpy(words, name + length - kept, kept);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        atomic_store_explicit(&n->named[i], words[i], memory_order_relaxed);
+}
+
+static const char *read_name(eni_hook_note *n, char name_out[ENI_HOOK_NAME])
+{
+    for (size_t i = 0; i < ENI_HOOK_NAME / sizeof(uint64_t); i++) {
+        const uint64_t word = atomic_load(&n->named[i]);
+        memcpy(name_out + i * sizeof word, &word, sizeof word);
+    }
+    name_out[ENI_HOOK_NAME - 1] = 0; /* it may be half of one, and half of the next one */
+    return name_out;
+}
+
+void eni_hook_enter_named(const char *hook, const char *plugin)
+{
+    eni_hook_guard *guard = eni_hook_guard_now();
+    if (guard == NULL || (eni_hook_own == NULL && !eni_hook_thread_begin(guard))) return;
+    write_name(eni_hook_own, plugin);
+    eni_hook_enter(guard, &(eni_hook_place){.hook = hook});
+}
+
+/* 1: the thread of `n` is in a hook, which `place_out` names, in its turn *turn_out; name_out: room for what it points to. */
+static int read_place(eni_hook_note *n, eni_hook_place *place_out, char name_out[ENI_HOOK_NAME],
+                      uint_fast64_t *turn_out)
 {
     *turn_out = atomic_load(&n->turns);
     if (*turn_out % 2 == 0) return 0;
     place_out->hook = atomic_load(&n->hook);
     place_out->plugin = atomic_load(&n->plugin);
+    if (place_out->plugin == NULL) place_out->plugin = read_name(n, name_out);
     for (int i = 0; i < ENI_HOOK_NUMBERS; i++) {
         place_out->number[i].what = atomic_load(&n->what[i]);
         place_out->number[i].value = atomic_load(&n->value[i]);
@@ -141,9 +171,10 @@ static void tell(eni_hook_guard *guard, const char *place, const char *what)
 static int own_place(char *text_out, size_t bytes)
 {
     eni_hook_place place;
+    char name[ENI_HOOK_NAME];
     uint_fast64_t turn;
     eni_hook_note *own = eni_hook_own;
-    if (own == NULL || own->guard->pid != getpid() || !read_place(own, &place, &turn)) return 0;
+    if (own == NULL || own->guard->pid != getpid() || !read_place(own, &place, name, &turn)) return 0;
     eni_hook_place_text(&place, text_out, bytes);
     return 1;
 }
@@ -236,15 +267,14 @@ static double in_seconds(int64_t ns)
 /* `passed_ns` since the last look, as far as this process was not stopped meanwhile. */
 static void look_at(eni_hook_guard *guard, thread *t, int64_t passed_ns)
 {
-    char place[PLACE_MAX], what[100];
+    char place[PLACE_MAX], what[100], name[ENI_HOOK_NAME];
     eni_hook_place found;
     uint_fast64_t turn;
     const int64_t timeout_ns = guard->config.timeout_ns, before_ns = t->lasts_ns;
-    if (!read_place(&t->note, &found, &turn)) return;
+    if (!read_place(&t->note, &found, name, &turn)) return;
     t->lasts_ns = turn == t->seen ? before_ns + passed_ns : 0;
     t->seen = turn;
     eni_hook_place_text(&found, place, sizeof place);
-    if (atomic_load(&t->note.turns) != turn) return; /* it has returned, and its texts may be gone */
     if (timeout_ns > 0 && t->lasts_ns >= timeout_ns) {
         snprintf(what, sizeof what, "has not returned for %.3g s (--hook-timeout)", in_seconds(timeout_ns));
         tell(guard, place, what);

@@ -21,7 +21,7 @@
 #include "entrain/status.h"
 
 /* Where a plugin is. All texts are literals, or live as long as the plugin. */
-enum { ENI_HOOK_NUMBERS = 4 };
+enum { ENI_HOOK_NUMBERS = 4, ENI_HOOK_NAME = 192 };
 typedef struct eni_hook_place {
     const char *hook, *plugin; /* "submit", "ssp" */
     struct {
@@ -66,8 +66,9 @@ void eni_hook_guard_end(eni_hook_guard *guard);
 typedef struct eni_hook_note {
     eni_hook_guard *guard;
     atomic_uint_fast64_t turns;
-    _Atomic(const char *) hook, plugin, what[ENI_HOOK_NUMBERS];
+    _Atomic(const char *) hook, plugin, what[ENI_HOOK_NUMBERS]; /* plugin NULL: named has its name */
     atomic_int_fast64_t value[ENI_HOOK_NUMBERS];
+    atomic_uint_fast64_t named[ENI_HOOK_NAME / sizeof(uint64_t)];
 } eni_hook_note;
 
 /* This thread's; NULL until it calls its first hook. A signal handler gets no argument and may not search:
@@ -95,12 +96,9 @@ static inline void eni_hook_enter(eni_hook_guard *guard, const eni_hook_place *p
     atomic_store_explicit(&n->turns, turn + 1 + turn % 2, memory_order_release);
 }
 
-/* For functions of a plugin that are called outside of a run, "build of mine": with the process's guard. `plugin` lives
- * until eni_hook_leave_named. */
-static inline void eni_hook_enter_named(const char *hook, const char *plugin)
-{
-    eni_hook_enter(eni_hook_guard_now(), &(eni_hook_place){.hook = hook, .plugin = plugin});
-}
+/* For functions of a plugin that are called outside of a run, "build of mine": with the process's guard. `plugin` is
+ * copied, the last 191 bytes of it. */
+void eni_hook_enter_named(const char *hook, const char *plugin);
 
 static inline void eni_hook_leave(eni_hook_guard *guard)
 {

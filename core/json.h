@@ -1,12 +1,16 @@
-/* json.h - fields of a JSON object under construction (jansson). What memory was lacking for is left out:
+/* json.h - fields of a JSON object under construction (jansson), and its text. What memory was lacking for is left out:
  * whoever writes the text finds out. */
 #ifndef CORE_JSON_H
 #define CORE_JSON_H
 
 #include <jansson.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static inline void eni_json_set_text(json_t *object, const char *key, const char *text)
 {
@@ -53,6 +57,45 @@ static inline uint64_t eni_json_int_of(const json_t *object, const char *key)
 {
     const json_int_t value = json_integer_value(json_object_get(object, key));
     return value > 0 ? (uint64_t)value : 0;
+}
+
+/* Writes the number of `n` bytes at `text` as short as it reads back, and never longer; the bytes that it takes. */
+static inline size_t eni_json_shorten(const char *text, size_t n, char *out)
+{
+    char shorter[40];
+    const double value = strtod(text, NULL);
+    const bool is_real = memchr(text, '.', n) != NULL || memchr(text, 'e', n) != NULL;
+    for (int digits = 15; is_real && n > 17 && digits < 17; digits++) {
+        snprintf(shorter, sizeof shorter - 2, "%.*g", digits, value);
+        if (strpbrk(shorter, ".e") == NULL) strcat(shorter, ".0"); /* or it would be a whole number */
+        if (strtod(shorter, NULL) != value || strlen(shorter) >= n) continue;
+        n = strlen(shorter);
+        text = shorter;
+        break;
+    }
+    memmove(out, text, n);
+    return n;
+}
+
+/* As json_dumps, whose 17 digits make 0.69999999999999996 of 0.7, with the shortest numbers that read back as the same: for what
+ * people read. The caller frees it (free). NULL: no memory, or no JSON. */
+static inline char *eni_json_text(const json_t *value, size_t flags)
+{
+    char *text = json_dumps(value, flags), *to = text;
+    bool is_in_string = false;
+    for (const char *at = text; at != NULL && *at != '\0';) {
+        const size_t n = is_in_string ? 0 : strspn(at, "-+.0123456789eE");
+        if (n > 0 && *at != 'e') { /* "false" and "true" have one */
+            to += eni_json_shorten(at, n, to);
+            at += n;
+            continue;
+        }
+        if (*at == '"') is_in_string = !is_in_string;
+        if (is_in_string && *at == '\\') *to++ = *at++;
+        *to++ = *at++;
+    }
+    if (text != NULL) *to = '\0';
+    return text;
 }
 
 #endif

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -104,19 +105,49 @@ int eni_log_last_error(char *text_out, size_t bytes)
     return text_out[0] != '\0';
 }
 
+int eni_letter_bytes(const char *text)
+{
+    static const uint32_t least[] = {0x20, 0, 0x80, 0x800, 0x10000}; /* by length: the shortest form only */
+    const unsigned char *at = (const unsigned char *)text;
+    const int length = *at < 0x80 ? 1 : *at >> 5 == 6 ? 2 : *at >> 4 == 14 ? 3 : *at >> 3 == 30 ? 4 : 0;
+    uint32_t letter = length == 1 ? *at : *at & (0x7fu >> length);
+    for (int i = 1; i < length; i++) {
+        if (at[i] >> 6 != 2) return 0;
+        letter = letter << 6 | (at[i] & 0x3fu);
+    }
+    const bool is_surrogate = letter >= 0xd800 && letter < 0xe000;
+    const bool is_letter = letter >= least[length == 1 ? 0 : length] && (letter < 0x7f || letter >= 0xa0) &&
+                           !is_surrogate && letter <= 0x10ffff;
+    return is_letter ? length : 0;
+}
+
+/* What a stranger has sent, or called a file, must not look like a line of ours, nor move a terminal's cursor: "\xff". */
+static void escape(const char *text, char *told_out, size_t bytes)
+{
+    enum { ESCAPED = 4 };
+    size_t used = 0;
+    while (*text != '\0' && used + ESCAPED < bytes) {
+        const int length = eni_letter_bytes(text);
+        if (length == 0)
+            snprintf(told_out + used, ESCAPED + 1, "\\x%02x", (unsigned char)*text);
+        else
+            memcpy(told_out + used, text, (size_t)length);
+        used += length == 0 ? ESCAPED : (size_t)length;
+        text += length == 0 ? 1 : length;
+    }
+    told_out[used] = '\0';
+}
+
 void eni_log(int level, const char *subsystem, const char *fmt, ...)
 {
     if (level > log_state.level && level != ENI_LOG_ERROR) return;
     const int cause = errno; /* the caller's: `return eni_fail(errno == ENOENT ? ..)` */
-    char text[1200];
+    char said[1200], text[1200];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    vsnprintf(said, sizeof said, fmt, args);
     va_end(args);
-    for (char *c = text; *c != '\0'; c++) /* what a stranger has sent must not look like a line of ours */
-        if ((unsigned char)*c < ' ' || *c == 0x7f ||
-            ((unsigned char)*c == 0xc2 && (unsigned char)c[1] >> 5 == 4))
-            *c = '?';
+    escape(said, text, sizeof text);
     if (level == ENI_LOG_ERROR) keep_error(text);
     if (level <= log_state.level && log_state.sink != NULL)
         log_state.sink(log_state.user, level, subsystem, text);

@@ -41,6 +41,9 @@ int eni_log_last_error(char *text_out, size_t bytes);
  * place of the bar that may stand there. */
 void eni_log_print(const char *line);
 
+/* Of the letter of UTF-8 at `text`, which is not empty; 0: there is none, or a control character. */
+int eni_letter_bytes(const char *text);
+
 /* Columns of the terminal that `out` is; a great many where it is none. */
 int eni_terminal_columns(FILE *out);
 

@@ -82,22 +82,8 @@ bool eni_is_nearer(const char *word, const char *known, const char *nearest)
 
 bool eni_is_text(const char *text)
 {
-    for (const unsigned char *at = (const unsigned char *)text; *at != 0;) {
-        static const uint32_t least[] = {0x20, 0, 0x80, 0x800,
-                                         0x10000}; /* by length: the shortest form only */
-        const int length = *at < 0x80 ? 1 : *at >> 5 == 6 ? 2 : *at >> 4 == 14 ? 3 : *at >> 3 == 30 ? 4 : 0;
-        uint32_t letter = length == 1 ? *at : *at & (0x7fu >> length);
-        if (length == 0) return false;
-        for (int i = 1; i < length; i++) {
-            if (at[i] >> 6 != 2) return false;
-            letter = letter << 6 | (at[i] & 0x3fu);
-        }
-        const bool is_surrogate = letter >= 0xd800 && letter < 0xe000;
-        if (letter < least[length == 1 ? 0 : length] || (letter >= 0x7f && letter < 0xa0) || is_surrogate ||
-            letter > 0x10ffff)
-            return false;
-        at += length;
-    }
+    for (int length; *text != 0; text += length)
+        if ((length = eni_letter_bytes(text)) == 0) return false;
     return true;
 }
 

@@ -43,6 +43,7 @@ static const cifar_form forms[] = {
 
 struct eni_cifar {
     const cifar_form *form;
+    char folder[PATH_MAX];
     eni_record_file file[FILES];
 };
 
@@ -67,10 +68,12 @@ static en_status refuse_size(const cifar_form *form, const char *path, uint64_t 
                     path, form->name, (ull)whole, (ull)(bytes % size), (ull)size);
 }
 
-static en_status check_labels(const cifar_form *form, const char *path, const eni_record_file *file)
+en_status eni_cifar_check(int kind, const char *path, const eni_record_file *file, uint64_t first,
+                          uint64_t count)
 {
+    const cifar_form *form = &forms[kind];
     const size_t size = record_bytes(form);
-    for (uint64_t i = 0; i < file->count; i++) {
+    for (uint64_t i = first; i < first + count; i++) {
         const uint8_t label = file->base[i * size + (size_t)form->labels - 1];
         if (label >= form->classes)
             return eni_fail(EN_EFORMAT, "cifar",
@@ -80,11 +83,12 @@ static en_status check_labels(const cifar_form *form, const char *path, const en
     return EN_OK;
 }
 
-/* Mapped at once and whole: a step is not to meet a page for the first time. Private, since FUSE and 9p refuse a shared
- * mapping where they keep no pages, and to readers both are the same pages. Who maps no file at all is read into memory. */
+/* No page is asked for here: the check of labels, of which each page has one, meets those that are used, so that no step
+ * meets one for the first time. Private, since FUSE and 9p refuse a shared mapping where they keep no pages, and to readers
+ * both are the same pages. Who maps no file at all is read into memory. */
 static void *map_or_read(int fd, uint64_t bytes)
 {
-    void *base = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
+    void *base = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (base != MAP_FAILED || (errno != ENODEV && errno != EINVAL && errno != ENOSYS && errno != EACCES))
         return base;
     base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -122,9 +126,7 @@ en_status eni_cifar_map(int kind, const char *path, bool is_whole, eni_record_fi
     if (base == MAP_FAILED) return eni_fail(EN_ENOMEM, "cifar", "cannot read %s: %s", path, strerror(code));
     file_out->base = base;
     eni_hook_mapped(base, bytes, path);
-    const en_status st = check_labels(form, path, file_out);
-    if (st != EN_OK) eni_cifar_unmap(file_out);
-    return st;
+    return EN_OK;
 }
 
 void eni_cifar_unmap(eni_record_file *file)
@@ -252,13 +254,16 @@ static en_status read_name(const char *folder, char name_out[64])
     const int code = errno;
     if (fd >= 0) close(fd);
     if (n < 0) return eni_fail(EN_EIO, "cifar", "cannot read %s: %s", path, strerror(code));
-    text[strcspn(text, "\r\n")] = '\0';
-    if (strncasecmp(text, "cifar", 5) == 0)
+    const size_t length = strcspn(text, "\r\n");
+    const bool is_line =
+        length + strspn(text + length, "\r\n") == (size_t)n; /* and no zero byte, nor a second line */
+    text[length] = '\0';
+    if (is_line && strncasecmp(text, "cifar", 5) == 0)
         return eni_fail(EN_EFORMAT, "cifar",
                         "%s calls the set %s, and CIFAR's own files need no name: write "
                         "another, or take it away",
                         path, text);
-    if (text[0] == '\0' || n == sizeof text - 1 || strspn(text, letters) != strlen(text))
+    if (!is_line || text[0] == '\0' || n == sizeof text - 1 || strspn(text, letters) != strlen(text))
         return eni_fail(
             EN_EFORMAT, "cifar",
             "%s must be one line of 1 to 60 letters, digits, '-', '_' and '.', the name of the set: mend it "
@@ -275,6 +280,7 @@ en_status eni_cifar_read(int kind, const char *folder, eni_dataset *set)
     eni_cifar *r = set->records = eni_alloc(sizeof *r);
     if (r == NULL) return EN_ENOMEM;
     r->form = form;
+    snprintf(r->folder, sizeof r->folder, "%s", folder);
     for (int i = 0; i < form->nfiles; i++) {
         EN_TRY(map_file(form, kind, folder, i, true, &r->file[i]));
         set->split[i + 1 < form->nfiles ? ENI_TRAIN : ENI_TEST].count += r->file[i].count;
@@ -307,24 +313,36 @@ const uint8_t *eni_cifar_at(const eni_cifar *r, bool is_test, uint64_t i, uint8_
     return record + labels;
 }
 
+/* Of the next `count` records from `*first` on, those in this file; the rest is passed on to the next one. */
+static uint64_t part_in(const eni_record_file *file, uint64_t count, uint64_t *first, uint64_t *from_out)
+{
+    *from_out = *first < file->count ? *first : file->count;
+    *first -= *from_out;
+    return count < file->count - *from_out ? count : file->count - *from_out;
+}
+
 void eni_cifar_hash(const eni_cifar *r, bool is_test, uint64_t first, uint64_t count, eni_digest *digest)
 {
     const size_t size = record_bytes(r->form);
     const eni_record_file *file = is_test ? &r->file[r->form->nfiles - 1] : r->file;
-    for (; count > 0; file++) {
-        const uint64_t n = first >= file->count          ? 0
-                           : count < file->count - first ? count
-                                                         : file->count - first;
-        if (n > 0) eni_digest_add(digest, file->base + first * size, n * size);
-        first -= first < file->count ? first : file->count;
-        count -= n;
-    }
+    for (uint64_t from, n; count > 0; file++, count -= n)
+        if ((n = part_in(file, count, &first, &from)) > 0)
+            eni_digest_add(digest, file->base + from * size, n * size);
 }
 
-uint64_t eni_cifar_bytes(const eni_cifar *r)
+en_status eni_cifar_check_labels(const eni_cifar *r, bool is_test, uint64_t first, uint64_t count)
 {
-    uint64_t bytes = 0;
-    for (int i = 0; i < FILES; i++)
-        bytes += r->file[i].bytes;
-    return bytes;
+    char path[PATH_MAX + 32];
+    uint64_t from, n;
+    for (int i = is_test ? r->form->nfiles - 1 : 0; count > 0; i++, count -= n) {
+        n = part_in(&r->file[i], count, &first, &from);
+        snprintf(path, sizeof path, "%s/%s", r->folder, r->form->file[i]);
+        EN_TRY(eni_cifar_check((int)(r->form - forms), path, &r->file[i], from, n));
+    }
+    return EN_OK;
+}
+
+uint64_t eni_cifar_record_bytes(const eni_cifar *r)
+{
+    return record_bytes(r->form);
 }

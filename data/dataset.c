@@ -295,6 +295,8 @@ static en_status apply_limits(const eni_data_options *options, eni_dataset *set)
 
 static en_status check_labels(const eni_dataset *set)
 {
+    for (int s = 0; s < ENI_SPLITS && set->records != NULL; s++)
+        EN_TRY(eni_cifar_check_labels(set->records, s == ENI_TEST, set->split[s].first, set->split[s].count));
     for (int s = 0; s < ENI_SPLITS && set->classes > 0 && set->records == NULL; s++) {
         const uint8_t *labels = set->split[s].target;
         for (uint64_t i = 0; i < set->split[s].count; i++) {
@@ -471,7 +473,10 @@ en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST
 
 uint64_t eni_dataset_bytes(const eni_dataset *dataset)
 {
-    if (dataset->records != NULL) return eni_cifar_bytes(dataset->records);
+    uint64_t used = 0;
+    for (int s = 0; s < ENI_SPLITS; s++)
+        used += dataset->split[s].count;
+    if (dataset->records != NULL) return used * eni_cifar_record_bytes(dataset->records);
     return (dataset->split[ENI_TRAIN].read + dataset->split[ENI_TEST].read) *
            (x_bytes(dataset) + target_bytes(dataset));
 }

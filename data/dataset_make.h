@@ -55,15 +55,20 @@ typedef struct eni_record_file {
     uint64_t count, bytes;
 } eni_record_file;
 
-/* One file: its size is checked, and with `is_whole` it is mapped and its labels are checked. */
+/* One file: its size is checked, and with `is_whole` it is mapped. */
 en_status eni_cifar_map(int kind, const char *path, bool is_whole, eni_record_file *file_out);
+/* The labels of so many of its records. */
+en_status eni_cifar_check(int kind, const char *path, const eni_record_file *file, uint64_t first,
+                          uint64_t count);
 void eni_cifar_unmap(eni_record_file *file);
 
 /* The image (three planes of 32 x 32) and the label of record i of the training files or the test file. */
 const uint8_t *eni_cifar_at(const eni_cifar *records, bool is_test, uint64_t i, uint8_t *label_out);
 void eni_cifar_hash(const eni_cifar *records, bool is_test, uint64_t first, uint64_t count,
                     eni_digest *digest);
-uint64_t eni_cifar_bytes(const eni_cifar *records);
+/* Of the records that are used, and nothing beyond: of a set of 300 GB with a limit the rest stays on the disk. */
+en_status eni_cifar_check_labels(const eni_cifar *records, bool is_test, uint64_t first, uint64_t count);
+uint64_t eni_cifar_record_bytes(const eni_cifar *records);
 void eni_cifar_close(eni_cifar *records);
 
 /* ---- IDX files; any thread, may block on the file system ---- */

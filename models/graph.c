@@ -192,6 +192,12 @@ static bool is_sensible(graph *g, const char *what, const char *name, const en_o
     if (name == NULL || name[0] == '\0') return refuse(g, "%s has weights but no name", what) >= 0;
     if ((long)strlen(name) > longest || !eni_is_text(name))
         return refuse(g, "the name of %s is no plain text of at most %ld bytes", what, longest) >= 0;
+    if (strchr(name, '/') != NULL && (strncmp(name, "optimizer.", 10) == 0 || strncmp(name, "rank.", 5) == 0))
+        return refuse(g,
+                      "the name of %s may be one of a checkpoint's own, optimizer.SLOT/NAME or rank.R/NAME: "
+                      "give it "
+                      "another, or one without a slash",
+                      what) >= 0;
     if (op->channels < 1 || op->channels > MAX_CHANNELS || op->kernel_h > MAX_KERNEL ||
         op->kernel_w > MAX_KERNEL)
         return refuse(g, "%s has %lld channels and kernel %lld; at least 1, at most %d and %d", what,

@@ -94,10 +94,13 @@ static en_status tensor_parse(const char *name, const json_t *entry, const unsig
     while (tensor->dtype <= ENI_ST_I64 && strcmp(text, eni_st_dtype_text(tensor->dtype)) != 0)
         tensor->dtype++;
     if (tensor->dtype > ENI_ST_I64 || (tensor->dtype == ENI_ST_I64 && !is_batch_count(tensor->name)))
-        return eni_fail(EN_EFORMAT, "safetensors",
-                        "%s: tensor %s has dtype %s; only F32 is read%s, convert it with .float()", name,
+        return eni_fail(EN_EFORMAT, "safetensors", "%s: tensor %s has dtype %s; only F32 is read%s: %s", name,
                         tensor->name, is_clean_text(text) ? text : "(not a name)",
-                        strcmp(text, "I64") == 0 ? ", and I64 for num_batches_tracked" : "");
+                        strcmp(text, "I64") == 0 ? ", and I64 for num_batches_tracked" : "",
+                        strchr(text, 'F') != NULL
+                            ? "convert it with .float()"
+                            : "leave it out of the file if it is no weight (labels, position ids), or "
+                              "convert it with .float()");
     EN_TRY(shape_parse(name, json_object_get(entry, "shape"), tensor));
     if (tensor->dtype == ENI_ST_I64 && tensor->ndim != 0) {
         char shape[ENI_ST_SHAPE_TEXT];

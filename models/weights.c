@@ -115,7 +115,7 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
                             tensor->name, schema->network->name, want);
         if (found->dtype != ENI_ST_F32 && found->dtype != (tensor->is_int64 != 0 ? ENI_ST_I64 : ENI_ST_F32))
             return eni_fail(EN_EFORMAT, "weights",
-                            "%s: tensor %s has dtype %s; only F32 is read, convert it with .float()", name,
+                            "%s: tensor %s has dtype %s; only F32 is read: convert it with .float()", name,
                             tensor->name, eni_st_dtype_text(found->dtype));
         if (eni_weights_fits(found, tensor)) {
             EN_TRY(check_variances(name, found));

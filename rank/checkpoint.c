@@ -19,6 +19,7 @@
 
 #include "core/files.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "models/weights.h"
@@ -616,7 +617,7 @@ en_status eni_checkpoint_read(const char *path, const en_schema *schema, eni_che
 /* ---- the folder ------------------------------------------------------------------------------------------
  */
 
-enum { DIGITS = 12, GENERATIONS = 2, LISTED = 4096 };
+enum { DIGITS = 12, GENERATIONS = 2, RETIRED_MAX = 8, LISTED = 4096 };
 #define PREFIX "checkpoint-"
 #define SUFFIX ".safetensors"
 
@@ -648,7 +649,8 @@ static size_t insert(uint64_t *list, size_t n, size_t room, uint64_t samples)
     return n < room ? n + 1 : n;
 }
 
-size_t eni_checkpoint_list(const char *dir, uint64_t *samples_out, size_t room)
+/* Of the files that end in `ending`. */
+static size_t list_files(const char *dir, const char *ending, uint64_t *samples_out, size_t room)
 {
     DIR *folder = opendir(dir);
     size_t n = 0;
@@ -656,11 +658,16 @@ size_t eni_checkpoint_list(const char *dir, uint64_t *samples_out, size_t room)
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
         const char *rest;
         uint64_t samples;
-        if (is_ours(entry->d_name, &samples, &rest) && strcmp(rest, SUFFIX) == 0)
+        if (is_ours(entry->d_name, &samples, &rest) && strcmp(rest, ending) == 0)
             n = insert(samples_out, n, room, samples);
     }
     closedir(folder);
     return n;
+}
+
+size_t eni_checkpoint_list(const char *dir, uint64_t *samples_out, size_t room)
+{
+    return list_files(dir, SUFFIX, samples_out, room);
 }
 
 int eni_checkpoint_sweep(const char *dir)
@@ -691,6 +698,28 @@ static bool has_mirror(const char *dir)
     return is_held;
 }
 
+/* A bucket that takes them more slowly than they are written would fill the disk. `room` has LISTED places. */
+static void bound_retired(const char *dir, uint64_t *room)
+{
+    char path[1024 + sizeof ENI_RETIRED];
+    size_t left = list_files(dir, SUFFIX ENI_RETIRED, room, LISTED);
+    for (size_t i = left; i-- > 0 && left > RETIRED_MAX;) {
+        eni_checkpoint_path(dir, room[i], path, 1024);
+        strcat(path, ENI_RETIRED);
+        const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        const bool is_going_up = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+        if (!is_going_up && unlink(path) == 0) {
+            left--;
+            eni_warn("save",
+                     "the checkpoint of sample %llu is removed and does not go to the bucket, which takes "
+                     "them more slowly "
+                     "than they are written: %d newer ones wait; a larger --checkpoint-every writes fewer",
+                     (unsigned long long)room[i], RETIRED_MAX);
+        }
+        if (fd >= 0) close(fd);
+    }
+}
+
 void eni_checkpoint_retire(const char *dir, uint64_t samples)
 {
     uint64_t *found = eni_alloc_array(LISTED, sizeof *found);
@@ -706,5 +735,6 @@ void eni_checkpoint_retire(const char *dir, uint64_t samples)
         if (is_mirrored && rename(path, retired) == 0) continue;
         unlink(path);
     }
+    if (is_mirrored) bound_retired(dir, found);
     eni_free(found);
 }

@@ -148,7 +148,8 @@ size_t eni_checkpoint_list(const char *dir, uint64_t *samples_out, size_t room);
 int eni_checkpoint_sweep(const char *dir);
 
 /* Removes all but the two newest of those with at most `samples`: call it when that one is durable. Where another process
- * brings them to a bucket (core/files.h: ENI_MIRROR_LOCK), they become NAME.retired.tmp, and it removes them. */
+ * brings them to a bucket (core/files.h: ENI_MIRROR_LOCK), they become NAME.retired.tmp, and it removes them.
+ * At most eight of these wait: the oldest that is not going up just then is removed, with a warning. */
 void eni_checkpoint_retire(const char *dir, uint64_t samples);
 
 #endif

@@ -387,19 +387,25 @@ en_status eni_exchange_measure(void *user, eni_costs *costs_out)
     return EN_OK;
 }
 
-/* What a mean over all ranks would need is not open. */
-static en_status check_leaders(eni_rank *self)
+/* Ranks that claim take their copies at steps of their own, and one may be lost, for whom the others would wait at the end;
+ * between hosts what a mean over all ranks would need is not open. */
+static en_status check_mean(eni_rank *self)
 {
     uint32_t slot;
     int which;
+    const eni_run_spec *spec = self->asked.spec;
+    const char *loss = eni_key_value_find(spec->key_value, spec->n, "on-worker-loss");
+    const bool may_lose = loss != NULL && strcmp(loss, "continue") == 0;
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
-    if (eni_rank_has_places(self) && which == EN_EVAL_MEAN)
+    if (which != EN_EVAL_MEAN) return EN_OK;
+    if (eni_rank_has_places(self) || (self->world.nranks > 1 && (self->job.is_claiming || may_lose)))
         return eni_fail(
             EN_EUNSUPPORTED, "exchange",
-            "%s evaluates the mean of all ranks' weights, and with --max-workers ranks meet at the "
-            "store only: leave it out",
+            "%s evaluates the mean of all ranks' weights, for which all have to be there and at the same "
+            "step: give --assign=fixed, and neither --max-workers nor --on-worker-loss=continue, or let "
+            "eval return EN_EVAL_STORE",
             self->job.strategy->name);
-    if (!eni_rank_has_leaders(self) || which != EN_EVAL_MEAN || self->world.nranks == 1) return EN_OK;
+    if (!eni_rank_has_leaders(self) || self->world.nranks == 1) return EN_OK;
     return eni_fail(EN_EUNSUPPORTED, "exchange",
                     "%s evaluates the mean of all ranks' weights, and with EN_LEADERS_ARE_CLIENTS ranks of "
                     "different hosts never meet: let eval return EN_EVAL_STORE",
@@ -501,7 +507,7 @@ en_status eni_rank_start(eni_rank *self)
                               .alive_status = eni_rank_alive,
                               .alive_user = self};
     EN_TRY(eni_host_open(&config, &self->exchange.host));
-    EN_TRY(check_leaders(self));
+    EN_TRY(check_mean(self));
     EN_TRY(warn_of_statistics(self));
     EN_TRY(eni_resume_state(self));
     eni_member_wait_begin(self->member, "barrier", "one copy of the weights", 0, 1);

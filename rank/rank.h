@@ -104,15 +104,15 @@ typedef struct eni_deferred_step {
 typedef struct eni_stats {
     eni_tally sum;
     int64_t data_ns, compute_ns, send_ns, wait_ns, update_ns, step_ns;
-    int64_t hidden_ns;      /* of compute_ns: an exchange was under way behind it (eni_host_counters) */
-    int64_t clock_begin_ns; /* when all began together; 0: not yet */
-    int64_t clock_end_ns;   /* when the last rank had ended */
+    int64_t hidden_ns; /* of compute_ns: an exchange was under way behind it (eni_host_counters) */
+    int64_t clock_begin_ns, clock_end_ns; /* when all began together (0: not yet); when the last had ended */
     int64_t train_ns, eval_ns;
     int64_t startup_ns;   /* eni_startup_ns at the end of this process's first step; 0: there was none */
     int64_t before_ns;    /* on the training clock when its own begins */
     uint64_t begin_steps; /* `sum.steps` when this process began; the *_ns are of those since */
     eni_moved moved;      /* by training steps alone */
     int has_diverged;     /* a loss was not finite: said once */
+    double first_loss, newest_loss; /* of this process's first step, and of the one recorded last: means */
 } eni_stats;
 
 /* What is written down on the way. */

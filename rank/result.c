@@ -553,7 +553,7 @@ static void add_stragglers(const eni_rank *self, const json_t *reports, json_t *
 /* Who finds result.json finds all of it. */
 static en_status write_json(const eni_rank *self, const json_t *result)
 {
-    char path[1024], *text = json_dumps(result, JSON_INDENT(2));
+    char path[1024], *text = eni_json_text(result, JSON_INDENT(2));
     snprintf(path, sizeof path, "%s/result.json", self->records.asked.out);
     const en_status st = eni_file_replace_text("result", path, text);
     free(text); /* jansson's */
@@ -640,6 +640,22 @@ static void add_measuring(const eni_rank *self, const json_t *reports, json_t *r
                                   "bytes_after", sum_over_ranks(reports, "snapshot_bytes_after")));
 }
 
+/* Training went uphill, and no loss was so large that it was none: the last epoch's mean and the last step's loss are ten
+ * times the first step's, and ten times what guessing has, which a trained model begins below. */
+static bool has_grown(const eni_rank *self, const json_t *result)
+{
+    const eni_stats *t = &self->records.stats;
+    const double mean = json_number_value(json_object_get(result, "train_loss")),
+                 guess = self->trainer.about.has_accuracy ? log((double)self->job.schema.outputs) : 0;
+    if (!(fmin(mean, t->newest_loss) > 10 * fmax(t->first_loss, guess))) return false;
+    eni_warn("train",
+             "the training loss has grown from %.4g in the first step to %.4g in the last one: training has "
+             "diverged; "
+             "try a smaller --lr than %g, and look at the signs in a strategy of your own",
+             t->first_loss, t->newest_loss, self->job.schedule.base);
+    return true;
+}
+
 /* Rank 0: the final model is in slot ENI_SLOT_EVAL, and its state in job.state. */
 static en_status conclude(eni_rank *self, json_t *reports, const judgement *last)
 {
@@ -654,6 +670,8 @@ static en_status conclude(eni_rank *self, json_t *reports, const judgement *last
     add_lost(self, result);
     add_presence(self, result);
     add_outcome(self, reports, last, result);
+    json_object_set_new(result, "diverged",
+                        json_boolean(self->records.stats.has_diverged || has_grown(self, result)));
     add_clock(self, result);
     add_measuring(self, reports, result);
     add_stragglers(self, reports, result);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,6 @@ static const char *obstacle(const eni_rank *self)
     return NULL;
 }
 
-/* NULL: nothing to refuse. */
 static en_status refuse(const eni_rank *self, const char *why)
 {
     if (why == NULL) return EN_OK;
@@ -188,6 +188,7 @@ static en_status save_at(eni_rank *self, uint64_t samples, bool is_end)
     eni_saver *s = self->saving.saver;
     const bool is_first = self->world.rank == 0;
     eni_member_note(self->member, (int64_t)self->records.stats.sum.steps, "checkpoint");
+    EN_TRY(eni_save_check_strategy(self)); /* since its first step too */
     EN_TRY(eni_step_settle(self, true));
     EN_TRY(eni_trainer_bring(&self->trainer, true));
     eni_recorder_flush(self->records.recorder); /* before rank 0 can have it all: a kill loses no step behind a checkpoint */
@@ -209,7 +210,8 @@ static en_status save_at(eni_rank *self, uint64_t samples, bool is_end)
 en_status eni_save_step(eni_rank *self, uint64_t samples)
 {
     eni_saver *s = self->saving.saver;
-    EN_TRY(eni_save_check_strategy(self)); /* in its first step it may have shown what it did not declare */
+    const bool has_shown = self->records.stats.sum.steps == self->records.stats.begin_steps + 1;
+    if (has_shown) EN_TRY(eni_save_check_strategy(self)); /* in its first step, what it did not declare */
     if (s == NULL || samples < s->next) return EN_OK;
     s->next = (samples / s->every + 1) * s->every;
     return save_at(self, samples, false);
@@ -249,10 +251,8 @@ en_status eni_save_finish(eni_rank *self)
 void eni_save_close(eni_rank *self)
 {
     eni_saver *s = self->saving.saver;
-    if (s != NULL) {
-        end_write(&self->saving);
-        if (s->folder >= 0) close(s->folder);
-    }
+    if (s != NULL) end_write(&self->saving);
+    if (s != NULL && s->folder >= 0) close(s->folder);
     eni_free(s);
     self->saving.saver = NULL;
     eni_checkpoint_fini(&self->saving.past);

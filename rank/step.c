@@ -283,6 +283,10 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
     s->correct = deferred->correct;
     s->accuracy =
         trainer->about.has_accuracy && s->nsamples > 0 ? (double)s->correct / (double)s->nsamples : NAN;
+    if (s->nsamples > 0) {
+        if (t->first_loss == 0) t->first_loss = s->loss;
+        t->newest_loss = s->loss;
+    }
     eni_recorder_add(self->records.recorder, s);
     if (self->records.asked.log_every < 2 || (t->sum.steps - 1) % self->records.asked.log_every == 0)
         eni_tensorboard_step(self->records.tensorboard, s);

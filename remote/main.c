@@ -443,6 +443,7 @@ static en_status upload(session *s, const char *path, const char *key, struct st
         if (fd >= 0) close(fd);
         return eni_fail(EN_EIO, "remote", "cannot read %s: %s", path, strerror(errno));
     }
+    (void)flock(fd, LOCK_SH | LOCK_NB); /* a rank removes others first, when too many wait */
     /* OSS does not ask for it. */
     en_status st = s->url.kind == ENI_S3 ? hash_file(s, fd, (uint64_t)info_out->st_size, hex) : EN_OK;
     if (st == EN_OK) st = eni_remote_put(s->bucket, key, fd, (uint64_t)info_out->st_size, hex);

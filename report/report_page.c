@@ -86,7 +86,7 @@ static const char *const style[] = {
     "html{-webkit-text-size-adjust:100%}\n",
     "body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,",
     "\"Segoe UI\",Roboto,\"Noto Sans\",\"Liberation Sans\",sans-serif}\n",
-    "main{max-width:70rem;margin:0 auto;padding:3rem 1.5rem 4rem}\n",
+    "main{max-width:70rem;margin:0 auto;padding:3rem 1.5rem 4rem;overflow-wrap:anywhere}\n",
     "h1{font-size:1.25rem;font-weight:600;margin:.1rem 0 1.6rem;color:var(--soft)}\n",
     "h2{font-size:1.375rem;line-height:1.25;font-weight:650;margin:0 0 .35rem;letter-spacing:-.01em}\n",
     "h3{font-size:1rem;font-weight:650;margin:1.5rem 0 .25rem}\n",
@@ -106,9 +106,9 @@ static const char *const style[] = {
     "text-wrap:pretty;overflow-wrap:anywhere}\n",
     ".verdicts .scroll{margin:0 0 .8rem;padding:0}.rank{line-height:1.5;overflow-wrap:normal}",
     ".rank thead th,.rank small,.rank td:last-child{white-space:normal}\n",
-    ".verdicts "
-    "b{font-weight:650;white-space:nowrap}.kind{font-weight:400;font-size:.8125rem;color:var(--soft);line-"
-    "height:1.35}\n",
+    ".rank tbody th{white-space:normal;overflow-wrap:anywhere;min-width:5.5rem}\n",
+    ".verdicts b{font-weight:650;white-space:nowrap}.verdicts b.long{white-space:normal}\n",
+    ".kind{font-weight:400;font-size:.8125rem;color:var(--soft);line-height:1.35}\n",
     "dt .kind{display:block}\n",
     "h3 .kind{margin-left:.5em}\n",
     ".mark{display:inline-block;font-size:.75rem;font-weight:700;letter-spacing:.05em;line-height:1;",
@@ -211,9 +211,11 @@ static void write_task(const eni_canvas *canvas)
     fputs(study->narms > 1 ? ", compared</h1>\n" : "</h1>\n", canvas->page);
 }
 
-/* The sentence with the arms' names in bold, so that they are found at a glance and never broken in two. */
+/* The sentence with the arms' names in bold, so that they are found at a glance, and broken in two only where a phone
+ * has no room for all of one. */
 static void write_sentence(FILE *page, const eni_study *study, const char *text)
 {
+    enum { LINE = 28 }; /* letters of 20 px beside each other on 400 */
     for (const char *at = text; *at != 0;) {
         size_t longest = 0;
         for (size_t a = 0; a < study->narms && (at == text || at[-1] == ' '); a++) {
@@ -221,7 +223,7 @@ static void write_sentence(FILE *page, const eni_study *study, const char *text)
             bool is_here = strncmp(at, study->arms[a].name, n) == 0 && strchr(" ,;.", at[n]) != NULL;
             if (is_here && n > longest) longest = n;
         }
-        if (longest > 0) fputs("<b>", page);
+        if (longest > 0) fputs(longest > LINE ? "<b class=\"long\">" : "<b>", page);
         size_t n = longest > 0 ? longest : strcspn(at, " ") + (strchr(at, ' ') != NULL);
         char word[256];
         for (size_t done = 0; done < n; done += strlen(word)) {

@@ -236,9 +236,9 @@ static void *run_shard(void *user)
         st = serve_once(shard);
     eni_hook_thread_end(shard->config.setup->store.hooks);
     if (st == EN_OK) return NULL;
-    char reason[ENI_REASON_MAX];
-    snprintf(reason, sizeof reason, "shard %d of psd cannot go on: %s", shard->config.index,
-             en_status_str(st));
+    char reason[ENI_REASON_MAX], why[ENI_REASON_MAX - 40];
+    if (!eni_log_last_error(why, sizeof why)) snprintf(why, sizeof why, "%s", en_status_str(st));
+    snprintf(reason, sizeof reason, "shard %d of psd cannot go on: %s", shard->config.index, why);
     shard->config.on_failure(shard->config.user, reason);
     return NULL;
 }

@@ -84,7 +84,8 @@ enum {
                              EN_LEADERS_ARE_CLIENTS or EN_SHARED_PARAMS */
 };
 
-/* The model that the paper evaluates. The host snapshots it and evaluates off the clock. */
+/* The model that the paper evaluates. The host snapshots it and evaluates off the clock. The mean is of ranks at one step: a
+ * run whose ranks claim their micro-batches (--assign) refuses it. */
 enum { EN_EVAL_PARAM = 0, EN_EVAL_STORE = 1, EN_EVAL_MEAN = 2, EN_EVAL_VEC = 3 };
 
 /* What on_pull answers a held call with. */

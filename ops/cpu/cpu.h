@@ -47,7 +47,7 @@ typedef struct eni_product_shape {
     int has_bias;                         /* (n), added to each row */
 } eni_product_shape;
 
-/* EN_OK, or the failure logged with oneDNN's own word for it. */
+/* EN_OK, or the failure of `what` ("a convolution") logged. */
 en_status eni_dnnl_check(dnnl_status_t status, const char *what);
 
 en_status eni_dnnl_open(eni_dnnl *dnnl_out);

@@ -16,14 +16,17 @@ typedef dnnl_memory_desc_t eni_desc;
 typedef const_dnnl_memory_desc_t eni_const_desc;
 #endif
 
-#define DNNL(call) eni_dnnl_check((call), #call)
-
 en_status eni_dnnl_check(dnnl_status_t status, const char *what)
 {
     if (status == dnnl_success) return EN_OK;
-    eni_error("dnnl", "oneDNN failed in %.60s: %s", what, dnnl_status2str(status));
-    if (status == dnnl_out_of_memory) return EN_ENOMEM;
-    return status == dnnl_unimplemented ? EN_EUNSUPPORTED : EN_EBUG;
+    eni_debug("dnnl", "oneDNN's status for %s is %s", what, dnnl_status2str(status));
+    if (status == dnnl_out_of_memory)
+        return eni_fail(EN_ENOMEM, "dnnl", "oneDNN finds no memory for %s", what);
+    if (status == dnnl_unimplemented)
+        return eni_fail(
+            EN_EUNSUPPORTED, "dnnl",
+            "oneDNN has no code for %s in this shape on this CPU; --device=ref does without oneDNN", what);
+    return eni_fail(EN_EBUG, "dnnl", "oneDNN failed at %s; --device=ref does without oneDNN", what);
 }
 
 /* oneDNN writes a kernel's code into memory that it maps, and where it gets none it writes to address 0, and the
@@ -40,7 +43,7 @@ static en_status write_kernels(void)
     float c[N * N];
     if (is_written) return EN_OK;
     EN_TRY(eni_memory_room(FIRST_ROOM, kernels));
-    EN_TRY(DNNL(dnnl_sgemm('N', 'N', N, N, N, 1, a, N, a, N, 0, c, N)));
+    EN_TRY(eni_dnnl_check(dnnl_sgemm('N', 'N', N, N, N, 1, a, N, a, N, 0, c, N), "a product of matrices"));
     is_written = true;
     return EN_OK;
 }
@@ -50,8 +53,10 @@ en_status eni_dnnl_open(eni_dnnl *dnnl_out)
     eni_dnnl dnnl = {0};
     en_status st = write_kernels();
     EN_TRY(st);
-    EN_TRY_GOTO(DNNL(dnnl_engine_create(&dnnl.engine, dnnl_cpu, 0)), close_dnnl);
-    EN_TRY_GOTO(DNNL(dnnl_stream_create(&dnnl.stream, dnnl.engine, dnnl_stream_default_flags)), close_dnnl);
+    EN_TRY_GOTO(eni_dnnl_check(dnnl_engine_create(&dnnl.engine, dnnl_cpu, 0), "its start"), close_dnnl);
+    EN_TRY_GOTO(
+        eni_dnnl_check(dnnl_stream_create(&dnnl.stream, dnnl.engine, dnnl_stream_default_flags), "its start"),
+        close_dnnl);
     *dnnl_out = dnnl;
     return EN_OK;
 close_dnnl:
@@ -69,7 +74,7 @@ void eni_dnnl_close(eni_dnnl *dnnl)
 /* A description of a tensor; `destroy` takes it back. */
 static en_status by_order(eni_desc *desc, int rank, const dnnl_dims_t dims, dnnl_format_tag_t order)
 {
-    return DNNL(dnnl_memory_desc_create_with_tag(desc, rank, dims, dnnl_f32, order));
+    return eni_dnnl_check(dnnl_memory_desc_create_with_tag(desc, rank, dims, dnnl_f32, order), "a layer");
 }
 
 static void destroy(eni_desc desc)
@@ -80,8 +85,9 @@ static void destroy(eni_desc desc)
 /* Scratch memory is ours to give (workspace), not hidden in the library. */
 static en_status make_attr(dnnl_primitive_attr_t *attr_out)
 {
-    EN_TRY(DNNL(dnnl_primitive_attr_create(attr_out)));
-    const en_status st = DNNL(dnnl_primitive_attr_set_scratchpad_mode(*attr_out, dnnl_scratchpad_mode_user));
+    EN_TRY(eni_dnnl_check(dnnl_primitive_attr_create(attr_out), "a layer"));
+    const en_status st = eni_dnnl_check(
+        dnnl_primitive_attr_set_scratchpad_mode(*attr_out, dnnl_scratchpad_mode_user), "a layer");
     if (st != EN_OK) dnnl_primitive_attr_destroy(*attr_out);
     return st;
 }
@@ -104,14 +110,16 @@ static en_status fill(const eni_dnnl *dnnl, const_dnnl_primitive_desc_t pd, cons
 {
     const char *name = NULL;
     EN_TRY(eni_memory_room(PRIMITIVE_ROOM, kernels));
-    EN_TRY(DNNL(dnnl_primitive_create(&primitive->primitive, pd)));
+    EN_TRY(eni_dnnl_check(dnnl_primitive_create(&primitive->primitive, pd), "a layer"));
     for (int i = 0; i < n; i++) {
         dnnl_exec_arg_t *view = &primitive->view[i];
-        EN_TRY(DNNL(dnnl_memory_create(&view->memory, tensors[i].desc, dnnl->engine, DNNL_MEMORY_NONE)));
+        EN_TRY(eni_dnnl_check(
+            dnnl_memory_create(&view->memory, tensors[i].desc, dnnl->engine, DNNL_MEMORY_NONE), "a layer"));
         view->arg = tensors[i].arg;
         primitive->nviews++;
     }
-    EN_TRY(DNNL(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name)));
+    EN_TRY(
+        eni_dnnl_check(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name), "a layer"));
     primitive->scratch_bytes = dnnl_memory_desc_get_size(scratch_of(pd));
     snprintf(primitive->name, sizeof primitive->name, "%s", name);
     return EN_OK;
@@ -166,17 +174,21 @@ static en_status primitive_desc(const eni_dnnl *dnnl, const conv_tensors *l, int
     const dnnl_alg_kind_t algorithm = dnnl_convolution_direct;
     switch (which) {
     case ENI_FORWARD:
-        return DNNL(dnnl_convolution_forward_primitive_desc_create(
-            pd_out, dnnl->engine, dnnl_forward_training, algorithm, l->source, l->free_weights, l->bias,
-            l->target, l->stride, apart, l->pad, l->pad, attr));
+        return eni_dnnl_check(
+            dnnl_convolution_forward_primitive_desc_create(pd_out, dnnl->engine, dnnl_forward_training,
+                                                           algorithm, l->source, l->free_weights, l->bias,
+                                                           l->target, l->stride, apart, l->pad, l->pad, attr),
+            "a convolution");
     case ENI_BACKWARD_WEIGHTS:
-        return DNNL(dnnl_convolution_backward_weights_primitive_desc_create(
-            pd_out, dnnl->engine, algorithm, l->source, l->free_weights, l->bias, l->target, l->stride, apart,
-            l->pad, l->pad, hint, attr));
+        return eni_dnnl_check(dnnl_convolution_backward_weights_primitive_desc_create(
+                                  pd_out, dnnl->engine, algorithm, l->source, l->free_weights, l->bias,
+                                  l->target, l->stride, apart, l->pad, l->pad, hint, attr),
+                              "a convolution");
     default:
-        return DNNL(dnnl_convolution_backward_data_primitive_desc_create(
-            pd_out, dnnl->engine, algorithm, l->source, l->free_weights, l->target, l->stride, apart, l->pad,
-            l->pad, hint, attr));
+        return eni_dnnl_check(dnnl_convolution_backward_data_primitive_desc_create(
+                                  pd_out, dnnl->engine, algorithm, l->source, l->free_weights, l->target,
+                                  l->stride, apart, l->pad, l->pad, hint, attr),
+                              "a convolution");
     }
 }
 
@@ -209,8 +221,9 @@ static en_status pick_weights(const eni_dnnl *dnnl, const conv_tensors *l, int w
     dnnl_primitive_desc_t pd;
     dnnl_primitive_attr_t attr;
     EN_TRY(make_attr(&attr));
-    en_status st = DNNL(dnnl_reorder_primitive_desc_create(&pd, tensors[0].desc, dnnl->engine,
-                                                           tensors[1].desc, dnnl->engine, attr));
+    en_status st = eni_dnnl_check(dnnl_reorder_primitive_desc_create(&pd, tensors[0].desc, dnnl->engine,
+                                                                     tensors[1].desc, dnnl->engine, attr),
+                                  "the order of a convolution's weights");
     dnnl_primitive_attr_destroy(attr);
     if (st != EN_OK) return st;
     st = fill(dnnl, pd, tensors, 2, &pass->reorder);
@@ -287,7 +300,8 @@ static en_status fill_product(const eni_dnnl *dnnl, const product_tensors *l, en
     dnnl_primitive_desc_t pd;
     EN_TRY(make_attr(&attr));
     en_status st =
-        DNNL(dnnl_matmul_primitive_desc_create(&pd, dnnl->engine, l->a, l->b, l->bias, l->c, attr));
+        eni_dnnl_check(dnnl_matmul_primitive_desc_create(&pd, dnnl->engine, l->a, l->b, l->bias, l->c, attr),
+                       "a product of matrices");
     dnnl_primitive_attr_destroy(attr);
     if (st != EN_OK) return st;
     const view_of tensors[] = {{DNNL_ARG_SRC, l->a},

@@ -65,12 +65,12 @@ en_status eni_cpu_run(const en_plan *plan, const en_args *args, const eni_dnnl_p
         dnnl_status_t status = dnnl_memory_get_data_handle(view, &old);
         if (status == dnnl_success && old != at[i])
             status = dnnl_memory_set_data_handle(view, (void *)(uintptr_t)at[i]);
-        if (status != dnnl_success) return eni_dnnl_check(status, "aiming a view");
+        if (status != dnnl_success) return eni_dnnl_check(status, "a layer");
     }
     if (scratch != NULL) eni_cpu_canary_set(scratch, primitive->scratch_bytes);
     EN_TRY(eni_dnnl_check(dnnl_primitive_execute(primitive->primitive, plan->ctx->dnnl.stream,
                                                  primitive->nviews, primitive->view),
-                          "running a primitive"));
+                          "a layer"));
     return scratch == NULL ? EN_OK : eni_cpu_canary_check(args, primitive, scratch, primitive->scratch_bytes);
 }
 
@@ -86,7 +86,7 @@ void eni_cpu_products_begin(eni_cpu_products *products_out)
 en_status eni_cpu_products_end(eni_cpu_products *products)
 {
     omp_set_num_threads(products->threads);
-    return eni_dnnl_check((dnnl_status_t)atomic_load(&products->status), "dnnl_sgemm");
+    return eni_dnnl_check((dnnl_status_t)atomic_load(&products->status), "a product of matrices");
 }
 
 void eni_cpu_multiply(eni_cpu_products *products, int64_t m, int64_t n, int64_t k, eni_cpu_factor a,

@@ -116,10 +116,12 @@ void eni_leader_begin_save(eni_leader *leader)
     pause_all(leader);
 }
 
-/* All save before the step that one was told of already, by a psd that was killed then, if another has yet to come there. */
-static void choose_save(eni_leader *leader, uint64_t step)
+/* The step that some were told of already, by a psd that was killed then, and to which another has yet to come;
+ * ENI_STEP_NEVER: none. *is_half_out: not all know of it. */
+static uint64_t told_save(const eni_leader *leader, bool *is_half_out)
 {
     int64_t least = INT64_MAX;
+    uint64_t step = ENI_STEP_NEVER;
     for (int32_t r = 0; r < leader->config.nranks; r++)
         if (leader->members[r].stage == MEMBER_HERE && leader->members[r].paused_step < least)
             least = leader->members[r].paused_step;
@@ -129,6 +131,16 @@ static void choose_save(eni_leader *leader, uint64_t step)
             (int64_t)member->save_step > least)
             step = member->save_step;
     }
+    *is_half_out = false;
+    for (int32_t r = 0; r < leader->config.nranks && step != ENI_STEP_NEVER; r++)
+        *is_half_out =
+            *is_half_out || (leader->members[r].stage == MEMBER_HERE && leader->members[r].save_step != step);
+    return step;
+}
+
+/* All save before one step; a stop that was asked for meanwhile comes after that. */
+static void choose_save(eni_leader *leader, uint64_t step)
+{
     eni_message saving = {.type = ENI_CTL_SAVING, .index = step};
     for (int32_t r = 0; r < leader->config.nranks; r++)
         if (leader->members[r].stage == MEMBER_HERE) eni_leader_member_put(&leader->members[r], &saving);
@@ -142,14 +154,16 @@ static void choose_save(eni_leader *leader, uint64_t step)
 void eni_leader_check_paused(eni_leader *leader)
 {
     int64_t last = -1;
+    bool is_half_told;
     if (leader->stop.stage != STOP_PAUSING || leader->stage != LEADER_RUNNING) return;
     for (int32_t r = 0; r < leader->config.nranks; r++) {
         const eni_leader_member *member = &leader->members[r];
         if (member->stage == MEMBER_MISSING || (member->stage == MEMBER_HERE && !member->has_paused)) return;
         if (member->stage == MEMBER_HERE && member->paused_step > last) last = member->paused_step;
     }
-    if (leader->stop.is_save) {
-        choose_save(leader, (uint64_t)(last + 1));
+    const uint64_t told = told_save(leader, &is_half_told);
+    if (leader->stop.is_save || is_half_told) {
+        choose_save(leader, told != ENI_STEP_NEVER ? told : (uint64_t)(last + 1));
         return;
     }
     if (eni_leader_write(leader, ENI_ENTRY_STOP, 0, 0, (uint64_t)(last + 1)) != EN_OK) return;

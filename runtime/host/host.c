@@ -50,9 +50,14 @@ static en_status end_hook(eni_host *host, en_status st)
     const bool is_said = host->hook.verdict != EN_OK || st == EN_EPEER || st == EN_EINTR || is_refused ||
                          (host->config.gpu != NULL && eni_gpu_steps_status(host->config.gpu) != EN_OK);
     if (st != EN_OK && !is_said) {
-        char place[160];
+        char place[160], why[400];
         eni_host_place(host, place, sizeof place);
-        eni_error("host", "%s failed: %s (status %d)", place, en_status_str(st), st);
+        if (st != EN_EBUG)
+            eni_error("host", "%s failed: %s (status %d)", place, en_status_str(st), st);
+        else if (eni_log_last_error(why, sizeof why)) /* as that a store has refused it */
+            eni_error("host", "%s failed: %s", place, why);
+        else
+            eni_error("host", "%s returned EN_EBUG, and nothing has said what is wrong", place);
     }
     host->hook.place.hook = NULL;
     return host->hook.verdict != EN_OK ? host->hook.verdict : st;

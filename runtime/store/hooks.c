@@ -24,11 +24,11 @@ __attribute__((format(printf, 2, 3))) static void misuse(eni_store *store, const
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     store->hook.verdict = EN_EBUG;
-    if (store->hook.part == NULL) {
-        eni_error("store", "%s, outside of a hook, %s", store->config.strategy->name, text);
-        return;
-    }
-    eni_hook_place_text(&store->hook.place, place, sizeof place);
+    if (store->hook.part == NULL)
+        snprintf(place, sizeof place, "%s, outside of a hook,", store->config.strategy->name);
+    else
+        eni_hook_place_text(&store->hook.place, place, sizeof place);
+    snprintf(store->hook.said, sizeof store->hook.said, "%.100s %.90s", place, text);
     eni_error("store", "%s %s", place, text);
 }
 

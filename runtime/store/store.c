@@ -180,10 +180,10 @@ static en_status refuse_pending(eni_store *store, eni_partition *part, eni_call 
                                 "update was dropped; lower the learning rate or look at the data",
                                 bucket, part->pub.shard, (unsigned long long)part->pub.version));
     else if (call->pending_error == EN_EBUG)
-        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error,
-                                "strategy %s broke the contract with the call of rank %d to bucket %u; psd's "
-                                "line says how",
-                                store->config.strategy->name, call->msg.src, bucket));
+        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error, "%s",
+                                store->hook.said[0] != '\0'
+                                    ? store->hook.said
+                                    : "on_push returned EN_EBUG, and nothing has said what is wrong"));
     else
         EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error,
                                 "strategy %s refused the push of rank %d to bucket %u: %s",

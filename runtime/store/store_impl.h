@@ -100,6 +100,7 @@ typedef struct eni_store_hook {
     eni_call *call;      /* whose message it has; NULL: none */
     eni_hook_place place;
     en_status verdict; /* on it, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
+    char said[192];    /* of the last misuse: who called hears it too */
 } eni_store_hook;
 
 /* The arguments of eni_mean, and where it goes. */

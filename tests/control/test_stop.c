@@ -15,6 +15,7 @@
 
 #include "core/clock.h"
 #include "crew.h"
+#include "runtime/control/member_state.h"
 
 enum { RANKS = 3 };
 
@@ -126,6 +127,32 @@ static void all_save_before_the_same_step(void **state)
             assert_int_equal(t[r].saved, t[0].saved);
             assert_int_equal(t[r].nsaved, t[0].nsaved);
             assert_true(t[r].nsaved == 1 || (round == 0 && t[r].nsaved == 0)); /* it ends there */
+        }
+        assert_true(crew_bye(&c));
+        crew_fini(&c);
+    }
+}
+
+/* A psd that was killed had told rank 0 alone, and the next one hears of the end first: who is told of a step saves there,
+ * with all others. */
+static void a_save_that_one_knows_of_is_all_ranks(void **state)
+{
+    (void)state;
+    for (int64_t entered = 3; entered <= 4; entered++) { /* rank 0 has yet to come there, or waits there */
+        crew c;
+        crew_init(&c, RANKS);
+        assert_true(crew_start(&c));
+        crew_join(&c, 0, RANKS);
+        for (int r = 0; r < RANKS; r++)
+            assert_int_equal(eni_member_enter(c.hand[r].member, r == 0 ? (uint64_t)entered : 3), EN_OK);
+        atomic_store(&c.hand[0].member->stop.save_step, 4);
+        eni_member_stop(c.hand[1].member, "enough");
+        const int64_t deadline = crew_soon();
+        for (int r = 0; r < RANKS; r++) {
+            while (eni_member_stop_step(c.hand[r].member) == ENI_STEP_NEVER && eni_now_ns() < deadline)
+                poll(NULL, 0, 1);
+            assert_int_equal(eni_member_stop_step(c.hand[r].member), entered + 1);
+            assert_true(eni_member_saves(c.hand[r].member, 4, false));
         }
         assert_true(crew_bye(&c));
         crew_fini(&c);
@@ -247,6 +274,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_end_before_the_same_step),
                                        cmocka_unit_test(all_save_before_the_same_step),
+                                       cmocka_unit_test(a_save_that_one_knows_of_is_all_ranks),
                                        cmocka_unit_test(a_run_that_claims_saves_too),
                                        cmocka_unit_test(claims_end),
                                        cmocka_unit_test(the_user_is_heard_in_good_order_first),

@@ -44,15 +44,25 @@ static void test_sink_hears_what_the_level_lets_through(void **state)
     assert_string_equal(heard.text, "peer 3");
     eni_info("ring", "from a peer: %s",
              "a\n09:00:00.000 E psd leader: no line of ours\x1b[2J\x7f"); /* forged */
-    assert_string_equal(heard.text, "from a peer: a?09:00:00.000 E psd leader: no line of ours?[2J?");
+    assert_string_equal(heard.text,
+                        "from a peer: a\\x0a09:00:00.000 E psd leader: no line of ours\\x1b[2J\\x7f");
+    /* no letter, one of too many bytes, C1's CSI, half a letter at the end; and letters of 2, 3 and 4 bytes */
+    eni_info("ring", "%s",
+             "a\xff \xc0\xaf \xc2\x9b"
+             "2J \xc3\xa9 \xe4\xb8\xad \xf0\x9f\x98\x80 \xe4\xb8");
+    assert_string_equal(heard.text,
+                        "a\\xff \\xc0\\xaf \\xc2\\x9b2J \xc3\xa9 \xe4\xb8\xad \xf0\x9f\x98\x80 \\xe4\\xb8");
+    char last[8];
+    eni_error("store", "\xff\xff");
+    assert_true(eni_log_last_error(last, sizeof last) && strcmp(last, "\\xff\\xf") == 0);
     eni_log_set_level(ENI_LOG_ERROR);
     eni_warn("ring", "dropped");
-    assert_int_equal(heard.count, 2);
+    assert_int_equal(heard.count, 4);
     eni_error("store", "kept");
-    assert_int_equal(heard.count, 3);
+    assert_int_equal(heard.count, 5);
     eni_log_set_level(ENI_LOG_TRACE);
     eni_log(ENI_LOG_TRACE, "store", "kept too");
-    assert_int_equal(heard.count, 4);
+    assert_int_equal(heard.count, 6);
     eni_log_set_level(ENI_LOG_INFO);
     eni_log_set_sink(NULL, NULL);
 }

@@ -352,6 +352,10 @@ static void damaged_files(void **state)
     write_records("data_batch_2.bin", 20, 13, 1);
     write_file("set-name.txt", "my set!\n", 8);
     refused(&options, EN_EFORMAT, "set-name.txt must be one line");
+    write_file("set-name.txt", "mine\0hidden\n", 12);
+    refused(&options, EN_EFORMAT, "set-name.txt must be one line");
+    write_file("set-name.txt", "mine\nsecond\n", 12);
+    refused(&options, EN_EFORMAT, "set-name.txt must be one line");
     write_file("set-name.txt", "CIFAR-10\n", 9);
     refused(&options, EN_EFORMAT, "set-name.txt calls the set CIFAR-10");
     snprintf(path, sizeof path, "%s/set-name.txt", folder);
@@ -361,6 +365,36 @@ static void damaged_files(void **state)
     unlink(path);
     refused(&(eni_data_options){.name = "cifar100", .folder = folder}, EN_EFORMAT,
             "holds the files of cifar10, not of cifar100");
+}
+
+/* A label beyond the limits is nobody's, and 300 GB behind them are not read: they lie in no page of this process. */
+static void beyond_the_limits_nothing_is_read(void **state)
+{
+    (void)state;
+    char path[200];
+    eni_data_options options = {.name = "cifar10", .folder = folder, .limit_train = 15, .limit_test = 1};
+    eni_dataset *set;
+    uint8_t wrong = 10;
+    snprintf(path, sizeof path, "%s/data_batch_5.bin", folder);
+    FILE *file = fopen(path, "rb+");
+    assert_non_null(file);
+    fseek(file, 0, SEEK_END);
+    const off_t before = ftell(file);
+    assert_int_equal(ftruncate(fileno(file), (off_t)(VALUES + 1) * 100000000), 0);
+    assert_int_equal(fseek(file, 0, SEEK_SET), 0);
+    const int first = fgetc(file);
+    rewind(file);
+    assert_int_equal(fwrite(&wrong, 1, 1, file), 1);
+    fflush(file);
+    assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
+    assert_int_equal(eni_dataset_bytes(set), 16 * (VALUES + 1));
+    eni_dataset_close(set);
+    options.limit_train = RECORDS - 1;
+    refused(&options, EN_EFORMAT, "data_batch_5.bin: record 0 has label 10");
+    rewind(file);
+    assert_int_equal(fputc(first, file), first);
+    assert_int_equal(ftruncate(fileno(file), before), 0);
+    fclose(file);
 }
 
 static void transforms_that_do_not_fit(void **state)
@@ -414,11 +448,17 @@ static void other_forms(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_set_in_files),     cmocka_unit_test(a_file_system_without_mappings),
-        cmocka_unit_test(hashes_and_lending), cmocka_unit_test(draws_are_the_golden_ones),
-        cmocka_unit_test(test_images),        cmocka_unit_test(facts_in_words),
-        cmocka_unit_test(damaged_files),      cmocka_unit_test(transforms_that_do_not_fit),
-        cmocka_unit_test(other_forms),        cmocka_unit_test(cifar_100),
+        cmocka_unit_test(a_set_in_files),
+        cmocka_unit_test(a_file_system_without_mappings),
+        cmocka_unit_test(hashes_and_lending),
+        cmocka_unit_test(draws_are_the_golden_ones),
+        cmocka_unit_test(test_images),
+        cmocka_unit_test(facts_in_words),
+        cmocka_unit_test(damaged_files),
+        cmocka_unit_test(beyond_the_limits_nothing_is_read),
+        cmocka_unit_test(transforms_that_do_not_fit),
+        cmocka_unit_test(other_forms),
+        cmocka_unit_test(cifar_100),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

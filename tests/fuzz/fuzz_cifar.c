@@ -33,7 +33,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     const size_t whole = data[0] & 2 ? (bytes - 1 + size - 1) / size * size : bytes - 1;
     must(ftruncate(fd, (off_t)whole) == 0);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    const en_status st = eni_cifar_map(kind, path, true, &file);
+    en_status st = eni_cifar_map(kind, path, true, &file);
+    if (st == EN_OK) st = eni_cifar_check(kind, path, &file, 0, file.count);
     bool is_good = whole > 0 && whole % size == 0;
     for (size_t at = labels; is_good && at <= bytes - 1; at += size)
         is_good = data[at] < (kind == ENI_CIFAR_10 ? 10 : 100);

@@ -126,6 +126,9 @@ static void nonsense_is_refused_by_name(void **state)
     static const en_layer early_loss[] = {EN_LINEAR("fc", 3), EN_MSE, EN_RELU, EN_END};
     static const en_layer twice[] = {EN_LINEAR("fc", 3), EN_LINEAR("fc", 3), EN_MSE, EN_END};
     static const en_layer unnamed[] = {EN_LINEAR(NULL, 3), EN_MSE, EN_END};
+    static const en_layer slot[] = {EN_LINEAR("fc", 3), EN_LINEAR("optimizer.momentum_buffer/fc", 3), EN_MSE,
+                                    EN_END};
+    static const en_layer of_rank[] = {EN_LINEAR("rank.0/param/fc", 3), EN_MSE, EN_END};
     static const en_layer too_small[] = {EN_CONV2D("conv", 3, 5), EN_FLATTEN, EN_MSE, EN_END};
     static const en_layer no_stride[] = {
         {EN_OP_CONV2D, EN_OP_BIAS, "conv", 3, 3, 0, 0}, EN_FLATTEN, EN_MSE, EN_END};
@@ -144,6 +147,10 @@ static void nonsense_is_refused_by_name(void **state)
         {early_loss, {1, 1, 1, 4}, "node 3 (relu) comes behind mse"},
         {twice, {1, 1, 1, 4}, "two tensors are called fc.weight"},
         {unnamed, {1, 1, 1, 4}, "no name"},
+        {slot,
+         {1, 1, 1, 4},
+         "the name of optimizer.momentum_buffer/fc (linear) may be one of a checkpoint's own"},
+        {of_rank, {1, 1, 1, 4}, "the name of rank.0/param/fc (linear) may be one of a checkpoint's own"},
         {too_small, {1, 4, 4, 1}, "conv (conv2d) does not take an input of (4, 4, 1)"},
         {no_stride, {1, 8, 8, 1}, "a stride is at least 1"},
         {odd_pad, {1, 8, 8, 1}, "padding at least 0"},

@@ -15,6 +15,9 @@
 
 #include "core/log.h"
 #include "tests/ops/trial.h"
+#ifdef EN_HAVE_ONEDNN
+#include "ops/cpu/cpu.h"
+#endif
 
 static char last_error[1024];
 
@@ -386,6 +389,32 @@ static void openmp_binds_no_thread(void **state)
 }
 
 /* Before anything loads OpenMP. */
+/* What oneDNN calls a failure is for its makers. */
+static void a_failure_of_onednn_is_a_sentence(void **state)
+{
+    (void)state;
+#ifdef EN_HAVE_ONEDNN
+    static const struct {
+        dnnl_status_t status;
+        en_status want;
+        const char *says;
+    } cases[] = {
+        {dnnl_unimplemented, EN_EUNSUPPORTED,
+         "oneDNN has no code for a convolution in this shape on this CPU; --device=ref does without oneDNN"},
+        {dnnl_out_of_memory, EN_ENOMEM, "oneDNN finds no memory for a convolution"},
+        {dnnl_invalid_arguments, EN_EBUG, "oneDNN failed at a convolution; --device=ref does without oneDNN"},
+        {dnnl_runtime_error, EN_EBUG, "oneDNN failed at a convolution; --device=ref does without oneDNN"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(eni_dnnl_check(cases[i].status, "a convolution"), cases[i].want);
+        assert_string_equal(last_error, cases[i].says);
+    }
+    assert_int_equal(eni_dnnl_check(dnnl_success, "a convolution"), EN_OK);
+#else
+    skip();
+#endif
+}
+
 static void ask_for_bound_threads(void)
 {
     assert_int_equal(sched_getaffinity(0, sizeof may_run_on, &may_run_on), 0);
@@ -413,6 +442,7 @@ int main(void)
         cmocka_unit_test(memory_is_zeroed_aligned_and_copied),
         cmocka_unit_test(cpu_is_refused_where_there_is_no_room),
         cmocka_unit_test(openmp_binds_no_thread),
+        cmocka_unit_test(a_failure_of_onednn_is_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

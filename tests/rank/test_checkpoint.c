@@ -1,22 +1,27 @@
 /* test_checkpoint.c - a checkpoint comes back as it was written, or not at all: every flipped bit and every
  * cut is found; the folder keeps two generations; a disk that fails loses nothing that was good. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "models/registry.h"
 #include "models/weights.h"
 #include "rank/checkpoint.h"
+#include "tests/heard.h"
 
 static char dir[64];
 static en_schema schema;
@@ -319,6 +324,53 @@ static void the_folder_keeps_two_generations(void **state)
     assert_int_equal(eni_checkpoint_list("/nowhere/at/all", found, 8), 0);
 }
 
+static bool is_there(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return access(path, F_OK) == 0;
+}
+
+static int lock(const char *name)
+{
+    char path[256];
+    touch(name);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    return fd;
+}
+
+/* A bucket that takes nothing: the one that is going up stays, the next ones make room, each with a word. */
+static void at_most_eight_wait_for_the_bucket(void **state)
+{
+    (void)state;
+    char name[64];
+    heard h = {0};
+    const int mirror = lock(ENI_MIRROR_LOCK);
+    for (int n = 1; n <= 12; n++) {
+        snprintf(name, sizeof name, "checkpoint-%012d.safetensors", 20000 + n);
+        touch(name);
+    }
+    const int going_up = lock("checkpoint-000000020000.safetensors");
+    eni_log_set_level(ENI_LOG_WARN);
+    eni_log_set_sink(hear, &h);
+    eni_checkpoint_retire(dir, 20012);
+    eni_log_set_sink(NULL, NULL);
+    eni_log_set_level(-1);
+    for (int n = 0; n <= 12; n++) {
+        const bool is_kept = n == 0 || n >= 11 - 7; /* 7 beside the one that goes up */
+        snprintf(name, sizeof name, "checkpoint-%012d.safetensors%s", 20000 + n, n < 11 ? ENI_RETIRED : "");
+        if (is_there(name) != is_kept) fail_msg("%s is %s", name, is_kept ? "gone" : "kept");
+    }
+    close(going_up);
+    close(mirror);
+    char command[200];
+    snprintf(command, sizeof command, "rm %s/" ENI_MIRROR_LOCK " %s/checkpoint-0000000200*", dir, dir);
+    assert_int_equal(system(command), 0);
+    assert_true(h.lines > 0 && strstr(h.text, "does not go to the bucket") != NULL);
+}
+
 /* A folder that is gone stands for every disk that fails: the cause is told, nothing is left. */
 static void a_write_that_fails_says_why(void **state)
 {
@@ -342,6 +394,7 @@ int main(void)
         cmocka_unit_test(of_another_model_it_says_which),
         cmocka_unit_test(what_is_not_finite_is_not_written),
         cmocka_unit_test(the_folder_keeps_two_generations),
+        cmocka_unit_test(at_most_eight_wait_for_the_bucket),
         cmocka_unit_test(a_write_that_fails_says_why),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);

@@ -1,4 +1,5 @@
-/* test_jsonl.c - a resumed run's files are one run's: what a killed one wrote beyond its checkpoint goes. */
+/* test_jsonl.c - a resumed run's files are one run's: what a killed one wrote beyond its checkpoint goes. And numbers in files
+ * are as short as they can be. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "core/json.h"
 #include "core/log.h"
 #include "rank/record.h"
 
@@ -95,10 +97,39 @@ static void test_a_file_that_is_not_there(void **state)
     assert_int_equal(eni_jsonl_open("/nowhere/at/all", 16, 0, &file), EN_EIO);
 }
 
+static void test_numbers_are_short(void **state)
+{
+    (void)state;
+    uint64_t draw = 1;
+    json_t *value = json_pack("{s:[f, f, f, f], s:i, s:b}", "0.69999999999999996 \"e-1\\", 0.7, 0.1 + 0.2,
+                              300.0, -0.05, "whole", 7, "yes", 1);
+    char *text = eni_json_text(value, JSON_COMPACT | JSON_SORT_KEYS);
+    assert_string_equal(
+        text, "{\"0.69999999999999996 \\\"e-1\\\\\":[0.7,0.30000000000000004,300.0,-0.05],\"whole\":7,"
+              "\"yes\":true}");
+    free(text);
+    json_decref(value);
+    value = json_array();
+    for (int i = 0; i < 1000; i++) { /* any bits that are a number */
+        double number;
+        draw = draw * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        memcpy(&number, &draw, sizeof number);
+        json_array_append_new(value, json_real(isfinite(number) ? number : 0));
+        json_array_append_new(value, json_real((double)(draw >> 40) / 1000));
+        json_array_append_new(value, json_integer((json_int_t)draw));
+    }
+    text = eni_json_text(value, JSON_INDENT(1));
+    json_t *again = json_loads(text, 0, NULL);
+    assert_true(json_equal(value, again) == 1);
+    free(text);
+    json_decref(again);
+    json_decref(value);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_stays),
-                                       cmocka_unit_test(test_what_came_later_goes),
-                                       cmocka_unit_test(test_a_file_that_is_not_there)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_stays), cmocka_unit_test(test_what_came_later_goes),
+        cmocka_unit_test(test_a_file_that_is_not_there), cmocka_unit_test(test_numbers_are_short)};
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }

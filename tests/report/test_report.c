@@ -402,6 +402,29 @@ static void one_run_folder_is_a_comparison_of_one(void **state)
     *strstr(dir, "/runs") = 0;
 }
 
+/* Too wide for a phone, it is broken where it must; short names never are. */
+static void a_long_name_has_lines_of_its_own(void **state)
+{
+    (void)state;
+    const char *name = "hierarchical-with-a-name-that-nobody-has-room-for";
+    char path[128];
+    snprintf(path, sizeof path, "%s/compare.json", dir);
+    json_t *index = json_load_file(path, 0, NULL), *runs = json_object_get(index, "runs"), *run;
+    size_t i;
+    json_object_set_new(json_array_get(json_object_get(index, "arms"), 2), "name", json_string(name));
+    json_array_foreach(runs, i, run) if (strcmp(json_string_value(json_object_get(run, "arm")), "ps-async") ==
+                                         0) json_object_set_new(run, "arm", json_string(name));
+    assert_int_equal(json_dump_file(index, path, 0), 0);
+    json_decref(index);
+    free(report(EN_OK));
+    char *page = fixture_read(dir, "report.html"), *long_name = strstr(page, "<b class=\"long\">");
+    assert_non_null(long_name);
+    assert_memory_equal(long_name + strlen("<b class=\"long\">"), name, strlen(name));
+    assert_non_null(strstr(page, ".verdicts b.long{white-space:normal}"));
+    assert_non_null(strstr(page, "<b>ring</b>"));
+    free(page);
+}
+
 static void hostile_names_stay_names(void **state)
 {
     (void)state;
@@ -704,6 +727,7 @@ int main(void)
                                        WITH_STUDY(a_report_goes_where_it_is_asked_to),
                                        WITH_STUDY(a_report_that_cannot_be_written_says_so),
                                        WITH_STUDY(a_model_without_classes_shows_its_loss),
+                                       WITH_STUDY(a_long_name_has_lines_of_its_own),
                                        WITH_STUDY(hostile_names_stay_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

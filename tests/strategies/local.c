@@ -150,13 +150,30 @@ static const en_strategy ema_table = {.abi = EN_STRATEGY_ABI,
                                       .submit = ema_submit,
                                       .finish = ema_finish,
                                       .eval = ema_eval};
+static int mean_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
+{
+    (void)host, (void)state, (void)bucket, (void)vec_out;
+    return EN_EVAL_MEAN;
+}
+
+static const en_strategy easgd_mean_table = {.abi = EN_STRATEGY_ABI,
+                                             .size = sizeof(en_strategy),
+                                             .name = "easgd-mean",
+                                             .help = "for the tests",
+                                             .flags = EN_STORE_ON_SERVERS,
+                                             .next = &ema_table,
+                                             .options = options,
+                                             .submit = easgd_submit,
+                                             .eval = mean_eval,
+                                             .on_push = easgd_push,
+                                             .on_pull = easgd_pull};
 static const en_strategy downpour_table = {.abi = EN_STRATEGY_ABI,
                                            .size = sizeof(en_strategy),
                                            .name = "downpour",
                                            .help = "for the tests",
                                            .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
                                            .state = sizeof(downpour),
-                                           .next = &ema_table,
+                                           .next = &easgd_mean_table,
                                            .options = options,
                                            .plan = downpour_plan,
                                            .submit = downpour_submit,

@@ -565,7 +565,7 @@ def test_what_goes_up():
         assert never.returncode == 1 and time.monotonic() - begin < 75, out + err
         assert re.search(r"waiting for 127.0.0.1:\d+ to take c/checkpoint-\d+.safetensors of .*: nothing for", err), err
         assert "nothing has gone to the bucket for 30 s" in err and "with --resume=auto the same line takes it up" in err, err
-    print("PROMISE every checkpoint goes up, however fast they come; a killed transfer is told at once; a service that answers "
+    print("PROMISE every checkpoint goes up, while at most eight wait; a killed transfer is told at once; a service that answers "
           "no PUT is named, and waited for at most 30 s after the run")
 
 

@@ -17,6 +17,13 @@ typedef struct misdeed {
     const char *place, *words; /* of one line */
 } misdeed;
 
+/* That nobody is told no more than that. */
+static void says_what(const process *p)
+{
+    if (process_says(p, "internal invariant", "") > 0)
+        fail_msg("it does not say what is wrong:\n%s", process_err(p));
+}
+
 static void expect(const char *strategy, const misdeed *m)
 {
     process p;
@@ -26,6 +33,7 @@ static void expect(const char *strategy, const misdeed *m)
         process_says(&p, "", "died") != 0)
         fail_msg("%s, deed %d: exit %d; a line with \"%s\" and \"%s\" is expected:\n%s", strategy, m->deed,
                  code, m->place, m->words, process_err(&p));
+    says_what(&p);
     process_nobody_left(WITHIN);
 }
 
@@ -79,6 +87,7 @@ typedef struct mistake {
 static void sentence_of(process *p, const mistake *m, char *text, size_t bytes)
 {
     const int code = process_wait(p, WITHIN);
+    says_what(p);
     const char *all = process_err(p), *from = strstr(all, m->begin);
     if (code == 0 || code > 2 || from == NULL)
         fail_msg("misuse%s:deed=%d: exit %d; \"%s\" is expected:\n%s", m->half, m->deed, code, m->begin, all);

@@ -169,6 +169,24 @@ static void test_what_is_there_stays(void **state)
             "touched");
 }
 
+/* Neither what the launcher refuses nor what a worker does; an empty folder that was there stays. */
+static void test_a_refused_run_leaves_no_folder(void **state)
+{
+    static const char *const flags[] = {
+        "run -n 1 --strategy=rng " JOB, "run -n 1 --strategy=solo " JOB " --init=/nowhere/at/all",
+        "run --elastic=1..2 --strategy=ring --checkpoint-every=100 " JOB " --init=/nowhere/at/all"};
+    char out[160];
+    (void)state;
+    folder_for(out, "refused");
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        expect(2, "entrain", out, flags[i], NULL, NULL);
+        assert_int_equal(access(out, F_OK), -1);
+    }
+    assert_int_equal(mkdir(out, 0700), 0);
+    expect(2, "entrain", out, flags[0], NULL, NULL);
+    assert_int_equal(rmdir(out), 0);
+}
+
 static void test_overwrite_takes_the_old_run_away(void **state)
 {
     char out[160], path[512], inside[400];
@@ -382,6 +400,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_writer_at_a_time),
                                        cmocka_unit_test(test_what_is_there_stays),
+                                       cmocka_unit_test(test_a_refused_run_leaves_no_folder),
                                        cmocka_unit_test(test_overwrite_takes_the_old_run_away),
                                        cmocka_unit_test(test_resume_of_what_is_finished),
                                        cmocka_unit_test(test_a_recorded_config_writes_nowhere),

@@ -261,6 +261,25 @@ static void test_what_cannot_be_saved(void **state)
     process_nobody_left(GUARD);
 }
 
+/* A mean of all ranks' weights is of one step, and of all: refused where there is none, and taken where there is. */
+static void test_mean_of_ranks_that_claim(void **state)
+{
+    static const char *const flags[] = {"", "--on-worker-loss=continue --assign=fixed", "--assign=fixed"};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        process p;
+        process_start(&p, "entrain", NULL,
+                      "run -n 2 --strategy=" EN_BUILD_DIR "/test/plugins/local.so@easgd-mean %s --steps=4 %s",
+                      TOY, flags[i]);
+        const int code = process_wait(&p, GUARD);
+        const int said =
+            process_says(&p, "easgd-mean evaluates the mean of all ranks' weights", "--assign=fixed");
+        if (code != (i < 2 ? 2 : 0) || (said == 0) != (i == 2))
+            fail_msg("%s: exit %d\n%s", flags[i], code, process_err(&p));
+        process_nobody_left(GUARD);
+    }
+}
+
 static void test_cannot_go_on(void **state)
 {
     static const char *const strategies[] = {"ring", "ps-sync"};
@@ -300,6 +319,7 @@ int main(void)
                                        JOB_TEST(test_cannot_go_on),
                                        JOB_TEST(test_a_death_while_it_starts),
                                        JOB_TEST(test_what_cannot_be_saved),
+                                       JOB_TEST(test_mean_of_ranks_that_claim),
                                        JOB_TEST(test_slow_disk),
                                        JOB_TEST(test_sim_as_json)};
     return system_main(tests);

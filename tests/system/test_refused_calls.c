@@ -1,5 +1,7 @@
 /* test_refused_calls.c - an old kernel, or the filter of a container, refuses a system call: what is asked is done by
  * other calls or refused with a sentence; nobody is called gone who lives, and nobody waits for ever. */
+#include <dirent.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,6 +53,41 @@ static void test_run_without_newer_calls(void **state)
     }
 }
 
+static int descriptors_of(pid_t pid)
+{
+    char path[64];
+    int n = -2; /* "." and ".." */
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *dir = opendir(path);
+    if (dir == NULL) return -1;
+    while (readdir(dir) != NULL)
+        n++;
+    closedir(dir);
+    return n;
+}
+
+/* It outlives the launcher, and whoever waits for the launcher's output, a lock or a port must not wait for it too. */
+static void test_who_clears_up_holds_nothing(void **state)
+{
+    (void)state;
+    for (int e = 0; e < 2; e++) {
+        job j = {.strategy = "ps-sync", .n = 2, .is_run = 1};
+        start_without(
+            &j.run, e, "close_range",
+            "run -n 2 --strategy=ps-sync --server-restarts=1 --server-timeout=5s --steps=100000000 " TOY);
+        job_wait(&j, 1, -1, NULL, 1, STARTS_WITHIN);
+        const pid_t keeper = process_child(j.run.pid, "run"); /* a fork, which has the launcher's arguments */
+        assert_true(keeper > 0);
+        const double deadline = now_seconds() + GUARD;
+        while (descriptors_of(keeper) != 1 && now_seconds() < deadline)
+            poll(NULL, 0, 10);
+        assert_int_equal(descriptors_of(keeper), 1); /* the pipe */
+        process_kill(&j.run, SIGTERM);
+        assert_int_equal(process_wait(&j.run, GUARD), 128 + SIGTERM);
+        process_nobody_left(GUARD);
+    }
+}
+
 static void test_no_shared_memory(void **state)
 {
     static const char *const strategies[] = {"ring", "ps-sync", "solo"};
@@ -73,6 +110,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         JOB_TEST(test_stop_without_pidfd),
         JOB_TEST(test_run_without_newer_calls),
+        JOB_TEST(test_who_clears_up_holds_nothing),
         JOB_TEST(test_no_shared_memory),
     };
     return system_main(tests);

@@ -1,5 +1,6 @@
 /* test_trouble.c - a process is killed, the user interrupts, somebody is told nonsense: everybody ends, soon,
  * with a word about the cause, and leaves nothing behind. */
+#include <jansson.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -333,6 +334,30 @@ static void test_diverged(void **state)
     process_nobody_left(GUARD);
 }
 
+/* A loss that is still a number: the run ends well, and says so. One that learns says nothing. */
+static void test_grown(void **state)
+{
+    (void)state;
+    for (int e = 0; e < 2; e++) {
+        process p;
+        char path[256];
+        json_t *result;
+        snprintf(path, sizeof path, "%s/grown%d/result.json", system_folder(), e);
+        process_start(&p, "entrain", NULL,
+                      "run -q -n 1 --strategy=solo --model=toy --data=synthetic --device=ref --threads=1 "
+                      "--batch-size=16 "
+                      "--limit-test-samples=8 --steps=10 --lr=%g --out=%s/grown%d",
+                      e == 0 ? 5 : 0.01, system_folder(), e);
+        assert_int_equal(process_wait(&p, GUARD), 0);
+        assert_int_equal(
+            process_says(&p, "the training loss has grown from 0.85", "try a smaller --lr than 5"), e == 0);
+        assert_int_equal(process_says(&p, " W ", ""), e == 0);
+        assert_non_null(result = json_load_file(path, 0, NULL));
+        assert_int_equal(json_is_true(json_object_get(result, "diverged")), e == 0);
+        json_decref(result);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -340,6 +365,6 @@ int main(void)
         cmocka_unit_test(test_data_is_cut),     cmocka_unit_test(test_interrupted),
         cmocka_unit_test(test_launcher_killed), cmocka_unit_test(test_launcher_killed_with_state),
         cmocka_unit_test(test_wait_explained),  cmocka_unit_test(test_diverged),
-        cmocka_unit_test(test_hung_up)};
+        cmocka_unit_test(test_grown),           cmocka_unit_test(test_hung_up)};
     return system_main(tests);
 }
