@@ -147,6 +147,7 @@ static void the_page_is_in_the_order_asked_for(void **state)
                                  "id=\"shares\"",   "shares.csv",     "id=\"reproduce\"", "entrain compare",
                                  "AMD EPYC",        "batch-size: 64", "</html>"};
     in_order(page, parts, sizeof parts / sizeof parts[0]);
+    assert_null(strstr(page, "{{")); /* a slot that nobody fills */
     assert_null(strstr(page, "<script"));
     assert_null(strstr(page, "src="));
     assert_null(strstr(page, "href=\"http"));
@@ -325,8 +326,10 @@ static void one_step_of_a_pipeline_is_drawn(void **state)
     in_order(page, parts, sizeof parts / sizeof *parts);
     char *csv = fixture_read(dir, "plots/pipeline.csv"), *script = fixture_read(dir, "plots/pipeline-0-1.gp");
     assert_non_null(strstr(csv, "even,ps-sync,1,real,,,,,1,backward,1,4,5\n"));
-    assert_non_null(strstr(script, "rectangle from first 4, first 1.6 to first 5, first 2.4 fs"));
-    assert_non_null(strstr(script, "'B1' at first 4.5, first 2 "));
+    assert_non_null(strstr(script, "\nms = 6\n"));
+    assert_non_null(strstr(script, "label[2] = 'stage 1'\n"));
+    assert_non_null(strstr(script, "\n2 4 5 1 1\nEOD\n")); /* stage 1, backward of chunk 1 */
+    assert_non_null(strstr(page, ">B1</text>"));
     free(page);
     free(csv);
     free(script);
@@ -366,9 +369,8 @@ static void who_took_part_is_drawn(void **state)
     assert_non_null(strstr(csv, "even,ps-async,1,real,,,,,1,0,1.5,lost\n"));
     assert_non_null(strstr(csv, "even,ps-async,1,real,,,,,2,1,3,left\n"));
     assert_non_null(script);
-    assert_non_null(strstr(script, "rectangle from first 1, first 2.68 to first 3, first 3.32 fs solid 1.0 "
-                                   "noborder fc rgb '#0072b2'"));
-    assert_non_null(strstr(script, "set xrange [0:4]"));
+    assert_non_null(strstr(script, "\n1 0 4 0\n2 0 1.5 2\n3 1 3 1\nEOD\n"));
+    assert_non_null(strstr(script, "\nlast = 4\n"));
     free(page);
     free(csv);
     free(script);
@@ -436,6 +438,12 @@ static void hostile_names_stay_names(void **state)
     assert_null(strchr(page, 0x1b));
     assert_non_null(strstr(page, "&lt;script&gt;alert(1)"));
     free(page);
+    free(text);
+    text = fixture_read(dir, "plots/cells-time.gp");
+    assert_non_null(strstr(text, "\nlabel[5] = '</style><script>alert(1)…'\n"));
+    free(text);
+    text = fixture_read(dir, "plots/staleness-0-2.gp");
+    assert_non_null(strstr(text, "\ntitle = '</style><script>alert(1)</script>''?touch /tmp/x"));
     free(text);
 }
 
