@@ -321,10 +321,7 @@ static en_status write_configurations(eni_canvas *canvas)
         char path[PATH_MAX], text[16384];
         snprintf(path, sizeof path, "%s/%s/config.yaml", study->dir, run->dir);
         FILE *file = fopen(path, "re");
-        if (file == NULL) {
-            if (errno == ENOENT) continue; /* an older run; nothing depends on it */
-            return eni_fail(EN_EIO, "report", "cannot open %s: %s", path, strerror(errno));
-        }
+        if (file == NULL) return eni_fail(EN_EIO, "report", "cannot open %s: %s", path, strerror(errno));
         size_t n = fread(text, 1, sizeof text - 1, file);
         fclose(file);
         text[n] = 0;

@@ -257,8 +257,8 @@ static void a_folder_without_a_comparison_is_named(void **state)
     assert_non_null(strstr(said, "has no compare.json and no result.json"));
 }
 
-/* psd measures staleness per worker; its report among the roles is as good as the run's own list. */
-static void staleness_per_worker_comes_from_psd_too(void **state)
+/* Which measures it. */
+static void staleness_per_worker_comes_from_psd(void **state)
 {
     (void)state;
     const char *const file = "runs/even-2-s1/result.json";
@@ -414,6 +414,7 @@ static void hostile_names_stay_names(void **state)
     size_t i;
     json_object_set_new(json_array_get(json_object_get(index, "arms"), 2), "name", json_string(evil));
     json_object_set_new(json_array_get(json_object_get(index, "cells"), 1), "name", json_string("<b>&amp;"));
+    json_object_set_new(index, "claims", json_pack("{s:{s:i, s:i}}", "seeds", "even", 3, "<b>&amp;", 1));
     json_array_foreach(runs, i, run)
     {
         if (strcmp(json_string_value(json_object_get(run, "arm")), "ps-async") == 0)
@@ -573,7 +574,8 @@ static void claims_are_those_of_the_plan(void **state)
         text, "The primary comparison needs 6 seeds, then 2 other comparisons need 7 seeds: even has 8"));
     free(text);
     fixture_set(dir, "compare.json", "claims",
-                json_pack("{s:{s:s, s:[s, s]}}", "primary", "setting", "even", "arms", "ring", "ssp"));
+                json_pack("{s:{s:i, s:i}, s:{s:s, s:[s, s]}}", "seeds", "even", 7, "slow", 3, "primary",
+                          "setting", "even", "arms", "ring", "ssp"));
     free(report(EN_EFORMAT));
     assert_non_null(strstr(said, "claims.primary should name a setting and two arms of this study"));
 }
@@ -699,7 +701,7 @@ int main(void)
                                        WITH_STUDY(a_malformed_run_ends_in_one_sentence),
                                        WITH_STUDY(a_missing_file_is_named),
                                        WITH_STUDY(a_folder_without_a_comparison_is_named),
-                                       WITH_STUDY(staleness_per_worker_comes_from_psd_too),
+                                       WITH_STUDY(staleness_per_worker_comes_from_psd),
                                        WITH_STUDY(unseen_bytes_are_not_none),
                                        WITH_STUDY(one_step_of_a_pipeline_is_drawn),
                                        WITH_STUDY(who_took_part_is_drawn),
