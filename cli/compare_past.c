@@ -24,8 +24,6 @@ static bool find_difference(const json_t *then, const json_t *now, difference *d
 static bool differs_below(const char *key, const json_t *then, const json_t *now, difference *d)
 {
     const size_t at = strlen(d->place);
-    if (then == NULL && strcmp(key, "alone") == 0)
-        return false; /* older ones leave it to the strategy's name */
     snprintf(d->place + at, sizeof d->place - at, "%s%.60s", at > 0 ? "." : "", key);
     if (find_difference(then, now, d)) return true;
     d->place[at] = 0;

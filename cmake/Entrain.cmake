@@ -54,6 +54,18 @@ function(en_library name)
   target_link_libraries(en_${name} PUBLIC en_flags Threads::Threads ${A_DEPS})
 endfunction()
 
+# en_embed(report page.css): the texts in en_report, each as `const char eni_page_css[]` with a 0 behind it.
+function(en_embed name)
+  foreach(text ${ARGN})
+    string(MAKE_C_IDENTIFIER "eni_${text}" array)
+    set(source ${CMAKE_CURRENT_BINARY_DIR}/${array}.c)
+    add_custom_command(OUTPUT ${source} DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${text} ${CMAKE_SOURCE_DIR}/cmake/embed.cmake
+      COMMAND ${CMAKE_COMMAND} -D IN=${CMAKE_CURRENT_SOURCE_DIR}/${text} -D OUT=${source} -D NAME=${array}
+        -P ${CMAKE_SOURCE_DIR}/cmake/embed.cmake VERBATIM)
+    target_sources(en_${name} PRIVATE ${source})
+  endforeach()
+endfunction()
+
 # The version that programs tell and ranks compare (core/version.h).
 set(EN_VERSION_FILE ${CMAKE_BINARY_DIR}/version.c)
 add_custom_target(en_version BYPRODUCTS ${EN_VERSION_FILE}

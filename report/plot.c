@@ -23,10 +23,11 @@
 #include "core/signals.h"
 #include "core/try.h"
 #include "report/html.h"
+#include "report/table.h"
 
 extern char **environ;
 
-enum { PLOT_TIMEOUT_S = 20, PLOT_MAX_BYTES = 16 << 20 };
+enum { PLOT_TIMEOUT_S = 20, PLOT_MAX_BYTES = 16 << 20, MAX_ROWS = 128, ROW_LETTERS = 24 };
 
 /* ---- gnuplot ------------------------------------------------------------------------------------------- */
 
@@ -156,27 +157,22 @@ void eni_plot_embed(FILE *page, const char *svg, const char *prefix, const char 
 
 /* ---- a figure ------------------------------------------------------------------------------------------ */
 
-en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, int width, int height, const char *name, ...)
+en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, ...)
 {
-    *plot = (eni_plot){.canvas = canvas, .width = width, .height = height};
     va_list args;
+    *plot = (eni_plot){.canvas = canvas};
     va_start(args, name);
     vsnprintf(plot->name, sizeof plot->name, name, args);
     va_end(args);
-    plot->script = open_memstream(&plot->text, &plot->bytes);
-    if (plot->script == NULL)
+    plot->variables = open_memstream(&plot->text[0], &plot->bytes[0]);
+    if (plot->variables != NULL) plot->data = open_memstream(&plot->text[1], &plot->bytes[1]);
+    if (plot->data == NULL) {
+        if (plot->variables != NULL) fclose(plot->variables);
+        free(plot->text[0]);
         return eni_fail(EN_ENOMEM, "plot", "cannot allocate the script of %s", plot->name);
-    fprintf(plot->script, "set terminal svg size %d,%d dynamic noenhanced font 'sans,14' linewidth 1 butt\n",
-            width, height);
-    fflush(plot->script);
-    plot->body = plot->bytes;
-    fputs("set encoding utf8\n"
-          "set border 3 lc rgb '#8a94a0'\n"
-          "set tics nomirror scale 0.4 tc rgb '#3d4853'\n"
-          "set xlabel tc rgb '#3d4853'\nset ylabel tc rgb '#3d4853'\n"
-          "set grid ytics lc rgb '#e4e8ec' lt 1 lw 1\n"
-          "set key off\n",
-          plot->script);
+    }
+    eni_plot_style(canvas->study, plot->variables);
+    fprintf(plot->variables, "array label[%d]\n", MAX_ROWS);
     return EN_OK;
 }
 
@@ -188,6 +184,34 @@ void eni_plot_label(eni_plot *plot, const char *fmt, ...)
     va_end(args);
 }
 
+void eni_plot_quote(FILE *script, const char *text, size_t letters)
+{
+    fputc('\'', script);
+    for (const unsigned char *at = (const unsigned char *)text; *at != 0; at++) {
+        bool is_start = (*at & 0xc0) != 0x80;
+        if (is_start && letters-- == 0) {
+            fputs("…", script);
+            break;
+        }
+        if (*at == '\'')
+            fputs("''", script);
+        else
+            fputc(*at < 0x20 || *at == 0x7f || *at == '`' ? '?' : *at, script);
+    }
+    fputc('\'', script);
+}
+
+void eni_plot_text(eni_plot *plot, const char *text, size_t letters, const char *variable, ...)
+{
+    va_list args;
+    va_start(args, variable);
+    vfprintf(plot->variables, variable, args);
+    va_end(args);
+    fputs(" = ", plot->variables);
+    eni_plot_quote(plot->variables, text, letters);
+    fputc('\n', plot->variables);
+}
+
 void eni_plot_title(eni_plot *plot, const char *what, size_t setting, const eni_arm *arm)
 {
     const eni_study *study = plot->canvas->study;
@@ -196,9 +220,38 @@ void eni_plot_title(eni_plot *plot, const char *what, size_t setting, const eni_
     snprintf(title, sizeof title, "%.60s%s%.60s (%.250s)", arm == NULL ? "" : arm->name,
              arm == NULL ? "" : ", ", study->settings[setting].name, kind);
     eni_plot_label(plot, "%s: %.360s", what, title);
-    fputs("set tmargin 2\nset label 99 ", plot->script);
-    eni_plot_quote(plot->script, title, 58);
-    fputs(" at graph 0, graph 1 left offset 0,0.9 tc rgb '#1c2733' font ',15'\n", plot->script);
+    eni_plot_text(plot, title, 58, "title");
+}
+
+void eni_plot_add_row(eni_plot *plot, const char *fmt, ...)
+{
+    char text[64];
+    va_list args;
+    if (plot->nrows++ >= MAX_ROWS) return; /* below the picture */
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    eni_table_trim(text);
+    if (eni_table_width(text) > plot->widest) plot->widest = eni_table_width(text);
+    eni_plot_text(plot, text, ROW_LETTERS, "label[%zu]", plot->nrows);
+}
+
+/* Whole numbers exactly. */
+static void put_number(FILE *file, double value, int digits)
+{
+    const bool is_whole = isfinite(value) && value == nearbyint(value) && fabs(value) < 0x1p53;
+    if (is_whole)
+        fprintf(file, "%.0f", value);
+    else
+        fprintf(file, "%.*g", digits, value);
+}
+
+void eni_plot_put(eni_plot *plot, const double *values, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        put_number(plot->data, values[i], 6); /* of a picture of a thousand pixels */
+        fputc(i + 1 < n ? ' ' : '\n', plot->data);
+    }
 }
 
 /* Writes DIR/NAME.SUFFIX. EN_EIO, logged. */
@@ -214,111 +267,104 @@ static en_status write_file(const char *dir, const char *name, const char *suffi
     return eni_fail(EN_EIO, "plot", "cannot write %s: %s", path, strerror(errno));
 }
 
-/* ---- the same for papers: vector graphics, the page's pixels at 96 to the inch ------------------------- */
-
 static const struct {
     const char *name, *mark;
-} formats[ENI_PLOT_FORMATS] = {[ENI_PLOT_PDF] = {"pdf", "%PDF"}, [ENI_PLOT_PNG] = {"png", "PNG"}};
+} formats[] = {
+    [ENI_PLOT_PDF] = {"pdf", "%PDF"}, [ENI_PLOT_PNG] = {"png", "PNG"}, [ENI_PLOT_SVG] = {"svg", "<svg"}};
 
-/* DIR/NAME.pdf or .png of what a script has behind its `set terminal`. EN_EIO, logged. */
-static en_status draw_as(const eni_canvas *canvas, int format, const char *name, int width, int height,
-                         const char *body)
+/* Runs gnuplot on the whole script, which of the page's format stays beside it. No picture, and a reason, where it
+ * does not run. */
+static en_status draw(const eni_plot *plot, int format, const char *figure, eni_picture *picture_out,
+                      char *reason_out, size_t reason_size)
 {
-    char reason[512], *text = NULL;
-    size_t bytes = 0;
+    const eni_canvas *canvas = plot->canvas;
+    char *text = NULL;
+    size_t bytes;
     FILE *script = open_memstream(&text, &bytes);
     if (script == NULL) return EN_ENOMEM;
-    if (format == ENI_PLOT_PDF)
-        fprintf(script, "set terminal pdfcairo size %.3fin,%.3fin linewidth 1", width / 96.0, height / 96.0);
-    else /* for a screen that has two pixels where the page has one */
-        fprintf(script, "set terminal pngcairo size %d,%d fontscale 2 linewidth 2 pointscale 2", 2 * width,
-                2 * height);
-    fprintf(script, " noenhanced font 'sans,10.5' butt\n%s", body);
-    fclose(script);
-    eni_picture picture = eni_plot_run(canvas->gnuplot, text, bytes, formats[format].mark,
-                                       PLOT_TIMEOUT_S * ENI_SECOND, reason, sizeof reason);
+    fprintf(script, "format = '%s'\n%srows = %zu\nmargin = %zu\n$d << EOD\n%sEOD\n\n%s\n%s",
+            formats[format].name, plot->text[0], plot->nrows < MAX_ROWS ? plot->nrows : MAX_ROWS,
+            (plot->widest > ROW_LETTERS ? ROW_LETTERS + 1 : plot->widest) + 1, plot->text[1],
+            eni_figures_common_gp, figure);
+    en_status st = fclose(script) == 0 ? EN_OK : EN_ENOMEM;
+    *picture_out = (eni_picture){NULL, 0};
+    snprintf(reason_out, reason_size, "gnuplot does not run here");
+    if (st == EN_OK && format == ENI_PLOT_SVG) st = write_file(canvas->dir, plot->name, "gp", text, bytes);
+    if (st == EN_OK && canvas->gnuplot != NULL)
+        *picture_out = eni_plot_run(canvas->gnuplot, text, bytes, formats[format].mark,
+                                    PLOT_TIMEOUT_S * ENI_SECOND, reason_out, reason_size);
     free(text);
+    return st;
+}
+
+/* Into the page, or a note where there is no picture. */
+static en_status draw_in_page(eni_plot *plot, const char *figure)
+{
+    eni_canvas *canvas = plot->canvas;
+    char reason[512];
+    eni_picture svg;
+    EN_TRY(draw(plot, ENI_PLOT_SVG, figure, &svg, reason, sizeof reason));
+    if (svg.data == NULL) {
+        if (canvas->nfailed++ == 0)
+            eni_warn("plot", "%s: %s; the page has the data instead", plot->name, reason);
+        if (strstr(reason, "gave no picture") == NULL) canvas->gnuplot = NULL; /* wait for it once only */
+        eni_html_put(canvas->page,
+                     "<p class=\"absent\">No picture here: %s. The data is in the CSV below.</p>\n", reason);
+        return EN_OK;
+    }
+    fputs("<div class=\"panel\">", canvas->page);
+    eni_plot_embed(canvas->page, svg.data, plot->name, plot->label);
+    fputs("</div>\n", canvas->page);
+    eni_free(svg.data);
+    return EN_OK;
+}
+
+/* DIR/NAME.pdf or .png. EN_EIO, logged. */
+static en_status draw_as(const eni_plot *plot, int format, const char *figure)
+{
+    const char *kind = formats[format].name;
+    char reason[512];
+    eni_picture picture;
+    EN_TRY(draw(plot, format, figure, &picture, reason, sizeof reason));
     if (picture.data == NULL)
-        return eni_fail(EN_EIO, "plot", "--figures=%s: no %s.%s: %s", formats[format].name, name,
-                        formats[format].name, reason);
-    en_status st = write_file(canvas->dir, name, formats[format].name, picture.data, picture.bytes);
+        return eni_fail(EN_EIO, "plot", "--figures=%s: no %s.%s: %s", kind, plot->name, kind, reason);
+    const en_status st = write_file(plot->canvas->dir, plot->name, kind, picture.data, picture.bytes);
     eni_free(picture.data);
     return st;
 }
 
-/* In every format that is asked for. */
-static en_status draw_more(const eni_canvas *canvas, const char *name, int width, int height,
-                           const char *body)
+en_status eni_plot_close(eni_plot *plot, const char *figure)
 {
-    for (int i = 0; i < ENI_PLOT_FORMATS; i++)
-        if (canvas->formats[i]) EN_TRY(draw_as(canvas, i, name, width, height, body));
-    return EN_OK;
+    const eni_canvas *canvas = plot->canvas;
+    const size_t nfailed = canvas->nfailed;
+    const bool is_cut = (fclose(plot->variables) | fclose(plot->data)) != 0;
+    en_status st = is_cut ? EN_ENOMEM : EN_OK;
+    if (st == EN_OK && figure != NULL && canvas->page != NULL) st = draw_in_page(plot, figure);
+    for (int i = 0; i < ENI_PLOT_FORMATS && st == EN_OK && figure != NULL && canvas->nfailed == nfailed; i++)
+        if (canvas->formats[i]) st = draw_as(plot, i, figure);
+    free(plot->text[0]);
+    free(plot->text[1]);
+    return st;
 }
 
 /* Nothing but a key, a line a name: of the arms, or of the phases. */
-static en_status draw_legend(const eni_canvas *canvas, const char *name, size_t lines, bool is_of_arms)
+static en_status draw_legend(const eni_canvas *canvas, const char *name, size_t names, bool is_of_arms)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *script = open_memstream(&text, &bytes);
-    if (script == NULL) return EN_ENOMEM;
-    fputs("set encoding utf8\nunset border\nunset tics\nset margins 0,0,0,0\n"
-          "set key left Left reverse center width 2\nplot [0:1] [0:1]",
-          script);
-    for (size_t i = 0; i < lines; i++) {
-        const eni_arm *arm = &canvas->study->arms[i];
-        fputs(i > 0 ? "," : "", script);
-        if (is_of_arms)
-            fprintf(script, " NaN with linespoints lw 2 dt %s pt %d ps 0.8 lc rgb '%s' title ",
-                    eni_plot_dash(arm), eni_plot_marker(arm, true), eni_plot_colour(arm));
-        else
-            fprintf(script, " NaN with boxes fs solid lc rgb '%s' title ", eni_plot_phases[i].colour);
-        eni_plot_quote(script, is_of_arms ? arm->name : eni_plot_phases[i].name, 40);
-    }
-    fputc('\n', script);
-    fclose(script);
-    const en_status st = draw_more(canvas, name, 180, 16 + 20 * (int)lines, text);
-    free(text);
-    return st;
+    eni_canvas no_page = *canvas;
+    eni_plot plot;
+    no_page.page = NULL;
+    EN_TRY(eni_plot_open(&plot, &no_page, "%s", name));
+    fprintf(plot.variables, "names = %zu\nis_of_arms = %d\n", names, is_of_arms);
+    for (size_t i = 0; i < names; i++)
+        eni_plot_text(&plot, is_of_arms ? canvas->study->arms[i].name : eni_plot_phases[i].name, 40,
+                      "label[%zu]", i + 1);
+    return eni_plot_close(&plot, eni_figures_legend_gp);
 }
 
 en_status eni_plot_legends(const eni_canvas *canvas)
 {
     EN_TRY(draw_legend(canvas, "legend-arms", canvas->study->narms, true));
     return draw_legend(canvas, "legend-phases", ENI_PHASES, false);
-}
-
-/* ---- the end of a figure ------------------------------------------------------------------------------- */
-
-en_status eni_plot_close(eni_plot *plot)
-{
-    eni_canvas *canvas = plot->canvas;
-    en_status st = EN_OK;
-    fclose(plot->script);
-    EN_TRY_GOTO(write_file(canvas->dir, plot->name, "gp", plot->text, plot->bytes), drop);
-
-    char reason[512] = "gnuplot does not run here";
-    eni_picture svg = {NULL, 0};
-    if (canvas->gnuplot != NULL)
-        svg = eni_plot_run(canvas->gnuplot, plot->text, plot->bytes, "<svg", PLOT_TIMEOUT_S * ENI_SECOND,
-                           reason, sizeof reason);
-    if (svg.data != NULL) {
-        st = draw_more(canvas, plot->name, plot->width, plot->height, plot->text + plot->body);
-        fputs("<div class=\"panel\">", canvas->page);
-        eni_plot_embed(canvas->page, svg.data, plot->name, plot->label);
-        fputs("</div>\n", canvas->page);
-    } else {
-        if (canvas->nfailed++ == 0)
-            eni_warn("plot", "%s: %s; the page has the data instead", plot->name, reason);
-        if (strstr(reason, "gave no picture") == NULL) canvas->gnuplot = NULL; /* wait for it once only */
-        eni_html_put(canvas->page,
-                     "<p class=\"absent\">No picture here: %s. The data is in the CSV below.</p>\n", reason);
-    }
-    eni_free(svg.data);
-drop:
-    free(plot->text);
-    *plot = (eni_plot){0};
-    return st;
 }
 
 /* ---- CSV ----------------------------------------------------------------------------------------------- */
@@ -354,9 +400,7 @@ void eni_csv_name(eni_csv *csv, const char *name)
 
 void eni_csv_number(eni_csv *csv, double value)
 {
-    if (isnan(value) || csv->is_blank) return;
-    const bool is_whole = isfinite(value) && value == nearbyint(value) && fabs(value) < 0x1p53;
-    fprintf(csv->file, is_whole ? "%.0f" : "%.9g", value);
+    if (!isnan(value) && !csv->is_blank) put_number(csv->file, value, 9);
 }
 
 void eni_csv_put(eni_csv *csv, const double *values, size_t n)
@@ -416,4 +460,14 @@ en_status eni_csv_close(eni_csv *csv, const char *dir, const char *name, FILE *p
     free(csv->text);
     *csv = (eni_csv){0};
     return st;
+}
+
+en_status eni_csv_write(const eni_canvas *canvas, const char *name, const char *head,
+                        void (*put)(eni_csv *csv, const eni_study *study, const eni_run *run))
+{
+    eni_csv csv;
+    EN_TRY(eni_csv_open(&csv, head));
+    for (const eni_run *run = NULL; (run = eni_study_next(canvas->study, ENI_ANY, ENI_ANY, run)) != NULL;)
+        put(&csv, canvas->study, run);
+    return eni_csv_close(&csv, canvas->dir, name, canvas->page);
 }

@@ -1,11 +1,14 @@
-/* plot.h - one picture: a gnuplot script, run as a child process, its SVG written into a page.
+/* plot.h - one picture: what a figure's gnuplot script (report/figures) draws of the variables and the data that C
+ * writes before it, by a child process, its SVG written into a page.
  *
  *     eni_plot plot;
- *     EN_TRY(eni_plot_open(&plot, canvas, 480, 300, "steps-%d", 0));
- *     fprintf(plot.script, "plot …");
- *     EN_TRY(eni_plot_close(&plot));
+ *     EN_TRY(eni_plot_open(&plot, canvas, "steps-%d", 0));
+ *     fprintf(plot.variables, "high = %.9g\n", ms);
+ *     ENI_PLOT_PUT(&plot, row, from, to);
+ *     EN_TRY(eni_plot_close(&plot, eni_figures_steps_gp));
  *
- * gnuplot draws because it is where people check a figure: each script stays in DIR/plots beside its CSV. */
+ * gnuplot draws because it is where people check a figure: each script stays, with its data, in DIR/plots beside
+ * its CSV. */
 #ifndef REPORT_PLOT_H
 #define REPORT_PLOT_H
 
@@ -13,12 +16,14 @@
 
 #include "report/report_study.h"
 
-/* What a figure can be drawn as beside the page. */
-enum { ENI_PLOT_PDF, ENI_PLOT_PNG, ENI_PLOT_FORMATS };
+/* What a figure can be drawn as beside the page, and the page's own. */
+enum { ENI_PLOT_PDF, ENI_PLOT_PNG, ENI_PLOT_FORMATS, ENI_PLOT_SVG = ENI_PLOT_FORMATS };
 
 /* What all figures of one report share. */
 typedef struct eni_canvas {
     const eni_study *study;
+    const struct eni_fairness *fairness; /* of the page; no figure asks for them */
+    const struct eni_verdict *verdict;
     FILE *page;                     /* the HTML being written */
     char *dir;                      /* DIR/plots */
     const char *gnuplot;            /* program, looked up in PATH; NULL once it did not start or not end */
@@ -26,21 +31,20 @@ typedef struct eni_canvas {
     size_t nfailed;                 /* pictures that gnuplot did not give; their place in the page says so */
 } eni_canvas;
 
+/* A script being written. Its variables are there from the start: arms (how many), colour, dash and marker of each,
+ * phase (the colour of each). `rows` and the labels of them are eni_plot_add_row's. All arrays count from 1. */
 typedef struct eni_plot {
     eni_canvas *canvas;
     char name[64];
-    char label[400]; /* for screen readers */
-    FILE *script;    /* in memory; the figure prints its commands and data here */
-    char *text;
-    size_t bytes;
-    int width, height; /* pixels */
-    size_t body;       /* of the text, where the line behind `set terminal` begins */
+    char label[400];        /* for screen readers */
+    FILE *variables, *data; /* in memory; text from outside goes into `variables` by eni_plot_text only */
+    char *text[2];
+    size_t bytes[2], nrows, widest; /* rows, letters of their widest label */
 } eni_plot;
 
-/* Starts a script of width x height pixels with the common style. The name: [a-z0-9-]+, unique in the page.
- */
-en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, int width, int height, const char *name, ...)
-    __attribute__((format(printf, 5, 6)));
+/* Starts a script. The name: [a-z0-9-]+, unique in the page. */
+en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Sets the picture's name for screen readers. */
 void eni_plot_label(eni_plot *plot, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -49,10 +53,29 @@ void eni_plot_label(eni_plot *plot, const char *fmt, ...) __attribute__((format(
  * (real)"; with an arm in front when `arm` is not NULL: "ps-async, even (real)". */
 void eni_plot_title(eni_plot *plot, const char *what, size_t setting, const eni_arm *arm);
 
-/* Runs gnuplot (deadline 20 s) and writes the picture into the page; when gnuplot fails, a note takes its
- * place and one warning is logged. Frees the plot in any case. EN_EIO when the script cannot be written
- * beside the page, EN_ENOMEM. Blocks. */
-en_status eni_plot_close(eni_plot *plot);
+/* Sets a variable ("label[%zu]", 3) to a text, cut to `letters`. */
+void eni_plot_text(eni_plot *plot, const char *text, size_t letters, const char *variable, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Adds a row, from top to bottom, to a plot that reads like a table. */
+void eni_plot_add_row(eni_plot *plot, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Adds a line to the data. */
+void eni_plot_put(eni_plot *plot, const double *values, size_t n);
+#define ENI_PLOT_PUT(plot, ...)                                                                              \
+    eni_plot_put(plot, (const double[]){__VA_ARGS__}, sizeof((const double[]){__VA_ARGS__}) / sizeof(double))
+
+/* Runs gnuplot on the variables, the data and the figure's script (deadline 20 s) and writes the picture into the page;
+ * when gnuplot fails, a note takes its place and one warning is logged. A canvas without a page gets the files of its
+ * formats only, or EN_EIO. No script (NULL): no picture. Frees the plot in any case. EN_EIO when a file cannot be
+ * written beside the page, EN_ENOMEM. Blocks. */
+en_status eni_plot_close(eni_plot *plot, const char *script);
+
+/* The scripts, report/figures/NAME.gp, and the page's own texts; see en_embed in cmake/Entrain.cmake. */
+extern const char eni_figures_common_gp[], eni_figures_curves_gp[], eni_figures_steps_gp[],
+    eni_figures_settings_gp[], eni_figures_staleness_gp[], eni_figures_bytes_gp[], eni_figures_timeline_gp[],
+    eni_figures_pipeline_gp[], eni_figures_presence_gp[], eni_figures_shares_gp[], eni_figures_legend_gp[],
+    eni_page_css[], eni_page_html[];
 
 /* Prints text as a gnuplot string that nothing in it can leave (single quotes doubled; backquotes, which run
  * a shell, and control characters replaced), cut to `letters`. */
@@ -83,6 +106,9 @@ void eni_csv_put(eni_csv *csv, const double *values, size_t n);
     eni_csv_put(csv, (const double[]){__VA_ARGS__}, sizeof((const double[]){__VA_ARGS__}) / sizeof(double))
 /* Writes DIR/NAME.csv, and a download link with the data inside into the page (NULL: none); frees. */
 en_status eni_csv_close(eni_csv *csv, const char *dir, const char *name, FILE *page);
+/* All of it: its head, and the lines that `put` writes of each run of the study. */
+en_status eni_csv_write(const eni_canvas *canvas, const char *name, const char *head,
+                        void (*put)(eni_csv *csv, const eni_study *study, const eni_run *run));
 
 /* A picture as gnuplot printed it: text for SVG, with a 0 behind it; freed with eni_free. */
 typedef struct eni_picture {
@@ -105,15 +131,13 @@ void eni_plot_embed(FILE *page, const char *svg, const char *prefix, const char 
 
 /* ---- style (plot_style.c) ------------------------------------------------------------------------------ */
 
-/* An arm's colour ("#0072b2"; Okabe & Ito 2008), dash and marker. `is_real` false gives the open marker. */
-const char *eni_plot_colour(const eni_arm *arm);
-const char *eni_plot_dash(const eni_arm *arm);
-int eni_plot_marker(const eni_arm *arm, bool is_real);
+/* Writes the variables that every script has: colours (Okabe & Ito 2008), dashes and markers of the arms, and the
+ * colours of the phases. */
+void eni_plot_style(const eni_study *study, FILE *variables);
 
-/* Each phase of a step; the fill is a hatch for what is emulated. */
+/* Each phase of a step. */
 typedef struct eni_plot_phase {
-    const char *name, *colour, *fill; /* "wait", "#e4e8ec", "solid 1.0" */
-    const char *legend;               /* CSS */
+    const char *name, *colour; /* "wait", "#e4e8ec"; of a sleep hatched, since it is emulated */
 } eni_plot_phase;
 extern const eni_plot_phase eni_plot_phases[ENI_PHASES];
 
@@ -123,38 +147,20 @@ void eni_plot_swatch(FILE *page, const eni_arm *arm, bool is_real);
 void eni_plot_arm_legend(const eni_canvas *canvas, const bool shown[]);
 void eni_plot_phase_legend(const eni_canvas *canvas, const bool shown[], bool with_hidden);
 
-/* Rows 1..n from top to bottom, with a label each, for plots that read like a table. */
-typedef struct eni_plot_rows {
-    size_t n;
-    char label[128][64];
-} eni_plot_rows;
-
-void eni_plot_add_row(eni_plot_rows *rows, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Sets yrange, labels and left margin. */
-void eni_plot_set_rows(eni_plot *plot, const eni_plot_rows *rows);
-/* Sets xrange to [low, high] and ticks at round numbers, at most seven. */
-void eni_plot_set_axis(eni_plot *plot, double low, double high);
-
-/* Two strokes through the x or y axis, close to its begin: it does not start at zero. */
-void eni_plot_cut_axis(eni_plot *plot, bool is_x);
-
-/* Pixels of height that suit n rows of `each` pixels. */
-int eni_plot_row_height(size_t n, int each);
-
 /* ---- figures, in the page's order; each writes its panels and its CSV link ----------------------------- */
 
 en_status eni_plot_curves(eni_canvas *canvas); /* plot_curves.c: accuracy over time and over samples */
 en_status eni_plot_steps(eni_canvas *canvas);  /* plot_bars.c: where a step's time goes, per role */
 en_status
 eni_plot_settings(eni_canvas *canvas); /* plot_settings.c: the settings beside each other, a dot a seed */
-en_status eni_plot_staleness(eni_canvas *canvas);   /* plot_staleness.c: histogram per worker */
-en_status eni_plot_bytes(eni_canvas *canvas);       /* plot_bars.c: payload, wire, shared memory, theory */
-en_status eni_plot_timeline(eni_canvas *canvas);    /* plot_timeline.c: one step of workers and psd */
-en_status eni_plot_pipeline(eni_canvas *canvas);    /* plot_pipeline.c: one step, a row a stage */
-bool eni_plot_has_pipeline(const eni_study *study); /* whether some run has one */
-en_status eni_plot_presence(eni_canvas *canvas);    /* plot_presence.c: ranks that came and went */
-bool eni_plot_has_presence(const eni_study *study); /* whether some run has any */
-en_status eni_plot_shares(eni_canvas *canvas);      /* plot_bars.c: samples applied per worker */
+en_status eni_plot_staleness(eni_canvas *canvas);     /* plot_staleness.c: histogram per worker */
+en_status eni_plot_bytes(eni_canvas *canvas);         /* plot_bars.c: payload, wire, shared memory, theory */
+en_status eni_plot_timeline(eni_canvas *canvas);      /* plot_timeline.c: one step of workers and psd */
+en_status eni_plot_pipeline(eni_canvas *canvas);      /* plot_pipeline.c: one step, a row a stage */
+bool eni_plot_has_pipeline(const eni_canvas *canvas); /* whether some run has one */
+en_status eni_plot_presence(eni_canvas *canvas);      /* plot_presence.c: ranks that came and went */
+bool eni_plot_has_presence(const eni_canvas *canvas); /* whether some run has any */
+en_status eni_plot_shares(eni_canvas *canvas);        /* plot_bars.c: samples applied per worker */
 
 /* ---- one step, cut out of a run's trace.json, which core/trace.h writes (plot_timeline.c) -------------- */
 

@@ -2,8 +2,6 @@
  * by side: how fast it runs and how well it learns are two questions. A thin line per seed, a bold line for
  * the median. The accuracy is of the samples held out of training; of the test set where none were. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/try.h"
 #include "report/html.h"
@@ -24,17 +22,24 @@ static bool has_points(const eni_study *study, const eni_run *run)
     return false;
 }
 
-/* Numbers of the data block of one run ($r<index>) and of one arm's median ($m<arm>). */
-static void print_run(eni_plot *plot, const eni_run *run, int over)
+/* Begins the line of another run or, behind those, of an arm's median. */
+static void begin_line(eni_plot *plot, size_t *nlines, size_t arm)
 {
-    fprintf(plot->script, "$r%td << EOD\n", run - plot->canvas->study->runs);
+    if (*nlines > 0) fputs("\n\n", plot->data);
+    fprintf(plot->variables, "line_arm[%zu] = %zu\n", ++*nlines, arm + 1);
+}
+
+static double across_of(const eni_eval *eval, int over)
+{
+    return over == OVER_TIME ? eval->t : eval->samples / 1000;
+}
+
+static void put_run(eni_plot *plot, const eni_run *run, int over)
+{
     for (size_t i = 0; i < run->nevals; i++) {
-        const eni_eval *eval = &run->evals[i];
-        const double height = height_of(plot->canvas->study, eval);
-        if (isnan(height)) continue;
-        fprintf(plot->script, "%.9g %.6g\n", over == OVER_TIME ? eval->t : eval->samples / 1000, height);
+        const double height = height_of(plot->canvas->study, &run->evals[i]);
+        if (!isnan(height)) ENI_PLOT_PUT(plot, across_of(&run->evals[i], over), height);
     }
-    fputs("EOD\n", plot->script);
 }
 
 /* The i-th evaluation that every run of the study has alike; NULL behind the last. */
@@ -46,11 +51,10 @@ static const eni_eval *grid_at(const eni_run *run, size_t i)
 }
 
 /* Runs of one arm evaluate after the same numbers of samples, so the i-th evaluations belong together. */
-static size_t print_median(eni_plot *plot, const eni_study *study, size_t setting, size_t arm, int over)
+static void put_median(eni_plot *plot, size_t *nlines, size_t setting, size_t arm, int over)
 {
+    const eni_study *study = plot->canvas->study;
     double x[ENI_MAX_RUNS], y[ENI_MAX_RUNS];
-    size_t printed = 0;
-    fprintf(plot->script, "$m%zu << EOD\n", arm);
     for (size_t i = 0;; i++) {
         size_t n = 0, runs = 0;
         for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;) {
@@ -58,16 +62,13 @@ static size_t print_median(eni_plot *plot, const eni_study *study, size_t settin
             const eni_eval *eval = grid_at(run, i);
             runs++;
             if (eval == NULL || isnan(height_of(study, eval))) continue;
-            x[n] = over == OVER_TIME ? eval->t : eval->samples / 1000;
+            x[n] = across_of(eval, over);
             y[n++] = height_of(study, eval);
         }
-        if (n == 0 || n < runs) break;
-        double across = eni_stats_median(x, n), up = eni_stats_median(y, n);
-        fprintf(plot->script, "%.9g %.6g\n", across, up);
-        printed++;
+        if (n == 0 || n < runs) return;
+        if (i == 0) begin_line(plot, nlines, arm);
+        ENI_PLOT_PUT(plot, eni_stats_median(x, n), eni_stats_median(y, n));
     }
-    fputs("EOD\n", plot->script);
-    return printed;
 }
 
 /* The least accuracy worth showing: the start at chance level would flatten everything else. */
@@ -84,57 +85,34 @@ static double floor_of(const eni_study *study)
     return fmax(0, 10 * floor(least / 10));
 }
 
-static void print_curves(eni_plot *plot, const eni_study *study, size_t setting, const size_t medians[])
-{
-    bool is_real = eni_study_is_real(study, setting);
-    fputs("plot ", plot->script);
-    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, ENI_ANY, run)) != NULL;) {
-        const eni_arm *arm = &study->arms[run->arm];
-        if (has_points(study, run))
-            fprintf(plot->script, "$r%td using 1:2 with lines lw 0.8 dt %s lc rgb '#99%s', ",
-                    run - study->runs, eni_plot_dash(arm), eni_plot_colour(arm) + 1);
-    }
-    for (size_t a = 0; a < study->narms; a++) {
-        const eni_arm *arm = &study->arms[a];
-        if (medians[a] == 0) continue;
-        fprintf(plot->script, "$m%zu using 1:2 with linespoints lw 2.4 dt %s pt %d ps 0.62 lc rgb '%s', ", a,
-                eni_plot_dash(arm), eni_plot_marker(arm, is_real), eni_plot_colour(arm));
-    }
-    fputs("NaN\n", plot->script);
-}
-
 static en_status draw_panel(eni_canvas *canvas, size_t setting, int over, double most_x)
 {
     const eni_study *study = canvas->study;
-    eni_plot plot;
-    EN_TRY(eni_plot_open(&plot, canvas, 480, 320, "accuracy-%zu-%s", setting,
-                         over == OVER_TIME ? "time" : "samples"));
+    size_t nlines = 0;
     char what[32];
+    eni_plot plot;
+    EN_TRY(eni_plot_open(&plot, canvas, "accuracy-%zu-%s", setting, over == OVER_TIME ? "time" : "samples"));
     snprintf(what, sizeof what, "%s %s", study->has_holdout ? "holdout" : "test",
              study->has_classes ? "accuracy" : "loss");
     eni_plot_label(&plot, "%s over %s, setting %s", what,
                    over == OVER_TIME ? "the training clock" : "samples", study->settings[setting].name);
-    fprintf(plot.script,
-            "set xlabel '%s'\nset ylabel '%s%s' offset 1,0\nset yrange [%g:*]\n"
-            "set rmargin 2\n",
-            over == OVER_TIME ? "training clock, s" : "samples, thousands", what,
-            study->has_classes ? ", %" : "", floor_of(study));
-    if (study->has_classes)
-        fprintf(
-            plot.script,
-            "set arrow 1 from graph 0, first %g to graph 1, first %g nohead lc rgb '#3d4853' dt '-' lw 1\n"
-            "set label 1 'target %g %%' at graph 0.985, first %g right offset 0,0.55 tc rgb '#3d4853' font "
-            "',12'\n",
-            100 * study->target, 100 * study->target, 100 * study->target, 100 * study->target);
-    eni_plot_set_axis(&plot, 0, 1.02 * most_x);
-    if (floor_of(study) > 0) eni_plot_cut_axis(&plot, false);
-    size_t medians[ENI_MAX_ARMS];
-    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, ENI_ANY, run)) != NULL;)
-        if (has_points(study, run)) print_run(&plot, run, over);
+    eni_plot_text(&plot, what, sizeof what, "what");
+    fprintf(
+        plot.variables,
+        "low = 0\nhigh = %.9g\nbottom = %g\ntarget = %g\nhas_classes = %d\nis_real = %d\nis_over_time = %d\n"
+        "array line_arm[%zu]\n",
+        1.02 * most_x, floor_of(study), 100 * study->target, study->has_classes,
+        eni_study_is_real(study, setting), over == OVER_TIME, study->nruns + study->narms);
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, ENI_ANY, run)) != NULL;) {
+        if (!has_points(study, run)) continue;
+        begin_line(&plot, &nlines, run->arm);
+        put_run(&plot, run, over);
+    }
+    fprintf(plot.variables, "runs = %zu\n", nlines);
     for (size_t a = 0; a < study->narms; a++)
-        medians[a] = print_median(&plot, study, setting, a, over);
-    print_curves(&plot, study, setting, medians);
-    return eni_plot_close(&plot);
+        put_median(&plot, &nlines, setting, a, over);
+    fprintf(plot.variables, "lines = %zu\n", nlines);
+    return eni_plot_close(&plot, eni_figures_curves_gp);
 }
 
 static en_status draw_setting(eni_canvas *canvas, size_t setting)
@@ -160,21 +138,22 @@ static en_status draw_setting(eni_canvas *canvas, size_t setting)
     return EN_OK;
 }
 
+static void put_evals(eni_csv *csv, const eni_study *study, const eni_run *run)
+{
+    for (size_t i = 0; i < run->nevals; i++) {
+        const eni_eval *eval = &run->evals[i];
+        eni_csv_run(csv, study, run);
+        ENI_CSV_PUT(csv, eval->samples, eval->t);
+        fprintf(csv->file, ",%s", study->has_holdout ? "holdout" : "test");
+        ENI_CSV_PUT(csv, eval->loss, eval->accuracy, eval->is_bracket);
+        fputc('\n', csv->file);
+    }
+}
+
 en_status eni_plot_curves(eni_canvas *canvas)
 {
-    const eni_study *study = canvas->study;
-    for (size_t c = 0; c < study->nsettings; c++)
+    for (size_t c = 0; c < canvas->study->nsettings; c++)
         EN_TRY(draw_setting(canvas, c));
-    eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",samples,seconds,set,loss,accuracy,bracket"));
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;)
-        for (size_t i = 0; i < run->nevals; i++) {
-            const eni_eval *eval = &run->evals[i];
-            eni_csv_run(&csv, study, run);
-            ENI_CSV_PUT(&csv, eval->samples, eval->t);
-            fprintf(csv.file, ",%s", study->has_holdout ? "holdout" : "test");
-            ENI_CSV_PUT(&csv, eval->loss, eval->accuracy, eval->is_bracket);
-            fputc('\n', csv.file);
-        }
-    return eni_csv_close(&csv, canvas->dir, "accuracy", canvas->page);
+    return eni_csv_write(canvas, "accuracy", ENI_CSV_RUN ",samples,seconds,set,loss,accuracy,bracket",
+                         put_evals);
 }

@@ -27,68 +27,51 @@ static void find_range(const eni_study *study, const panel *what, double *low_ou
     *high_out = high + air;
 }
 
-/* One row per (arm, setting), the settings of an arm next to each other. */
-static void print_points(eni_plot *plot, const eni_study *study, const panel *what)
+/* The row of a setting of an arm: its runs, the ends of those that missed the target, interval and median. */
+static void put_row(eni_plot *plot, const panel *what, size_t setting, size_t arm, double arrow)
 {
-    for (size_t a = 0; a < study->narms; a++)
-        for (size_t c = 0; c < study->nsettings; c++) {
-            const size_t row = a * study->nsettings + c + 1;
-            fprintf(plot->script, "$p%zu << EOD\n", row);
-            for (const eni_run *run = NULL; (run = eni_study_next(study, c, a, run)) != NULL;)
-                if (isfinite(what->metric(run))) fprintf(plot->script, "%.9g %zu\n", what->metric(run), row);
-            fprintf(plot->script, "EOD\n$c%zu << EOD\n",
-                    row); /* censored: an arrow from the last evaluation on */
-            for (const eni_run *run = NULL; (run = eni_study_next(study, c, a, run)) != NULL;)
-                if (isinf(what->metric(run)) && run->last_t > 0)
-                    fprintf(plot->script, "%.9g %zu\n", run->last_t, row);
-            double values[ENI_MAX_RUNS];
-            const size_t n = eni_study_values(study, c, a, what->metric, values);
-            const eni_interval interval = eni_stats_interval(values, n);
-            eni_summary all = eni_study_summary(study, c, a, what->metric);
-            fputs("EOD\n", plot->script);
-            if (n > 1 && isfinite(interval.high))
-                fprintf(plot->script,
-                        "set arrow from first %.9g, first %zu to first %.9g, first %zu heads back size "
-                        "screen 0.012,90 lw 1.2 lc rgb '%s'\n",
-                        interval.low, row, interval.high, row, eni_plot_colour(&study->arms[a]));
-            if (all.n > 1 && isfinite(all.median))
-                fprintf(plot->script,
-                        "set arrow from first %.9g, first %zu-0.36 to first %.9g, first %zu+0.36 nohead "
-                        "front lw 2.2 lc rgb '%s'\n",
-                        all.median, row, all.median, row, eni_plot_colour(&study->arms[a]));
-        }
+    enum { RUN, MISSED, INTERVAL, MEDIAN };
+    const eni_study *study = plot->canvas->study;
+    const bool is_real = eni_study_is_real(study, setting);
+    double values[ENI_MAX_RUNS];
+    const size_t n = eni_study_values(study, setting, arm, what->metric, values);
+    const eni_interval interval = eni_stats_interval(values, n);
+    const eni_summary all = eni_study_summary(study, setting, arm, what->metric);
+    eni_plot_add_row(plot, "%s · %s", study->arms[arm].name, study->settings[setting].name);
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;) {
+        const double value = what->metric(run);
+        if (isfinite(value)) ENI_PLOT_PUT(plot, plot->nrows, arm + 1, is_real, RUN, value);
+        if (isinf(value) && run->last_t > 0)
+            ENI_PLOT_PUT(plot, plot->nrows, arm + 1, is_real, MISSED, run->last_t, arrow);
+    }
+    if (n > 1 && isfinite(interval.high))
+        ENI_PLOT_PUT(plot, plot->nrows, arm + 1, is_real, INTERVAL, interval.low, interval.high);
+    if (all.n > 1 && isfinite(all.median))
+        ENI_PLOT_PUT(plot, plot->nrows, arm + 1, is_real, MEDIAN, all.median);
 }
 
 static en_status draw_panel(eni_canvas *canvas, const panel *what)
 {
     const eni_study *study = canvas->study;
-    eni_plot_rows rows = {0};
+    double low, high;
+    eni_plot plot;
+    EN_TRY(eni_plot_open(&plot, canvas, "cells-%s", what->name));
+    eni_plot_label(&plot, "%s", what->title);
+    eni_plot_text(&plot, what->title, 64, "across");
+    find_range(study, what, &low, &high);
+    fprintf(plot.variables, "low = %.9g\nhigh = %.9g\n", low, high);
     for (size_t a = 0; a < study->narms; a++)
         for (size_t c = 0; c < study->nsettings; c++)
-            eni_plot_add_row(&rows, "%s · %s", study->arms[a].name, study->settings[c].name);
-    eni_plot plot;
-    EN_TRY(eni_plot_open(&plot, canvas, 370, eni_plot_row_height(rows.n, 26), "cells-%s", what->name));
-    eni_plot_set_rows(&plot, &rows);
-    fprintf(plot.script, "set xlabel '%s'\nset rmargin 2\n", what->title);
-    double low, high;
-    find_range(study, what, &low, &high);
-    eni_plot_set_axis(&plot, low, high);
-    if (low > 0) eni_plot_cut_axis(&plot, true);
-    print_points(&plot, study, what);
-    fputs("plot ", plot.script);
-    for (size_t a = 0; a < study->narms; a++)
-        for (size_t c = 0; c < study->nsettings; c++) {
-            const size_t row = a * study->nsettings + c + 1;
-            const eni_arm *arm = &study->arms[a];
-            fprintf(plot.script,
-                    "$p%zu using 1:2 with points pt %d ps 0.95 lw 1.5 lc rgb '%s', $c%zu using "
-                    "1:2:(%.6g):(0) with vectors filled head size screen 0.018,22 lw 1.5 lc rgb '%s', ",
-                    row, eni_plot_marker(arm, eni_study_is_real(study, c)), eni_plot_colour(arm), row,
-                    0.06 * (high - low), eni_plot_colour(arm));
-        }
-    fputs("NaN\n", plot.script);
-    eni_plot_label(&plot, "%s", what->title);
-    return eni_plot_close(&plot);
+            put_row(&plot, what, c, a, 0.06 * (high - low));
+    return eni_plot_close(&plot, eni_figures_settings_gp);
+}
+
+static void put_run(eni_csv *csv, const eni_study *study, const eni_run *run)
+{
+    eni_csv_run(csv, study, run);
+    ENI_CSV_PUT(csv, run->reach.t, run->reach.samples, run->test_accuracy, eni_metric_samples_per_s(run),
+                run->last_t, run->test_loss);
+    fputc('\n', csv->file);
 }
 
 en_status eni_plot_settings(eni_canvas *canvas)
@@ -106,14 +89,8 @@ en_status eni_plot_settings(eni_canvas *canvas)
         if (isfinite(least)) EN_TRY(draw_panel(canvas, &panels[i]));
     }
     fputs("</div>\n", canvas->page);
-    eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",seconds_to_target,samples_to_target,test_accuracy,samples_per_s,"
-                                          "last_evaluation_s,test_loss"));
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
-        eni_csv_run(&csv, study, run);
-        ENI_CSV_PUT(&csv, run->reach.t, run->reach.samples, run->test_accuracy, eni_metric_samples_per_s(run),
-                    run->last_t, run->test_loss);
-        fputc('\n', csv.file);
-    }
-    return eni_csv_close(&csv, canvas->dir, "cells", canvas->page);
+    return eni_csv_write(canvas, "cells",
+                         ENI_CSV_RUN ",seconds_to_target,samples_to_target,test_accuracy,samples_per_s,"
+                                     "last_evaluation_s,test_loss",
+                         put_run);
 }

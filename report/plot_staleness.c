@@ -50,39 +50,19 @@ static double tallest(const histogram *h)
 
 static en_status draw(eni_canvas *canvas, size_t setting, size_t arm, const histogram *h)
 {
-    const eni_study *study = canvas->study;
     eni_plot plot;
-    EN_TRY(eni_plot_open(&plot, canvas, 480, 250, "staleness-%zu-%zu", setting, arm));
-    eni_plot_title(&plot, "Staleness", setting, &study->arms[arm]);
-    fprintf(plot.script,
-            "set xlabel 'staleness, versions%s'\nset ylabel 'pushes, %%' offset 1,0\n"
-            "set xrange [-0.6:%zu.6]\nset yrange [0:%.4g]\nset xtics %zu\n"
-            "set key top right horizontal reverse Left samplen 1.2 tc rgb '#3d4853'\n",
-            h->nbins == MAX_BINS ? " (last bar: this and more)" : "", h->nbins - 1 + (h->nbins < 3 ? 2 : 0),
-            1.3 * tallest(h), h->nbins / 12 + 1);
-    double width = 0.84 / (double)h->nworkers;
-    fputs("$d << EOD\n", plot.script);
+    EN_TRY(eni_plot_open(&plot, canvas, "staleness-%zu-%zu", setting, arm));
+    eni_plot_title(&plot, "Staleness", setting, &canvas->study->arms[arm]);
+    fprintf(plot.variables,
+            "arm = %zu\nworkers = %zu\nbins = %zu\nis_cut = %d\nis_per_worker = %d\ntop = %.4g\n", arm + 1,
+            h->nworkers, h->nbins, h->nbins == MAX_BINS, h->is_per_worker, 1.3 * tallest(h));
     for (size_t w = 0; w < h->nworkers; w++)
-        for (size_t b = 0; b < h->nbins && h->pushes[w] > 0; b++)
-            if (h->count[w][b] > 0)
-                fprintf(plot.script, "%zu %.6g %.6g\n", w, (double)b - 0.42 + width * ((double)w + 0.5),
-                        100 * h->count[w][b] / h->pushes[w]);
-    fputs("EOD\nplot ", plot.script);
-    for (size_t w = 0; w < h->nworkers; w++) {
-        double shade = h->nworkers == 1 ? 1 : 1 - 0.8 * (double)w / (double)(h->nworkers - 1);
-        fprintf(plot.script,
-                "$d using ($1==%zu?$2:NaN):3:(%.4g) with boxes fs solid %.2f border lc rgb '%s' fc rgb '%s' "
-                "title ",
-                w, width, shade, eni_plot_colour(&study->arms[arm]), eni_plot_colour(&study->arms[arm]));
-        if (h->is_per_worker)
-            fprintf(plot.script, "'rank %zu'%s", w, w + 1 < h->nworkers ? ", " : "\n");
-        else
-            fputs("'all workers'\n", plot.script);
-    }
-    return eni_plot_close(&plot);
+        for (size_t b = 0; b < h->nbins; b++)
+            if (h->count[w][b] > 0) ENI_PLOT_PUT(&plot, w, b, 100 * h->count[w][b] / h->pushes[w]);
+    return eni_plot_close(&plot, eni_figures_staleness_gp);
 }
 
-static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run, const eni_staleness *from)
+static void put_bins(eni_csv *csv, const eni_study *study, const eni_run *run, const eni_staleness *from)
 {
     for (size_t i = 0; i < from->nbins; i++) {
         eni_csv_run(csv, study, run);
@@ -90,6 +70,13 @@ static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run, 
         ENI_CSV_PUT(csv, from->bins[i].value, from->bins[i].count);
         fputc('\n', csv->file);
     }
+}
+
+static void put_run(eni_csv *csv, const eni_study *study, const eni_run *run)
+{
+    put_bins(csv, study, run, &run->staleness);
+    for (size_t w = 0; w < run->nworkers_stale; w++)
+        put_bins(csv, study, run, &run->worker_stale[w]);
 }
 
 en_status eni_plot_staleness(eni_canvas *canvas)
@@ -125,12 +112,5 @@ en_status eni_plot_staleness(eni_canvas *canvas)
     }
     if (nunknown == study->nsettings * study->narms)
         fputs("<p class=\"absent\">The runs give no histogram of staleness.</p>\n", canvas->page);
-    eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",rank,staleness,pushes"));
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
-        csv_lines(&csv, study, run, &run->staleness);
-        for (size_t w = 0; w < run->nworkers_stale; w++)
-            csv_lines(&csv, study, run, &run->worker_stale[w]);
-    }
-    return eni_csv_close(&csv, canvas->dir, "staleness", canvas->page);
+    return eni_csv_write(canvas, "staleness", ENI_CSV_RUN ",rank,staleness,pushes", put_run);
 }

@@ -278,37 +278,18 @@ void eni_trace_step_fini(eni_trace_step *step)
 
 static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_step *step)
 {
-    const eni_study *study = canvas->study;
     char what[64];
-    eni_plot_rows rows = {0};
-    for (size_t i = 0; i < step->nlanes; i++)
-        eni_plot_add_row(&rows, "%s", step->lanes[i].name);
-    snprintf(what, sizeof what, "Step %ld of seed %lld", step->step, (long long)run->seed);
     eni_plot plot;
-    EN_TRY(eni_plot_open(&plot, canvas, 480, eni_plot_row_height(rows.n, 26) + 26, "timeline-%zu-%zu",
-                         run->setting, run->arm));
-    eni_plot_set_rows(&plot, &rows);
-    eni_plot_title(&plot, what, run->setting, &study->arms[run->arm]);
-    fprintf(plot.script,
-            "set xlabel 'ms from the begin of step %ld, seed %lld'\n"
-            "set xrange [0:%.6g]\nset rmargin 2\nset style fill solid 1.0 border lc rgb '#5b6875'\n",
-            step->step, (long long)run->seed, step->ms);
-    /* Rectangles, not a data plot: their order is the order of drawing, nested spans come last. */
-    for (size_t i = 0; i < step->nparts; i++) {
-        const eni_trace_part *part = &step->parts[i];
-        const bool is_hidden = part->phase == ENI_PHASE_HIDDEN; /* a strip along the foot */
-        const eni_plot_phase *phase = &eni_plot_phases[is_hidden         ? ENI_PHASE_EXCHANGE
-                                                       : part->phase < 0 ? 0
-                                                                         : part->phase];
-        fprintf(plot.script,
-                "set object %zu rectangle from first %.6g, first %.6g to first %.6g, first %.6g fs %s "
-                "border lc rgb '#5b6875' fc rgb '%s' lw 0.6\n",
-                i + 1, fmax(part->begin, 0), (double)part->lane + 1 + (is_hidden ? 0.14 : -0.34),
-                fmin(part->end, step->ms), (double)part->lane + 1 + 0.34,
-                part->phase < 0 ? "solid 1.0" : phase->fill, part->phase < 0 ? "#ffffff" : phase->colour);
-    }
-    fputs("plot NaN\n", plot.script);
-    return eni_plot_close(&plot);
+    snprintf(what, sizeof what, "Step %ld of seed %lld", step->step, (long long)run->seed);
+    EN_TRY(eni_plot_open(&plot, canvas, "timeline-%zu-%zu", run->setting, run->arm));
+    eni_plot_title(&plot, what, run->setting, &canvas->study->arms[run->arm]);
+    fprintf(plot.variables, "step = %ld\nseed = '%lld'\nms = %.6g\n", step->step, (long long)run->seed,
+            step->ms);
+    for (size_t i = 0; i < step->nlanes; i++)
+        eni_plot_add_row(&plot, "%s", step->lanes[i].name);
+    for (const eni_trace_part *part = step->parts; part < step->parts + step->nparts; part++)
+        ENI_PLOT_PUT(&plot, part->lane + 1, part->begin, part->end, part->phase);
+    return eni_plot_close(&plot, eni_figures_timeline_gp);
 }
 
 static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run, const eni_trace_step *step)

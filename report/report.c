@@ -37,11 +37,13 @@ static en_status write_page(const eni_verdict *verdict, const eni_fairness *fair
     FILE *page = open_memstream(&text, &bytes);
     if (page == NULL) return EN_ENOMEM;
     eni_canvas canvas = {.study = study,
+                         .fairness = fairness,
+                         .verdict = verdict,
                          .page = page,
                          .dir = plots,
                          .gnuplot = "gnuplot",
                          .formats = {(extras & ENI_REPORT_PDF) != 0, (extras & ENI_REPORT_PNG) != 0}};
-    en_status st = eni_page_write(&canvas, fairness, verdict);
+    en_status st = eni_page_write(&canvas);
     if (st == EN_OK && canvas.gnuplot != NULL) st = eni_plot_legends(&canvas);
     const bool is_whole = ferror(page) == 0;
     if (fclose(page) != 0 || !is_whole) st = st == EN_OK ? EN_ENOMEM : st;

@@ -299,7 +299,7 @@ static void rule_conditions(const eni_study *study, eni_fairness *fairness)
     char odd[ENI_RULE_TEXT] = "", list[ENI_RULE_TEXT] = "";
     json_t *conditions = json_object_get(study->index, "conditions"), *value;
     const char *key;
-    if (!json_is_object(conditions)) return; /* of a version that did not record them */
+    if (!json_is_object(conditions)) return; /* of a folder of one run */
     json_object_foreach(conditions, key, value)
     {
         find_difference(study, key, odd);
@@ -546,7 +546,7 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
                          100 * run->outside);
     }
     const json_t *first = json_array_get(json_object_get(study->index, "runs"), 0);
-    if (json_object_get(first, "outside") == NULL) return; /* of a version that did not measure it */
+    if (json_object_get(first, "outside") == NULL) return; /* of a folder of one run */
     if (known == 0) {
         eni_text_add(text, ENI_RULE_TEXT, "not known: the runs were too short for it");
     } else if (nbusy == 0) {

@@ -1,5 +1,5 @@
-/* report_page.c - report.html from its head to its foot: verdict, fairness box, table, pairs, figures, how to
- * do it again; see report_page.h. */
+/* report_page.c - report.html: page.html from its head to its foot, with what each slot stands for; see
+ * report_page.h. */
 #include "report/report_page.h"
 
 #include <errno.h>
@@ -14,183 +14,14 @@
 #include "core/try.h"
 #include "report/html.h"
 
-/* ---- its figures ---- */
+/* ---- head and verdict -------------------------------------------------------------------------------- */
 
-enum { NO_LEGEND, ARM_LEGEND, PHASE_LEGEND };
-
-typedef struct figure {
-    const char *id, *title, *lede;
-    int legend;
-    en_status (*draw)(eni_canvas *canvas);
-    bool (*is_there)(const eni_study *study); /* NULL: always */
-} figure;
-
-static const figure figures[] = {
-    {"accuracy", "Learning over time and over samples",
-     "The left picture asks how soon, the right one how well a sample is used. A thin line is one seed, the "
-     "bold one their median. All ranks start their clocks together, after a warm-up on made-up samples, and "
-     "the "
-     "clock does not stop before the last has ended; evaluation comes later. Two strokes: the axis is cut.",
-     ARM_LEGEND, eni_plot_curves},
-    {"steps", "Where a step’s time goes",
-     "Milliseconds that each role spends for one global batch, the same unit in every bar. Exposed exchange "
-     "is the part that backward does not hide; the strip at the foot of compute is the time in which an "
-     "exchange was under way behind it. Medians over seeds, one axis for all settings.",
-     NO_LEGEND, eni_plot_steps},
-    {"cells", "Even beside slow",
-     "Every marker is one run: a full one is real, an open one emulated. The bar stands at the median, the "
-     "line covers its interval; an "
-     "arrow starts at the end of a run that missed the target. Two strokes: the axis is cut.",
-     ARM_LEGEND, eni_plot_settings},
-    {"staleness", "Staleness per worker",
-     "Versions between the weights that a gradient was computed on and the weights it was applied to. The "
-     "mean over all pushes is close to W − 1 by identity; how it spreads over the workers is not.",
-     NO_LEGEND, eni_plot_staleness},
-    {"bytes", "Bytes: what the formula says, and what moved",
-     "Theory is the strategy’s formula, payload the vectors as its algorithm hands them on. What moved "
-     "stands below: through sockets, with all headers, and in shared memory, what one process read from or "
-     "wrote to another’s. The two differ in shared memory: nobody copies what it can read in place, and "
-     "what is written by one and read by another counts twice. All of it is the training steps’: what "
-     "carried weights at the start, to evaluation and into checkpoints is payload_beside_steps of each role "
-     "in result.json. Medians over seeds.",
-     ARM_LEGEND, eni_plot_bytes},
-    {"timeline", "One step on the clock",
-     "The step of median length, as the trace of one run shows it. White spans belong to no phase.",
-     PHASE_LEGEND, eni_plot_timeline},
-    {"pipeline", "One step on several devices",
-     "A row is a stage, or with <code>--parallel=data</code> a device; a box is what it computes of one "
-     "chunk of rank 0’s "
-     "batch. Measured is the part of all steps in which stages wait, the wait of the whole pass included; "
-     "predicted is that of the "
-     "schedule with the mean times of each stage; ideal that of equal stages.",
-     NO_LEGEND, eni_plot_pipeline, eni_plot_has_pipeline},
-    {"presence", "Who took part",
-     "With <code>--max-workers</code> ranks come and go while the run goes on. A bar is a rank from where it "
-     "came to where its "
-     "part ended; its number is never given twice.",
-     NO_LEGEND, eni_plot_presence, eni_plot_has_presence},
-    {"shares", "Samples per worker",
-     "With claimed batches a fast worker does more of the same work. A bar is what updates covered that were "
-     "applied; an outline that reaches beyond its bar is work computed and not applied: dropped, or "
-     "behind the last push of its worker.",
-     ARM_LEGEND, eni_plot_shares},
-};
-
-/* ---- its style ---- */
-
-/* System fonts, one column of text, figures two abreast where there is room. */
-static const char *const style[] = {
-    ":root{color-scheme:light;--ink:#1c2733;--soft:#566270;--line:#dde2e7;--paper:#fff;",
-    "--tint:#f6f8f9;--pass:#0b6b4b;--warn:#8a5a00;--fail:#a3231a}\n",
-    "*{box-sizing:border-box}\n",
-    "html{-webkit-text-size-adjust:100%}\n",
-    "body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,",
-    "\"Segoe UI\",Roboto,\"Noto Sans\",\"Liberation Sans\",sans-serif}\n",
-    "main{max-width:70rem;margin:0 auto;padding:3rem 1.5rem 4rem;overflow-wrap:anywhere}\n",
-    "h1{font-size:1.25rem;font-weight:600;margin:.1rem 0 1.6rem;color:var(--soft)}\n",
-    "h2{font-size:1.375rem;line-height:1.25;font-weight:650;margin:0 0 .35rem;letter-spacing:-.01em}\n",
-    "h3{font-size:1rem;font-weight:650;margin:1.5rem 0 .25rem}\n",
-    "section{margin-top:3.5rem}\n",
-    "p{margin:.3rem 0 .8rem}\n",
-    "code,pre{font-family:ui-monospace,\"SF Mono\",Menlo,Consolas,\"Liberation Mono\",monospace;",
-    "font-size:.875em}\n",
-    ".eyebrow{margin:0;font-size:.875rem;color:var(--soft)}\n",
-    ".lede{max-width:46rem;color:var(--soft)}\n",
-    ".note{max-width:46rem;font-size:.9375rem;color:var(--soft)}\n",
-    ".verdicts{margin:0 0 1.2rem}\n",
-    ".verdicts>div{display:grid;grid-template-columns:8.5rem 1fr;gap:0 1.5rem;padding:1.25rem 0;",
-    "border-top:1px solid var(--line)}\n",
-    ".verdicts>div:last-child{border-bottom:1px solid var(--line)}\n",
-    ".verdicts dt{font-weight:650;font-size:1.125rem;line-height:1.8}\n",
-    ".verdicts dd{margin:0;min-width:0;font-size:1.5rem;line-height:1.4;letter-spacing:-.012em;",
-    "text-wrap:pretty;overflow-wrap:anywhere}\n",
-    ".verdicts .scroll{margin:0 0 .8rem;padding:0}.rank{line-height:1.5;overflow-wrap:normal}",
-    ".rank thead th,.rank small,.rank td:last-child{white-space:normal}\n",
-    ".rank tbody th{white-space:normal;overflow-wrap:anywhere;min-width:5.5rem}\n",
-    ".verdicts b{font-weight:650;white-space:nowrap}.verdicts b.long{white-space:normal}\n",
-    ".kind{font-weight:400;font-size:.8125rem;color:var(--soft);line-height:1.35}\n",
-    "dt .kind{display:block}\n",
-    "h3 .kind{margin-left:.5em}\n",
-    ".mark{display:inline-block;font-size:.75rem;font-weight:700;letter-spacing:.05em;line-height:1;",
-    "padding:.3em .5em;border-radius:.25em;color:#fff;vertical-align:.12em;text-align:center;",
-    "min-width:3.6em}\n",
-    ".pass{background:var(--pass)}.warn{background:var(--warn)}.fail{background:var(--fail)}\n",
-    ".alarm{color:var(--fail);font-weight:600}\n",
-    ".box{background:var(--tint);border:1px solid var(--line);border-radius:.5rem;",
-    "padding:1.4rem 1.5rem 1.1rem;margin-top:2rem}\n",
-    ".count{font-size:1rem;font-weight:400;color:var(--soft);margin-left:.3em}\n",
-    ".rules{list-style:none;margin:.8rem 0 0;padding:0}\n",
-    ".rules li{display:grid;grid-template-columns:3.6rem 9.5rem 1fr;gap:0 .9rem;align-items:baseline;",
-    "padding:.32rem 0;font-size:.9375rem}\n",
-    ".rules .rule{font-weight:600}\n",
-    ".rules .found{overflow-wrap:anywhere}\n",
-    ".scroll{overflow-x:auto;margin:.8rem -1.5rem 0;padding:0 1.5rem}\n",
-    "table{border-collapse:collapse;width:100%;font-size:.9375rem;",
-    "font-variant-numeric:tabular-nums lining-nums}\n",
-    "th,td{text-align:right;vertical-align:baseline;padding:.5rem .7rem;white-space:nowrap}\n",
-    "th:first-child,td:first-child{padding-left:0}th:last-child,td:last-child{padding-right:0}\n",
-    "thead th{vertical-align:bottom;font-weight:600;font-size:.8125rem;color:var(--soft);",
-    "border-bottom:1.5px solid var(--ink)}\n",
-    "tbody th,.name,thead th:first-child{text-align:left}\n",
-    "tbody th{font-weight:600}\n",
-    "tbody tr+tr>*{border-top:1px solid var(--line)}\n",
-    ".main tbody tr:not(.first) th{color:transparent}.main tbody tr:not(.first) th small{",
-    "color:transparent}\n",
-    ".main tbody tr:not(.first) th{border-top-color:transparent}\n",
-    ".main tbody tr:not(:first-child).first>*{border-top:1.5px solid var(--soft)}\n",
-    "small{display:block;font-size:.78rem;font-weight:400;color:var(--soft);line-height:1.3}\n",
-    ".swatch{width:.8em;height:.8em;margin-right:.45em;vertical-align:-.04em;overflow:visible}\n",
-    ".name small{margin-left:1.25em}thead .name small{margin-left:0}\n",
-    ".legend{list-style:none;margin:.2rem 0 .6rem;padding:0;display:flex;flex-wrap:wrap;",
-    "gap:.2rem 1.4rem;font-size:.9375rem}\n",
-    ".legend .box{display:inline-block;width:.95em;height:.95em;padding:0;margin:0 .45em 0 0;",
-    "border-radius:0;border:1px solid #5b6875;vertical-align:-.12em}\n",
-    ".panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));",
-    "gap:1rem 2rem;align-items:start}\n",
-    ".panels.three{grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr))}.panel{min-width:0;max-"
-    "width:33rem}\n",
-    ".panels.wide{grid-template-columns:minmax(0,1fr)}.wide .panel{max-width:none}\n",
-    ".panel svg{display:block;width:100%;height:auto}\n",
-    ".panel svg text{font-family:system-ui,-apple-system,\"Segoe UI\",Roboto,\"Noto Sans\",",
-    "\"Liberation Sans\",sans-serif}\n",
-    ".csv{font-size:.8125rem;margin:.5rem 0 0}\n",
-    "a{color:inherit;text-decoration-color:#9aa5b0;text-underline-offset:.2em}\n",
-    ".absent{color:var(--soft);border-left:3px solid var(--line);padding-left:.8rem}\n",
-    "details{margin:1rem 0}summary{cursor:pointer;font-weight:600;font-size:.9375rem}\n",
-    "pre{background:var(--tint);border:1px solid var(--line);border-radius:.4rem;padding:.8rem 1rem;",
-    "margin:.4rem 0;white-space:pre-wrap;overflow-wrap:anywhere}\n",
-    ".facts{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1.2rem;margin:.3rem 0;",
-    "font-size:.9375rem}\n",
-    ".facts dt{color:var(--soft)}.facts dd{margin:0;overflow-wrap:anywhere}\n",
-    "footer{margin-top:4rem;font-size:.8125rem;color:var(--soft)}\n",
-    "@media(max-width:40rem){main{padding:1.5rem 1rem "
-    "3rem}.verdicts>div{grid-template-columns:minmax(0,1fr)}",
-    ".verdicts dd{font-size:1.25rem}.rank{font-size:.8125rem}.rank th,.rank td{padding:.4rem .3rem}",
-    ".box{padding:1rem}.rules li{grid-template-columns:3.6rem 1fr}",
-    ".rules .found{grid-column:2}.scroll{margin-left:-1rem;margin-right:-1rem;padding:0 1rem}section{",
-    "margin-top:2.5rem}dt .kind{display:inline;margin-left:.5em}.facts{grid-template-columns:1fr}",
-    ".facts dd{margin-bottom:.4rem}}\n",
-    "@media print{main{max-width:none;padding:0}.panel,.box{break-inside:avoid}}\n",
-};
-
-/* ---- the page ---- */
-
-static void write_head(const eni_canvas *canvas)
+static en_status write_arms(eni_canvas *canvas)
 {
-    const eni_study *study = canvas->study;
-    FILE *page = canvas->page;
-    fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Entrain report: ",
-          page);
-    for (size_t a = 0; a < study->narms; a++)
-        eni_html_put(page, a > 0 ? ", %s" : "%s", study->arms[a].name);
-    fputs("</title>\n<style>\n", page);
-    for (size_t i = 0; i < sizeof style / sizeof style[0]; i++)
-        fputs(style[i], page);
-    fputs("</style>\n</head>\n<body>\n<main>\n", page);
+    for (size_t a = 0; a < canvas->study->narms; a++)
+        eni_html_put(canvas->page, a > 0 ? ", %s" : "%s", canvas->study->arms[a].name);
+    return EN_OK;
 }
-
-/* ---- verdict ----------------------------------------------------------------------------------------- */
 
 static void write_task(const eni_canvas *canvas)
 {
@@ -237,11 +68,12 @@ static void write_sentence(FILE *page, const eni_study *study, const char *text)
     }
 }
 
-static void write_verdict(const eni_canvas *canvas, const eni_fairness *fairness, const eni_verdict *verdict)
+static en_status write_verdict(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
+    const eni_fairness *fairness = canvas->fairness;
+    const eni_verdict *verdict = canvas->verdict;
     FILE *page = canvas->page;
-    fputs("<header id=\"verdict\">\n", page);
     write_task(canvas);
     if (fairness->nfail > 0)
         fprintf(page,
@@ -272,14 +104,15 @@ static void write_verdict(const eni_canvas *canvas, const eni_fairness *fairness
     if (caveat[0] != 0 || fairness->same_bytes[0] != 0)
         eni_html_put(page, "<p class=\"note\">%s%s%s</p>\n", fairness->same_bytes,
                      fairness->same_bytes[0] != 0 ? ". " : "", caveat);
-    fputs("</header>\n", page);
+    return EN_OK;
 }
 
 /* ---- fairness ---------------------------------------------------------------------------------------- */
 
-static void write_fairness(const eni_canvas *canvas, const eni_fairness *fairness)
+static en_status write_fairness(eni_canvas *canvas)
 {
     static const char *const classes[] = {"pass", "warn", "fail"};
+    const eni_fairness *fairness = canvas->fairness;
     FILE *page = canvas->page;
     int worst = fairness->nfail > 0 ? ENI_FAIL : ENI_PASS;
     fprintf(page, "<section id=\"fairness\" class=\"box\">\n<h2>Fairness: <b class=\"mark %s\">%s</b>",
@@ -296,9 +129,10 @@ static void write_fairness(const eni_canvas *canvas, const eni_fairness *fairnes
                      classes[rule->mark], eni_fair_mark(rule->mark), rule->name, rule->text);
     }
     fputs("</ul>\n</section>\n", page);
+    return EN_OK;
 }
 
-/* ---- pairs ------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------- */
 
 /* A cell of a table; "-" where there is no number. */
 static void write_number(FILE *page, const char *format, double value)
@@ -311,7 +145,31 @@ static void write_number(FILE *page, const char *format, double value)
     fputs("</td>", page);
 }
 
-static void write_pair(const eni_canvas *canvas, const eni_verdict *verdict, const eni_claim *claim)
+/* Snapshots are evaluated for one target, and gone after that. */
+static en_status write_table(eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
+        if (!eni_study_bracket_is_of_grid(run, study->target)) continue;
+        fprintf(canvas->page,
+                "<p class=\"lede\">These runs were evaluated for a target of %g %%: around %g %% only the "
+                "grid is known, so the two that enclose a time are points of the grid.</p>\n",
+                100 * run->evaluated_for, 100 * study->target);
+        break;
+    }
+    eni_report_html_table(study, canvas->page);
+    return EN_OK;
+}
+
+static bool has_pairs(const eni_canvas *canvas)
+{
+    bool is_any = false;
+    for (size_t i = 0; i < canvas->verdict->n; i++)
+        is_any = is_any || canvas->verdict->claims[i].n > 0;
+    return is_any;
+}
+
+static void write_pair(const eni_canvas *canvas, const eni_claim *claim)
 {
     const eni_study *study = canvas->study;
     FILE *page = canvas->page;
@@ -324,26 +182,46 @@ static void write_pair(const eni_canvas *canvas, const eni_verdict *verdict, con
                  claim->sooner, claim->later);
     write_number(page, "%.4f", claim->p);
     write_number(page, claim->is_primary ? "primary" : "%.4f", claim->adjusted);
-    write_number(page, "%.2fx", ceil(100 * eni_verdict_least(verdict, claim)) / 100);
+    write_number(page, "%.2fx", ceil(100 * eni_verdict_least(canvas->verdict, claim)) / 100);
     eni_html_put(page, "<td>%s</td></tr>\n", eni_verdict_found(claim));
 }
 
-static void write_pairs(const eni_canvas *canvas, const eni_verdict *verdict)
+static en_status write_pairs(eni_canvas *canvas)
 {
-    bool is_any = false;
-    for (size_t i = 0; i < verdict->n; i++)
-        is_any = is_any || verdict->claims[i].n > 0;
-    if (!is_any) return;
-    fputs("<details><summary>Every pair of arms, paired by seed</summary>\n<p class=\"lede\">Time to the "
-          "target: the exact two-sided signed-rank test of the logarithms; a miss is the largest rank, two "
-          "misses are a tie. Holm’s p is over all comparisons that may claim, and 0.05 is the limit. The "
-          "least effect is the ratio of times that the scatter of these pairs could have hidden.</p>\n",
-          canvas->page);
+    const eni_verdict *verdict = canvas->verdict;
     eni_html_table(canvas->page, NULL,
                    "setting|=arms|pairs|first sooner|later|p|p (Holm)|least effect|claim");
     for (size_t i = 0; i < verdict->n; i++)
-        if (verdict->claims[i].n > 0) write_pair(canvas, verdict, &verdict->claims[i]);
-    eni_html_table_end(canvas->page, "</details>");
+        if (verdict->claims[i].n > 0) write_pair(canvas, &verdict->claims[i]);
+    eni_html_table_end(canvas->page, "");
+    return EN_OK;
+}
+
+/* ---- figures ----------------------------------------------------------------------------------------- */
+
+static en_status write_legend_of_arms(eni_canvas *canvas)
+{
+    eni_plot_arm_legend(canvas, NULL);
+    return EN_OK;
+}
+
+static en_status write_legend_of_phases(eni_canvas *canvas)
+{
+    eni_plot_phase_legend(canvas, NULL, true);
+    return EN_OK;
+}
+
+static en_status write_steps(eni_canvas *canvas)
+{
+    EN_TRY(eni_plot_steps(canvas));
+    eni_report_html_steps(canvas->study, canvas->page);
+    return EN_OK;
+}
+
+static en_status write_title_of_settings(eni_canvas *canvas)
+{
+    fputs(canvas->study->nsettings == 1 ? "Run by run" : "Even beside slow", canvas->page);
+    return EN_OK;
 }
 
 /* ---- do it again ------------------------------------------------------------------------------------- */
@@ -372,11 +250,11 @@ static size_t out_flag(const char *word, bool *is_next)
 }
 
 /* Into a folder of its own: pasted as it was, the line would ask for the study's. */
-static void write_command(const eni_canvas *canvas)
+static en_status write_command(eni_canvas *canvas)
 {
     const json_t *argv = json_object_get(canvas->study->index, "argv");
     bool is_folder = false, has_folder = false;
-    if (!json_is_array(argv)) return;
+    if (!json_is_array(argv)) return EN_OK;
     fputs("<h3>Command</h3>\n<pre>", canvas->page);
     for (size_t i = 0; i < json_array_size(argv); i++) {
         const char *word = json_string_value(json_array_get(argv, i));
@@ -392,6 +270,7 @@ static void write_command(const eni_canvas *canvas)
     }
     if (!has_folder) fputs(" --out=again", canvas->page);
     fputs("</pre>\n", canvas->page);
+    return EN_OK;
 }
 
 static void write_value(FILE *page, const json_t *value)
@@ -417,12 +296,12 @@ static void write_value(FILE *page, const json_t *value)
     free(text);
 }
 
-static void write_environment(const eni_canvas *canvas)
+static en_status write_environment(eni_canvas *canvas)
 {
     json_t *environment = json_object_get(canvas->study->index, "environment");
     const char *key;
     json_t *value;
-    if (!json_is_object(environment) || json_object_size(environment) == 0) return;
+    if (!json_is_object(environment) || json_object_size(environment) == 0) return EN_OK;
     fputs("<h3>Environment</h3>\n<dl class=\"facts\">\n", canvas->page);
     json_object_foreach(environment, key, value)
     {
@@ -431,10 +310,11 @@ static void write_environment(const eni_canvas *canvas)
         fputs("</dd>\n", canvas->page);
     }
     fputs("</dl>\n", canvas->page);
+    return EN_OK;
 }
 
 /* The resolved configuration of the first complete run of each arm, as the worker wrote it. */
-static en_status write_configs(const eni_canvas *canvas)
+static en_status write_configurations(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     for (size_t a = 0; a < study->narms; a++) {
@@ -443,10 +323,7 @@ static en_status write_configs(const eni_canvas *canvas)
         char path[PATH_MAX], text[16384];
         snprintf(path, sizeof path, "%s/%s/config.yaml", study->dir, run->dir);
         FILE *file = fopen(path, "re");
-        if (file == NULL) {
-            if (errno == ENOENT) continue; /* an older run; nothing depends on it */
-            return eni_fail(EN_EIO, "report", "cannot open %s: %s", path, strerror(errno));
-        }
+        if (file == NULL) return eni_fail(EN_EIO, "report", "cannot open %s: %s", path, strerror(errno));
         size_t n = fread(text, 1, sizeof text - 1, file);
         fclose(file);
         text[n] = 0;
@@ -477,7 +354,7 @@ static const char *text_or_dash(const char *text)
     return text == NULL ? "-" : text;
 }
 
-static void write_runs(const eni_canvas *canvas)
+static en_status write_runs(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     FILE *page = canvas->page;
@@ -506,69 +383,67 @@ static void write_runs(const eni_canvas *canvas)
                                              : "failed");
     }
     eni_html_table_end(page, "</details>");
-}
-
-static en_status write_reproduce(const eni_canvas *canvas)
-{
-    fputs("<section id=\"reproduce\">\n<h2>To do it again</h2>\n", canvas->page);
-    write_command(canvas);
-    write_environment(canvas);
-    fputs("<h3>Runs and configuration</h3>\n", canvas->page);
-    write_runs(canvas);
-    en_status st = write_configs(canvas);
-    fputs("</section>\n", canvas->page);
-    return st;
+    return EN_OK;
 }
 
 /* ---- the whole --------------------------------------------------------------------------------------- */
 
-static en_status write_figure(eni_canvas *canvas, const figure *f)
+/* What stands for {{NAME}} in page.html, and what decides whether {{if ..}} to the next {{end}} is there. */
+static const struct page_slot {
+    const char *name;
+    en_status (*write)(eni_canvas *canvas);
+    bool (*is_there)(const eni_canvas *canvas);
+    const char *text;
+} slots[] = {{"css", .text = eni_page_css},
+             {"arms", write_arms},
+             {"verdict", write_verdict},
+             {"fairness", write_fairness},
+             {"table", write_table},
+             {"if pairs", .is_there = has_pairs},
+             {"pairs", write_pairs},
+             {"legend of arms", write_legend_of_arms},
+             {"legend of phases", write_legend_of_phases},
+             {"curves", eni_plot_curves},
+             {"steps", write_steps},
+             {"title of settings", write_title_of_settings},
+             {"settings", eni_plot_settings},
+             {"staleness", eni_plot_staleness},
+             {"bytes", eni_plot_bytes},
+             {"timeline", eni_plot_timeline},
+             {"if pipeline", .is_there = eni_plot_has_pipeline},
+             {"pipeline", eni_plot_pipeline},
+             {"if presence", .is_there = eni_plot_has_presence},
+             {"presence", eni_plot_presence},
+             {"shares", eni_plot_shares},
+             {"command", write_command},
+             {"environment", write_environment},
+             {"runs", write_runs},
+             {"configurations", write_configurations},
+             {"version", .text = EN_VERSION},
+             {"end"}};
+
+static const struct page_slot *slot_of(const char *name, size_t length)
 {
-    FILE *page = canvas->page;
-    const char *title = f->title;
-    if (f->is_there != NULL && !f->is_there(canvas->study)) return EN_OK;
-    if (strcmp(f->id, "cells") == 0 && canvas->study->nsettings == 1) title = "Run by run";
-    fprintf(page, "<section id=\"%s\">\n<h2>%s</h2>\n<p class=\"lede\">%s</p>\n", f->id, title, f->lede);
-    if (f->legend == ARM_LEGEND) eni_plot_arm_legend(canvas, NULL);
-    if (f->legend == PHASE_LEGEND) eni_plot_phase_legend(canvas, NULL, true);
-    EN_TRY(f->draw(canvas));
-    if (f->draw == eni_plot_steps) eni_report_html_steps(canvas->study, page);
-    fputs("</section>\n", page);
-    return EN_OK;
+    size_t i = 0;
+    while (i + 1 < sizeof slots / sizeof *slots &&
+           (strlen(slots[i].name) != length || strncmp(slots[i].name, name, length) != 0))
+        i++;
+    return &slots[i];
 }
 
-/* Snapshots are evaluated for one target, and gone after that. */
-static void write_other_target(const eni_canvas *canvas)
+en_status eni_page_write(eni_canvas *canvas)
 {
-    const eni_study *study = canvas->study;
-    for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
-        if (!eni_study_bracket_is_of_grid(run, study->target)) continue;
-        fprintf(canvas->page,
-                "<p class=\"lede\">These runs were evaluated for a target of %g %%: around %g %% only the "
-                "grid is known, so the two that enclose a time are points of the grid.</p>\n",
-                100 * run->evaluated_for, 100 * study->target);
-        return;
+    static const char end[] = "{{end}}";
+    const char *text = eni_page_html;
+    for (const char *at; (at = strstr(text, "{{")) != NULL;) {
+        const size_t n = strcspn(at + 2, "}");
+        const struct page_slot *slot = slot_of(at + 2, n);
+        fwrite(text, 1, (size_t)(at - text), canvas->page);
+        text = at + 2 + n + 2;
+        if (slot->text != NULL) fputs(slot->text, canvas->page);
+        if (slot->write != NULL) EN_TRY(slot->write(canvas));
+        if (slot->is_there != NULL && !slot->is_there(canvas)) text = strstr(text, end) + strlen(end);
     }
-}
-
-en_status eni_page_write(eni_canvas *canvas, const eni_fairness *fairness, const eni_verdict *verdict)
-{
-    write_head(canvas);
-    write_verdict(canvas, fairness, verdict);
-    write_fairness(canvas, fairness);
-    fputs("<section id=\"table\">\n<h2>The numbers</h2>\n<p class=\"lede\">Medians over seeds, the range "
-          "below. The target counts as reached at the first of three evaluations in a row at or above it; "
-          "the time is interpolated between the two snapshots that enclose it.</p>\n",
-          canvas->page);
-    write_other_target(canvas);
-    eni_report_html_table(canvas->study, canvas->page);
-    write_pairs(canvas, verdict);
-    fputs("</section>\n", canvas->page);
-    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
-        EN_TRY(write_figure(canvas, &figures[i]));
-    EN_TRY(write_reproduce(canvas));
-    fprintf(canvas->page,
-            "<footer>Written by <code>entrain report</code> %s.</footer>\n</main>\n</body>\n</html>\n",
-            EN_VERSION);
+    fputs(text, canvas->page);
     return EN_OK;
 }

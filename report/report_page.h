@@ -8,9 +8,9 @@
 #include "report/plot.h"
 #include "report/report_verdict.h"
 
-/* Writes the whole page to canvas->page, drawing the figures on the way (see plot.h). The page is one file:
+/* Writes the whole page, page.html, to canvas->page, drawing the figures on the way (see plot.h). It is one file:
  * no script, no link that leaves it. */
-en_status eni_page_write(eni_canvas *canvas, const eni_fairness *fairness, const eni_verdict *verdict);
+en_status eni_page_write(eni_canvas *canvas);
 
 /* ---- report_table.c: one row per (setting, arm), medians over seeds ------------------------------------ */
 

@@ -246,40 +246,31 @@ static en_status load_histogram(eni_json *reader, const json_t *object, eni_stal
                      &into->nbins);
 }
 
-/* {"rank", and in it or in its "staleness" the histogram}. */
 static void take_worker_stale(eni_json *reader, const json_t *entry, void *into)
 {
-    const json_t *inner = json_object_get(entry, "staleness");
     eni_staleness *worker = into;
     worker->rank = (int)eni_json_need_integer(reader, entry, "rank");
-    const en_status st = load_histogram(reader, json_is_object(inner) ? inner : entry, worker);
+    const en_status st = load_histogram(reader, json_object_get(entry, "staleness"), worker);
     if (reader->status == EN_OK) reader->status = st;
 }
 
-/* Per worker: in the run's staleness, or in the report of the role psd, which measures it. */
+/* Of all workers; of each, in the report of the role psd, which measures it. */
 static en_status load_staleness(eni_json *reader, eni_run *run)
 {
-    const json_t *object = json_object_get(run->result, "staleness"), *from = object;
-    const json_t *roles = json_object_get(run->result, "roles");
-    const char *place = "staleness.per_worker";
+    const json_t *object = json_object_get(run->result, "staleness"), *psd = NULL;
     json_t *role;
     size_t i;
     run->staleness = (eni_staleness){-1, NAN, NAN, NAN, NAN, NAN, 0, NULL};
     if (!json_is_object(object)) return EN_OK; /* a run without pushes may say null */
     eni_json_at(reader, "staleness");
     EN_TRY(load_histogram(reader, object, &run->staleness));
-    if (eni_json_array(reader, object, "per_worker") != NULL) roles = NULL;
-    json_array_foreach(roles, i, role)
+    json_array_foreach(json_object_get(run->result, "roles"), i, role)
     {
         const char *name = json_string_value(json_object_get(role, "role"));
-        if (from != object || name == NULL || strcmp(name, "psd") != 0 ||
-            !json_is_array(json_object_get(role, "per_worker")))
-            continue;
-        from = role;
-        place = "per_worker of psd";
+        if (psd == NULL && name != NULL && strcmp(name, "psd") == 0) psd = role;
     }
-    return load_list(reader, from, "per_worker", place, sizeof *run->worker_stale, take_worker_stale,
-                     &run->worker_stale, &run->nworkers_stale);
+    return load_list(reader, psd, "per_worker", "per_worker of psd", sizeof *run->worker_stale,
+                     take_worker_stale, &run->worker_stale, &run->nworkers_stale);
 }
 
 /* [stage, 0 forward or 1 backward, chunk, begin, end], microseconds. */
@@ -372,10 +363,7 @@ static en_status load_texts(eni_json *reader, eni_run *run)
 
     const json_t *collective = json_object_get(run->result, "collective");
     eni_json_at(reader, "collective");
-    if (json_is_object(collective)) {
-        run->algorithm = eni_json_text(reader, collective, "algorithm");
-        if (run->transport == NULL) run->transport = eni_json_text(reader, collective, "transport");
-    }
+    if (json_is_object(collective)) run->algorithm = eni_json_text(reader, collective, "algorithm");
     if (run->transport != NULL && strcmp(run->transport, "nccl") == 0)
         run->wire_bytes = run->shm_bytes = NAN; /* what NCCL sends, and over what, cannot be seen */
     return reader->status;

@@ -187,10 +187,7 @@ static void load_arms(eni_json *reader, eni_study *study)
         arm->strategy = eni_json_need_text(reader, entry, "strategy");
         arm->lr = eni_json_number(reader, entry, "lr");
         arm->options = json_object_get(entry, "options");
-        /* A folder of one run, and studies of before there was "alone", have nothing but the name. */
-        const json_t *alone = json_object_get(entry, "alone");
-        arm->is_alone = alone != NULL ? json_is_true(alone)
-                                      : reader->status == EN_OK && strcmp(arm->strategy, "solo") == 0;
+        arm->is_alone = json_is_true(json_object_get(entry, "alone"));
         for (size_t j = 0; j < i && reader->status == EN_OK; j++) {
             if (strcmp(arm->name, study->arms[j].name) == 0)
                 eni_json_fail(reader, "%s repeats the name %s", reader->where, arm->name);
@@ -314,20 +311,15 @@ static en_status load_runs(eni_json *reader, eni_study *study)
     return EN_OK;
 }
 
-/* The plan of the claims, as compare wrote it before the first run; an older study planned what it ran. */
+/* The plan of the claims, as compare wrote it before the first run. */
 static void load_claims(eni_json *reader, eni_study *study)
 {
     const json_t *claims = json_object_get(study->index, "claims");
     const json_t *seeds = json_object_get(claims, "seeds"), *primary = json_object_get(claims, "primary");
     eni_json_at(reader, "claims.seeds");
     for (size_t c = 0; c < study->nsettings; c++) {
-        eni_setting_spec *setting = &study->settings[c];
-        double given = eni_json_number(reader, seeds, setting->name);
-        for (size_t a = 0; a < study->narms; a++) {
-            size_t ran = eni_study_count(study, c, a);
-            if (isnan(given) && ran > setting->seeds) setting->seeds = ran;
-        }
-        if (given >= 0 && given <= ENI_MAX_RUNS) setting->seeds = (size_t)given;
+        const double given = eni_json_need_number(reader, seeds, study->settings[c].name);
+        if (given >= 0 && given <= ENI_MAX_RUNS) study->settings[c].seeds = (size_t)given;
     }
     const char *baseline = eni_json_text(reader, claims, "baseline");
     study->baseline = baseline == NULL ? ENI_CLAIMS_ALL : find_arm(study, baseline);
@@ -394,17 +386,15 @@ static json_t *index_of_single_run(const char *dir)
     json_error_t ignored;
     json_t *result = json_load_file(path, 0, &ignored);
     const char *strategy = json_string_value(json_object_get(result, "strategy"));
-    const char *outcome = json_string_value(json_object_get(result, "exit"));
+    const char *ended = json_string_value(json_object_get(result, "exit"));
     json_int_t seed = json_integer_value(json_object_get(result, "seed"));
-    bool is_ok = outcome == NULL ? json_integer_value(json_object_get(result, "exit")) == 0
-                                 : strcmp(outcome, "ok") == 0;
     const double target = json_number_value(json_object_get(result, "target"));
-    json_t *index =
-        json_pack("{s:i, s:f, s:[{s:s}], s:[{s:s, s:s}], s:[I], s:[{s:s, s:s, s:I, s:s, s:i, s:i}]}",
-                  "schema", 1, "target", target > 0 ? target : 0.75, "cells", "name", "run", "arms", "name",
-                  strategy ? strategy : "run", "strategy", strategy ? strategy : "run", "seeds", seed, "runs",
-                  "cell", "run", "arm", strategy ? strategy : "run", "seed", seed, "dir", ".", "order", 0,
-                  "exit", is_ok ? 0 : 1);
+    json_t *index = json_pack(
+        "{s:i, s:f, s:[{s:s}], s:[{s:s, s:s}], s:[I], s:[{s:s, s:s, s:I, s:s, s:i, s:i}], s:{s:{s:i}}}",
+        "schema", 1, "target", target > 0 ? target : 0.75, "cells", "name", "run", "arms", "name",
+        strategy ? strategy : "run", "strategy", strategy ? strategy : "run", "seeds", seed, "runs", "cell",
+        "run", "arm", strategy ? strategy : "run", "seed", seed, "dir", ".", "order", 0, "exit",
+        ended == NULL || strcmp(ended, "ok") != 0, "claims", "seeds", "run", 1);
     if (index != NULL) {
         json_object_set(index, "argv", json_object_get(result, "argv"));
         json_object_set(index, "environment", json_object_get(result, "environment"));

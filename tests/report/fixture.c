@@ -4,6 +4,7 @@
 #include <ftw.h>
 #include <limits.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,6 +176,41 @@ static double steps_of(const made_run *run, int rank)
     return run->arm->is_synchronous || run->setting == 0 ? all / 2 : rank == 0 ? 0.75 * all : 0.25 * all;
 }
 
+static json_t *histogram(double mean, double pushes)
+{
+    json_t *list = json_array();
+    double left = pushes;
+    for (int value = 0; value < 12 && left >= 1; value++) {
+        /* Around the mean rather than Poisson: two even workers alternate. */
+        double share = mean == 0 ? 1 : exp(-1.6 * (value - mean) * (value - mean)) / (1 + 2 * exp(-1.6));
+        double count = fmin(left, round(pushes * share));
+        if (count >= 1) json_array_append_new(list, json_pack("[i, I]", value, (json_int_t)count));
+        left -= count;
+    }
+    return list;
+}
+
+/* Of ranks 0 and 1. */
+static void means_of(const made_run *run, double mean[2])
+{
+    const double *even = run->arm->staleness;
+    const bool is_uneven = run->setting == 1 && even[0] > 0;
+    mean[0] = is_uneven ? even[0] / slowdown : even[0];
+    mean[1] = is_uneven ? even[1] * slowdown : even[1];
+}
+
+static json_t *per_worker_of(const made_run *run)
+{
+    double mean[2];
+    json_t *per_worker = json_array();
+    means_of(run, mean);
+    for (int rank = 0; rank < 2; rank++)
+        json_array_append_new(per_worker,
+                              json_pack("{s:i, s:{s:f, s:o}}", "rank", rank, "staleness", "mean", mean[rank],
+                                        "histogram", histogram(mean[rank], steps_of(run, rank))));
+    return per_worker;
+}
+
 static json_t *roles_of(const made_run *run)
 {
     json_t *roles = json_array();
@@ -194,44 +230,24 @@ static json_t *roles_of(const made_run *run)
     }
     if (run->arm->has_server) {
         double all = 1e9 * SAMPLES / run->speed;
-        json_array_append_new(roles, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "role", "psd",
-                                               "cores", "0-1", "cpu_seconds", 0.3 * all / 1e9, "data_ns", 0.0,
-                                               "compute_ns", 0.0, "send_ns", 0.12 * all, "wait_ns", 0.7 * all,
-                                               "update_ns", 0.18 * all, "steps", SAMPLES / run->arm->batch));
+        json_array_append_new(roles, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "role",
+                                               "psd", "cores", "0-1", "cpu_seconds", 0.3 * all / 1e9,
+                                               "data_ns", 0.0, "compute_ns", 0.0, "send_ns", 0.12 * all,
+                                               "wait_ns", 0.7 * all, "update_ns", 0.18 * all, "steps",
+                                               SAMPLES / run->arm->batch, "per_worker", per_worker_of(run)));
     }
     return roles;
 }
 
-static json_t *histogram(double mean, double pushes)
-{
-    json_t *list = json_array();
-    double left = pushes;
-    for (int value = 0; value < 12 && left >= 1; value++) {
-        /* Around the mean rather than Poisson: two even workers alternate. */
-        double share = mean == 0 ? 1 : exp(-1.6 * (value - mean) * (value - mean)) / (1 + 2 * exp(-1.6));
-        double count = fmin(left, round(pushes * share));
-        if (count >= 1) json_array_append_new(list, json_pack("[i, I]", value, (json_int_t)count));
-        left -= count;
-    }
-    return list;
-}
-
 static json_t *staleness_of(const made_run *run)
 {
-    const double *even = run->arm->staleness;
-    double mean[2] = {even[0], even[1]};
-    if (run->setting == 1 && even[0] > 0) mean[0] = even[0] / slowdown, mean[1] = even[1] * slowdown;
-    json_t *per_worker = json_array();
-    double pushes = SAMPLES / run->arm->batch;
-    for (int rank = 0; rank < 2; rank++)
-        json_array_append_new(per_worker, json_pack("{s:i, s:f, s:o}", "rank", rank, "mean", mean[rank],
-                                                    "histogram", histogram(mean[rank], steps_of(run, rank))));
+    double mean[2], pushes = SAMPLES / run->arm->batch;
+    means_of(run, mean);
     double all =
         (mean[0] * steps_of(run, 0) + mean[1] * steps_of(run, 1)) / (steps_of(run, 0) + steps_of(run, 1));
     double most = all > 0 ? ceil(mean[1]) + 1 : 0;
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "mean", all, "p50", all > 0 ? 1.0 : 0.0, "p95",
-                     all > 0 ? most - 1 : 0.0, "p99", most, "max", most, "histogram", histogram(all, pushes),
-                     "per_worker", per_worker);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:o}", "mean", all, "p50", all > 0 ? 1.0 : 0.0, "p95",
+                     all > 0 ? most - 1 : 0.0, "p99", most, "max", most, "histogram", histogram(all, pushes));
 }
 
 static json_t *shares_of(const made_run *run)
@@ -261,13 +277,13 @@ static json_t *result_of(const made_run *run)
                                "samples_computed", (double)SAMPLES, "samples_applied", (double)SAMPLES,
                                "samples_dropped", 96, "global_batch_size", GLOBAL_BATCH);
     json_object_update_new(
-        result, json_pack("{s:f, s:f, s:f, s:f, s:f, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:i, s:s}",
+        result, json_pack("{s:f, s:f, s:f, s:f, s:f, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:s, s:s}",
                           "train_seconds", SAMPLES / run->speed, "samples_per_s", run->speed, "test_accuracy",
                           accuracy_at(run, SAMPLES), "test_loss", 0.52, "lr", run->arm->lr, "init_sha256",
                           init, "order_sha256", order, "params_sha256", params, "payload_bytes", theory,
                           "theory_bytes", theory, "wire_bytes",
                           run->arm->has_server ? updates * 2 * 640.0 * GLOBAL_BATCH / run->arm->batch : 0.0,
-                          "shm_bytes", 2 * theory, "exit", 0, "transport", "shm"));
+                          "shm_bytes", 2 * theory, "exit", "ok", "transport", "shm"));
     if (run->arm->has_no_classes) json_object_set_new(result, "test_accuracy", json_null());
     if (run->arm->algorithm != NULL)
         json_object_set_new(result, "collective",
@@ -379,12 +395,14 @@ void fixture_write(const char *dir, const fixture *spec)
     path_of(path, dir, "runs");
     need(mkdir(path, 0777) == 0, path);
     json_t *settings = json_array(), *arms = json_array(), *runs = json_array(), *seeds = json_array();
+    json_t *planned = json_object();
     int order = 0;
     for (size_t c = 0; c < 2; c++) {
         if (spec->nseeds[c] == 0) continue;
         json_array_append_new(settings,
                               c == 0 ? json_pack("{s:s, s:n}", "name", setting_names[c], "straggler")
                                      : json_pack("{s:s, s:s}", "name", setting_names[c], "straggler", "1:3"));
+        json_object_set_new(planned, setting_names[c], json_integer((json_int_t)spec->nseeds[c]));
         for (size_t s = 0; s < spec->nseeds[c]; s++)
             for (size_t a = 0; a < spec->narms; a++)
                 json_array_append_new(runs, write_run(dir, spec, c, a, (int64_t)s + 1, order++));
@@ -395,14 +413,14 @@ void fixture_write(const char *dir, const fixture *spec)
     size_t most = spec->nseeds[0] > spec->nseeds[1] ? spec->nseeds[0] : spec->nseeds[1];
     for (size_t s = 0; s < most; s++)
         json_array_append_new(seeds, json_integer((json_int_t)s + 1));
-    write_json(
-        dir, "compare.json",
-        json_pack(
-            "{s:i, s:[s, s, s, s, s, s, s, s], s:f, s:s, s:o, s:o, s:o, s:o, s:{s:s, s:i, s:s, s:s, s:s, "
-            "s:f}}",
-            "schema", 1, "argv", "entrain", "compare", "-n", "2", "--strategies=ring,ps-sync,ps-async",
-            "--data=fashion-mnist", "--seeds=1,2,3", "--out=demo", "target", 0.75, "lr_scale", "linear",
-            "cells", settings, "arms", arms, "seeds", seeds, "runs", runs, "environment", "cpu",
-            "AMD EPYC 7B13", "cores", 2, "kernel", "6.1.0-18-amd64", "version", "0.1.0", "commit", "fc617c6",
-            "load", 0.08));
+    write_json(dir, "compare.json",
+               json_pack("{s:i, s:[s, s, s, s, s, s, s, s], s:f, s:s, s:o, s:o, s:o, s:o, s:{s:o}, s:{s:s, "
+                         "s:i, s:s, s:s, s:s, "
+                         "s:f}}",
+                         "schema", 1, "argv", "entrain", "compare", "-n", "2",
+                         "--strategies=ring,ps-sync,ps-async", "--data=fashion-mnist", "--seeds=1,2,3",
+                         "--out=demo", "target", 0.75, "lr_scale", "linear", "cells", settings, "arms", arms,
+                         "seeds", seeds, "runs", runs, "claims", "seeds", planned, "environment", "cpu",
+                         "AMD EPYC 7B13", "cores", 2, "kernel", "6.1.0-18-amd64", "version", "0.1.0",
+                         "commit", "fc617c6", "load", 0.08));
 }

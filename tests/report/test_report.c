@@ -147,6 +147,7 @@ static void the_page_is_in_the_order_asked_for(void **state)
                                  "id=\"shares\"",   "shares.csv",     "id=\"reproduce\"", "entrain compare",
                                  "AMD EPYC",        "batch-size: 64", "</html>"};
     in_order(page, parts, sizeof parts / sizeof parts[0]);
+    assert_null(strstr(page, "{{")); /* a slot that nobody fills */
     assert_null(strstr(page, "<script"));
     assert_null(strstr(page, "src="));
     assert_null(strstr(page, "href=\"http"));
@@ -256,8 +257,8 @@ static void a_folder_without_a_comparison_is_named(void **state)
     assert_non_null(strstr(said, "has no compare.json and no result.json"));
 }
 
-/* psd measures staleness per worker; its report among the roles is as good as the run's own list. */
-static void staleness_per_worker_comes_from_psd_too(void **state)
+/* Which measures it. */
+static void staleness_per_worker_comes_from_psd(void **state)
 {
     (void)state;
     const char *const file = "runs/even-2-s1/result.json";
@@ -325,8 +326,10 @@ static void one_step_of_a_pipeline_is_drawn(void **state)
     in_order(page, parts, sizeof parts / sizeof *parts);
     char *csv = fixture_read(dir, "plots/pipeline.csv"), *script = fixture_read(dir, "plots/pipeline-0-1.gp");
     assert_non_null(strstr(csv, "even,ps-sync,1,real,,,,,1,backward,1,4,5\n"));
-    assert_non_null(strstr(script, "rectangle from first 4, first 1.6 to first 5, first 2.4 fs"));
-    assert_non_null(strstr(script, "'B1' at first 4.5, first 2 "));
+    assert_non_null(strstr(script, "\nms = 6\n"));
+    assert_non_null(strstr(script, "label[2] = 'stage 1'\n"));
+    assert_non_null(strstr(script, "\n2 4 5 1 1\nEOD\n")); /* stage 1, backward of chunk 1 */
+    assert_non_null(strstr(page, ">B1</text>"));
     free(page);
     free(csv);
     free(script);
@@ -366,9 +369,8 @@ static void who_took_part_is_drawn(void **state)
     assert_non_null(strstr(csv, "even,ps-async,1,real,,,,,1,0,1.5,lost\n"));
     assert_non_null(strstr(csv, "even,ps-async,1,real,,,,,2,1,3,left\n"));
     assert_non_null(script);
-    assert_non_null(strstr(script, "rectangle from first 1, first 2.68 to first 3, first 3.32 fs solid 1.0 "
-                                   "noborder fc rgb '#0072b2'"));
-    assert_non_null(strstr(script, "set xrange [0:4]"));
+    assert_non_null(strstr(script, "\n1 0 4 0\n2 0 1.5 2\n3 1 3 1\nEOD\n"));
+    assert_non_null(strstr(script, "\nlast = 4\n"));
     free(page);
     free(csv);
     free(script);
@@ -435,6 +437,7 @@ static void hostile_names_stay_names(void **state)
     size_t i;
     json_object_set_new(json_array_get(json_object_get(index, "arms"), 2), "name", json_string(evil));
     json_object_set_new(json_array_get(json_object_get(index, "cells"), 1), "name", json_string("<b>&amp;"));
+    json_object_set_new(index, "claims", json_pack("{s:{s:i, s:i}}", "seeds", "even", 3, "<b>&amp;", 1));
     json_array_foreach(runs, i, run)
     {
         if (strcmp(json_string_value(json_object_get(run, "arm")), "ps-async") == 0)
@@ -459,6 +462,12 @@ static void hostile_names_stay_names(void **state)
     assert_null(strchr(page, 0x1b));
     assert_non_null(strstr(page, "&lt;script&gt;alert(1)"));
     free(page);
+    free(text);
+    text = fixture_read(dir, "plots/cells-time.gp");
+    assert_non_null(strstr(text, "\nlabel[5] = '</style><script>alert(1)…'\n"));
+    free(text);
+    text = fixture_read(dir, "plots/staleness-0-2.gp");
+    assert_non_null(strstr(text, "\ntitle = '</style><script>alert(1)</script>''?touch /tmp/x"));
     free(text);
 }
 
@@ -588,7 +597,8 @@ static void claims_are_those_of_the_plan(void **state)
         text, "The primary comparison needs 6 seeds, then 2 other comparisons need 7 seeds: even has 8"));
     free(text);
     fixture_set(dir, "compare.json", "claims",
-                json_pack("{s:{s:s, s:[s, s]}}", "primary", "setting", "even", "arms", "ring", "ssp"));
+                json_pack("{s:{s:i, s:i}, s:{s:s, s:[s, s]}}", "seeds", "even", 7, "slow", 3, "primary",
+                          "setting", "even", "arms", "ring", "ssp"));
     free(report(EN_EFORMAT));
     assert_non_null(strstr(said, "claims.primary should name a setting and two arms of this study"));
 }
@@ -714,7 +724,7 @@ int main(void)
                                        WITH_STUDY(a_malformed_run_ends_in_one_sentence),
                                        WITH_STUDY(a_missing_file_is_named),
                                        WITH_STUDY(a_folder_without_a_comparison_is_named),
-                                       WITH_STUDY(staleness_per_worker_comes_from_psd_too),
+                                       WITH_STUDY(staleness_per_worker_comes_from_psd),
                                        WITH_STUDY(unseen_bytes_are_not_none),
                                        WITH_STUDY(one_step_of_a_pipeline_is_drawn),
                                        WITH_STUDY(who_took_part_is_drawn),

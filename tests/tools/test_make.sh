@@ -14,8 +14,8 @@ configure() { # SOURCES: a build folder in there, of makefiles
     cmake -S "$1" -B "$1/build" -G 'Unix Makefiles' -DENTRAIN_CUDA=OFF >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 }
 
-compiled() { # TARGET: what its objects are, by the folder of their source; nothing is run
-    make -C "$work/tree/build" -n -k "$1" 2>/dev/null | sed -n 's/.* -o .* -c .*\/tree\/\([a-z]*\)\/.*/\1/p' | sort -u | tr '\n' ' '
+compiled() { # TARGET: what its objects are, by the folder of their source, or of the text that it is made of; nothing is run
+    make -C "$work/tree/build" -n -k "$1" 2>/dev/null | sed -n 's/.* -o .* -c .*\/tree\/\(build\/\)\{0,1\}\([a-z]*\)\/.*/\2/p' | sort -u | tr '\n' ' '
 }
 
 if [ "$1" = demo ]; then # with programs that only note what they are asked; pip is ended as often as $work/ends says
