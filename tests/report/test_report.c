@@ -422,7 +422,7 @@ static void a_long_name_has_lines_of_its_own(void **state)
     char *page = fixture_read(dir, "report.html"), *long_name = strstr(page, "<b class=\"long\">");
     assert_non_null(long_name);
     assert_memory_equal(long_name + strlen("<b class=\"long\">"), name, strlen(name));
-    assert_non_null(strstr(page, ".verdicts b.long{white-space:normal}"));
+    assert_non_null(strstr(page, ".verdicts b.long { white-space: normal }"));
     assert_non_null(strstr(page, "<b>ring</b>"));
     free(page);
 }
