@@ -428,7 +428,7 @@ const eni_key eni_keys[] = {
 #undef GROUP
 #define GROUP "who takes part"
     INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | V | ON(ENI_GPUS) | ON(ENI_JOIN),
-        STUDY | FIRST, "2; 1 for the strategy solo",
+        STUDY | FIRST, "one for each GPU with --device=cuda; else 2, of the strategy solo 1",
         "workers; of run, compare and check: processes that are started on this host; of join: so many more"),
     INT("processes", "n nproc nproc-per-node local-world-size", processes, "0", 1, 64, "N", E, FIRST, "one per core",
         "processes that share the test set; what comes out does not depend on it"),
