@@ -442,7 +442,7 @@ const eni_key eni_keys[] = {
         "the number of this worker on its host"),
     INT("local-size", "local-world-size", local_size, NULL, 0, 4096, "N", W | V, ENV, "LOCAL_WORLD_SIZE, or found out",
         "workers per host, 0: all on one; a machine can play several, with --host-id or in virtual time"),
-    TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, W | P | K, 0, "found out",
+    TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, R | W | P | K, STUDY, "found out",
          "workers with the same text share memory"),
     TEXT("groups", NULL, groups, NULL, "N|0-1;2-3", eni_rank_groups_check, NULL, R | W | V, 0,
          "the ranks of a host",

@@ -118,6 +118,29 @@ static void test_entrain_run(void **state)
             "bytes of one host");
 }
 
+/* As two clones of a virtual machine: one host identity, and no memory that both reach. */
+static void test_clones(void **state)
+{
+    static const char *const ids[][2] = {{"clone", "clone"}, {"clone-a", "clone-b"}};
+    (void)state;
+    outer_make_hosts(OUTER_HOSTS_MAX);
+    for (int i = 0; i < 2; i++) {
+        process nodes[2];
+        for (int k = 1; k >= 0; k--)
+            outer_start_on(&nodes[k], k, "entrain",
+                           "run --nnodes=2 -n 1 --node-rank=%d --master-addr=%s --insecure --token-file=%s "
+                           "--strategy=ring --host-id=%s " OUTER_ALONE " " OUTER_JOB,
+                           k, outer_host_address(0), outer_token_file(), ids[i][k]);
+        const int code = process_wait(&nodes[1], GUARD), first = process_wait(&nodes[0], GUARD);
+        const int says =
+            process_says(&nodes[1], "the same host identity as this one", "a --host-id of its own");
+        if ((code == 0) != (i == 1) || (first == 0) != (i == 1) || says != (i == 0))
+            fail_msg("--host-id=%s and %s: exit %d and %d:\n%s%s", ids[i][0], ids[i][1], first, code,
+                     process_err(&nodes[0]), process_err(&nodes[1]));
+    }
+    promise("two machines with one host identity: told, with --host-id as the remedy, which works");
+}
+
 /* One host's launcher is killed: its ranks die with it, and the other host's run ends by the control plane.
  */
 static void test_host_is_lost(void **state)
@@ -253,11 +276,15 @@ static void test_mixed_addresses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ring),           cmocka_unit_test(test_ring_by_file),
-        cmocka_unit_test(test_server),         cmocka_unit_test(test_entrain_run),
-        cmocka_unit_test(test_host_is_lost),   cmocka_unit_test(test_addresses),
-        cmocka_unit_test(test_no_loopback),    cmocka_unit_test(test_loopback_between_hosts),
-        cmocka_unit_test(test_mixed_addresses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ring),
+                                       cmocka_unit_test(test_ring_by_file),
+                                       cmocka_unit_test(test_server),
+                                       cmocka_unit_test(test_entrain_run),
+                                       cmocka_unit_test(test_clones),
+                                       cmocka_unit_test(test_host_is_lost),
+                                       cmocka_unit_test(test_addresses),
+                                       cmocka_unit_test(test_no_loopback),
+                                       cmocka_unit_test(test_loopback_between_hosts),
+                                       cmocka_unit_test(test_mixed_addresses)};
     return system_main(tests);
 }
