@@ -1,70 +1,18 @@
-/* gpu_list.c - `entrain gpus`: asks the device library (no context is opened, so nobody's memory is taken),
- * and shows what it says as text or, for programs (--json), as docs/gpu.md has it. See gpu_list.h. */
+/* gpu_list.c - `entrain gpus`: asks the driver (core/nvml.h), and shows what it says as text or, for programs (--json), as
+ * docs/gpu.md has it. See gpu_list.h. */
 #include "cli/gpu_list.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "cli/commands.h"
-#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/signals.h"
 #include "core/try.h"
 #include "ops/device.h"
 #include "report/table.h"
-
-/* ---- asking ---- */
-
-/* What /proc says the process is called; "" if it says nothing. */
-static void name_program(int64_t pid, char *name_out, size_t bytes)
-{
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%" PRId64 "/comm", pid);
-    FILE *file = fopen(path, "re");
-    name_out[0] = 0;
-    if (file == NULL) return;
-    if (fgets(name_out, (int)bytes, file) == NULL) name_out[0] = 0;
-    name_out[strcspn(name_out, "\n")] = 0;
-    fclose(file);
-}
-
-static void ask_users(const en_gpu *gpu, int32_t index, eni_gpus_one *one)
-{
-    en_gpu_user users[ENI_GPUS_USERS];
-    one->nusers = -1;
-    if (gpu->users(index, users, ENI_GPUS_USERS, &one->nusers) != EN_OK) {
-        one->nusers = -1;
-        return;
-    }
-    for (int i = 0; i < one->nusers && i < ENI_GPUS_USERS; i++) {
-        one->users[i].user = users[i];
-        name_program(users[i].pid, one->users[i].program, sizeof one->users[i].program);
-    }
-}
-
-static en_status ask(const en_gpu *gpu, eni_gpu_list *gpus)
-{
-    int32_t n = 0;
-    EN_TRY(gpu->count(eni_device_host(), &n));
-    gpus->n = n < ENI_GPUS_MAX ? (int)n : ENI_GPUS_MAX;
-    for (int32_t i = 0; i < gpus->n; i++) {
-        eni_gpus_one *one = &gpus->gpu[i];
-        one->facts.size = sizeof one->facts;
-        EN_TRY(gpu->facts(eni_device_host(), i, &one->facts));
-        ask_users(gpu, i, one);
-        for (int32_t j = 0; j < gpus->n; j++)
-            gpus->link[i][j] = (uint8_t)gpu->link(i, j);
-    }
-    gpus->group = gpu->group_version();
-    return EN_OK;
-}
 
 /* ---- as text ---- */
 
@@ -72,7 +20,9 @@ enum { USERS_SHOWN = 4 };
 
 static void format_bytes(uint64_t bytes, char text[ENI_TABLE_TEXT])
 {
-    if (bytes < 100000000)
+    if (bytes == 0) /* not known */
+        snprintf(text, ENI_TABLE_TEXT, "-");
+    else if (bytes < 100000000)
         snprintf(text, ENI_TABLE_TEXT, "%.1f MB", (double)bytes * 1e-6);
     else
         snprintf(text, ENI_TABLE_TEXT, bytes < 10e9 ? "%.2f GB" : "%.1f GB", (double)bytes * 1e-9);
@@ -82,58 +32,52 @@ static void format_bytes(uint64_t bytes, char text[ENI_TABLE_TEXT])
     "%.12s" /* "GPU-5f1c2a3b": as nvidia-smi and the table at the start of a run shorten it                  \
              */
 
-static void format_users(const eni_gpus_one *g, char text[ENI_TABLE_TEXT])
+static void format_users(const eni_gpu_seen *g, char text[ENI_TABLE_TEXT])
 {
     char bytes[ENI_TABLE_TEXT];
     snprintf(text, ENI_TABLE_TEXT, "%s", g->nusers < 0 ? "not told" : g->nusers == 0 ? "nobody" : "");
     for (int i = 0; i < g->nusers && i < USERS_SHOWN; i++) {
-        const eni_gpus_user *u = &g->users[i];
+        const eni_gpu_user *u = &g->users[i];
         eni_text_add(text, ENI_TABLE_TEXT, "%s%s%spid %" PRId64, i > 0 ? ", " : "", u->program,
-                     u->program[0] != 0 ? " " : "", u->user.pid);
-        format_bytes(u->user.bytes, bytes);
-        if (u->user.bytes > 0) eni_text_add(text, ENI_TABLE_TEXT, " (%s)", bytes);
+                     u->program[0] != 0 ? " " : "", u->pid);
+        format_bytes(u->bytes, bytes);
+        if (u->bytes > 0) eni_text_add(text, ENI_TABLE_TEXT, " (%s)", bytes);
     }
     if (g->nusers > USERS_SHOWN) eni_text_add(text, ENI_TABLE_TEXT, " and %d more", g->nusers - USERS_SHOWN);
 }
 
-static en_status show_list(FILE *out, const eni_gpu_list *gpus)
+static const char *or_dash(const char *text)
+{
+    return text[0] != 0 ? text : "-";
+}
+
+static en_status show_list(FILE *out, const eni_gpu_machine *m)
 {
     eni_table table;
     char text[ENI_TABLE_TEXT];
-    eni_table_begin(&table, ">GPU|NAME|UUID|BUS|>CC|>MEMORY|>FREE|USED BY");
-    for (int i = 0; i < gpus->n; i++) {
-        const en_gpu_facts *f = &gpus->gpu[i].facts;
+    eni_table_begin(&table, ">GPU|NAME|UUID|BUS|>CC|>MEMORY|>FREE|>NUMA|CPUS|USED BY");
+    for (int i = 0; i < m->n; i++) {
+        const eni_gpu_seen *g = &m->gpu[i];
         eni_table_put(&table, "%d", i);
-        eni_table_put(&table, "%s", f->name);
-        eni_table_put(&table, SHORT_UUID, f->uuid);
-        eni_table_put(&table, "%s", f->bus);
-        eni_table_put(&table, "%d.%d", (int)f->major, (int)f->minor);
-        format_bytes(f->memory_bytes, text);
+        eni_table_put(&table, "%s", or_dash(g->name));
+        eni_table_put(&table, SHORT_UUID, or_dash(g->uuid));
+        eni_table_put(&table, "%s", or_dash(g->bus));
+        eni_table_put(&table, g->major > 0 ? "%d.%d" : "-", g->major, g->minor);
+        format_bytes(g->memory_bytes, text);
         eni_table_put(&table, "%s", text);
-        format_bytes(f->free_bytes, text);
-        eni_table_put(&table, "%s", f->free_bytes > 0 ? text : "-"); /* 0: not known */
-        format_users(&gpus->gpu[i], text);
+        format_bytes(g->free_bytes, text);
+        eni_table_put(&table, "%s", text);
+        eni_table_put(&table, g->numa_node >= 0 ? "%d" : "-", g->numa_node);
+        eni_table_put(&table, "%s", or_dash(g->cpus));
+        format_users(g, text);
         eni_table_put(&table, "%s", text);
     }
     return eni_table_print(&table, out);
 }
 
-/* How two GPUs are linked, for people and for programs. */
-static const char *const link_names[][2] = {[EN_LINK_NONE] = {"none", "none"},
-                                            [EN_LINK_HOST] = {"host", "host"},
-                                            [EN_LINK_PCIE] = {"PCIe", "pcie"},
-                                            [EN_LINK_NVLINK] = {"NVLink", "nvlink"},
-                                            [EN_LINK_SAME] = {"-", "same"}};
-
-static const char *link_name(int link, bool is_json)
+static en_status show_links(FILE *out, const eni_gpu_machine *m)
 {
-    if (link < EN_LINK_NONE || link > EN_LINK_SAME) return is_json ? "none" : "?";
-    return link_names[link][is_json];
-}
-
-static en_status show_links(FILE *out, const eni_gpu_list *gpus)
-{
-    const int n = gpus->n < ENI_GPUS_LINKED ? gpus->n : ENI_GPUS_LINKED;
+    const int n = m->n < ENI_GPUS_LINKED ? m->n : ENI_GPUS_LINKED;
     char heads[1 + 4 * ENI_GPUS_LINKED] = ">";
     eni_table table;
     for (int b = 0; b < n; b++)
@@ -142,11 +86,14 @@ static en_status show_links(FILE *out, const eni_gpu_list *gpus)
     for (int a = 0; a < n; a++) {
         eni_table_put(&table, "%d", a);
         for (int b = 0; b < n; b++)
-            eni_table_put(&table, "%s", link_name(a == b ? EN_LINK_SAME : gpus->link[a][b], false));
+            eni_table_put(&table, "%s%s", or_dash(m->link[a][b].path),
+                          m->link[a][b].way == ENI_LINK_HOST ? "*" : "");
     }
-    fprintf(out, "\nLinks (NVLink; PCIe: peer to peer; host: through the processor):\n");
+    fprintf(out, "\nLinks (NV4: four NVLinks; else by PCIe, near to far: PIX, PXB, PHB, NODE, SYS; *: not "
+                 "peer to peer, through "
+                 "the processor's memory):\n");
     EN_TRY(eni_table_print(&table, out));
-    if (gpus->n > n) fprintf(out, "(the first %d of %d)\n", n, gpus->n);
+    if (m->n > n) fprintf(out, "(the first %d of %d)\n", n, m->n);
     return EN_OK;
 }
 
@@ -158,7 +105,7 @@ static int width(const eni_gpu_list *gpus)
 
 static int gpu_of(const eni_gpu_list *gpus, int rank)
 {
-    return eni_gpu_slice(rank, gpus->nranks, gpus->n, width(gpus), gpus->is_shared);
+    return eni_gpu_slice(rank, gpus->nranks, gpus->machine.n, width(gpus), gpus->is_shared);
 }
 
 /* The most ranks that meet on one GPU. */
@@ -176,13 +123,13 @@ static int has_unlinked_pair(const eni_gpu_list *gpus)
 {
     for (int r = 1; r < gpus->nranks; r++)
         for (int q = 0; q < r; q++)
-            if (gpus->link[gpu_of(gpus, q)][gpu_of(gpus, r)] == EN_LINK_NONE) return 1;
+            if (gpus->machine.link[gpu_of(gpus, q)][gpu_of(gpus, r)].way == ENI_LINK_NONE) return 1;
     return 0;
 }
 
 static void slices_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
 {
-    const int nslices = gpus->n / width(gpus);
+    const int nslices = gpus->machine.n / width(gpus);
     if (gpus->nranks > nslices)
         snprintf(text, bytes,
                  "%d ranks share %d GPUs by %d (--gpu-sharing): their gradients go through the host.",
@@ -195,11 +142,15 @@ static void slices_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
 
 void eni_gpus_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
 {
-    if (width(gpus) > 1)
+    if (!gpus->is_built)
+        snprintf(
+            text, bytes,
+            "This build has no cuda device that works, so --device=cuda is refused; `make cuda` builds it.");
+    else if (width(gpus) > 1)
         slices_verdict(gpus, text, bytes);
     else if (gpus->nranks == 1)
         snprintf(text, bytes, "One rank has a GPU of its own: `ring` steps there and exchanges nothing.");
-    else if (crowd(gpus) > 1 && gpus->n == 1)
+    else if (crowd(gpus) > 1 && gpus->machine.n == 1)
         snprintf(
             text, bytes,
             "%d ranks share one GPU, which NCCL refuses: `ring` adds and steps on it through CUDA IPC, or in "
@@ -210,7 +161,7 @@ void eni_gpus_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
                  "%d ranks share %d GPUs, which NCCL refuses: `ring` exchanges in pinned host memory; with "
                  "at most "
                  "%d ranks NCCL could pair them.",
-                 gpus->nranks, gpus->n, gpus->n);
+                 gpus->nranks, gpus->machine.n, gpus->machine.n);
     else if (gpus->group[0] == 0)
         snprintf(text, bytes,
                  "Every rank has a GPU of its own, but there is no NCCL (libnccl.so.2): `ring` exchanges in "
@@ -239,7 +190,7 @@ static en_status show_ranks(FILE *out, const eni_gpu_list *gpus)
     const int n = gpus->nranks < SHOWN ? gpus->nranks : SHOWN, has_slices = width(gpus) > 1;
     eni_table_begin(&table, has_slices ? ">RANK|DEVICES" : ">RANK|DEVICE|NAME|UUID");
     for (int r = 0; r < n; r++) {
-        const en_gpu_facts *f = &gpus->gpu[gpu_of(gpus, r)].facts;
+        const eni_gpu_seen *f = &gpus->machine.gpu[gpu_of(gpus, r)];
         format_slice(gpus, gpu_of(gpus, r), slice);
         eni_table_put(&table, "%d", r);
         eni_table_put(&table, "%s", slice);
@@ -259,10 +210,13 @@ static en_status show_ranks(FILE *out, const eni_gpu_list *gpus)
 
 en_status eni_gpus_show(FILE *out, const eni_gpu_list *gpus)
 {
-    EN_TRY(show_list(out, gpus));
-    if (gpus->n > 1) EN_TRY(show_links(out, gpus));
-    fprintf(out, "\nCollectives: %s\n",
-            gpus->group[0] != 0 ? gpus->group : "no NCCL (libnccl.so.2 is not found)");
+    const eni_gpu_machine *m = &gpus->machine;
+    EN_TRY(show_list(out, m));
+    if (m->n > 1) EN_TRY(show_links(out, m));
+    fprintf(out, "\nDriver: %s\nCollectives: %s\n", or_dash(m->driver),
+            gpus->group[0] != 0 ? gpus->group
+            : gpus->is_built    ? "no NCCL (libnccl.so.2 is not found)"
+                                : "none without the cuda device (`make cuda` builds it)");
     return gpus->nranks > 0 ? show_ranks(out, gpus) : EN_OK;
 }
 
@@ -280,37 +234,52 @@ static json_t *name_or_null(const char *name)
     return text != NULL ? text : json_null();
 }
 
-static json_t *users_of(const eni_gpus_one *g)
+static json_t *users_of(const eni_gpu_seen *g)
 {
     if (g->nusers < 0) return json_null();
     json_t *users = json_array();
-    for (int i = 0; i < g->nusers && i < ENI_GPUS_USERS; i++)
-        json_array_append_new(users, json_pack("{s:I, s:o, s:o}", "pid", (json_int_t)g->users[i].user.pid,
+    for (int i = 0; i < g->nusers && i < ENI_GPU_USERS; i++)
+        json_array_append_new(users, json_pack("{s:I, s:o, s:o}", "pid", (json_int_t)g->users[i].pid,
                                                "program", name_or_null(g->users[i].program), "bytes",
-                                               bytes_or_null(g->users[i].user.bytes)));
+                                               bytes_or_null(g->users[i].bytes)));
     return users;
 }
 
-static json_t *gpu_json(const eni_gpus_one *g, int index)
+static json_t *gpu_json(const eni_gpu_seen *g, int index)
 {
-    const en_gpu_facts *f = &g->facts;
-    char capability[24];
-    snprintf(capability, sizeof capability, "%d.%d", (int)f->major, (int)f->minor);
-    return json_pack("{s:i, s:o, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "index", index, "name",
-                     name_or_null(f->name), "uuid", f->uuid, "bus", f->bus, "compute_capability", capability,
-                     "memory_bytes", bytes_or_null(f->memory_bytes), "free_bytes",
-                     bytes_or_null(f->free_bytes), "nusers",
-                     g->nusers < 0 ? json_null() : json_integer(g->nusers), "users", users_of(g));
+    char capability[24] = "";
+    if (g->major > 0) snprintf(capability, sizeof capability, "%d.%d", g->major, g->minor);
+    return json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "index", index, "name",
+                     name_or_null(g->name), "uuid", name_or_null(g->uuid), "bus", name_or_null(g->bus),
+                     "compute_capability", name_or_null(capability), "memory_bytes",
+                     bytes_or_null(g->memory_bytes), "free_bytes", bytes_or_null(g->free_bytes), "numa_node",
+                     g->numa_node >= 0 ? json_integer(g->numa_node) : json_null(), "cpus",
+                     name_or_null(g->cpus), "nusers", g->nusers < 0 ? json_null() : json_integer(g->nusers),
+                     "users", users_of(g));
 }
 
-static json_t *links_json(const eni_gpu_list *gpus)
+static json_t *way_json(const eni_gpu_link *link)
+{
+    static const char *const ways[] = {[ENI_LINK_NONE] = "none",
+                                       [ENI_LINK_HOST] = "host",
+                                       [ENI_LINK_PCIE] = "pcie",
+                                       [ENI_LINK_NVLINK] = "nvlink",
+                                       [ENI_LINK_SAME] = "same"};
+    return json_string(ways[link->way]);
+}
+
+static json_t *path_json(const eni_gpu_link *link)
+{
+    return name_or_null(link->path);
+}
+
+static json_t *matrix(const eni_gpu_machine *m, json_t *(*cell)(const eni_gpu_link *))
 {
     json_t *rows = json_array();
-    for (int a = 0; a < gpus->n; a++) {
+    for (int a = 0; a < m->n; a++) {
         json_t *row = json_array();
-        for (int b = 0; b < gpus->n; b++)
-            json_array_append_new(row,
-                                  json_string(link_name(a == b ? EN_LINK_SAME : gpus->link[a][b], true)));
+        for (int b = 0; b < m->n; b++)
+            json_array_append_new(row, cell(&m->link[a][b]));
         json_array_append_new(rows, row);
     }
     return rows;
@@ -333,10 +302,12 @@ json_t *eni_gpus_json(const eni_gpu_list *gpus)
 {
     char verdict[ENI_GPUS_VERDICT];
     json_t *list = json_array();
-    for (int i = 0; i < gpus->n; i++)
-        json_array_append_new(list, gpu_json(&gpus->gpu[i], i));
-    json_t *all = json_pack("{s:i, s:o, s:o, s:o}", "schema", 1, "gpus", list, "links", links_json(gpus),
-                            "collectives", name_or_null(gpus->group));
+    for (int i = 0; i < gpus->machine.n; i++)
+        json_array_append_new(list, gpu_json(&gpus->machine.gpu[i], i));
+    json_t *all =
+        json_pack("{s:i, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "gpus", list, "links",
+                  matrix(&gpus->machine, way_json), "topology", matrix(&gpus->machine, path_json), "driver",
+                  name_or_null(gpus->machine.driver), "collectives", name_or_null(gpus->group));
     if (gpus->nranks == 0) return all;
     eni_gpus_verdict(gpus, verdict, sizeof verdict);
     json_object_set_new(all, "ranks", ranks_json(gpus));
@@ -356,43 +327,28 @@ static en_status print_json(const eni_gpu_list *gpus)
 
 /* ---- before a run ---- */
 
-enum { TIMEOUT_S = 60 }; /* a driver that is just being loaded takes seconds */
+typedef struct gpu_question {
+    const eni_config *run;
+    const char *plugin_dir;
+} gpu_question;
 
-static en_status ask_for(const eni_config *run, const char *plugin_dir)
+static en_status ask_cuda(void *user)
 {
+    const gpu_question *q = user;
     const eni_gpu_want want = {
-        .spec = run->device, .n = eni_config_ndevices(run), .is_shared = run->gpu_sharing};
+        .spec = q->run->device, .n = eni_config_ndevices(q->run), .is_shared = q->run->gpu_sharing};
     const en_device *table;
-    EN_TRY(eni_device_load("cuda", plugin_dir, &table));
-    return eni_gpu_check(&want, (int)run->workers, table, eni_device_host());
+    EN_TRY(eni_device_load("cuda", q->plugin_dir, &table));
+    return eni_gpu_check(&want, (int)q->run->workers, table, eni_device_host());
 }
 
 /* The child has said what is wrong. One that crashed leaves the answer to the ranks, who say more of it. */
-static en_status await(pid_t pid, int signal_fd)
-{
-    int status = 0;
-    const en_status st = eni_signals_await(pid, signal_fd, eni_now_ns() + TIMEOUT_S * ENI_SECOND, &status);
-    if (st == EN_OK) return WIFEXITED(status) && WEXITSTATUS(status) != 0 ? EN_EINVAL : EN_OK;
-    kill(pid, SIGKILL);
-    waitpid(pid, &status, WNOHANG); /* a process that hangs in the driver cannot be waited for */
-    if (st == EN_EINTR) return st;
-    return eni_fail(EN_EINVAL, "launch",
-                    "the NVIDIA driver has not said within %d s which GPUs there are: does nvidia-smi "
-                    "answer? --device=cpu goes without",
-                    TIMEOUT_S);
-}
-
 en_status eni_gpu_here(const eni_config *run, const char *plugin_dir, int signal_fd)
 {
     if (!eni_device_is_gpu(run->device)) return EN_OK;
-    const pid_t own = getpid(), pid = fork();
-    if (pid == 0) {
-        if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != own) _exit(0);
-        _exit(ask_for(run, plugin_dir) == EN_OK ? 0 : 1);
-    }
-    if (pid < 0)
-        return eni_fail(EN_EIO, "launch", "cannot start a process that asks for GPUs: %s", strerror(errno));
-    return await(pid, signal_fd);
+    gpu_question question = {run, plugin_dir};
+    const en_status st = eni_driver_ask(ask_cuda, &question, signal_fd);
+    return st == EN_OK || st == EN_EIO ? EN_OK : st == EN_EINTR ? st : EN_EINVAL;
 }
 
 /* ---- the command ---- */
@@ -403,23 +359,34 @@ static en_status check_slices(const eni_gpu_list *gpus)
     const eni_gpu_want want = {.spec = "cuda", .n = width(gpus), .is_shared = gpus->is_shared};
     int32_t index[ENI_DEVICES_MAX];
     int n;
-    return gpus->nranks > 0 ? eni_gpu_pick(&want, gpus->n, 0, gpus->nranks, index, &n) : EN_OK;
+    return gpus->nranks > 0 ? eni_gpu_pick(&want, gpus->machine.n, 0, gpus->nranks, index, &n) : EN_OK;
+}
+
+/* What the library of the device knows, where this build has one: which collectives there are. */
+static void ask_device(const char *plugin_dir, eni_gpu_list *gpus)
+{
+    const en_device *device;
+    gpus->group = "";
+    if (!eni_device_is_built("cuda", plugin_dir) || eni_device_load("cuda", plugin_dir, &device) != EN_OK ||
+        device->gpu == NULL)
+        return;
+    gpus->is_built = true;
+    gpus->group = device->gpu->group_version();
 }
 
 en_status eni_command_gpus(const eni_command_context *context)
 {
     const eni_config *c = context->config;
-    const en_device *device;
-    EN_TRY(eni_device_load("cuda", context->plugin_dir, &device));
-    if (device->gpu == NULL)
-        return eni_fail(EN_EVERSION, "gpus", "the device cuda of %s is not one of GPUs", context->plugin_dir);
     eni_gpu_list *gpus = eni_alloc(sizeof *gpus);
     if (gpus == NULL) return EN_ENOMEM;
     gpus->nstages = (int)c->stages;
     gpus->is_shared = c->gpu_sharing;
     if (eni_config_is_given(c, "workers") || c->stages > 0) gpus->nranks = (int)c->workers;
-    en_status st = ask(device->gpu, gpus);
+    en_status st = eni_nvml_list(&gpus->machine, context->signal_fd);
+    if (st == EN_OK && gpus->nranks > 0 && !eni_config_is_given(c, "workers")) /* as `run` would */
+        gpus->nranks = gpus->machine.n >= gpus->nstages ? gpus->machine.n / gpus->nstages : 1;
     if (st == EN_OK) st = check_slices(gpus);
+    if (st == EN_OK) ask_device(context->plugin_dir, gpus);
     if (st == EN_OK && c->json)
         st = print_json(gpus);
     else if (st == EN_OK)

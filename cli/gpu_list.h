@@ -7,29 +7,17 @@
 #include <stdio.h>
 
 #include "config/config.h"
-#include "entrain/gpu.h"
+#include "core/nvml.h"
 
-enum { ENI_GPUS_MAX = 64, ENI_GPUS_USERS = 64, ENI_GPUS_LINKED = 15, ENI_GPUS_VERDICT = 256 };
-
-typedef struct eni_gpus_user {
-    en_gpu_user user;
-    char program[32]; /* "" where another container hides it */
-} eni_gpus_user;
-
-typedef struct eni_gpus_one {
-    en_gpu_facts facts;
-    eni_gpus_user users[ENI_GPUS_USERS]; /* the first of them */
-    int nusers;                          /* all of them; -1: the driver does not tell */
-} eni_gpus_one;
+enum { ENI_GPUS_LINKED = 15, ENI_GPUS_VERDICT = 256 };
 
 typedef struct eni_gpu_list {
-    eni_gpus_one gpu[ENI_GPUS_MAX];
-    int n;
-    uint8_t link[ENI_GPUS_MAX][ENI_GPUS_MAX]; /* EN_LINK_* */
-    const char *group;                        /* "NCCL 2.28.9"; "": there is none */
-    int nranks;                               /* -n; 0: not asked */
-    int nstages;                              /* --stages: GPUs in a row for each rank; 0: one */
-    bool is_shared;                           /* --gpu-sharing */
+    eni_gpu_machine machine;
+    bool is_built;     /* there is a cuda device that can be loaded */
+    const char *group; /* "NCCL 2.28.9"; "": there is none */
+    int nranks;        /* -n, or by --stages; 0: not asked */
+    int nstages;       /* --stages: GPUs in a row for each rank; 0: one */
+    bool is_shared;    /* --gpu-sharing */
 } eni_gpu_list;
 
 /* What was found, as text (EN_ENOMEM), and as JSON, which is the caller's; NULL: out of memory. */

@@ -9,6 +9,7 @@
 #include "core/options.h"
 #include "core/log.h"
 #include "core/hook.h"
+#include "core/memory.h"
 #include "core/signals.h"
 #include "core/version.h"
 #include "remote/transfer.h"
@@ -154,6 +155,7 @@ static int dispatch(int argc, char **argv)
 /* A full disk shows when the last buffer is written. Who reads no further than he likes is told nothing. */
 int main(int argc, char **argv)
 {
+    if (eni_memory_limits() != EN_OK) return 2;
     const int code = dispatch(argc, argv);
     if (fflush(stdout) == 0 && !ferror(stdout)) return code;
     if (errno != EPIPE) eni_error("entrain", "cannot write to standard output: %s", strerror(errno));

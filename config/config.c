@@ -185,6 +185,13 @@ static en_status resolve_optimizer(eni_config *config)
     return set_rate(config, "weight-decay", strcmp(config->optimizer, "adamw") == 0 ? "0.01" : "0");
 }
 
+/* By its name: that a strategy is EN_ALONE is known only when its plugin is loaded, long after all flags are
+ * read. Another one that is, a plugin of a user, is refused with -n 2 by a sentence that asks for -n 1. */
+bool eni_config_is_solo(const eni_config *config)
+{
+    return eni_spec_head(config->strategy) == 4 && strncmp(config->strategy, "solo", 4) == 0;
+}
+
 /* Defaults that follow from other keys. */
 static en_status resolve_defaults(eni_config *config)
 {
@@ -193,10 +200,8 @@ static en_status resolve_defaults(eni_config *config)
         config->eval_points = CURVE_POINTS; /* a time to it comes from a curve */
     if (strcmp(config->model, "toy") == 0 && !eni_config_is_given(config, "data"))
         EN_TRY(eni_key_set(config, eni_key_find("data", 4), "synthetic", "data", ENI_FROM_DEFAULT));
-    /* By its name: that a strategy is EN_ALONE is known only when its plugin is loaded, long after all flags are
-     * read. Another one that is, a plugin of a user, is refused with -n 2 by a sentence that asks for -n 1. */
-    const bool is_solo = eni_spec_head(config->strategy) == 4 && strncmp(config->strategy, "solo", 4) == 0;
-    if (config->program == ENI_RUN && is_solo && !eni_config_is_given(config, "workers")) config->workers = 1;
+    if (config->program == ENI_RUN && eni_config_is_solo(config) && !eni_config_is_given(config, "workers"))
+        config->workers = 1;
     return EN_OK;
 }
 

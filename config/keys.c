@@ -428,7 +428,7 @@ const eni_key eni_keys[] = {
 #undef GROUP
 #define GROUP "who takes part"
     INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | V | ON(ENI_GPUS) | ON(ENI_JOIN),
-        STUDY | FIRST, "2; 1 for the strategy solo",
+        STUDY | FIRST, "one for each GPU with --device=cuda; else 2, of the strategy solo 1",
         "workers; of run, compare and check: processes that are started on this host; of join: so many more"),
     INT("processes", "n nproc nproc-per-node local-world-size", processes, "0", 1, 64, "N", E, FIRST, "one per core",
         "processes that share the test set; what comes out does not depend on it"),
@@ -442,7 +442,7 @@ const eni_key eni_keys[] = {
         "the number of this worker on its host"),
     INT("local-size", "local-world-size", local_size, NULL, 0, 4096, "N", W | V, ENV, "LOCAL_WORLD_SIZE, or found out",
         "workers per host, 0: all on one; a machine can play several, with --host-id or in virtual time"),
-    TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, W | P | K, 0, "found out",
+    TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, R | W | P | K, STUDY, "found out",
          "workers with the same text share memory"),
     TEXT("groups", NULL, groups, NULL, "N|0-1;2-3", eni_rank_groups_check, NULL, R | W | V, 0,
          "the ranks of a host",

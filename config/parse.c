@@ -178,6 +178,7 @@ static en_status apply(scanner *line)
     if (config->config != NULL) EN_TRY(eni_config_file(config, config->config));
     EN_TRY(set_flags(line, -1));
     if (!is_launched) EN_TRY(eni_env_check_tasks(config));
+    eni_config_count_workers(config);
     return eni_config_resolve(config);
 }
 

@@ -2,6 +2,7 @@
 #include "core/memory.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,12 +87,34 @@ void eni_free(void *memory)
     free(memory);
 }
 
-void eni_memory_share_heap(void)
+/* The system looks at the limit when the first thread's stack grows; the C library has read it for all others. */
+static en_status raise_stack(void)
+{
+    static const rlim_t needed = 1 << 20, wanted = 8 << 20;
+    struct rlimit limit;
+    pthread_attr_t threads;
+    if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= needed) return EN_OK;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    if (limit.rlim_cur < needed || setrlimit(RLIMIT_STACK, &limit) != 0)
+        return eni_fail(EN_EUNSUPPORTED, "memory",
+                        "ulimit -s allows a stack of %llu KiB, and %llu are needed: raise it (ulimit -s "
+                        "%llu, or \"stack\" "
+                        "in /etc/security/limits.conf)",
+                        (unsigned long long)limit.rlim_max >> 10, (unsigned long long)needed >> 10,
+                        (unsigned long long)wanted >> 10);
+    if (pthread_getattr_default_np(&threads) != 0) return EN_OK;
+    if (pthread_attr_setstacksize(&threads, limit.rlim_cur) == 0) (void)pthread_setattr_default_np(&threads);
+    pthread_attr_destroy(&threads);
+    return EN_OK;
+}
+
+en_status eni_memory_limits(void)
 {
 #ifdef __GLIBC__
     struct rlimit limit;
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) mallopt(M_ARENA_MAX, 1);
 #endif
+    return raise_stack();
 }
 
 void eni_memory_keep(void)

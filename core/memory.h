@@ -45,10 +45,14 @@ void eni_free(void *memory);
  * library has no say in its host's heap. Nothing where the C library is another. Any thread. */
 void eni_memory_keep(void);
 
-/* Where address space is limited (ulimit -v) all threads of this process share one heap: else each that takes memory
- * also takes 64 MB of addresses for a heap of its own, and what is left for the rest is chance. For programs,
- * before their first thread. Nothing where the C library is another. */
-void eni_memory_share_heap(void);
+/* Gets along with the limits of this process, or says that it cannot. For programs, before their first thread.
+ *
+ * Where address space is limited (ulimit -v) all threads share one heap: else each that takes memory also takes 64 MB of
+ * addresses for a heap of its own, and what is left for the rest is chance. (Nothing where the C library is another.)
+ *
+ * Stacks that are too small (ulimit -s) grow to 8 MiB, or as far as the hard limit allows. EN_EUNSUPPORTED, logged: that is
+ * below 1 MiB, and libraries would end the process without a word. */
+en_status eni_memory_limits(void);
 
 /* Appends to a text in `bytes` of memory; what does not fit is cut. */
 void eni_text_add(char *text, size_t bytes, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

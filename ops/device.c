@@ -21,17 +21,16 @@ static void log_for_device(int level, const char *subsystem, const char *text)
 
 static const en_device_host host = {.abi = EN_DEVICE_ABI, .size = sizeof host, .log = log_for_device};
 
-/* "auto": the cpu device where it was built, else the one that is always there. */
-static const char *best_of(const char *plugin_dir)
+int eni_device_is_built(const char *name, const char *plugin_dir)
 {
     char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/device_cpu.so", plugin_dir);
-    return access(path, R_OK) == 0 ? "cpu" : "ref";
+    snprintf(path, sizeof path, "%s/device_%s.so", plugin_dir, name);
+    return access(path, R_OK) == 0;
 }
 
 en_status eni_device_list_parse(const char *spec, const char *plugin_dir, eni_device_list *list_out)
 {
-    if (strcmp(spec, "auto") == 0) spec = best_of(plugin_dir);
+    if (strcmp(spec, "auto") == 0) spec = eni_device_is_built("cpu", plugin_dir) ? "cpu" : "ref";
     const char *expected = eni_device_list_read(spec, list_out);
     if (expected == NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "device", "\"%s\" is not a device; give %s", spec, expected);
@@ -131,6 +130,8 @@ static en_status load(const char *name, const char *plugin_dir, const en_device 
         return eni_fail(EN_ENOENT, "device", "there is no device \"%s\": %s is absent; %s", name, path,
                         remedy(name));
     EN_TRY(eni_elf_check(path, &words));
+    if (eni_device_is_gpu(name) && setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0) != 0)
+        return eni_fail(EN_ENOMEM, "device", "setting CUDA_DEVICE_ORDER failed: out of memory");
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         log_not_loaded(name, dlerror());

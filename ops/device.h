@@ -29,14 +29,18 @@ en_status eni_device_list_parse(const char *spec, const char *plugin_dir, eni_de
  * environment of this process, and what binds threads to cores or limits their number leaves it (each rank would
  * bind its threads to the same first core; taskset still says where a process may run): OpenMP reads them once, when it is loaded, and with its default policy two
  * workers with two threads each on two cores spin each other down to a sixteenth of their speed. So call it
- * while no other thread reads the environment, before anything else loads OpenMP. (cuda does not compute on
- * the host, and may be opened at any time.)
+ * while no other thread reads the environment, before anything else loads OpenMP. (cuda
+ * does not compute on the host: all it gets there is CUDA_DEVICE_ORDER=PCI_BUS_ID, where nobody has said another, so that
+ * `entrain gpus` and nvidia-smi count as it does.)
  *
  * EN_ENOENT, EN_EFORMAT, EN_EVERSION, EN_EUNSUPPORTED, logged with the remedy. A loaded library is never
  * unloaded. */
 en_status eni_device_open_with(const char *spec, const eni_device_options *options, eni_device *device_out);
 /* The same without flags, index 0. */
 en_status eni_device_open(const char *spec, const char *plugin_dir, int threads, eni_device *device_out);
+
+/* Whether the library of a device (not "ref") lies in the folder. Loads nothing. */
+int eni_device_is_built(const char *name, const char *plugin_dir);
 
 /* The checked table of the device NAME ("cuda"), without opening it: for what its `gpu` answers before there
  * is a context. Same errors. What those calls take: the host. */

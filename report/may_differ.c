@@ -26,7 +26,7 @@ const eni_may_differ eni_may_differ_table[] = {
      "data-endpoint data-keys out overwrite save resume checkpoint-dir tensorboard trace token-file "
      "log-every log-level quiet config help version arm strategies seeds settings primary baseline "
      "retry-busy "
-     "nnodes node-rank master-addr master-port init-method"}, /* a study runs on one host */
+     "nnodes node-rank master-addr master-port init-method host-id"}, /* a study runs on one host */
 
     /* ---- facts ---- */
     {ENI_RULE_START, ENI_SEEDS, ENI_THEN_FAIL, "init_sha256"},

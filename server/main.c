@@ -48,7 +48,7 @@ int main(int argc, char **argv)
     eni_config config;
     int code = 0;
     eni_log_set_who("psd");
-    eni_memory_share_heap();
+    if (eni_memory_limits() != EN_OK) return 2;
     if (eni_config_parse(ENI_PSD, argc, argv, &config) != EN_OK) return 2;
     eni_env_forget_keys(); /* it has no use for them */
     if (config.version)

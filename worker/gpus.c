@@ -6,6 +6,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/nvml.h"
 #include "core/try.h"
 #include "ops/device.h"
 
@@ -35,12 +36,13 @@ static en_status look_at_own(eni_gpus *g)
 
 static void describe_own(const eni_gpus *g, told *own)
 {
+    int nusers;
     *own = (told){.memory_bytes = g->facts.memory_bytes,
-                  .free_bytes = g->facts.free_bytes,
                   .index = g->facts.index,
                   .has_group = g->gpu->group_version()[0] != 0};
     snprintf(own->uuid, sizeof own->uuid, "%s", g->facts.uuid);
     snprintf(own->name, sizeof own->name, "%s", g->facts.name);
+    (void)eni_nvml_look(own->uuid, NULL, 0, &nusers, &own->free_bytes);
 }
 
 /* Gathers `bytes` of every rank into all_out, (nranks) of them. */
@@ -212,14 +214,11 @@ static int count_ranks(const eni_gpus *g)
  * that can be compared. Or it tells of nobody, not even of the ranks. */
 void eni_gpus_look(const eni_gpus *g, eni_gpus_use *use_out)
 {
-    en_gpu_user users[USERS_MAX];
+    eni_gpu_user users[USERS_MAX];
     const int64_t own = g->config.info->peers[g->config.world.rank].pid;
-    en_gpu_facts facts = {.size = sizeof facts};
     int n = 0, is_seen = 0;
     *use_out = (eni_gpus_use){0};
-    if (g->gpu->facts(g->config.host, g->facts.index, &facts) == EN_OK)
-        use_out->free_bytes = facts.free_bytes;
-    if (g->gpu->users(g->facts.index, users, USERS_MAX, &n) != EN_OK) return;
+    if (eni_nvml_look(g->facts.uuid, users, USERS_MAX, &n, &use_out->free_bytes) != EN_OK) return;
     n = n < USERS_MAX ? n : USERS_MAX;
     use_out->is_known = true;
     for (int i = 0; i < n; i++) {

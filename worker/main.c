@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     eni_config config;
     char plugins[4096];
     eni_log_set_who("worker");
-    eni_memory_share_heap();
+    if (eni_memory_limits() != EN_OK) return 2;
     if (eni_config_parse(ENI_WORKER, argc, argv, &config) != EN_OK) return 2;
     if (config.version) {
         printf("worker (Entrain) %s\n", eni_version);

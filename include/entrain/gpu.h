@@ -51,31 +51,15 @@ typedef struct en_group en_group;     /* this rank's part in a collective of sev
 /* ---- what there is ----------------------------------------------------------------------------------- */
 
 typedef struct en_gpu_facts {
-    uint32_t size;                     /* in: sizeof(en_gpu_facts); out: the bytes that were filled */
-    int32_t index;                     /* as in cuda:INDEX: after CUDA_VISIBLE_DEVICES */
-    char name[64];                     /* "NVIDIA H100 80GB HBM3" */
-    char uuid[48];                     /* "GPU-5f1c..": the same in every process and every container */
-    char bus[16];                      /* "0000:1b:00.0" */
-    uint64_t memory_bytes, free_bytes; /* free 0: not known */
-    int32_t major, minor;              /* compute capability */
-    int32_t cores;                     /* multiprocessors */
-    double bytes_per_s;                /* peak of its memory; 0: not known */
+    uint32_t size; /* in: sizeof(en_gpu_facts); out: the bytes that were filled */
+    int32_t index; /* as in cuda:INDEX: after CUDA_VISIBLE_DEVICES */
+    char name[64]; /* "NVIDIA H100 80GB HBM3" */
+    char uuid[48]; /* "GPU-5f1c..": the same in every process and every container */
+    uint64_t memory_bytes;
+    int32_t major, minor; /* compute capability */
+    int32_t cores;        /* multiprocessors */
+    double bytes_per_s;   /* peak of its memory; 0: not known */
 } en_gpu_facts;
-
-/* How two GPUs of this machine are linked. */
-enum {
-    EN_LINK_NONE = 0,
-    EN_LINK_HOST = 1 /* through the processor */,
-    EN_LINK_PCIE = 2 /* peer to peer */,
-    EN_LINK_NVLINK = 3,
-    EN_LINK_SAME = 4
-};
-
-/* A process that has a context on a GPU. */
-typedef struct en_gpu_user {
-    int64_t pid;
-    uint64_t bytes; /* of its memory; 0: not known */
-} en_gpu_user;
 
 /* ---- arithmetic on flat vectors ------------------------------------------------------------------------ */
 
@@ -130,13 +114,9 @@ typedef struct en_gpu {
     uint32_t size;
 
     /* How many GPUs this process sees. EN_EUNSUPPORTED: none, no driver, one that is too old: logged with the
-     * remedy. Needs no context, like the next three; any thread. */
+     * remedy. Needs no context, like facts; any thread. */
     en_status (*count)(const struct en_device_host *, int32_t *n_out);
     en_status (*facts)(const struct en_device_host *, int32_t index, en_gpu_facts *facts_out);
-    int (*link)(int32_t a, int32_t b);
-    /* Who uses it now, this process included where it has a context: at most `max`. EN_EUNSUPPORTED: the
-     * driver does not tell (nothing is logged). */
-    en_status (*users)(int32_t index, en_gpu_user *users_out, int max, int *n_out);
 
     /* Streams and events. event_record(): may be done again with the same event; it then stands for the later
      * point. poll: EN_OK once it is reached (an event that was never set is), EN_ETIMEOUT before.

@@ -6,7 +6,7 @@
  *     streams.c        streams, events, copies
  *     registered.c staging.c   host memory that the GPU reaches, and the way of memory that it does not
  *     capture.c        captured work
- *     facts.c          which GPUs there are, their links, who uses them
+ *     facts.c          which GPUs there are
  *     nccl_group.c     collectives: libnccl, loaded when it is first needed
  *     op_plan.c        one operation: finds its kernel
  *     conv.c linear.c  what libraries compute (layer_weights.c, layer_weights.cu: around them; conv.cu: a
@@ -170,8 +170,6 @@ void eni_cuda_graph_free(en_capture *graph);
 /* facts.c */
 en_status eni_cuda_count(const en_device_host *host, int32_t *n_out);
 en_status eni_cuda_facts(const en_device_host *host, int32_t index, en_gpu_facts *facts_out);
-int eni_cuda_link(int32_t a, int32_t b);
-en_status eni_cuda_users(int32_t index, en_gpu_user *users_out, int max, int *n_out);
 /* The program's log becomes this library's. Every entry that may log without a context begins with it. */
 void eni_cuda_log_to(const en_device_host *host);
 

@@ -1,9 +1,5 @@
-/* facts.c - which GPUs there are, how they are linked, who uses them. Nothing here opens a context: that
- * would take half a gigabyte of each GPU that is only asked for its name. What the CUDA runtime does not tell
- * without one, the driver's management library does; where that is missing, it stays unknown. */
-#include <ctype.h>
-#include <dlfcn.h>
-#include <stddef.h>
+/* facts.c - which GPUs this process can compute on. Nothing here opens a context: that would take half a gigabyte of each
+ * GPU that is only asked for its name. How they are linked and who uses them, the driver tells (core/nvml.h). */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,72 +7,6 @@
 #include "core/log.h"
 #include "core/try.h"
 #include "ops/cuda/cuda.h"
-
-/* ---- libnvidia-ml -------------------------------------------------------------------------------------- */
-
-/* The few functions of libnvidia-ml that we ask: it comes with the driver, not with the toolkit,
- * whose header of it is not everywhere. The prototypes are those of NVIDIA's API reference; the versioned
- * ones never change. It is loaded for a question and closed again. */
-typedef struct nvmlDevice_st *nvml_device;
-
-enum { NVML_OK = 0, NVML_P2P_NVLINK = 2, NVML_P2P_OK = 0 };
-#define NVML_UNKNOWN UINT64_MAX /* NVML_VALUE_NOT_AVAILABLE */
-
-typedef struct nvml_memory {
-    unsigned long long total, free, used; /* nvmlMemory_t */
-} nvml_memory;
-
-typedef struct nvml_process {
-    unsigned int pid; /* nvmlProcessInfo_v2_t, which nvmlDeviceGetComputeRunningProcesses_v3 fills */
-    unsigned long long bytes;
-    unsigned int gpu_instance, compute_instance;
-} nvml_process;
-
-typedef struct nvml_library {
-    void *library;
-    int (*init)(void);
-    int (*shutdown)(void);
-    int (*by_uuid)(const char *uuid, nvml_device *device);
-    int (*memory)(nvml_device device, nvml_memory *memory);
-    int (*processes)(nvml_device device, unsigned int *count_inout, nvml_process *processes);
-    int (*p2p)(nvml_device a, nvml_device b, int what, int *status);
-} nvml_library;
-
-static int find(void *library, const char *name, void *function_out)
-{
-    void *found = dlsym(library, name);
-    *(void **)function_out = found; /* POSIX's way around ISO C's function pointers */
-    return found != NULL;
-}
-
-/* 1, or 0 where the library is not there or does not work: nothing is logged. */
-static int nvml_open(nvml_library *nvml)
-{
-    *nvml = (nvml_library){.library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)};
-    void *l = nvml->library;
-    if (!l) return 0;
-    const int is_whole = find(l, "nvmlInit_v2", &nvml->init) & find(l, "nvmlShutdown", &nvml->shutdown) &
-                         find(l, "nvmlDeviceGetHandleByUUID", &nvml->by_uuid) &
-                         find(l, "nvmlDeviceGetMemoryInfo", &nvml->memory) &
-                         find(l, "nvmlDeviceGetComputeRunningProcesses_v3", &nvml->processes) &
-                         find(l, "nvmlDeviceGetP2PStatus", &nvml->p2p);
-    if (is_whole && nvml->init() == NVML_OK) return 1;
-    dlclose(l);
-    *nvml = (nvml_library){0};
-    return 0;
-}
-
-static void nvml_close(nvml_library *nvml)
-{
-    if (!nvml->library) return;
-    (void)nvml->shutdown();
-    dlclose(nvml->library);
-    *nvml = (nvml_library){0};
-}
-
-/* ---- what there is ------------------------------------------------------------------------------------- */
-
-enum { USERS_MAX = 128 };
 
 static void log_to_host(void *user, int level, const char *subsystem, const char *text)
 {
@@ -162,29 +92,6 @@ static void write_uuid(char uuid_out[48], const struct cudaDeviceProp *propertie
         at += sprintf(at, "%s%02x", hyphen_before[i] ? "-" : "", (unsigned char)properties->uuid.bytes[i]);
 }
 
-/* What is free, by the driver's management library. */
-static uint64_t free_bytes_of(const char *uuid)
-{
-    nvml_library nvml;
-    nvml_device device;
-    nvml_memory memory = {0};
-    if (!nvml_open(&nvml)) return 0;
-    if (nvml.by_uuid(uuid, &device) != NVML_OK || nvml.memory(device, &memory) != NVML_OK) memory.free = 0;
-    nvml_close(&nvml);
-    return memory.free;
-}
-
-static en_status uuid_of(int32_t index, char uuid_out[48])
-{
-    struct cudaDeviceProp properties;
-    if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return EN_EUNSUPPORTED;
-    }
-    write_uuid(uuid_out, &properties);
-    return EN_OK;
-}
-
 en_status eni_cuda_facts(const en_device_host *host, int32_t index, en_gpu_facts *facts_out)
 {
     eni_cuda_log_to(host);
@@ -202,10 +109,6 @@ en_status eni_cuda_facts(const en_device_host *host, int32_t index, en_gpu_facts
                           .cores = properties.multiProcessorCount};
     snprintf(facts.name, sizeof facts.name, "%.63s", properties.name);
     write_uuid(facts.uuid, &properties);
-    if (cudaDeviceGetPCIBusId(facts.bus, sizeof facts.bus, index) != cudaSuccess) (void)cudaGetLastError();
-    for (char *c = facts.bus; *c; c++)
-        *c = (char)tolower((unsigned char)*c);
-    facts.free_bytes = free_bytes_of(facts.uuid);
     /* kHz, two transfers a clock, bits */
     facts.bytes_per_s = 2e3 * attribute(cudaDevAttrMemoryClockRate, index) *
                         attribute(cudaDevAttrGlobalMemoryBusWidth, index) / 8;
@@ -213,52 +116,5 @@ en_status eni_cuda_facts(const en_device_host *host, int32_t index, en_gpu_facts
     const uint32_t size = facts_out->size < sizeof facts ? facts_out->size : (uint32_t)sizeof facts;
     facts.size = size;
     memcpy(facts_out, &facts, size);
-    return EN_OK;
-}
-
-/* ---- links and users ----------------------------------------------------------------------------------- */
-
-static int has_nvlink(int32_t a, int32_t b)
-{
-    char uuid_a[48], uuid_b[48];
-    nvml_library nvml;
-    nvml_device device_a, device_b;
-    int status = -1;
-    if (uuid_of(a, uuid_a) != EN_OK || uuid_of(b, uuid_b) != EN_OK || !nvml_open(&nvml)) return 0;
-    if (nvml.by_uuid(uuid_a, &device_a) != NVML_OK || nvml.by_uuid(uuid_b, &device_b) != NVML_OK ||
-        nvml.p2p(device_a, device_b, NVML_P2P_NVLINK, &status) != NVML_OK)
-        status = -1;
-    nvml_close(&nvml);
-    return status == NVML_P2P_OK;
-}
-
-int eni_cuda_link(int32_t a, int32_t b)
-{
-    int can = 0;
-    if (a == b) return EN_LINK_SAME;
-    if (cudaDeviceCanAccessPeer(&can, a, b) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return EN_LINK_NONE;
-    }
-    if (!can) return EN_LINK_HOST;
-    return has_nvlink(a, b) ? EN_LINK_NVLINK : EN_LINK_PCIE;
-}
-
-en_status eni_cuda_users(int32_t index, en_gpu_user *users_out, int max, int *n_out)
-{
-    char uuid[48];
-    nvml_library nvml;
-    nvml_device device;
-    nvml_process process[USERS_MAX];
-    unsigned int n = USERS_MAX;
-    EN_TRY(uuid_of(index, uuid));
-    if (!nvml_open(&nvml)) return EN_EUNSUPPORTED;
-    const int is_told =
-        nvml.by_uuid(uuid, &device) == NVML_OK && nvml.processes(device, &n, process) == NVML_OK;
-    nvml_close(&nvml);
-    if (!is_told) return EN_EUNSUPPORTED;
-    *n_out = (int)n < max ? (int)n : max;
-    for (int i = 0; i < *n_out; i++)
-        users_out[i] = (en_gpu_user){process[i].pid, process[i].bytes == NVML_UNKNOWN ? 0 : process[i].bytes};
     return EN_OK;
 }

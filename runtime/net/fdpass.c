@@ -130,7 +130,13 @@ static en_status attempt(int fd, const char *name, const eni_token *token, int64
     *again_out = false;
     en_status st = knock(fd, name, deadline_ns, abort_fd);
     if (st == EN_ENOENT)
-        eni_error("fdpass", "nobody listens on the unix socket @%.47s: %s", name, strerror(errno));
+        eni_error("fdpass",
+                  "a process that gives the same host identity as this one cannot be reached here (unix "
+                  "socket @%.47s: %s): "
+                  "it has ended, or it is on another machine with a copy of this one's boot id, as a cloned "
+                  "virtual machine "
+                  "has; give each machine a --host-id of its own, or start one anew",
+                  name, strerror(errno));
     EN_TRY(st);
     EN_TRY(check_user(fd, NULL));
     *again_out = true;

@@ -133,20 +133,21 @@ en_status eni_host_info_address(const eni_address *remote, eni_own_address *own_
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *list;
     int error = getaddrinfo(remote->host, "9", &hints, &list); /* any port: nothing is sent */
-    if (error != 0)
-        return eni_fail(
-            EN_ENOENT, "host_info",
-            "no such host '%s': %s; is the name right, does /etc/hosts or the name server know it?",
-            remote->host, gai_strerror(error));
+    if (error != 0) return eni_address_unknown(remote, gai_strerror(error));
     en_status st = EN_EIO;
     for (struct addrinfo *to = list; to != NULL && st != EN_OK; to = to->ai_next)
         st = address_towards(to, own_out);
     freeaddrinfo(list);
+    struct in6_addr v6;
+    const bool lacks_scope =
+        inet_pton(AF_INET6, remote->host, &v6) == 1 && IN6_IS_ADDR_LINKLOCAL(&v6); /* no % in it */
     if (st == EN_OK) return EN_OK;
-    return eni_fail(EN_EINVAL, "host_info",
-                    "no route to %s from this machine: give an address on a network that both are on "
-                    "(`ip route get` shows the way)",
-                    remote->host);
+    return eni_fail(EN_EINVAL, "host_info", "no route to %s from this machine: %s", remote->host,
+                    eni_address_is_loopback(remote) ? "its loopback interface is down, as in a new network "
+                                                      "namespace; bring it up (`ip link set lo up`)"
+                    : lacks_scope
+                        ? "an address of fe80::/10 needs the interface behind it, as fe80::1%eth0"
+                        : "give an address on a network that both are on (`ip route get` shows the way)");
 }
 
 int eni_host_info_addresses(eni_address *addresses_out, int max)
@@ -171,23 +172,64 @@ int eni_host_info_addresses(eni_address *addresses_out, int max)
     return n;
 }
 
-/* Cores that cgroup v2 lets us use, rounded up; INT32_MAX without a limit. Only the own cgroup's file is
- * read: in a container that is where the limit stands. */
-static int quota_cores(void)
+/* The quota of one cgroup in cores, rounded up; INT32_MAX where there is none. Version 2 has both numbers in a file. */
+static int quota_of(const char *folder, bool is_v2)
 {
-    char line[64];
+    char path[1500], line[64];
     long long quota, period;
-    if (!read_line("/sys/fs/cgroup/cpu.max", line, sizeof line)) return INT32_MAX;
-    if (sscanf(line, "%lld %lld", &quota, &period) != 2 || quota <= 0 || period <= 0) return INT32_MAX;
-    long long cores = (quota + period - 1) / period;
+    snprintf(path, sizeof path, "%s/%s", folder, is_v2 ? "cpu.max" : "cpu.cfs_quota_us");
+    if (!read_line(path, line, sizeof line)) return INT32_MAX;
+    int n = sscanf(line, "%lld %lld", &quota, &period);
+    snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
+    if (!is_v2 && n == 1 && read_line(path, line, sizeof line)) n += sscanf(line, "%lld", &period);
+    if (n != 2 || quota <= 0 || period <= 0) return INT32_MAX;
+    const long long cores = (quota + period - 1) / period;
     return cores < INT32_MAX ? (int)cores : INT32_MAX;
+}
+
+/* The least of a cgroup and those that it lies in. A container may see its own as the root, and be told the path that the
+ * host has for it: what is not there has no quota. */
+static int quota_above(const char *root, const char *path, bool is_v2)
+{
+    char folder[1400];
+    const int base = snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s", root, is_v2 ? "" : "/cpu");
+    snprintf(folder + base, sizeof folder - (size_t)base, "%s", path);
+    int least = quota_of(folder, is_v2);
+    for (char *end; (end = strrchr(folder + base, '/')) != NULL;) {
+        *end = '\0';
+        const int next = quota_of(folder, is_v2);
+        if (next < least) least = next;
+    }
+    return least;
+}
+
+/* A line is ID:CONTROLLERS:PATH; version 2 has no controllers. */
+int eni_host_info_quota(const char *root)
+{
+    char path[1024], line[1024];
+    int least = INT32_MAX;
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        char *controllers = strchr(line, ':'),
+             *at = controllers == NULL ? NULL : strchr(controllers + 1, ':');
+        if (at == NULL) continue;
+        at[strcspn(at, "\n")] = '\0';
+        *at++ = *controllers = ',';
+        const bool is_v2 = at - controllers == 2;
+        const bool has_cpu = memmem(controllers, (size_t)(at - controllers), ",cpu,", 5) != NULL;
+        const int next = is_v2 || has_cpu ? quota_above(root, at, is_v2) : INT32_MAX;
+        if (next < least) least = next;
+    }
+    if (file != NULL) fclose(file);
+    return least;
 }
 
 int eni_host_info_cores(void)
 {
     cpu_set_t set;
     int mask = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    int quota = quota_cores();
+    int quota = eni_host_info_quota("");
     int cores = mask < quota ? mask : quota;
     return cores < 1 ? 1 : cores;
 }

@@ -41,9 +41,11 @@ int eni_host_info_addresses(eni_address *addresses_out, int max);
  * this user may see. */
 void eni_host_info_port_owner(uint16_t port, char text_out[200]);
 
-/* Cores that this process may use: its affinity mask, cut to the cgroup's cpu quota rounded up. At least 1.
- */
+/* Cores that this process may use: its affinity mask, cut to the cpu quota of its cgroups rounded up. At least 1. */
 int eni_host_info_cores(void);
+
+/* That quota, of either version of cgroups; INT32_MAX without one. `root` has proc/ and sys/: "", or a test's folder. */
+int eni_host_info_quota(const char *root);
 
 /* Bytes of memory of this machine. */
 uint64_t eni_host_info_memory(void);

@@ -638,9 +638,49 @@ static void launch_flags_mean_the_same(void **state)
     }
 }
 
+/* `visible`: CUDA_VISIBLE_DEVICES of a machine with six GPUs (tests/fake_nvml). */
+static void expect_workers(eni_program program, const char *visible, const char *words, int n)
+{
+    eni_config config;
+    heard h;
+    setenv("FAKE_GPUS", "6", 1);
+    setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+    assert_int_equal(parse(program, words, &config, &h), EN_OK);
+    if (config.workers != n)
+        fail_msg("%s, visible %s: %d workers, not %d", words, visible, (int)config.workers, n);
+    eni_config_fini(&config);
+}
+
+static void on_gpus_there_is_a_worker_for_each(void **state)
+{
+    static const eni_program programs[] = {ENI_RUN, ENI_COMPARE, ENI_CHECK};
+    (void)state;
+    for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+        expect_workers(programs[i], "0,1,2,3,4,5", "--device=cuda", 6);
+        expect_workers(programs[i], "4,2,5", "--device=cuda", 3);
+        expect_workers(programs[i], "4,2,5", "--device=cuda -n 2", 2);
+        expect_workers(programs[i], "4,2,5", "--device=cuda:1", 1);
+        expect_workers(programs[i], "4,2,5", "--device=cpu", 2);
+        expect_workers(programs[i], "", "--device=cuda", 2); /* refused when it starts */
+    }
+    expect_workers(ENI_RUN, "4,2,5", "--device=cuda --strategy=solo", 1);
+    expect_workers(ENI_RUN, "0,1,2,3,4", "--device=cuda --parallel=pipeline --stages=2", 2);
+    expect_workers(ENI_RUN, "0", "--device=cuda --parallel=pipeline --stages=2", 1);
+    expect_workers(ENI_RUN, "0,1,2,3", "--device=cuda:0,cuda:1 --parallel=model", 1);
+    expect_workers(ENI_RUN, "0,1,2,3", "--device=cuda:all --parallel=data", 2);
+    expect_workers(ENI_RUN, "0,1,2", "--device=cuda --global-batch-size=96", 3);
+    eni_config config;
+    heard h;
+    setenv("CUDA_VISIBLE_DEVICES", "0,1,2", 1);
+    assert_int_equal(parse(ENI_RUN, "--device=cuda --global-batch-size=64", &config, &h), EN_EINVAL);
+    assert_non_null(strstr(h.text, "not a multiple of the 3"));
+    unsetenv("FAKE_GPUS"), unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(on_gpus_there_is_a_worker_for_each),
         cmocka_unit_test(a_bad_line_is_one_sentence),
         cmocka_unit_test(forms_of_a_flag),
         cmocka_unit_test(devices_of_a_rank),

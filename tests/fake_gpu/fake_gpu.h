@@ -1,9 +1,9 @@
-/* fake_gpu.h - the simulated GPU as its own libraries see it: cuBLASLt, cuDNN, NCCL and NVML put work into
+/* fake_gpu.h - the simulated GPU as its own libraries see it: cuBLASLt, cuDNN and NCCL put work into
  * streams through this. What the product sees are NVIDIA's headers.
  *
  *     build/fake/plugins/device_cuda.so      ops/cuda, compiled by gcc and g++
  *                  |  cudaMalloc, cudnnConvolutionForward, ..; fake_gpu_launch for its kernels (kernel.h)
- *                  |  its dlopen is fake_gpu_dlopen: libnccl and libnvidia-ml are found in here
+ *                  |  its dlopen is fake_gpu_dlopen: libnccl is found in here
  *     build/fake/plugins/libfake_gpu.so      everything in this folder; exports what has C linkage or
  * FAKE_GPU_API
  *

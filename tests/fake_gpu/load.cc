@@ -1,5 +1,5 @@
-/* load.cc - the dlopen of the simulated plugin. libnccl and libnvidia-ml are in this library itself; with
- * FAKE_NCCL=none or FAKE_NVML=none they are not to be found. */
+/* load.cc - the dlopen of the simulated plugin. libnccl is in this library itself; with FAKE_NCCL=none it is not to be
+ * found. */
 #include <cstring>
 #include <dlfcn.h>
 #include <string>
@@ -8,14 +8,8 @@
 
 extern "C" FAKE_GPU_API void *fake_gpu_dlopen(const char *file, int mode)
 {
-    const char *missing = NULL;
-    if (file && strstr(file, "libnccl"))
-        missing = fake_gpu::option("FAKE_NCCL");
-    else if (file && strstr(file, "libnvidia-ml"))
-        missing = fake_gpu::option("FAKE_NVML");
-    else
-        return dlopen(file, mode);
-    if (strcmp(missing, "none") == 0) /* so that dlerror has something to say */
+    if (!file || !strstr(file, "libnccl")) return dlopen(file, mode);
+    if (strcmp(fake_gpu::option("FAKE_NCCL"), "none") == 0) /* so that dlerror has something to say */
         return dlopen((std::string(file) + ".is-not-here").c_str(), mode);
     Dl_info self;
     if (!dladdr((void *)fake_gpu_dlopen, &self)) return NULL;

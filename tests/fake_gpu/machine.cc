@@ -1,5 +1,6 @@
 /* machine.cc - which piece of work is done next, and by whom. */
 #include "tests/fake_gpu/machine.h"
+#include "tests/fake_nvml/fake_uuid.h"
 
 #include <algorithm>
 #include <chrono>
@@ -28,18 +29,7 @@ int64_t now_ns()
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-uint64_t hash(const std::string &text, uint64_t seed)
-{
-    uint64_t h = 0xcbf29ce484222325u ^ seed * 0x9e3779b97f4a7c15u;
-    for (unsigned char c : text)
-        h = (h ^ c) * 0x100000001b3u;
-    h ^= h >> 29;
-    h *= 0xbf58476d1ce4e5b9u;
-    return h ^ h >> 32;
-}
-
-/* FAKE_GPUS devices, of which CUDA_VISIBLE_DEVICES shows some. A GPU's name is that of its index and of
- * FAKE_GPU_MACHINE: tests that run side by side and must not see each other name machines of their own. */
+/* FAKE_GPUS devices, of which CUDA_VISIBLE_DEVICES shows some. */
 void make_devices(Machine &m)
 {
     const int count = (int)option_number("FAKE_GPUS", 1);
@@ -56,9 +46,7 @@ void make_devices(Machine &m)
     }
     for (int index : shown) {
         Device d;
-        const std::string name = std::string(option("FAKE_GPU_MACHINE")) + ":" + std::to_string(index);
-        const uint64_t half[2] = {hash(name, 1), hash(name, 2)};
-        memcpy(d.uuid.bytes, half, sizeof half);
+        fake_uuid(option("FAKE_GPU_MACHINE"), index, (unsigned char *)d.uuid.bytes);
         d.index = index;
         m.devices.push_back(d);
     }
@@ -105,7 +93,7 @@ Machine &machine()
     static Machine *only = [] {
         Machine *m = new Machine;
         m->pid = getpid();
-        m->random = hash(option("FAKE_GPU_SEED"), 3) | 1;
+        m->random = fake_hash(option("FAKE_GPU_SEED"), 3) | 1;
         make_devices(*m);
         return m;
     }();

@@ -1,11 +1,14 @@
 /* test_host_info.c - host, identity, route and cores of this process. */
+#include <errno.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -80,6 +83,64 @@ static void cores_follow_the_affinity_mask(void **state)
     sched_setaffinity(0, sizeof all, &all);
 }
 
+static char root[] = "/tmp/entrain-test-XXXXXX";
+
+/* Makes the folders of `path` below the root, and the file. */
+static void put(const char *path, const char *text)
+{
+    char at[256];
+    snprintf(at, sizeof at, "%s/%s", root, path);
+    for (char *slash = at + strlen(root) + 1; (slash = strchr(slash, '/')) != NULL; *slash++ = '/') {
+        *slash = '\0';
+        assert_true(mkdir(at, 0755) == 0 || errno == EEXIST);
+    }
+    FILE *file = fopen(at, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void the_quota_of_cgroups_is_found(void **state)
+{
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    assert_int_equal(eni_host_info_quota(root), INT32_MAX);
+    /* version 1: rounded up; -1 is none; the one above counts too */
+    put("proc/self/cgroup", "5:cpuset:/\n4:cpu,cpuacct:/a/b\n3:memory:/m\n0::/x\n");
+    put("sys/fs/cgroup/cpu/a/b/cpu.cfs_quota_us", "250000\n");
+    assert_int_equal(eni_host_info_quota(root), INT32_MAX); /* of what period? */
+    put("sys/fs/cgroup/cpu/a/b/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(eni_host_info_quota(root), 3);
+    put("sys/fs/cgroup/cpu/a/b/cpu.cfs_quota_us", "-1\n");
+    assert_int_equal(eni_host_info_quota(root), INT32_MAX);
+    put("sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "400000\n");
+    put("sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(eni_host_info_quota(root), 4);
+    put("sys/fs/cgroup/cpu/a/b/cpu.cfs_quota_us", "50000\n");
+    assert_int_equal(eni_host_info_quota(root), 1);
+    /* the host's path in a container, where the own cgroup is the root */
+    put("proc/self/cgroup", "7:cpuacct,cpu:/docker/0123\n");
+    assert_int_equal(eni_host_info_quota(root), INT32_MAX);
+    put("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "200000\n");
+    put("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(eni_host_info_quota(root), 2);
+    /* cpuset and cpuacct are other controllers */
+    put("proc/self/cgroup", "5:cpuset:/a/b\n4:cpuacct:/a/b\n");
+    assert_int_equal(eni_host_info_quota(root), INT32_MAX);
+    /* version 2 */
+    put("proc/self/cgroup", "0::/s/t\n");
+    put("sys/fs/cgroup/s/t/cpu.max", "max 100000\n");
+    assert_int_equal(eni_host_info_quota(root), INT32_MAX);
+    put("sys/fs/cgroup/s/cpu.max", "550000 100000\n");
+    assert_int_equal(eni_host_info_quota(root), 6);
+    put("proc/self/cgroup", "0::/\n");
+    put("sys/fs/cgroup/cpu.max", "150000 100000\n");
+    assert_int_equal(eni_host_info_quota(root), 2);
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", root);
+    assert_int_equal(system(command), 0);
+}
+
 static void note(void *user, const char *group, const char *name, const char *value)
 {
     char *text = user;
@@ -119,6 +180,7 @@ int main(void)
                                        cmocka_unit_test(the_route_to_loopback_is_loopback),
                                        cmocka_unit_test(the_owner_of_a_port_is_named),
                                        cmocka_unit_test(cores_follow_the_affinity_mask),
+                                       cmocka_unit_test(the_quota_of_cgroups_is_found),
                                        cmocka_unit_test(facts_have_the_commit_and_the_libraries)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -280,8 +280,6 @@ static void facts_are_those_of_a_gpu(void **state)
         sscanf(facts.uuid + 4, "%8x-%4x-%4x-%4x-%12x", &part[0], &part[1], &part[2], &part[3], &part[4]), 5);
     assert_true(!strncmp(facts.uuid, "GPU-", 4) || !strncmp(facts.uuid, "MIG-", 4));
     assert_int_equal(strlen(facts.uuid), 40);
-    assert_int_equal(rig.gpu->link(0, 0), EN_LINK_SAME);
-    assert_int_equal(rig.gpu->link(0, 4711), EN_LINK_NONE);
     assert_int_equal(rig.gpu->facts(eni_device_host(), 4711, &facts), EN_EUNSUPPORTED);
     en_gpu_facts less = {.size = 8};
     GPU_OK(rig.gpu->facts(eni_device_host(), 0, &less)); /* an older caller */
@@ -291,20 +289,6 @@ static void facts_are_those_of_a_gpu(void **state)
     assert_int_equal(eni_device_open("cuda:999", rig.plugins, 1, &device), EN_EINVAL);
     assert_non_null(strstr(gpu_last_error(), "cuda:999"));
     assert_non_null(strstr(rig.ops->describe(rig.ctx), facts.name));
-}
-
-/* Where the driver tells: this process is among them, if process ids mean the same here and there. */
-static void users_are_told(void **state)
-{
-    (void)state;
-    en_gpu_user users[64];
-    int n = -1;
-    const en_status st = rig.gpu->users(0, users, 64, &n);
-    if (st == EN_EUNSUPPORTED) skip();
-    GPU_OK(st);
-    assert_in_range(n, 0, 64);
-    GPU_OK(rig.gpu->users(0, users, 0, &n));
-    assert_int_equal(n, 0);
 }
 
 static int open_all(void **state)
@@ -338,7 +322,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(memory_is_zeroed_for_every_stream),
         cmocka_unit_test(too_much_is_said_and_is_not_the_end),
         cmocka_unit_test(facts_are_those_of_a_gpu),
-        cmocka_unit_test(users_are_told),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

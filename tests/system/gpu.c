@@ -40,6 +40,7 @@ void gpu_begin(int argc, char **argv)
         char machine[32]; /* of its own: other tests run on other machines */
         snprintf(machine, sizeof machine, "test%d", (int)getpid());
         setenv("FAKE_GPU_MACHINE", machine, 1);
+        setenv("LD_LIBRARY_PATH", EN_BUILD_DIR "/fake/nvml", 1); /* its driver's library, for our processes */
         return;
     }
     setenv("ENTRAIN_PLUGIN_PATH", folder, 1);

@@ -898,6 +898,33 @@ static void test_little_memory(void **state)
     promise("ulimit -v: %d runs that had too little ended in a sentence, %d trained", refused, trained);
 }
 
+/* A stack that may grow does; one that may not is refused by each program, in one sentence. */
+static void test_little_stack(void **state)
+{
+    static const char *const programs[] = {"entrain run --strategy=ring", "psd --strategy=ps-sync",
+                                           "worker --rank=0"};
+    process p;
+    (void)state;
+    for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+        process_start(&p, "/usr/bin/prlimit", NULL, "--stack=65536:65536 " EN_BUILD_DIR "/%s", programs[i]);
+        const int code = process_wait(&p, WITHIN);
+        if (code == 127) skip(); /* there is no prlimit */
+        if (code != 2 || process_says(&p, "ulimit -s allows a stack of 64 KiB", "ulimit -s 8192") != 1 ||
+            process_says(&p, "", "") != 1)
+            fail_msg("%s: exit %d\n%s", programs[i], code, process_err(&p));
+    }
+    process_start(&p, "/usr/bin/prlimit", NULL,
+                  "--stack=65536:1048576 " EN_BUILD_DIR
+                  "/entrain run -n 2 --strategy=ps-async --model=convnet --data=synthetic --batch-size=8 "
+                  "--limit-test-samples=20 --limit-train-samples=64 --steps=3 --threads=2 --quiet "
+                  "--out=%s/little-stack",
+                  system_folder());
+    if (process_wait(&p, 4 * WITHIN) != 0)
+        fail_msg("a stack of 64 KiB that may grow to 1 MiB: %s", process_err(&p));
+    process_nobody_left(WITHIN);
+    promise("ulimit -s 64: one sentence from each program, or training where the hard limit is higher");
+}
+
 /* Whoever waits is told which rank is missing. */
 static void test_rank_that_never_comes(void **state)
 {
@@ -970,24 +997,16 @@ static void test_quiet(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_places),
-                                       cmocka_unit_test(test_elastic),
-                                       cmocka_unit_test(test_flags),
-                                       cmocka_unit_test(test_commands),
-                                       cmocka_unit_test(test_yaml),
-                                       cmocka_unit_test(test_data),
-                                       cmocka_unit_test(test_weights),
-                                       cmocka_unit_test(test_plugins),
-                                       cmocka_unit_test(test_outputs),
-                                       cmocka_unit_test(test_standard_output),
-                                       cmocka_unit_test(test_silent_pipe),
-                                       cmocka_unit_test(test_full_disk),
-                                       cmocka_unit_test(test_no_memory),
-                                       cmocka_unit_test(test_little_memory),
-                                       cmocka_unit_test(test_rank_that_never_comes),
-                                       cmocka_unit_test(test_permissions),
-                                       cmocka_unit_test(test_too_many_buckets),
-                                       cmocka_unit_test(test_quiet),
-                                       cmocka_unit_test(test_sim_takes_flags_of_run)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_places),       cmocka_unit_test(test_elastic),
+        cmocka_unit_test(test_flags),        cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_yaml),         cmocka_unit_test(test_data),
+        cmocka_unit_test(test_weights),      cmocka_unit_test(test_plugins),
+        cmocka_unit_test(test_outputs),      cmocka_unit_test(test_standard_output),
+        cmocka_unit_test(test_silent_pipe),  cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_little_stack), cmocka_unit_test(test_rank_that_never_comes),
+        cmocka_unit_test(test_permissions),  cmocka_unit_test(test_too_many_buckets),
+        cmocka_unit_test(test_quiet),        cmocka_unit_test(test_sim_takes_flags_of_run)};
     return system_main(tests);
 }

@@ -38,7 +38,7 @@ static size_t column(const char *table, const char *head)
 /* A blank before each column that is flush left, in every row. */
 static void expect_aligned(const char *table, int rows)
 {
-    static const char *const heads[] = {"NAME", "UUID", "BUS", "USED BY"};
+    static const char *const heads[] = {"NAME", "UUID", "BUS", "CPUS", "USED BY"};
     const char *line = strchr(table, '\n');
     for (int i = 0; i < rows; i++, line = strchr(line + 1, '\n'))
         for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
@@ -54,6 +54,7 @@ static void expect_same(const json_t *all, const char *table, int n)
     const json_t *gpus = json_object_get(all, "gpus");
     assert_int_equal(json_array_size(gpus), n);
     assert_int_equal(json_array_size(json_object_get(all, "links")), n);
+    assert_int_equal(json_array_size(json_object_get(all, "topology")), n);
     for (int i = 0; i < n; i++) {
         const json_t *gpu = json_array_get(gpus, (size_t)i);
         char uuid[16];

@@ -101,6 +101,26 @@ static void test_interrupted_steps(void **state)
     assert_string_equal(plain, train_hash(120, "%s", flags));
 }
 
+/* Without -n: a worker for each GPU, and the number is recorded. */
+static void test_worker_for_each(void **state)
+{
+    char path[200], text[1 << 14];
+    (void)state;
+    if (!gpu_is_simulated()) return;
+    gpu_fake("FAKE_GPUS", "3");
+    setenv("CUDA_VISIBLE_DEVICES", "2,0", 1);
+    json_t *r = train(120, "--strategy=ring --steps=4 " SMALL);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    assert_true(number_at(r, "workers") == 2);
+    json_decref(r);
+    snprintf(path, sizeof path, "%s/config.yaml", train_out());
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    assert_non_null(strstr(text, "\nworld-size: 2 # flag\n"));
+}
+
 /* What the device refuses to record is put in call by call, and said. */
 static void test_no_capture(void **state)
 {
@@ -301,11 +321,13 @@ static void test_others_are_told(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        GPU_TEST(test_precision),         GPU_TEST(test_overflow),       GPU_TEST(test_every_strategy),
-        GPU_TEST(test_interrupted_steps), GPU_TEST(test_no_capture),     GPU_TEST(test_check),
-        GPU_TEST(test_resumed),           GPU_TEST(test_device_fails),   GPU_TEST(test_device_hangs),
-        GPU_TEST(test_group_hangs),       GPU_TEST(test_device_is_full), GPU_TEST(test_others_are_told)};
+    const struct CMUnitTest tests[] = {GPU_TEST(test_precision),       GPU_TEST(test_overflow),
+                                       GPU_TEST(test_every_strategy),  GPU_TEST(test_interrupted_steps),
+                                       GPU_TEST(test_worker_for_each), GPU_TEST(test_no_capture),
+                                       GPU_TEST(test_check),           GPU_TEST(test_resumed),
+                                       GPU_TEST(test_device_fails),    GPU_TEST(test_device_hangs),
+                                       GPU_TEST(test_group_hangs),     GPU_TEST(test_device_is_full),
+                                       GPU_TEST(test_others_are_told)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }

@@ -118,6 +118,29 @@ static void test_entrain_run(void **state)
             "bytes of one host");
 }
 
+/* As two clones of a virtual machine: one host identity, and no memory that both reach. */
+static void test_clones(void **state)
+{
+    static const char *const ids[][2] = {{"clone", "clone"}, {"clone-a", "clone-b"}};
+    (void)state;
+    outer_make_hosts(OUTER_HOSTS_MAX);
+    for (int i = 0; i < 2; i++) {
+        process nodes[2];
+        for (int k = 1; k >= 0; k--)
+            outer_start_on(&nodes[k], k, "entrain",
+                           "run --nnodes=2 -n 1 --node-rank=%d --master-addr=%s --insecure --token-file=%s "
+                           "--strategy=ring --host-id=%s " OUTER_ALONE " " OUTER_JOB,
+                           k, outer_host_address(0), outer_token_file(), ids[i][k]);
+        const int code = process_wait(&nodes[1], GUARD), first = process_wait(&nodes[0], GUARD);
+        const int says =
+            process_says(&nodes[1], "the same host identity as this one", "a --host-id of its own");
+        if ((code == 0) != (i == 1) || (first == 0) != (i == 1) || says != (i == 0))
+            fail_msg("--host-id=%s and %s: exit %d and %d:\n%s%s", ids[i][0], ids[i][1], first, code,
+                     process_err(&nodes[0]), process_err(&nodes[1]));
+    }
+    promise("two machines with one host identity: told, with --host-id as the remedy, which works");
+}
+
 /* One host's launcher is killed: its ranks die with it, and the other host's run ends by the control plane.
  */
 static void test_host_is_lost(void **state)
@@ -178,6 +201,10 @@ static void test_addresses(void **state)
                  token);
         refuse(1, to[i].within, to[i].first, to[i].second, flags);
     }
+    refuse(1, 5, "no such host 'fe80::1%nowhere'", "has no interface nowhere",
+           "--rank=1 --rendezvous=tcp://[fe80::1%nowhere]:7 --insecure --join-timeout=1s");
+    refuse(1, 5, "no route to fe80::1 from this machine", "as fe80::1%eth0",
+           "--rank=1 --rendezvous=tcp://[fe80::1]:7 --insecure --join-timeout=1s");
     outer_cable(2, 0); /* nobody says no */
     snprintf(flags, sizeof flags,
              "--rank=1 --rendezvous=tcp://%s:7 --insecure --join-timeout=2s --token-file=%s",
@@ -188,6 +215,26 @@ static void test_addresses(void **state)
            "--rank=1 --rendezvous=tcp://10.77.0.1:7 --insecure");
     refuse(0, 1, "will not listen on 10.77.0.1", "--insecure", "--rank=0 --rendezvous=tcp://10.77.0.1:7");
     promise("refused, no route, no name, no answer, a number as name, no token, no --insecure: told apart");
+}
+
+/* In a new network namespace nothing is up, and a run on one host meets at 127.0.0.1. */
+static void test_no_loopback(void **state)
+{
+    process p;
+    const char *unshare = outer_tool("unshare");
+    (void)state;
+    outer_make_hosts(OUTER_HOSTS_MAX); /* we may */
+    if (unshare == NULL) skip();
+    for (int i = 0; i < 2; i++) {
+        process_start(&p, unshare, NULL,
+                      "-n " EN_BUILD_DIR "/entrain run -n 2 --strategy=%s " OUTER_ALONE " " OUTER_JOB,
+                      i == 0 ? "ring" : "ps-sync");
+        const int code = process_wait(&p, GUARD);
+        if (code != 2 || process_says(&p, "loopback interface is down", "ip link set lo up") < 1)
+            fail_msg("without lo: exit %d\n%s", code, process_err(&p));
+        process_nobody_left(5);
+    }
+    promise("a network namespace without loopback: one sentence, exit 2");
 }
 
 /* Rank 0 leads by a file, but for its own host only. */
@@ -233,8 +280,10 @@ int main(void)
                                        cmocka_unit_test(test_ring_by_file),
                                        cmocka_unit_test(test_server),
                                        cmocka_unit_test(test_entrain_run),
+                                       cmocka_unit_test(test_clones),
                                        cmocka_unit_test(test_host_is_lost),
                                        cmocka_unit_test(test_addresses),
+                                       cmocka_unit_test(test_no_loopback),
                                        cmocka_unit_test(test_loopback_between_hosts),
                                        cmocka_unit_test(test_mixed_addresses)};
     return system_main(tests);

@@ -16,6 +16,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/nvml.h"
 #include "entrain/strategy.h"
 #include "ops/device.h"
 #include "runtime/collective/gpu_steps.h"
@@ -33,9 +34,16 @@ static struct {
     int rank;       /* of this process */
     int cannot_map; /* this rank; -1: all can */
     int allocated;
-    en_gpu_user users[MAX_RANKS + 2];
-    int nusers; /* -1: the driver does not tell */
 } machine;
+
+static eni_gpu_machine driver; /* the same one, as its driver tells (tests/fake_nvml) */
+
+/* "pid:bytes,.."; NULL: the driver does not tell. */
+static void set_users(const char *users)
+{
+    setenv("FAKE_GPU_NO_USERS", users == NULL ? "1" : "0", 1);
+    setenv("FAKE_NVML_USERS", users == NULL ? "" : users, 1);
+}
 
 static char said[8192];
 
@@ -58,25 +66,14 @@ static en_status fake_facts(const en_device_host *host, int32_t index, en_gpu_fa
     (void)host;
     facts_out->index = index;
     facts_out->memory_bytes = 8000000000u;
-    facts_out->free_bytes = 7000000000u;
     snprintf(facts_out->name, sizeof facts_out->name, "Test GPU");
-    snprintf(facts_out->uuid, sizeof facts_out->uuid, "GPU-%c0000000-test",
-             'f' - index); /* not in their order */
+    snprintf(facts_out->uuid, sizeof facts_out->uuid, "%.47s", driver.gpu[index].uuid);
     return EN_OK;
 }
 
 static const char *fake_version(void)
 {
     return machine.has_group ? "NCCL 2.28.9" : "";
-}
-
-static en_status fake_users(int32_t index, en_gpu_user *users_out, int max, int *n_out)
-{
-    (void)index, (void)max;
-    if (machine.nusers < 0) return EN_EUNSUPPORTED;
-    memcpy(users_out, machine.users, sizeof machine.users);
-    *n_out = machine.nusers;
-    return EN_OK;
 }
 
 static en_status fake_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
@@ -115,7 +112,6 @@ static en_status fake_import(en_ctx *ctx, const uint8_t handle[EN_GPU_HANDLE], v
 static const en_gpu table = {.size = sizeof table,
                              .count = fake_count,
                              .facts = fake_facts,
-                             .users = fake_users,
                              .export_memory = fake_export,
                              .import_memory = fake_import,
                              .release_memory = fake_free,
@@ -209,12 +205,14 @@ static int meets(int rank, int n, cluster_board *board, void *user)
     CLUSTER_CHECK(machine.allocated == 0); /* what was tried is given back */
 
     /* two ranks share each GPU at most; the rest of the users is none of ours */
-    machine.users[0] = (en_gpu_user){1000 + rank, 500000000};
-    machine.users[1] = (en_gpu_user){77, 1};
-    machine.nusers = rank == 1 ? -1 : 2;
+    char users[128];
+    snprintf(users, sizeof users, "%d:500000000,77:1", 1000 + rank);
+    set_users(users);
+    if (rank == 1) set_users(NULL);
     eni_gpus_use use;
     eni_gpus_look(gpus, &use);
-    CLUSTER_CHECK(use.is_known == (rank != 1) && use.free_bytes == 7000000000u);
+    CLUSTER_CHECK(use.is_known == (rank != 1));
+    CLUSTER_CHECK(use.free_bytes == 7000000000u - (rank != 1 ? 500000001 : 0));
     CLUSTER_CHECK(use.others == (rank != 1) && use.pid == (rank != 1 ? 77 : 0));
     CLUSTER_CHECK(use.own_bytes == (rank != 1 ? 500000000u : 0));
     said[0] = 0;
@@ -226,15 +224,17 @@ static int meets(int rank, int n, cluster_board *board, void *user)
     int sharers = 0;
     for (int r = 0; r < n; r++)
         sharers += gpus->of_rank[r].index == index;
-    for (int i = 0; i < sharers + 1; i++)
-        machine.users[i] = (en_gpu_user){20 + i, 1};
-    machine.nusers = sharers;
+    users[0] = 0;
+    for (int i = 0; i < sharers; i++)
+        eni_text_add(users, sizeof users, "%s%d:1", i > 0 ? "," : "", 20 + i);
+    set_users(users);
     eni_gpus_look(gpus, &use);
     CLUSTER_CHECK(use.is_known && use.others == 0 && use.own_bytes == 0);
-    machine.nusers = sharers + 1;
+    eni_text_add(users, sizeof users, ",%d:1", 20 + sharers);
+    set_users(users);
     eni_gpus_look(gpus, &use);
     CLUSTER_CHECK(use.others == 1 && use.pid == 0);
-    machine.nusers = 0; /* not even ourselves */
+    set_users(""); /* not even ourselves */
     eni_gpus_look(gpus, &use);
     CLUSTER_CHECK(!use.is_known && use.others == 0);
     eni_gpus_close(gpus);
@@ -244,8 +244,14 @@ static int meets(int rank, int n, cluster_board *board, void *user)
 static void run(trial t, int n)
 {
     struct cluster cluster;
+    char count[8];
     said[0] = 0;
     eni_log_set_sink(listen_in, NULL);
+    set_users("");
+    snprintf(count, sizeof count, "%d", t.ngpus);
+    setenv("FAKE_GPUS", count, 1);
+    setenv("FAKE_GPU_MEMORY", "7000000000", 1);
+    assert_int_equal(eni_nvml_list(&driver, -1), EN_OK);
     t.plane = mmap(NULL, sizeof *t.plane, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(t.plane != MAP_FAILED);
     assert_int_equal(cluster_run(&cluster, n, meets, &t, 30000), 0);

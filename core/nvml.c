@@ -1,0 +1,501 @@
+/* nvml.c - see nvml.h. NVIDIA's header of the library is not everywhere, so prototypes and structs stand here, as its API
+ * reference has them; the numbered ones never change. */
+#include "core/nvml.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/signals.h"
+
+/* ---- the library --------------------------------------------------------------------------------------- */
+
+typedef struct nvmlDevice_st *nvml_device;
+
+enum { NVML_OK = 0, NVML_NO_ARGUMENT = 2 /* there is no such link, say */, NVML_NOT_LOADED = 9 };
+enum { NVML_P2P_READ = 0, NVML_P2P_NVLINK = 2, NVML_P2P_OK = 0 };
+enum { NVML_LINKS_MAX = 64, NVML_TO_SWITCH = 2 };
+#define NVML_UNKNOWN UINT64_MAX /* NVML_VALUE_NOT_AVAILABLE */
+
+typedef struct nvml_memory {
+    unsigned long long total, free, used; /* nvmlMemory_t */
+} nvml_memory;
+
+typedef struct nvml_process {
+    unsigned int pid; /* nvmlProcessInfo_v2_t, which nvmlDeviceGetComputeRunningProcesses_v3 fills */
+    unsigned long long bytes;
+    unsigned int gpu_instance, compute_instance;
+} nvml_process;
+
+typedef struct nvml_pci {
+    char legacy[16]; /* nvmlPciInfo_t */
+    unsigned int domain, bus, device, id, subsystem;
+    char text[32];
+} nvml_pci;
+
+typedef struct nvml_library {
+    void *library;
+    int (*init)(void);
+    int (*shutdown)(void);
+    const char *(*error)(int code);
+    int (*driver)(char *version, unsigned int bytes);
+    int (*count)(unsigned int *n);
+    int (*by_index)(unsigned int index, nvml_device *);
+    int (*by_uuid)(const char *uuid, nvml_device *);
+    int (*name)(nvml_device, char *name, unsigned int bytes);
+    int (*uuid)(nvml_device, char *uuid, unsigned int bytes);
+    int (*pci)(nvml_device, nvml_pci *);
+    int (*memory)(nvml_device, nvml_memory *);
+    int (*capability)(nvml_device, int *major, int *minor);
+    int (*cpus)(nvml_device, unsigned int nwords, unsigned long *words);
+    int (*nodes)(nvml_device, unsigned int nwords, unsigned long *words, int scope);
+    int (*processes)(nvml_device, unsigned int *count_inout, nvml_process *);
+    int (*ancestor)(nvml_device, nvml_device, int *level);
+    int (*p2p)(nvml_device, nvml_device, int what, int *status);
+    int (*link_state)(nvml_device, unsigned int link, int *is_active);
+    int (*link_type)(nvml_device, unsigned int link, int *type);
+    int (*link_pci)(nvml_device, unsigned int link, nvml_pci *);
+    int (*mig_mode)(nvml_device, unsigned int *current, unsigned int *pending);
+    int (*mig_max)(nvml_device, unsigned int *n);
+    int (*mig_by_index)(nvml_device, unsigned int index, nvml_device *);
+} nvml_library;
+
+/* What an old driver lacks but for the first, which all are needed, is NULL: what it would tell is not known. */
+enum { NEEDED = 6 };
+static const struct {
+    const char *name;
+    size_t offset;
+} functions[] = {
+    {"nvmlInit_v2", offsetof(nvml_library, init)},
+    {"nvmlShutdown", offsetof(nvml_library, shutdown)},
+    {"nvmlDeviceGetCount_v2", offsetof(nvml_library, count)},
+    {"nvmlDeviceGetHandleByIndex_v2", offsetof(nvml_library, by_index)},
+    {"nvmlDeviceGetName", offsetof(nvml_library, name)},
+    {"nvmlDeviceGetUUID", offsetof(nvml_library, uuid)},
+    {"nvmlErrorString", offsetof(nvml_library, error)},
+    {"nvmlSystemGetDriverVersion", offsetof(nvml_library, driver)},
+    {"nvmlDeviceGetHandleByUUID", offsetof(nvml_library, by_uuid)},
+    {"nvmlDeviceGetPciInfo_v3", offsetof(nvml_library, pci)},
+    {"nvmlDeviceGetMemoryInfo", offsetof(nvml_library, memory)},
+    {"nvmlDeviceGetCudaComputeCapability", offsetof(nvml_library, capability)},
+    {"nvmlDeviceGetCpuAffinity", offsetof(nvml_library, cpus)},
+    {"nvmlDeviceGetMemoryAffinity", offsetof(nvml_library, nodes)},
+    {"nvmlDeviceGetComputeRunningProcesses_v3", offsetof(nvml_library, processes)},
+    {"nvmlDeviceGetTopologyCommonAncestor", offsetof(nvml_library, ancestor)},
+    {"nvmlDeviceGetP2PStatus", offsetof(nvml_library, p2p)},
+    {"nvmlDeviceGetNvLinkState", offsetof(nvml_library, link_state)},
+    {"nvmlDeviceGetNvLinkRemoteDeviceType", offsetof(nvml_library, link_type)},
+    {"nvmlDeviceGetNvLinkRemotePciInfo_v2", offsetof(nvml_library, link_pci)},
+    {"nvmlDeviceGetMigMode", offsetof(nvml_library, mig_mode)},
+    {"nvmlDeviceGetMaxMigDeviceCount", offsetof(nvml_library, mig_max)},
+    {"nvmlDeviceGetMigDeviceHandleByIndex", offsetof(nvml_library, mig_by_index)},
+};
+
+/* `function` of the library said OK; one that it lacks did not. */
+#define ASK(function, ...) (nvml->function != NULL && nvml->function(__VA_ARGS__) == NVML_OK)
+
+static void close_nvml(nvml_library *nvml)
+{
+    if (nvml->library == NULL) return;
+    (void)nvml->shutdown();
+    dlclose(nvml->library);
+    *nvml = (nvml_library){0};
+}
+
+static const char *load(nvml_library *nvml)
+{
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        void *found = dlsym(nvml->library, functions[i].name);
+        if (found == NULL && i < NEEDED) return functions[i].name;
+        memcpy((char *)nvml + functions[i].offset, &found, sizeof found); /* ISO C has no cast for it */
+    }
+    return NULL;
+}
+
+#define OR_CPU "--device=cpu goes without"
+
+/* Why not, in `why`, where it fails. */
+static bool open_nvml(nvml_library *nvml, char *why, size_t bytes)
+{
+    *nvml = (nvml_library){.library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)};
+    if (nvml->library == NULL) {
+        snprintf(why, bytes,
+                 "there is no NVIDIA driver on this host, or none that this container sees (%s): install "
+                 "one, or start "
+                 "the container with --gpus=all; " OR_CPU,
+                 dlerror());
+        return false;
+    }
+    const char *missing = load(nvml);
+    const int code = missing == NULL ? nvml->init() : NVML_OK;
+    if (missing == NULL && code == NVML_OK) return true;
+    if (missing != NULL)
+        snprintf(
+            why, bytes,
+            "the NVIDIA driver is too old: its libnvidia-ml.so.1 has no %s; install a newer one, or " OR_CPU,
+            missing);
+    else if (code == NVML_NOT_LOADED)
+        snprintf(why, bytes,
+                 "the NVIDIA driver of this host is installed and not loaded (modprobe nvidia, and dmesg "
+                 "says why not); " OR_CPU);
+    else
+        snprintf(why, bytes,
+                 "asking the NVIDIA driver for its GPUs failed: NVML error %d, %s; see whether nvidia-smi "
+                 "works; " OR_CPU,
+                 code, nvml->error != NULL ? nvml->error(code) : "unknown");
+    dlclose(nvml->library);
+    *nvml = (nvml_library){0};
+    return false;
+}
+
+/* ---- which GPUs CUDA shows ------------------------------------------------------------------------------ */
+
+typedef struct shown {
+    nvml_device device; /* the slice, where it is one */
+    nvml_device whole;  /* what lies on the bus */
+} shown;
+
+static bool is_sliced(const nvml_library *nvml, nvml_device whole)
+{
+    unsigned int current = 0, pending;
+    return ASK(mig_mode, whole, &current, &pending) && current != 0;
+}
+
+/* The slice whose uuid begins with `text`, the first one for "". */
+static bool find_slice(const nvml_library *nvml, nvml_device whole, const char *text, size_t length,
+                       nvml_device *slice_out)
+{
+    char uuid[96];
+    unsigned int n = 0;
+    if (!ASK(mig_max, whole, &n)) return false;
+    for (unsigned int i = 0; i < n; i++)
+        if (ASK(mig_by_index, whole, i, slice_out) && ASK(uuid, *slice_out, uuid, sizeof uuid) &&
+            strncmp(uuid, text, length) == 0)
+            return true;
+    return false;
+}
+
+/* One word of CUDA_VISIBLE_DEVICES: an index, or the beginning of a uuid. */
+static bool find_word(const nvml_library *nvml, const nvml_device *whole, int n, const char *word,
+                      size_t length, shown *shown_out)
+{
+    char uuid[96], *end;
+    const long index = strtol(word, &end, 10);
+    if (end == word + length && end != word) {
+        if (index < 0 || index >= n) return false;
+        *shown_out = (shown){whole[index], whole[index]};
+        return true;
+    }
+    for (int i = 0; i < n && length >= 4; i++) {
+        *shown_out = (shown){whole[i], whole[i]};
+        if (ASK(uuid, whole[i], uuid, sizeof uuid) && strncmp(uuid, word, length) == 0) return true;
+        if (is_sliced(nvml, whole[i]) && find_slice(nvml, whole[i], word, length, &shown_out->device))
+            return true;
+    }
+    return false;
+}
+
+/* A GPU that is cut into slices is its first one. True: it is a slice. */
+static bool take_slice(const nvml_library *nvml, shown *one)
+{
+    return one->device != one->whole ||
+           (is_sliced(nvml, one->whole) && find_slice(nvml, one->whole, "", 0, &one->device));
+}
+
+/* Those of another container are counted by the library, too, but cannot be asked for. */
+static int find_whole(const nvml_library *nvml, nvml_device whole_out[ENI_GPUS_MAX])
+{
+    unsigned int count = 0;
+    int n = 0;
+    (void)nvml->count(&count);
+    for (unsigned int i = 0; i < count && n < ENI_GPUS_MAX; i++)
+        if (nvml->by_index(i, &whole_out[n]) == NVML_OK) n++;
+    return n;
+}
+
+static int find_shown(const nvml_library *nvml, shown all_out[ENI_GPUS_MAX])
+{
+    nvml_device whole[ENI_GPUS_MAX];
+    const int nwhole = find_whole(nvml, whole);
+    const char *word = getenv("CUDA_VISIBLE_DEVICES");
+    int n = 0, nkept = 0;
+    for (int i = 0; word == NULL && i < nwhole; i++)
+        all_out[n++] = (shown){whole[i], whole[i]};
+    while (word != NULL && n < ENI_GPUS_MAX) { /* as CUDA does: the first that is wrong ends it */
+        word += strspn(word, " ");
+        const size_t length = strcspn(word, ", ");
+        if (!find_word(nvml, whole, nwhole, word, length, &all_out[n])) break;
+        n++;
+        word = strchr(word, ',');
+        if (word != NULL) word++;
+    }
+    for (int i = 0; i < n; i++) {
+        if (take_slice(nvml, &all_out[i])) {
+            all_out[0] = all_out[i];
+            return 1;
+        }
+        if (!is_sliced(nvml, all_out[i].whole)) all_out[nkept++] = all_out[i];
+    }
+    return nkept;
+}
+
+/* ---- what one is ---------------------------------------------------------------------------------------- */
+
+/* "0-31,64-95"; the end of one that is too long for the text is "..". Returns the lowest, -1: it has none. */
+static int write_set(const unsigned long *words, int nwords, char *text, size_t bytes)
+{
+    const int bits = 8 * (int)sizeof *words, n = nwords * bits;
+    int first = -1;
+    text[0] = 0;
+    for (int i = 0, end; i < n; i = end) {
+        end = i + 1;
+        if (!(words[i / bits] >> i % bits & 1)) continue;
+        while (end < n && words[end / bits] >> end % bits & 1)
+            end++;
+        if (strlen(text) + 16 > bytes) {
+            eni_text_add(text, bytes, ",..");
+            break;
+        }
+        eni_text_add(text, bytes, end - i > 1 ? "%s%d-%d" : "%s%d", first < 0 ? "" : ",", i, end - 1);
+        if (first < 0) first = i;
+    }
+    return first;
+}
+
+/* What /proc says the process is called. */
+static void name_program(eni_gpu_user *user)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/comm", user->pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return;
+    if (fgets(user->program, sizeof user->program, file) == NULL) user->program[0] = 0;
+    user->program[strcspn(user->program, "\n")] = 0;
+    fclose(file);
+}
+
+static int find_users(const nvml_library *nvml, nvml_device device, eni_gpu_user *users_out, int max)
+{
+    enum { ROOM = 256 };
+    nvml_process process[ROOM];
+    unsigned int n = ROOM;
+    if (!ASK(processes, device, &n, process)) return -1;
+    for (int i = 0; i < (int)n && i < max; i++) {
+        users_out[i] =
+            (eni_gpu_user){process[i].pid, process[i].bytes == NVML_UNKNOWN ? 0 : process[i].bytes, ""};
+        name_program(&users_out[i]);
+    }
+    return (int)n;
+}
+
+static void describe(const nvml_library *nvml, const shown *it, eni_gpu_seen *gpu)
+{
+    enum { WORDS = 64 };
+    unsigned long cpus[WORDS] = {0}, nodes[WORDS] = {0};
+    char unused[16];
+    nvml_pci pci;
+    nvml_memory memory;
+    if (!ASK(name, it->device, gpu->name, sizeof gpu->name)) gpu->name[0] = 0;
+    if (!ASK(uuid, it->device, gpu->uuid, sizeof gpu->uuid)) gpu->uuid[0] = 0;
+    if (ASK(pci, it->whole, &pci))
+        snprintf(gpu->bus, sizeof gpu->bus, "%04x:%02x:%02x.0", pci.domain & 0xffffff, pci.bus & 0xff,
+                 pci.device & 0x1f);
+    if (ASK(memory, it->device, &memory)) gpu->memory_bytes = memory.total, gpu->free_bytes = memory.free;
+    if (!ASK(capability, it->whole, &gpu->major, &gpu->minor)) gpu->major = gpu->minor = 0;
+    if (ASK(cpus, it->whole, WORDS, cpus)) write_set(cpus, WORDS, gpu->cpus, sizeof gpu->cpus);
+    gpu->numa_node =
+        ASK(nodes, it->whole, WORDS, nodes, 0) ? write_set(nodes, WORDS, unused, sizeof unused) : -1;
+    gpu->nusers = find_users(nvml, it->device, gpu->users, ENI_GPU_USERS);
+}
+
+/* ---- links ---------------------------------------------------------------------------------------------- */
+
+/* The NVLinks of a GPU that work: to other GPUs, and to NVSwitches, behind which all others are. */
+typedef struct nvlinks {
+    nvml_pci self, remote[NVML_LINKS_MAX];
+    int nremote, nswitch;
+} nvlinks;
+
+static void find_nvlinks(const nvml_library *nvml, nvml_device device, nvlinks *links)
+{
+    if (!ASK(pci, device, &links->self) || nvml->link_state == NULL) return;
+    for (unsigned int l = 0; l < NVML_LINKS_MAX; l++) {
+        int is_active = 0, type = -1;
+        const int code = nvml->link_state(device, l, &is_active);
+        if (code == NVML_NO_ARGUMENT) return;
+        if (code != NVML_OK || is_active != 1) continue;
+        if (ASK(link_type, device, l, &type) && type == NVML_TO_SWITCH)
+            links->nswitch++;
+        else if (ASK(link_pci, device, l, &links->remote[links->nremote]))
+            links->nremote++;
+    }
+}
+
+static int count_between(const nvlinks *a, const nvlinks *b)
+{
+    int n = 0;
+    for (int i = 0; i < a->nremote; i++)
+        n += a->remote[i].domain == b->self.domain && a->remote[i].bus == b->self.bus &&
+             a->remote[i].device == b->self.device;
+    return n;
+}
+
+static const char *path_of(int level)
+{
+    static const char *const paths[] = {"PIX", "PIX", "PXB", "PHB", "NODE", "SYS"}; /* 0: two on one board */
+    return level >= 0 && level <= 50 && level % 10 == 0 ? paths[level / 10] : "";
+}
+
+/* Behind switches two GPUs see each other unless somebody has parted them: the driver says so. */
+static void judge(const nvml_library *nvml, const shown *a, const shown *b, const nvlinks *of_a,
+                  const nvlinks *of_b, eni_gpu_link *link)
+{
+    int level = -1, by_nvlink = -1, by_bus = -1;
+    if (!ASK(ancestor, a->whole, b->whole, &level)) level = -1;
+    if (!ASK(p2p, a->whole, b->whole, NVML_P2P_NVLINK, &by_nvlink)) by_nvlink = -1;
+    if (!ASK(p2p, a->whole, b->whole, NVML_P2P_READ, &by_bus)) by_bus = -1;
+    int n = count_between(of_a, of_b);
+    if (n == 0 && by_nvlink == NVML_P2P_OK) n = of_a->nswitch < of_b->nswitch ? of_a->nswitch : of_b->nswitch;
+    if (n > 0)
+        snprintf(link->path, sizeof link->path, "NV%d", n);
+    else
+        snprintf(link->path, sizeof link->path, "%s", path_of(level));
+    if (n > 0 || by_nvlink == NVML_P2P_OK)
+        link->way = ENI_LINK_NVLINK;
+    else if (by_bus >= 0)
+        link->way = by_bus == NVML_P2P_OK ? ENI_LINK_PCIE : ENI_LINK_HOST;
+}
+
+static en_status link_all(const nvml_library *nvml, const shown *all, eni_gpu_machine *machine)
+{
+    nvlinks *links = eni_alloc_array((size_t)machine->n, sizeof *links);
+    if (links == NULL) return EN_ENOMEM;
+    for (int i = 0; i < machine->n; i++)
+        find_nvlinks(nvml, all[i].whole, &links[i]);
+    for (int a = 0; a < machine->n; a++)
+        for (int b = 0; b < machine->n; b++)
+            if (a == b)
+                machine->link[a][b] = (eni_gpu_link){ENI_LINK_SAME, "X"};
+            else
+                judge(nvml, &all[a], &all[b], &links[a], &links[b], &machine->link[a][b]);
+    eni_free(links);
+    return EN_OK;
+}
+
+/* ---- a driver that hangs -------------------------------------------------------------------------------- */
+
+enum { TIMEOUT_S = 60 }; /* one that is just being loaded takes seconds */
+
+en_status eni_driver_ask(en_status (*ask)(void *user), void *user, int signal_fd)
+{
+    const pid_t own = getpid(), pid = fork();
+    int status = 0;
+    if (pid == 0) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != own) _exit(EN_EIO);
+        _exit(ask(user));
+    }
+    if (pid < 0)
+        return eni_fail(EN_EIO, "gpus", "cannot start a process that asks for GPUs: %s", strerror(errno));
+    const en_status st = eni_signals_await(pid, signal_fd, eni_now_ns() + TIMEOUT_S * ENI_SECOND, &status);
+    if (st == EN_OK) return WIFEXITED(status) ? WEXITSTATUS(status) : EN_EIO;
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, WNOHANG); /* a process that hangs in the driver cannot be waited for */
+    if (st == EN_EINTR) return st;
+    return eni_fail(
+        EN_EUNSUPPORTED, "gpus",
+        "the NVIDIA driver has not said within %d s which GPUs there are: does nvidia-smi answer? " OR_CPU,
+        TIMEOUT_S);
+}
+
+/* The same, and what the child has put into `bytes` of memory comes back. */
+static en_status ask_for(en_status (*ask)(void *user), void *answer_out, size_t bytes, int signal_fd)
+{
+    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) return EN_ENOMEM;
+    const en_status st = eni_driver_ask(ask, shared, signal_fd);
+    memcpy(answer_out, shared, bytes);
+    munmap(shared, bytes);
+    return st;
+}
+
+/* ---- the calls ------------------------------------------------------------------------------------------ */
+
+static en_status list_all(void *user)
+{
+    eni_gpu_machine *machine = user;
+    char why[512];
+    shown all[ENI_GPUS_MAX];
+    nvml_library opened, *nvml = &opened;
+    if (!open_nvml(nvml, why, sizeof why)) return eni_fail(EN_EUNSUPPORTED, "gpus", "%s", why);
+    if (!ASK(driver, machine->driver, sizeof machine->driver)) machine->driver[0] = 0;
+    machine->n = find_shown(nvml, all);
+    en_status st = EN_OK;
+    for (int i = 0; i < machine->n; i++)
+        describe(nvml, &all[i], &machine->gpu[i]);
+    if (machine->n > 0)
+        st = link_all(nvml, all, machine);
+    else
+        st = eni_fail(EN_EUNSUPPORTED, "gpus",
+                      "this process sees no GPU: none is in this machine, or CUDA_VISIBLE_DEVICES or the "
+                      "container hides it "
+                      "(a container needs --gpus=all); " OR_CPU);
+    close_nvml(nvml);
+    return st;
+}
+
+en_status eni_nvml_list(eni_gpu_machine *machine_out, int signal_fd)
+{
+    const en_status st = ask_for(list_all, machine_out, sizeof *machine_out, signal_fd);
+    if (st != EN_EIO) return st;
+    return eni_fail(EN_EUNSUPPORTED, "gpus",
+                    "the NVIDIA driver's library has crashed; see whether nvidia-smi works; " OR_CPU);
+}
+
+static en_status count_all(void *user)
+{
+    int *n_out = user;
+    char why[512];
+    shown all[ENI_GPUS_MAX];
+    nvml_library nvml;
+    if (!open_nvml(&nvml, why, sizeof why)) return EN_EUNSUPPORTED;
+    *n_out = find_shown(&nvml, all);
+    close_nvml(&nvml);
+    return EN_OK;
+}
+
+int eni_nvml_count(void)
+{
+    int n;
+    return ask_for(count_all, &n, sizeof n, -1) == EN_OK ? n : 0;
+}
+
+en_status eni_nvml_look(const char *uuid, eni_gpu_user *users_out, int max, int *n_out,
+                        uint64_t *free_bytes_out)
+{
+    char why[512];
+    nvml_library opened, *nvml = &opened;
+    nvml_device device;
+    nvml_memory memory;
+    *n_out = -1;
+    *free_bytes_out = 0;
+    if (!open_nvml(nvml, why, sizeof why)) return EN_EUNSUPPORTED;
+    if (ASK(by_uuid, uuid, &device)) {
+        if (ASK(memory, device, &memory)) *free_bytes_out = memory.free;
+        *n_out = find_users(nvml, device, users_out, max);
+    }
+    close_nvml(nvml);
+    return *n_out >= 0 ? EN_OK : EN_EUNSUPPORTED;
+}

@@ -1,0 +1,73 @@
+/* nvml.h - this host's GPUs as NVIDIA's driver tells of them: what they are, how they are linked, who uses them.
+ *
+ * The driver's management library, libnvidia-ml.so.1, is loaded for a question and closed again. It opens no context,
+ * which would take half a gigabyte of each GPU. What a driver does not tell stays unknown.
+ *
+ * A list has what CUDA shows this process, in its order: after CUDA_VISIBLE_DEVICES, by place on the bus (ops/device.h sets
+ * CUDA_DEVICE_ORDER). Where slices of a GPU (MIG) are seen CUDA shows one of them and nothing else. Any thread. */
+#ifndef CORE_NVML_H
+#define CORE_NVML_H
+
+#include <stdint.h>
+
+#include "entrain/status.h"
+
+enum { ENI_GPUS_MAX = 64, ENI_GPU_USERS = 64 };
+
+/* A process that has a context on a GPU. */
+typedef struct eni_gpu_user {
+    int64_t pid;
+    uint64_t bytes;   /* of its memory; 0: not known */
+    char program[32]; /* "" where another container hides it */
+} eni_gpu_user;
+
+typedef struct eni_gpu_seen {
+    char name[96];                     /* "NVIDIA H100 80GB HBM3" */
+    char uuid[96];                     /* "GPU-5f1c..", "MIG-..": the same in every process and every container */
+    char bus[16];                      /* "0000:1b:00.0" */
+    uint64_t memory_bytes, free_bytes; /* 0: not known */
+    int major, minor;                  /* compute capability; 0: not known */
+    char cpus[128];                    /* that are nearest, "0-31,64-95"; "": not known */
+    int numa_node;                     /* -1: not known */
+    eni_gpu_user users[ENI_GPU_USERS]; /* the first of them */
+    int nusers;                        /* all of them; -1: not known */
+} eni_gpu_seen;
+
+/* How one GPU reaches another's memory. */
+enum {
+    ENI_LINK_NONE = 0,
+    ENI_LINK_HOST = 1 /* through the processor's memory */,
+    ENI_LINK_PCIE = 2 /* peer to peer */,
+    ENI_LINK_NVLINK = 3,
+    ENI_LINK_SAME = 4
+};
+
+typedef struct eni_gpu_link {
+    uint8_t way;  /* ENI_LINK_* */
+    char path[16]; /* as `nvidia-smi topo -m` has it: "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", "X"; "": not known */
+} eni_gpu_link;
+
+typedef struct eni_gpu_machine {
+    char driver[80]; /* "580.65.06"; "": not known */
+    int n;
+    eni_gpu_seen gpu[ENI_GPUS_MAX];
+    eni_gpu_link link[ENI_GPUS_MAX][ENI_GPUS_MAX];
+} eni_gpu_machine;
+
+/* Runs ask(user) in a child, since a driver may hang so that nobody can end who waits for it, and CUDA does not survive a
+ * fork. What the child returns; EN_EUNSUPPORTED, logged: no answer in 60 s; EN_EIO: it has crashed; EN_EINTR: signal_fd
+ * (-1: none) has a signal, which is left there. */
+en_status eni_driver_ask(en_status (*ask)(void *user), void *user, int signal_fd);
+
+/* By a child. EN_EUNSUPPORTED, logged with the remedy: no driver, one that is too old or does not answer, no GPU. EN_EINTR
+ * as above. */
+en_status eni_nvml_list(eni_gpu_machine *machine_out, int signal_fd);
+
+/* How many such a list would have, by a child; 0 where it would fail. Logs only that the driver hangs. */
+int eni_nvml_count(void);
+
+/* Asked by this process: who uses one GPU now, at most `max`, and what is free of it (0: not known). EN_EUNSUPPORTED: the driver does not tell
+ * who; *free_bytes_out is set all the same. Logs nothing. */
+en_status eni_nvml_look(const char *uuid, eni_gpu_user *users_out, int max, int *n_out, uint64_t *free_bytes_out);
+
+#endif

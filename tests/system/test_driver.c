@@ -1,0 +1,91 @@
+/* test_driver.c - what entrain says of this host's GPUs where the cuda device is not built: NVIDIA's driver tells, here a
+ * double of its library (tests/fake_nvml). */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/system/run.h"
+
+#define DRIVER(folder) "LD_LIBRARY_PATH=" EN_BUILD_DIR "/fake/" folder " "
+
+/* What `entrain gpus` prints; it ends with 0. */
+static const char *gpus(const char *env, const char *flags)
+{
+    static char text[1 << 14];
+    process p;
+    process_start(&p, "entrain", env, "gpus%s", flags);
+    const int code = process_wait(&p, 60);
+    if (code != 0) fail_msg("%s entrain gpus%s: exit %d: %s", env, flags, code, process_err(&p));
+    snprintf(text, sizeof text, "%s", process_out(&p));
+    return text;
+}
+
+static void expect(const char *text, const char *part)
+{
+    if (strstr(text, part) == NULL) fail_msg("\"%s\" is not in:\n%s", part, text);
+}
+
+static void test_one(void **state)
+{
+    (void)state;
+    const char *text = gpus(DRIVER("nvml") "FAKE_GPUS=1", "");
+    expect(text, "  0  Simulated GPU  GPU-");
+    expect(text, "0000:01:00.0  9.0  8.59 GB  8.59 GB     0  0-15,64-79  nobody\n");
+    expect(text, "\nDriver: 580.0.fake\nCollectives: none without the cuda device");
+    assert_null(strstr(text, "Links"));
+}
+
+static void test_links(void **state)
+{
+    (void)state;
+    expect(gpus(DRIVER("nvml") "FAKE_GPUS=2 FAKE_GPU_LINK=nvlink", ""), "\n0  X    NV6\n1  NV6  X\n");
+    expect(gpus(DRIVER("nvml") "FAKE_GPUS=4", ""), "\n0  X     PIX   NODE  NODE\n");
+    expect(gpus(DRIVER("nvml") "FAKE_GPUS=4 FAKE_GPU_LINK=none", ""), "\n0  X      PIX*   NODE*  NODE*\n");
+    expect(gpus(DRIVER("nvml") "FAKE_GPUS=4 FAKE_GPU_LINK=nvswitch", ""), "\n3  NV18  NV18  NV18  X\n");
+    expect(gpus(DRIVER("nvml") "FAKE_GPUS=4 FAKE_GPU_LINK=nvlink FAKE_NVML_FAIL=NvLink", ""),
+           "\n0  X     PIX   NODE  NODE\n");
+    expect(gpus(DRIVER("nvml") "FAKE_GPUS=4 CUDA_VISIBLE_DEVICES=3", ""), "  0  Simulated GPU  GPU-");
+    promise("entrain gpus without the cuda device: 1, 2 and 4 GPUs, linked in four ways, and one that says "
+            "nothing of NVLink");
+}
+
+/* The library of an old driver has less, and what it has is shown. */
+static void test_old_driver(void **state)
+{
+    (void)state;
+    const char *text = gpus(DRIVER("nvml-old") "FAKE_GPUS=2", "");
+    expect(text, "0000:02:00.0   -  8.59 GB  8.59 GB     -  -     not told\n");
+    expect(text, "\n0  X  -\n1  -  X\n");
+    expect(text, "\nDriver: -\n");
+    expect(gpus(DRIVER("nvml-old") "FAKE_GPUS=2", " --json"),
+           "\"topology\": [\n  [\n   \"X\",\n   null\n  ],");
+}
+
+static void refuse(const char *env, const char *cause)
+{
+    process p;
+    process_start(&p, "entrain", env, "gpus --json");
+    const int code = process_wait(&p, 60);
+    if (code != 2 || process_says(&p, cause, "--device=cpu") != 1 || process_says(&p, "", "") != 1)
+        fail_msg("%s entrain gpus: exit %d, expected 2 and one sentence on \"%s\"; it said:\n%s", env, code,
+                 cause, process_err(&p));
+    assert_string_equal(process_out(&p), "");
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    refuse(DRIVER("nvml-none"), "no NVIDIA driver");
+    refuse(DRIVER("nvml-too-old"), "has no nvmlDeviceGetCount_v2");
+    refuse(DRIVER("nvml") "FAKE_GPU_DRIVER=none", "not loaded");
+    refuse(DRIVER("nvml") "FAKE_NVML_FAIL=Init", "NVML error 999");
+    refuse(DRIVER("nvml") "FAKE_GPUS=0", "sees no GPU");
+    refuse(DRIVER("nvml") "FAKE_GPUS=2 CUDA_VISIBLE_DEVICES=7", "sees no GPU");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one), cmocka_unit_test(test_links),
+                                       cmocka_unit_test(test_old_driver), cmocka_unit_test(test_refusals)};
+    system_use_plugins(EN_BUILD_DIR "/fake/nvml"); /* where there are none */
+    return system_main(tests);
+}
