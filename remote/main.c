@@ -367,21 +367,35 @@ static en_status bring_newest(const options *o, const char *url, const char *fol
 
 /* ---- a table ---- */
 
+static void print_object(const eni_object *object, double *bytes)
+{
+    char size[32];
+    eni_text_grouped((double)object->size, ",", size, sizeof size);
+    printf("%16s  %s\n", size, eni_is_text(object->key) ? object->key : "(a key that is no text)");
+    *bytes += (double)object->size;
+}
+
+/* "data" names the object of that key and the folder "data/", and not "data-old/", which only begins so. */
 static en_status print_list(const options *o, const char *url)
 {
     session s;
     eni_listing listing = {0};
+    eni_object single;
+    char prefix[ENI_REMOTE_KEY + 1] = "";
     double bytes = 0;
-    en_status st = open_session(o, "entrain data", url, &s);
-    if (st == EN_OK) st = eni_remote_list(s.bucket, s.url.key, false, &listing);
-    for (size_t i = 0; st == EN_OK && i < listing.n; i++) {
-        char size[32];
-        eni_text_grouped((double)listing.object[i].size, ",", size, sizeof size);
-        printf("%16s  %s\n", size,
-               eni_is_text(listing.object[i].key) ? listing.object[i].key : "(a key that is no text)");
-        bytes += (double)listing.object[i].size;
-    }
-    if (st == EN_OK) printf("%zu object%s, %.1f MB\n", listing.n, listing.n == 1 ? "" : "s", bytes * 1e-6);
+    en_status st = open_session(o, "entrain data", url, &s), asked = EN_ENOENT;
+    if (st == EN_OK) prefix_of(&s, prefix);
+    if (st == EN_OK && strcmp(prefix, s.url.key) != 0) asked = eni_remote_head(s.bucket, s.url.key, &single);
+    if (st == EN_OK && asked != EN_ENOENT && asked != EN_EDENIED) st = asked;
+    if (st == EN_OK) st = eni_remote_list(s.bucket, prefix, false, &listing);
+    if (st == EN_OK && asked == EN_OK) print_object(&single, &bytes);
+    for (size_t i = 0; st == EN_OK && i < listing.n; i++)
+        print_object(&listing.object[i], &bytes);
+    const size_t n = listing.n + (asked == EN_OK ? 1 : 0);
+    if (st == EN_OK) printf("%zu object%s, %.1f MB\n", n, n == 1 ? "" : "s", bytes * 1e-6);
+    if (st == EN_OK && n == 0 && asked == EN_EDENIED)
+        eni_warn("remote",
+                 "%s: these keys may not read an object of this name, so it may be there all the same", url);
     eni_listing_fini(&listing);
     close_session(&s);
     return st;

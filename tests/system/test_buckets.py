@@ -199,6 +199,29 @@ def test_many_objects():
     print("PROMISE a prefix of 2,304 objects: all of them are seen, by pages")
 
 
+def test_what_a_name_lists():
+    for kind in ("s3", "oss"):
+        with Place(kind) as p:
+            keys = ("data", "data/a", "data/b/c", "data-old/a", "data.bin", "database/a")
+            p.server.objects.update({key: b"xy" for key in keys})
+
+            def listed(name, **more):
+                lines = p.run("data", f"{p.server.url}{name}", f"--data-endpoint={p.server.endpoint}", **more).splitlines()
+                return [line.split()[-1] for line in lines[:-1]], lines[-1]
+
+            assert listed("/data") == (["data", "data/a", "data/b/c"], "3 objects, 0.0 MB")
+            assert listed("/data/") == (["data/a", "data/b/c"], "2 objects, 0.0 MB")
+            assert listed("/data-old") == (["data-old/a"], "1 object, 0.0 MB")
+            assert listed("/data.bin") == (["data.bin"], "1 object, 0.0 MB")
+            assert listed("/dat") == ([], "0 objects, 0.0 MB")
+            assert listed("")[0] == listed("/")[0] == sorted(keys)
+            p.server.instead = [(403, {})]  # of the HEAD: they may list, and not read
+            assert listed("/data") == (["data/a", "data/b/c"], "2 objects, 0.0 MB")
+            p.server.instead = [(403, {})]
+            assert "may not read an object of this name" in listed("/data.bin")[1]
+    print("PROMISE `entrain data URL` lists the object of that key and the folder of that name, and no sibling that begins so")
+
+
 def test_keys_that_end():
     for kind in ("s3", "oss"):
         with Place(kind) as p:
