@@ -219,6 +219,47 @@ static en_status fetch_files(session *s, eni_cache *cache, eni_cache_file *files
     return EN_OK;
 }
 
+/* Where the bucket may not be listed, each name is asked for: as a listing, of what is there. */
+static en_status find_by_names(session *s, const char *prefix, char **names, int nnames,
+                               eni_listing *listing_out)
+{
+    char key[2 * ENI_REMOTE_KEY];
+    *listing_out = (eni_listing){.object = eni_alloc_array((size_t)nnames, sizeof(eni_object))};
+    if (listing_out->object == NULL) return EN_ENOMEM;
+    for (int k = 0; k < nnames; k++) {
+        snprintf(key, sizeof key, "%s%s", prefix, names[k]);
+        const en_status st = eni_remote_head(s->bucket, key, &listing_out->object[listing_out->n]);
+        if (st != EN_OK && st != EN_ENOENT && st != EN_EDENIED) return st;
+        if (st == EN_OK) listing_out->n++;
+    }
+    if (listing_out->n > 0 && !s->progress.is_quiet)
+        eni_info("remote", "%s may not be listed: %zu files of a data set are there by their names",
+                 s->progress.url, listing_out->n);
+    return EN_OK;
+}
+
+/* "train.bin[.gz]" is two names. */
+static en_status refuse_unlisted(const session *s, const char *flag, const char *url, char **names,
+                                 int nnames)
+{
+    char tried[1000] = "";
+    const bool is_s3 = s->url.kind == ENI_S3;
+    for (int k = 0; k < nnames; k++) {
+        const size_t length = k > 0 ? strlen(names[k - 1]) : 0;
+        const bool is_packed =
+            k > 0 && strncmp(names[k], names[k - 1], length) == 0 && strcmp(names[k] + length, ".gz") == 0;
+        eni_text_add(tried, sizeof tried, "%s%s", k > 0 && !is_packed ? ", " : "",
+                     is_packed ? "[.gz]" : names[k]);
+    }
+    return eni_fail(EN_EINVAL, "remote",
+                    "%s=%s: %s may not list it (%s is missing), and found no file of a data set by its name: "
+                    "there is none, "
+                    "or %s is missing too. Check the prefix, or allow %s. Tried: %s",
+                    flag, url, s->keys.is_none ? "who has no keys (--data-keys=none)" : "these keys",
+                    is_s3 ? "s3:ListBucket" : "oss:ListObjects", is_s3 ? "s3:GetObject" : "oss:GetObject",
+                    is_s3 ? "s3:ListBucket" : "oss:ListObjects", tried);
+}
+
 /* EN_EMISMATCH: it changed under way. */
 static en_status fetch_once(session *s, eni_cache *cache, const char *flag, const char *url, char **names,
                             int nnames)
@@ -227,10 +268,14 @@ static en_status fetch_once(session *s, eni_cache *cache, const char *flag, cons
     eni_cache_file files[FILES_MAX];
     eni_listing listing;
     prefix_of(s, prefix);
-    EN_TRY(eni_remote_list(s->bucket, prefix, true, &listing));
-    en_status st = check_prefix(&listing, prefix, url);
+    en_status st = eni_remote_list(s->bucket, prefix, ENI_LIST_FLAT | ENI_LIST_ASK, &listing);
+    const bool is_listed = st != EN_EDENIED;
+    if (!is_listed) st = find_by_names(s, prefix, names, nnames, &listing);
+    if (st == EN_OK) st = check_prefix(&listing, prefix, url);
     const size_t n = st == EN_OK ? choose(&listing, prefix, names, nnames, files) : 0;
-    if (st == EN_OK && n == 0) st = refuse_empty(flag, url, prefix, &listing);
+    if (st == EN_OK && n == 0)
+        st = is_listed ? refuse_empty(flag, url, prefix, &listing)
+                       : refuse_unlisted(s, flag, url, names, nnames);
     if (st == EN_OK) st = fetch_files(s, cache, files, n);
     eni_listing_fini(&listing);
     return st;
@@ -245,7 +290,7 @@ static en_status get_once(session *s, eni_cache *cache, const char *flag, const 
     en_status st = eni_remote_head(s->bucket, s->url.key, &object);
     if (st == EN_OK) return fetch_files(s, cache, &file, 1);
     if (st != EN_ENOENT && st != EN_EDENIED) return st;
-    EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
+    EN_TRY(eni_remote_list(s->bucket, s->url.key, ENI_LIST_FLAT, &listing));
     bool is_listed = false;
     for (size_t i = 0; i < listing.n; i++)
         is_listed = is_listed || strcmp(listing.object[i].key, s->url.key) == 0;
@@ -350,7 +395,7 @@ static en_status bring_newest(const options *o, const char *url, const char *fol
     char prefix[ENI_REMOTE_KEY + 1] = "", path[PATH_MAX] = "", here[256];
     en_status st = open_session(o, "--checkpoint-dir", url, &s);
     if (st == EN_OK) prefix_of(&s, prefix);
-    if (st == EN_OK) st = eni_remote_list(s.bucket, prefix, true, &listing);
+    if (st == EN_OK) st = eni_remote_list(s.bucket, prefix, ENI_LIST_FLAT, &listing);
     if (st == EN_OK) st = check_prefix(&listing, prefix, url);
     find_newest_here(folder, here);
     const eni_object *newest = st == EN_OK ? find_newest(&listing, prefix, here) : NULL;
@@ -387,7 +432,10 @@ static en_status print_list(const options *o, const char *url)
     if (st == EN_OK) prefix_of(&s, prefix);
     if (st == EN_OK && strcmp(prefix, s.url.key) != 0) asked = eni_remote_head(s.bucket, s.url.key, &single);
     if (st == EN_OK && asked != EN_ENOENT && asked != EN_EDENIED) st = asked;
-    if (st == EN_OK) st = eni_remote_list(s.bucket, prefix, false, &listing);
+    if (st == EN_OK) st = eni_remote_list(s.bucket, prefix, asked == EN_OK ? ENI_LIST_ASK : 0, &listing);
+    if (st == EN_EDENIED)
+        eni_warn("remote", "%s: these keys may not list the bucket, so only this object is shown", url);
+    if (st == EN_EDENIED) st = EN_OK;
     if (st == EN_OK && asked == EN_OK) print_object(&single, &bytes);
     for (size_t i = 0; st == EN_OK && i < listing.n; i++)
         print_object(&listing.object[i], &bytes);
@@ -577,7 +625,7 @@ static en_status open_folder(mirror *m, session *s)
     EN_TRY(open_session(m->o, "--checkpoint-dir", m->o->into, s));
     m->of_folder = s;
     prefix_of(s, m->prefix);
-    EN_TRY(eni_remote_list(s->bucket, m->prefix, true, &listing));
+    EN_TRY(eni_remote_list(s->bucket, m->prefix, ENI_LIST_FLAT, &listing));
     en_status st = check_prefix(&listing, m->prefix, m->o->into);
     if (st == EN_OK && !m->o->resumes && find_newest(&listing, m->prefix, "") != NULL)
         st = eni_fail(

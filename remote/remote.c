@@ -46,7 +46,7 @@ typedef struct call {
     eni_remote_request request;
     const char *key; /* "" of a list */
     bool is_head;    /* HEAD: 403 and 404 are the caller's to tell */
-    bool is_ask;     /* so is AccessDenied, which is said to keys that are right */
+    bool is_ask;     /* so is AccessDenied */
     uint64_t length_told;
 
     /* a body that is kept as text: a page, an error */
@@ -424,7 +424,7 @@ static bool is_denied(const call *c)
 {
     eni_service_error said;
     eni_service_error_read(c->text, c->length, &said);
-    return c->code == 403 && !c->b->o.keys->is_none && strcmp(said.code, "AccessDenied") == 0;
+    return c->code == 403 && strcmp(said.code, "AccessDenied") == 0;
 }
 
 /* What another try cannot mend, since it is wrong here. */
@@ -528,18 +528,18 @@ static bool add_query(call *c, const char *name, const char *value)
     return eni_url_add(query, bytes, value, false);
 }
 
-static en_status list_page(eni_remote *b, const char *prefix, bool is_flat, bool is_ask, eni_listing *listing)
+static en_status list_page(eni_remote *b, const char *prefix, unsigned how, eni_listing *listing)
 {
     call *c = eni_alloc(sizeof *c);
     if (c == NULL) return EN_ENOMEM;
     char why[128] = "";
     en_status st = begin_call(b, "GET", "", c);
     if (st == EN_OK && !(add_query(c, "continuation-token", listing->token) &&
-                         add_query(c, "delimiter", is_flat ? "/" : "") &&
+                         add_query(c, "delimiter", (how & ENI_LIST_FLAT) != 0 ? "/" : "") &&
                          add_query(c, "encoding-type", "url") && add_query(c, "list-type", "2") &&
                          add_query(c, "max-keys", PAGE_OBJECTS) && add_query(c, "prefix", prefix)))
         st = eni_fail(EN_EINVAL, "remote", "the prefix %.100s.. is too long", prefix);
-    c->is_ask = is_ask;
+    c->is_ask = (how & ENI_LIST_ASK) != 0;
     if (st == EN_OK) st = perform(c);
     if (st == EN_OK) st = eni_listing_add(listing, b->o.url->kind, c->text, c->length, why, sizeof why);
     if (st == EN_EFORMAT)
@@ -550,12 +550,12 @@ static en_status list_page(eni_remote *b, const char *prefix, bool is_flat, bool
     return st;
 }
 
-en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, eni_listing *listing_out)
+en_status eni_remote_list(eni_remote *bucket, const char *prefix, unsigned how, eni_listing *listing_out)
 {
     *listing_out = (eni_listing){0};
-    en_status st = list_page(bucket, prefix, is_flat, false, listing_out);
+    en_status st = list_page(bucket, prefix, how, listing_out);
     for (int page = 1; st == EN_OK && listing_out->is_truncated; page++) {
-        st = page < PAGES ? list_page(bucket, prefix, is_flat, false, listing_out)
+        st = page < PAGES ? list_page(bucket, prefix, how, listing_out)
                           : eni_fail(EN_EFORMAT, "remote", "%s: the list has no end", bucket->o.place->host);
     }
     if (st != EN_OK) eni_listing_fini(listing_out);
@@ -565,7 +565,8 @@ en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, 
 en_status eni_remote_ask(eni_remote *bucket, const char *prefix)
 {
     eni_listing listing = {0};
-    const en_status st = list_page(bucket, prefix, true, true, &listing);
+    const unsigned how = bucket->o.keys->is_none ? 0 : ENI_LIST_ASK; /* who has none may write nowhere */
+    const en_status st = list_page(bucket, prefix, ENI_LIST_FLAT | how, &listing);
     eni_listing_fini(&listing);
     return st;
 }

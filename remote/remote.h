@@ -37,9 +37,13 @@ typedef struct eni_remote_options { /* all is borrowed until close */
 en_status eni_remote_open(const eni_remote_options *options, eni_remote **bucket_out);
 void eni_remote_close(eni_remote *bucket); /* NULL is fine */
 
-/* All objects whose keys begin with `prefix`, page by page; `is_flat`: without those that have a '/' behind it. The caller finis. EN_EINVAL: the service refuses (keys, bucket,
- * region, clock); EN_EIO: it cannot be reached, or fails; EN_EFORMAT: what it answers is no list. */
-en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, eni_listing *listing_out);
+/* ENI_LIST_FLAT: without objects whose keys have a '/' behind the prefix. ENI_LIST_ASK: a refusal is the caller's to tell. */
+enum { ENI_LIST_FLAT = 1, ENI_LIST_ASK = 2 };
+
+/* All objects whose keys begin with `prefix`, page by page. The caller finis. EN_EINVAL: the service refuses (keys, bucket,
+ * region, clock); EN_EIO: it cannot be reached, or fails; EN_EFORMAT: what it answers is no list; EN_EDENIED, not logged, with
+ * ENI_LIST_ASK: these keys, or who has none, may not list it. */
+en_status eni_remote_list(eni_remote *bucket, const char *prefix, unsigned how, eni_listing *listing_out);
 
 /* Whether the bucket is there and the keys are right: as above, for a page that nobody keeps. EN_EDENIED, not logged: they
  * are, and may not list it. */

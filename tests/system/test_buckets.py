@@ -5,6 +5,7 @@ by botocore and oss2 (bucket_server.py), and by moto, if pip has it.
     test_buckets.py BUILD [NAME ..]
 """
 import contextlib
+import gzip
 import hashlib
 import json
 import logging
@@ -652,10 +653,42 @@ def test_buckets_as_people_have_them():
         p.data("d", "--data-keys=none", env=no_keys)
         p.server.is_open = False
         p.run("data", "--clear-cache")
-        p.refuse("lets nobody in without keys, HTTP 403", "d", "--data-keys=none", env=no_keys)
+        p.refuse(r"who has no keys \(--data-keys=none\) may not list it", "d", "--data-keys=none", env=no_keys)
         p.refuse("--data-keys=none asks a bucket that is open to all", "d", env=no_keys)
     print("PROMISE an object read and one saved without the right to list, AWS_ENDPOINT_URL, a profile of ~/.aws/config with its keys, and a bucket "
           "that is open to all")
+
+
+def test_data_that_may_not_be_listed():
+    for kind in ("s3", "oss"):
+        with Place(kind) as p:
+            p.server.may_not_list = True
+            right = f"{kind}:List" + ("Bucket" if kind == "s3" else "Objects")
+            p.refuse(rf"these keys may not list it .{right} is missing.*, or {kind}:GetObject is missing too. Check the prefix, or "
+                     rf"allow {right}. Tried: .*train-labels-idx1-ubyte\[.gz\], .*"
+                     r"train-images.idx3-ubyte\[.gz\], .*data_batch_1.bin, .*train.bin, test.bin$", "d")
+            put_set(p.server, "d")
+            packed = "d/train-images-idx3-ubyte"
+            p.server.objects[packed + ".gz"] = gzip.compress(p.server.objects.pop(packed))
+            said = p.data("d")
+            assert "may not be listed: 4 files of a data set are there by their names" in said, said
+            assert p.server.gets(packed + ".gz") == 1
+            p.data("d")
+            assert p.server.gets(packed + ".gz") == 1, "it is here"
+            p.server.objects["d"] = b"x"
+            said = p.run("data", f"{p.server.url}/d", f"--data-endpoint={p.server.endpoint}")
+            assert "only this object is shown" in said and "1 object, 0.0 MB" in said, said
+            p.server.may_not_list = False
+            listed = p.server.requests[:]
+            p.data("d")
+            assert [method for method, _, _ in p.server.requests[len(listed):]] == ["GET"], "its list is enough"
+            p.server.may_not_list = p.server.is_open = True
+            no_keys = {k: v for k, v in p.env().items() if not k.startswith(("AWS_", "OSS_")) or k == "AWS_REGION"}
+            p.run("data", "--clear-cache")
+            p.data("d", "--data-keys=none", env=no_keys)
+            p.refuse(r"who has no keys .--data-keys=none. may not list it", "none", "--data-keys=none", env=no_keys)
+    print("PROMISE a data set in a bucket that may not be listed is found by its files' names, packed or not; a refusal says which "
+          "were tried, and which right is missing")
 
 
 def test_told_to_end_with_all():
