@@ -33,22 +33,15 @@
 #include "core/signals.h"
 #include "core/try.h"
 #include "remote/cache.h"
+#include "remote/upload.h"
 
-enum {
-    ANSWER_FD = 3,
-    ROUNDS = 3,
-    FILES_MAX = 64,
-    SHOWN = 3,
-    TICK_MS = 100,
-    LINE_MS = 5000,
-    LOOK_MS = 500,
-    HASH_BYTES = 64 << 20
-};
+enum { ANSWER_FD = 3, ROUNDS = 3, FILES_MAX = 64, SHOWN = 3, TICK_MS = 100, LINE_MS = 5000, LOOK_MS = 500 };
 
 typedef struct options {
     const char *cache, *endpoint, *keys, *flag;
     const char *file, *as, *folder, *into; /* of mirror */
     bool is_quiet, resumes;                /* what lies in the folder already is this run's */
+    eni_upload_sizes sizes;
 } options;
 
 /* ---- how far it is ---- */
@@ -57,7 +50,8 @@ typedef struct fetching {
     char url[200];
     uint64_t total, done, done_before; /* before: it was there already */
     int64_t begin_ns, shown_ns, sign_ns;
-    bool is_quiet, is_tty, has_signs; /* whoever started us looks for signs of life */
+    bool is_quiet, is_tty, has_signs; /* whoever started us looks for signs of life .. */
+    bool has_orders;                  /* .. and gives orders: its end of them is open as long as it waits */
 } fetching;
 
 static void show(fetching *p, bool is_last)
@@ -93,6 +87,13 @@ static void on_sign(void *user)
     if (write(ANSWER_FD, ".", 1) != 1) return; /* it is full of them, which is as good */
 }
 
+static bool is_stopped(void *user)
+{
+    const fetching *p = user;
+    struct pollfd orders = {STDIN_FILENO, 0, 0};
+    return p->has_orders && poll(&orders, 1, 0) == 1 && (orders.revents & POLLHUP) != 0;
+}
+
 /* ---- a bucket, with its keys ---- */
 
 typedef struct session {
@@ -101,12 +102,16 @@ typedef struct session {
     eni_keys keys;
     const char *endpoint; /* NULL: the service's own */
     eni_remote *bucket;
+    eni_upload_sizes sizes;
     fetching progress;
 } session;
 
 static en_status open_session(const options *o, const char *flag, const char *text, session *s)
 {
-    *s = (session){.progress = {.is_quiet = o->is_quiet, .is_tty = isatty(STDERR_FILENO) != 0}};
+    *s = (session){.sizes = o->sizes,
+                   .progress = {.is_quiet = o->is_quiet,
+                                .is_tty = isatty(STDERR_FILENO) != 0,
+                                .has_orders = o->as != NULL || o->into != NULL}};
     snprintf(s->progress.url, sizeof s->progress.url, "%.199s", text);
     EN_TRY(eni_remote_url_parse(flag, text, &s->url));
     EN_TRY(eni_keys_find(s->url.kind, o->keys, eni_env, &s->keys));
@@ -119,6 +124,7 @@ static en_status open_session(const options *o, const char *flag, const char *te
                                        .ca_file = eni_env("AWS_CA_BUNDLE"),
                                        .on_bytes = on_bytes,
                                        .on_sign = on_sign,
+                                       .is_stopped = is_stopped,
                                        .user = &s->progress};
     return eni_remote_open(&bucket, &s->bucket);
 }
@@ -462,7 +468,7 @@ typedef struct uploaded {
 typedef struct mirror {
     const options *o;
     int lock_fd;                  /* of FOLDER/.mirror: as long as it is held, what is retired waits for us */
-    bool is_over, is_given_up;    /* the run has ended; since then the service did not answer, once */
+    bool is_over, is_given_up;    /* the run has ended; then the service did not answer, or we were stopped */
     session *of_file, *of_folder; /* NULL: not asked for */
     char prefix[ENI_REMOTE_KEY + 1];
     uploaded *done;
@@ -477,25 +483,10 @@ static bool is_same(const uploaded *known, const struct stat *info)
            known->time.tv_nsec == info->st_mtim.tv_nsec;
 }
 
-static en_status hash_file(session *s, int fd, uint64_t bytes, char hex_out[ENI_DIGEST_HEX])
-{
-    eni_digest digest;
-    int error = 0;
-    eni_digest_begin(&digest);
-    for (uint64_t at = 0, end; error == 0 && at < bytes; at = end) {
-        end = bytes - at > HASH_BYTES ? at + HASH_BYTES : bytes;
-        error = eni_digest_add_file(&digest, fd, at, end);
-        on_sign(&s->progress);
-    }
-    eni_digest_end(&digest, hex_out);
-    if (error == 0) return EN_OK;
-    return eni_fail(EN_EIO, "remote", "cannot read what is to be saved: %s", strerror(error));
-}
-
 /* It may be retired meanwhile, or has been. */
 static en_status upload(session *s, const char *path, const char *key, struct stat *info_out)
 {
-    char hex[ENI_DIGEST_HEX] = "", retired[PATH_MAX + sizeof ENI_RETIRED];
+    char retired[PATH_MAX + sizeof ENI_RETIRED];
     const int64_t begin = eni_now_ns();
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     snprintf(retired, sizeof retired, "%s" ENI_RETIRED, path);
@@ -505,9 +496,7 @@ static en_status upload(session *s, const char *path, const char *key, struct st
         if (fd >= 0) close(fd);
         return eni_fail(EN_EIO, "remote", "cannot read %s: %s", path, strerror(errno));
     }
-    /* OSS does not ask for it. */
-    en_status st = s->url.kind == ENI_S3 ? hash_file(s, fd, (uint64_t)info_out->st_size, hex) : EN_OK;
-    if (st == EN_OK) st = eni_remote_put(s->bucket, key, fd, (uint64_t)info_out->st_size, hex);
+    const en_status st = eni_upload(s->bucket, key, fd, (uint64_t)info_out->st_size, &s->sizes);
     close(fd);
     if (st == EN_OK)
         eni_info("remote", "%s is saved in %s://%s too: %.1f MB in %.1f s", path,
@@ -583,7 +572,7 @@ static bool upload_checkpoint(mirror *m, const char *name)
     snprintf(path, sizeof path, "%.3000s/%s", m->o->folder, name);
     snprintf(key, sizeof key, "%s%s", m->prefix, name);
     const en_status st = upload(m->of_folder, path, key, &info);
-    m->is_given_up = m->is_over && st == EN_EIO;
+    m->is_given_up = st == EN_EINTR || (m->is_over && st == EN_EIO);
     if (st != EN_ENOENT)
         note_done(m, name, &info, st == EN_OK); /* one that failed too: the next one is newer */
     return st == EN_OK || st == EN_ENOENT;      /* it was retired */
@@ -716,6 +705,7 @@ static en_status run_mirror(const options *o)
     m->lock_fd = -1;
     signal(SIGTERM, SIG_IGN); /* Slurm and systemd send it to all: whoever started us says when it is over */
     signal(SIGINT, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN); /* who is gone hears nothing, and what is half in the bucket goes first */
     en_status st = o->as != NULL ? open_file(m, &file) : EN_OK;
     if (st == EN_OK && o->into != NULL) st = open_folder(m, &folder);
     eni_env_forget_keys();
@@ -773,9 +763,10 @@ int main(int argc, char **argv)
         {"keys", required_argument, NULL, 'k'},  {"log-level", required_argument, NULL, 'l'},
         {"flag", required_argument, NULL, 'g'},  {"file", required_argument, NULL, 'f'},
         {"as", required_argument, NULL, 'a'},    {"folder", required_argument, NULL, 'd'},
-        {"into", required_argument, NULL, 'i'},  {"quiet", no_argument, NULL, 'q'},
+        {"into", required_argument, NULL, 'i'},  {"put-max", required_argument, NULL, 'm'},
+        {"part", required_argument, NULL, 'p'},  {"quiet", no_argument, NULL, 'q'},
         {"resumes", no_argument, NULL, 'r'},     {NULL, 0, NULL, 0}};
-    options o = {.cache = ""};
+    options o = {.cache = "", .sizes = {ENI_PUT_MAX, ENI_PART_BYTES}};
     prctl(PR_SET_DUMPABLE, 0);
     signal(SIGXFSZ, SIG_IGN);
     for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
@@ -790,6 +781,8 @@ int main(int argc, char **argv)
         if (c == 'i') o.into = optarg;
         if (c == 'q') o.is_quiet = true;
         if (c == 'r') o.resumes = true;
+        if (c == 'm') o.sizes.put_max = strtoull(optarg, NULL, 10); /* of tests */
+        if (c == 'p') o.sizes.part = strtoull(optarg, NULL, 10);
         if (c == '?') return 2;
     }
     if (optind >= argc) return dispatch(&o, "", 0, argv) == EN_OK ? 0 : 2;

@@ -87,21 +87,6 @@ en_status eni_remote_get(eni_remote *bucket, const eni_object *object, int fd, u
     return eni_remote_call_end(c, st);
 }
 
-en_status eni_remote_put(eni_remote *bucket, const char *key, int fd, uint64_t bytes,
-                         const char sha256[ENI_DIGEST_HEX])
-{
-    if (bytes > ENI_REMOTE_PUT_MAX)
-        return eni_fail(EN_EUNSUPPORTED, "remote", "%s has %llu bytes: over 5 GiB are not uploaded yet", key,
-                        (unsigned long long)bytes);
-    en_status st;
-    eni_remote_call *c = eni_remote_call_begin(bucket, "PUT", key, &st);
-    if (c == NULL) return st;
-    c->fd = fd;
-    c->bytes = bytes;
-    memcpy(c->request.body_sha256, sha256, ENI_DIGEST_HEX);
-    return eni_remote_call_end(c, eni_remote_call_perform(c));
-}
-
 en_status eni_remote_open(const eni_remote_options *options, eni_remote **bucket_out)
 {
     eni_remote *b = eni_alloc(sizeof *b);

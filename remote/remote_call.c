@@ -21,6 +21,9 @@ enum {
     CONNECT_S = 10,
     STALL_S = 30,
     STALL_BYTES_S = 1024,
+    JOIN_S = 300, /* "several minutes" (CompleteMultipartUpload, Amazon S3 API Reference) */
+    HURRY_S = 3,
+    HURRY_TRIES = 2,
     BUFFER_BYTES = 512 * 1024,
     PAGE_BYTES = 16 << 20, /* of XML: 1,000 keys of 1,024 bytes, each as %XX */
     TOLD_S = 5,
@@ -43,6 +46,11 @@ static void note_move(eni_remote_call *c)
     tell_life(c);
 }
 
+static bool is_stopped(const eni_remote_call *c)
+{
+    return !c->is_hurry && c->b->o.is_stopped != NULL && c->b->o.is_stopped(c->b->o.user);
+}
+
 /* For whom, for what, and why; `wait_ms` of it are to come. */
 static void tell_wait(eni_remote_call *c, long wait_ms, const char *why)
 {
@@ -52,7 +60,7 @@ static void tell_wait(eni_remote_call *c, long wait_ms, const char *why)
     c->told_ns = now_ns;
     const char *key = c->key[0] != '\0' ? c->key : "its list";
     eni_warn("remote", "waiting for %s to %s %.200s of %s: %s (try %d of %d)", c->b->o.place->host,
-             strcmp(c->request.method, "PUT") == 0 ? "take" : "give", key, c->b->o.url->bucket, why, c->tries,
+             c->request.method[0] == 'P' ? "take" : "give", key, c->b->o.url->bucket, why, c->tries,
              ENI_REMOTE_TRIES);
 }
 
@@ -68,9 +76,11 @@ static int look_at_wait(void *user, curl_off_t down_of, curl_off_t down, curl_of
         c->most = moved;
         note_move(c);
     }
-    snprintf(why, sizeof why, "nothing for %.0f s", (double)(eni_now_ns() - c->moved_ns) / ENI_SECOND);
+    const int64_t still_ns = eni_now_ns() - c->moved_ns;
+    if (c->is_join && still_ns < JOIN_S * ENI_SECOND) tell_life(c); /* it is at work */
+    snprintf(why, sizeof why, "nothing for %.0f s", (double)still_ns / ENI_SECOND);
     tell_wait(c, 0, why);
-    return 0;
+    return is_stopped(c);
 }
 
 /* ---- what libcurl calls ---- */
@@ -186,7 +196,7 @@ static size_t give_body(char *data, size_t one, size_t n, void *user)
     n *= one;
     if (n > left) n = (size_t)left;
     if (n == 0) return 0;
-    const ssize_t r = pread(c->fd, data, n, (off_t)c->sent);
+    const ssize_t r = pread(c->fd, data, n, (off_t)(c->at + c->sent));
     if (r <= 0) {
         c->disk = r < 0 ? errno : EIO; /* it became shorter */
         return CURL_READFUNC_ABORT;
@@ -260,13 +270,25 @@ static void set_common(eni_remote_call *c, const char *url, struct curl_slist *l
     if (o->place->is_plain) curl_easy_setopt(h, CURLOPT_NOPROXY, "*"); /* it is this host */
 }
 
-static void set_upload(eni_remote_call *c)
+static void set_method(eni_remote_call *c)
 {
     CURL *h = c->b->curl;
-    curl_easy_setopt(h, CURLOPT_UPLOAD, 1L);
-    curl_easy_setopt(h, CURLOPT_READFUNCTION, give_body);
-    curl_easy_setopt(h, CURLOPT_READDATA, c);
-    curl_easy_setopt(h, CURLOPT_INFILESIZE_LARGE, (curl_off_t)c->bytes);
+    const char *method = c->request.method;
+    if (strcmp(method, "PUT") == 0) {
+        curl_easy_setopt(h, CURLOPT_UPLOAD, 1L);
+        curl_easy_setopt(h, CURLOPT_READFUNCTION, give_body);
+        curl_easy_setopt(h, CURLOPT_READDATA, c);
+        curl_easy_setopt(h, CURLOPT_INFILESIZE_LARGE, (curl_off_t)c->bytes);
+    } else if (strcmp(method, "POST") == 0) {
+        curl_easy_setopt(h, CURLOPT_POSTFIELDS, c->body);
+        curl_easy_setopt(h, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)c->bytes);
+    } else if (strcmp(method, "DELETE") == 0) {
+        curl_easy_setopt(h, CURLOPT_CUSTOMREQUEST, method);
+    }
+    if (c->is_head) curl_easy_setopt(h, CURLOPT_NOBODY, 1L);
+    if (c->is_join) curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, 0L); /* a blank now and then comes */
+    if (c->is_join || c->is_hurry)
+        curl_easy_setopt(h, CURLOPT_TIMEOUT, (long)(c->is_join ? JOIN_S : HURRY_S));
 }
 
 static en_status try_once(eni_remote_call *c, CURLcode *result_out)
@@ -287,8 +309,7 @@ static en_status try_once(eni_remote_call *c, CURLcode *result_out)
             snprintf(range, sizeof range, "%llu-", (unsigned long long)c->have);
             curl_easy_setopt(c->b->curl, CURLOPT_RANGE, range);
         }
-        if (strcmp(c->request.method, "PUT") == 0) set_upload(c);
-        if (c->is_head) curl_easy_setopt(c->b->curl, CURLOPT_NOBODY, 1L);
+        set_method(c);
         *result_out = curl_easy_perform(c->b->curl);
         if (c->code == 0) curl_easy_getinfo(c->b->curl, CURLINFO_RESPONSE_CODE, &c->code);
     }
@@ -358,7 +379,10 @@ static en_status refuse(const eni_remote_call *c)
         return eni_fail(EN_EINVAL, "remote",
                         "%s://%s: %s knows no such %s, HTTP 404%s: check the name and the region (%s)",
                         scheme, bucket, o->place->host,
-                        strcmp(said.code, "NoSuchKey") == 0 ? "object" : "bucket", told, o->place->region);
+                        strcmp(said.code, "NoSuchKey") == 0      ? "object"
+                        : strcmp(said.code, "NoSuchUpload") == 0 ? "upload"
+                                                                 : "bucket",
+                        told, o->place->region);
     return eni_fail(c->code < 500 ? EN_EINVAL : EN_EIO, "remote", "%s://%s: %s answers HTTP %ld%s", scheme,
                     bucket, o->place->host, c->code, told);
 }
@@ -388,21 +412,38 @@ static bool is_hopeless(CURLcode result)
            result == CURLE_COULDNT_RESOLVE_PROXY;
 }
 
+/* Whether the parts are the object now. An error behind the 200 becomes the code that it would have in front. */
+static bool is_joined(eni_remote_call *c)
+{
+    static const char *const passing[] = {"InternalError", "SlowDown", "ServiceUnavailable",
+                                          "RequestTimeout"};
+    eni_service_error said;
+    if (eni_upload_over_read(c->text, c->length)) return true;
+    eni_service_error_read(c->text, c->length, &said);
+    if (said.code[0] != '\0') c->code = strcmp(said.code, "NoSuchUpload") == 0 ? 404 : 400;
+    for (size_t i = 0; i < sizeof passing / sizeof *passing; i++)
+        if (strcmp(said.code, passing[i]) == 0) c->code = 503;
+    return false;
+}
+
 /* What a try has come to; false: another one may help. */
-static bool judge(const eni_remote_call *c, CURLcode result, en_status *st_out)
+static bool judge(eni_remote_call *c, CURLcode result, en_status *st_out)
 {
     const char *host = c->b->o.place->host;
     const bool is_whole = result == CURLE_OK && (c->object == NULL || c->have == c->object->size);
+    const bool is_good = is_whole && c->code >= 200 && c->code < 300 && (!c->is_join || is_joined(c));
     if (c->disk != 0)
         *st_out = eni_fail(EN_EIO, "remote", "cannot %s %s: %s", c->object != NULL ? "write" : "read",
                            c->object != NULL ? c->object->key : "what is to be saved", strerror(c->disk));
+    else if (result == CURLE_ABORTED_BY_CALLBACK)
+        *st_out = EN_EINTR;
     else if (is_other_now(c))
         *st_out = EN_EMISMATCH;
-    else if (c->is_head && (c->code == 403 || c->code == 404))
+    else if ((c->is_head && (c->code == 403 || c->code == 404)) || (c->is_join && c->code == 404))
         *st_out = c->code == 404 ? EN_ENOENT : EN_EDENIED;
     else if (c->is_ask && is_denied(c))
         *st_out = EN_EDENIED;
-    else if (is_whole && c->code >= 200 && c->code < 300)
+    else if (is_good)
         *st_out = EN_OK;
     else if (result == CURLE_OK && (c->code < 200 || c->code > 299) && !may_help(c->code))
         *st_out = refuse(c);
@@ -440,8 +481,8 @@ static en_status give_up(const eni_remote_call *c, CURLcode result)
                     o->place->host, c->tries, why_not(c, result));
 }
 
-/* Before the next try. */
-static void wait(eni_remote_call *c, CURLcode result)
+/* Until the next try. EN_EINTR: stopped. */
+static en_status wait_for_next(eni_remote_call *c, CURLcode result)
 {
     long wait_ms = (long)FIRST_WAIT_MS << (c->tries - 1);
     if (c->retry_after_s > 0 && c->retry_after_s * 1000 > wait_ms) wait_ms = c->retry_after_s * 1000;
@@ -453,9 +494,11 @@ static void wait(eni_remote_call *c, CURLcode result)
     eni_debug("remote", "%s", why);
     tell_wait(c, wait_ms, why);
     for (long left = wait_ms; left > 0; left -= SLICE_MS) {
+        if (is_stopped(c)) return EN_EINTR;
         poll(NULL, 0, left < SLICE_MS ? (int)left : SLICE_MS);
         if (c->retry_after_s > 0) tell_life(c); /* it has said when */
     }
+    return EN_OK;
 }
 
 /* The request, until it is answered, refused, or not worth another try. */
@@ -476,8 +519,22 @@ en_status eni_remote_call_perform(eni_remote_call *c)
             most = c->have;
         }
         if (tries == ENI_REMOTE_TRIES) return give_up(c, result);
-        if (tries > 0) wait(c, result);
+        if (tries > 0) EN_TRY(wait_for_next(c, result));
     }
+}
+
+en_status eni_remote_call_hurry(eni_remote_call *c)
+{
+    c->is_hurry = true;
+    note_move(c);
+    for (int tries = 0; tries < HURRY_TRIES; tries++) {
+        CURLcode result = CURLE_OK;
+        if (tries > 0) poll(NULL, 0, FIRST_WAIT_MS);
+        EN_TRY(try_once(c, &result));
+        if (result == CURLE_OK && ((c->code >= 200 && c->code < 300) || c->code == 404)) return EN_OK;
+        if (result == CURLE_OK && c->code == 403) return EN_EDENIED;
+    }
+    return EN_EIO;
 }
 
 /* ---- what is asked ---- */

@@ -1,5 +1,5 @@
 /* remote_call.h - one request to a bucket and its tries (remote.h says how often, and what is logged): what is asked, and what
- * came. For the files that know requests: remote.c.
+ * came. For the files that know requests: remote.c, upload.c.
  *
  *     eni_remote_call_begin, eni_remote_call_query .., set what it carries, eni_remote_call_perform, look at what came,
  *     eni_remote_call_end
@@ -26,6 +26,8 @@ typedef struct eni_remote_call {
     const char *key; /* "" of a list */
     bool is_head;    /* HEAD: 403 and 404 are the caller's to tell */
     bool is_ask;     /* so is AccessDenied */
+    bool is_join;    /* the end of parts: 200 alone says nothing, and 404 is the caller's */
+    bool is_hurry;   /* nothing stops it */
     uint64_t length_told;
 
     /* a body that is kept as text: a page, an error */
@@ -41,8 +43,9 @@ typedef struct eni_remote_call {
     bool is_other, is_flood; /* another object, or another size; more text than there can be */
     int disk;                /* errno */
 
-    /* a file on its way out */
-    uint64_t bytes, sent;
+    /* a file on its way out, from an offset; or a text */
+    uint64_t at, bytes, sent;
+    const char *body;
 
     /* of the try */
     long code;
@@ -67,5 +70,9 @@ bool eni_remote_call_query(eni_remote_call *c, const char *name, const char *val
 
 /* The request, until it is answered, refused, or not worth another try. Errors: those of remote.h. */
 en_status eni_remote_call_perform(eni_remote_call *c);
+
+/* The same in a few seconds or not at all, whatever is_stopped says: for what is removed (404 is good). Not logged: EN_EDENIED;
+ * EN_EIO. */
+en_status eni_remote_call_hurry(eni_remote_call *c);
 
 #endif
