@@ -83,8 +83,10 @@ static void take_pair(const char *key, size_t key_length, const char *value, siz
 
 int eni_keys_parse(const char *text, size_t bytes, const char *profile, eni_keys *keys)
 {
+    static const char bom[] = {'\xef', '\xbb', '\xbf'}; /* editors of Windows put it in front */
+    const size_t skipped = bytes >= sizeof bom && memcmp(text, bom, sizeof bom) == 0 ? sizeof bom : 0;
     bool is_ours = false, has = false;
-    for (const char *line = text, *end = text + bytes; line < end;) {
+    for (const char *line = text + skipped, *end = text + bytes; line < end;) {
         const char *newline = memchr(line, '\n', (size_t)(end - line));
         size_t length = (size_t)((newline != NULL ? newline : end) - line);
         const char *next = line + length + 1;

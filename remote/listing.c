@@ -1,6 +1,7 @@
 /* listing.c - see listing.h. */
 #include "remote/listing.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <expat.h>
 #include <stdio.h>
@@ -24,7 +25,8 @@ typedef struct reading {
     bool has_size, is_url_encoded;
     bool *encoding;           /* what is looked for: this, .. */
     eni_listing *listing;     /* .. or this, .. */
-    eni_service_error *error; /* .. or this */
+    eni_service_error *error; /* .. or this, .. */
+    char *upload_id;          /* .. or this */
 } reading;
 
 static void stop(reading *r, const char *why)
@@ -161,6 +163,8 @@ static void XMLCALL end_element(void *user, const XML_Char *name)
         if (strcmp(name, "Code") == 0) keep(r->error->code, sizeof r->error->code, r->text);
         if (strcmp(name, "Message") == 0) keep(r->error->message, sizeof r->error->message, r->text);
         if (strcmp(name, "Region") == 0) keep(r->error->region, sizeof r->error->region, r->text);
+    } else if (r->depth == 2 && r->upload_id != NULL) {
+        if (strcmp(name, "UploadId") == 0) keep_whole(r, r->upload_id, ENI_UPLOAD_ID, "its id is too long");
     } else if (r->depth == 2 && r->listing != NULL) {
         if (strcmp(name, "IsTruncated") == 0) r->listing->is_truncated = strcmp(r->text, "true") == 0;
         if (strcmp(name, "NextContinuationToken") == 0)
@@ -177,9 +181,11 @@ static void XMLCALL end_element(void *user, const XML_Char *name)
     r->depth--;
 }
 
-/* Parses all of it; the clause that says what is wrong, or NULL. */
+/* Parses all of it; the clause that says what is wrong, or NULL. Blanks in front of it have kept a connection. */
 static const char *parse(reading *r, const char *root, const char *xml, size_t bytes)
 {
+    while (bytes > 0 && isspace((unsigned char)*xml))
+        xml++, bytes--;
     r->parser = XML_ParserCreate("UTF-8");
     if (r->parser == NULL) return "there is no memory for it";
     XML_SetUserData(r->parser, r);
@@ -229,4 +235,25 @@ void eni_service_error_read(const char *xml, size_t bytes, eni_service_error *er
     r->error = error_out;
     if (parse(r, "Error", xml, bytes) != NULL) *error_out = (eni_service_error){{0}, {0}, {0}};
     eni_free(r);
+}
+
+bool eni_upload_begun_read(const char *xml, size_t bytes, char id_out[ENI_UPLOAD_ID])
+{
+    reading *r = eni_alloc(sizeof *r);
+    id_out[0] = '\0';
+    if (r == NULL) return false;
+    r->upload_id = id_out;
+    const bool is_read = parse(r, "InitiateMultipartUploadResult", xml, bytes) == NULL;
+    eni_free(r);
+    if (is_read && id_out[0] != '\0' && eni_is_text(id_out)) return true;
+    id_out[0] = '\0';
+    return false;
+}
+
+bool eni_upload_over_read(const char *xml, size_t bytes)
+{
+    reading *r = eni_alloc(sizeof *r);
+    const bool is_read = r != NULL && parse(r, "CompleteMultipartUploadResult", xml, bytes) == NULL;
+    eni_free(r);
+    return is_read;
 }

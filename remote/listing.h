@@ -1,9 +1,11 @@
-/* listing.h - what a service answers in XML: a page of a bucket's list, or an error. Read by expat, under limits, since
- * whoever stands behind the address may have written it.
+/* listing.h - what a service answers in XML: a page of a bucket's list, an upload in parts, or an error. Read by expat, under
+ * limits, since whoever stands behind the address may have written it.
  *
  *     <ListBucketResult>  <IsTruncated>, <NextContinuationToken>, <Contents> of <Key>, <Size>, <ETag>,
  *                         <CommonPrefixes> of <Prefix>
  *     <Error>             <Code>, <Message>, <Region>, <ServerTime>
+ *     <InitiateMultipartUploadResult>  <UploadId>
+ *     <CompleteMultipartUploadResult>  what is in it is of no use here
  *
  * Any thread. */
 #ifndef REMOTE_LISTING_H
@@ -15,7 +17,7 @@
 
 #include "remote/url.h"
 
-enum { ENI_ETAG = 130, ENI_LISTING_TOKEN = 1024, ENI_LISTING_OBJECTS = 100000 };
+enum { ENI_ETAG = 130, ENI_UPLOAD_ID = 1024, ENI_LISTING_TOKEN = 1024, ENI_LISTING_OBJECTS = 100000 };
 
 #define ENI_OBJECT_MAX                                                                                       \
     (UINT64_C(1) << 50) /* bytes: no service has larger ones, and no sum of ours overflows */
@@ -50,5 +52,9 @@ typedef struct eni_service_error {
 
 /* What can be read of it; the texts are fit for a log. */
 void eni_service_error_read(const char *xml, size_t bytes, eni_service_error *error_out);
+
+/* The id of an upload in parts that has begun, and whether one is over. false: it is another document, or no id. */
+bool eni_upload_begun_read(const char *xml, size_t bytes, char id_out[ENI_UPLOAD_ID]);
+bool eni_upload_over_read(const char *xml, size_t bytes);
 
 #endif

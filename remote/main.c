@@ -33,22 +33,15 @@
 #include "core/signals.h"
 #include "core/try.h"
 #include "remote/cache.h"
+#include "remote/upload.h"
 
-enum {
-    ANSWER_FD = 3,
-    ROUNDS = 3,
-    FILES_MAX = 64,
-    SHOWN = 3,
-    TICK_MS = 100,
-    LINE_MS = 5000,
-    LOOK_MS = 500,
-    HASH_BYTES = 64 << 20
-};
+enum { ANSWER_FD = 3, ROUNDS = 3, FILES_MAX = 64, SHOWN = 3, TICK_MS = 100, LINE_MS = 5000, LOOK_MS = 500 };
 
 typedef struct options {
     const char *cache, *endpoint, *keys, *flag;
     const char *file, *as, *folder, *into; /* of mirror */
     bool is_quiet, resumes;                /* what lies in the folder already is this run's */
+    eni_upload_sizes sizes;
 } options;
 
 /* ---- how far it is ---- */
@@ -57,7 +50,8 @@ typedef struct fetching {
     char url[200];
     uint64_t total, done, done_before; /* before: it was there already */
     int64_t begin_ns, shown_ns, sign_ns;
-    bool is_quiet, is_tty, has_signs; /* whoever started us looks for signs of life */
+    bool is_quiet, is_tty, has_signs; /* whoever started us looks for signs of life .. */
+    bool has_orders;                  /* .. and gives orders: its end of them is open as long as it waits */
 } fetching;
 
 static void show(fetching *p, bool is_last)
@@ -93,6 +87,13 @@ static void on_sign(void *user)
     if (write(ANSWER_FD, ".", 1) != 1) return; /* it is full of them, which is as good */
 }
 
+static bool is_stopped(void *user)
+{
+    const fetching *p = user;
+    struct pollfd orders = {STDIN_FILENO, 0, 0};
+    return p->has_orders && poll(&orders, 1, 0) == 1 && (orders.revents & POLLHUP) != 0;
+}
+
 /* ---- a bucket, with its keys ---- */
 
 typedef struct session {
@@ -101,12 +102,16 @@ typedef struct session {
     eni_keys keys;
     const char *endpoint; /* NULL: the service's own */
     eni_remote *bucket;
+    eni_upload_sizes sizes;
     fetching progress;
 } session;
 
 static en_status open_session(const options *o, const char *flag, const char *text, session *s)
 {
-    *s = (session){.progress = {.is_quiet = o->is_quiet, .is_tty = isatty(STDERR_FILENO) != 0}};
+    *s = (session){.sizes = o->sizes,
+                   .progress = {.is_quiet = o->is_quiet,
+                                .is_tty = isatty(STDERR_FILENO) != 0,
+                                .has_orders = o->as != NULL || o->into != NULL}};
     snprintf(s->progress.url, sizeof s->progress.url, "%.199s", text);
     EN_TRY(eni_remote_url_parse(flag, text, &s->url));
     EN_TRY(eni_keys_find(s->url.kind, o->keys, eni_env, &s->keys));
@@ -119,6 +124,7 @@ static en_status open_session(const options *o, const char *flag, const char *te
                                        .ca_file = eni_env("AWS_CA_BUNDLE"),
                                        .on_bytes = on_bytes,
                                        .on_sign = on_sign,
+                                       .is_stopped = is_stopped,
                                        .user = &s->progress};
     return eni_remote_open(&bucket, &s->bucket);
 }
@@ -219,6 +225,47 @@ static en_status fetch_files(session *s, eni_cache *cache, eni_cache_file *files
     return EN_OK;
 }
 
+/* Where the bucket may not be listed, each name is asked for: as a listing, of what is there. */
+static en_status find_by_names(session *s, const char *prefix, char **names, int nnames,
+                               eni_listing *listing_out)
+{
+    char key[2 * ENI_REMOTE_KEY];
+    *listing_out = (eni_listing){.object = eni_alloc_array((size_t)nnames, sizeof(eni_object))};
+    if (listing_out->object == NULL) return EN_ENOMEM;
+    for (int k = 0; k < nnames; k++) {
+        snprintf(key, sizeof key, "%s%s", prefix, names[k]);
+        const en_status st = eni_remote_head(s->bucket, key, &listing_out->object[listing_out->n]);
+        if (st != EN_OK && st != EN_ENOENT && st != EN_EDENIED) return st;
+        if (st == EN_OK) listing_out->n++;
+    }
+    if (listing_out->n > 0 && !s->progress.is_quiet)
+        eni_info("remote", "%s may not be listed: %zu files of a data set are there by their names",
+                 s->progress.url, listing_out->n);
+    return EN_OK;
+}
+
+/* "train.bin[.gz]" is two names. */
+static en_status refuse_unlisted(const session *s, const char *flag, const char *url, char **names,
+                                 int nnames)
+{
+    char tried[1000] = "";
+    const bool is_s3 = s->url.kind == ENI_S3;
+    for (int k = 0; k < nnames; k++) {
+        const size_t length = k > 0 ? strlen(names[k - 1]) : 0;
+        const bool is_packed =
+            k > 0 && strncmp(names[k], names[k - 1], length) == 0 && strcmp(names[k] + length, ".gz") == 0;
+        eni_text_add(tried, sizeof tried, "%s%s", k > 0 && !is_packed ? ", " : "",
+                     is_packed ? "[.gz]" : names[k]);
+    }
+    return eni_fail(EN_EINVAL, "remote",
+                    "%s=%s: %s may not list it (%s is missing), and found no file of a data set by its name: "
+                    "there is none, "
+                    "or %s is missing too. Check the prefix, or allow %s. Tried: %s",
+                    flag, url, s->keys.is_none ? "who has no keys (--data-keys=none)" : "these keys",
+                    is_s3 ? "s3:ListBucket" : "oss:ListObjects", is_s3 ? "s3:GetObject" : "oss:GetObject",
+                    is_s3 ? "s3:ListBucket" : "oss:ListObjects", tried);
+}
+
 /* EN_EMISMATCH: it changed under way. */
 static en_status fetch_once(session *s, eni_cache *cache, const char *flag, const char *url, char **names,
                             int nnames)
@@ -227,10 +274,14 @@ static en_status fetch_once(session *s, eni_cache *cache, const char *flag, cons
     eni_cache_file files[FILES_MAX];
     eni_listing listing;
     prefix_of(s, prefix);
-    EN_TRY(eni_remote_list(s->bucket, prefix, true, &listing));
-    en_status st = check_prefix(&listing, prefix, url);
+    en_status st = eni_remote_list(s->bucket, prefix, ENI_LIST_FLAT | ENI_LIST_ASK, &listing);
+    const bool is_listed = st != EN_EDENIED;
+    if (!is_listed) st = find_by_names(s, prefix, names, nnames, &listing);
+    if (st == EN_OK) st = check_prefix(&listing, prefix, url);
     const size_t n = st == EN_OK ? choose(&listing, prefix, names, nnames, files) : 0;
-    if (st == EN_OK && n == 0) st = refuse_empty(flag, url, prefix, &listing);
+    if (st == EN_OK && n == 0)
+        st = is_listed ? refuse_empty(flag, url, prefix, &listing)
+                       : refuse_unlisted(s, flag, url, names, nnames);
     if (st == EN_OK) st = fetch_files(s, cache, files, n);
     eni_listing_fini(&listing);
     return st;
@@ -245,7 +296,7 @@ static en_status get_once(session *s, eni_cache *cache, const char *flag, const 
     en_status st = eni_remote_head(s->bucket, s->url.key, &object);
     if (st == EN_OK) return fetch_files(s, cache, &file, 1);
     if (st != EN_ENOENT && st != EN_EDENIED) return st;
-    EN_TRY(eni_remote_list(s->bucket, s->url.key, true, &listing));
+    EN_TRY(eni_remote_list(s->bucket, s->url.key, ENI_LIST_FLAT, &listing));
     bool is_listed = false;
     for (size_t i = 0; i < listing.n; i++)
         is_listed = is_listed || strcmp(listing.object[i].key, s->url.key) == 0;
@@ -350,7 +401,7 @@ static en_status bring_newest(const options *o, const char *url, const char *fol
     char prefix[ENI_REMOTE_KEY + 1] = "", path[PATH_MAX] = "", here[256];
     en_status st = open_session(o, "--checkpoint-dir", url, &s);
     if (st == EN_OK) prefix_of(&s, prefix);
-    if (st == EN_OK) st = eni_remote_list(s.bucket, prefix, true, &listing);
+    if (st == EN_OK) st = eni_remote_list(s.bucket, prefix, ENI_LIST_FLAT, &listing);
     if (st == EN_OK) st = check_prefix(&listing, prefix, url);
     find_newest_here(folder, here);
     const eni_object *newest = st == EN_OK ? find_newest(&listing, prefix, here) : NULL;
@@ -367,21 +418,38 @@ static en_status bring_newest(const options *o, const char *url, const char *fol
 
 /* ---- a table ---- */
 
+static void print_object(const eni_object *object, double *bytes)
+{
+    char size[32];
+    eni_text_grouped((double)object->size, ",", size, sizeof size);
+    printf("%16s  %s\n", size, eni_is_text(object->key) ? object->key : "(a key that is no text)");
+    *bytes += (double)object->size;
+}
+
+/* "data" names the object of that key and the folder "data/", and not "data-old/", which only begins so. */
 static en_status print_list(const options *o, const char *url)
 {
     session s;
     eni_listing listing = {0};
+    eni_object single;
+    char prefix[ENI_REMOTE_KEY + 1] = "";
     double bytes = 0;
-    en_status st = open_session(o, "entrain data", url, &s);
-    if (st == EN_OK) st = eni_remote_list(s.bucket, s.url.key, false, &listing);
-    for (size_t i = 0; st == EN_OK && i < listing.n; i++) {
-        char size[32];
-        eni_text_grouped((double)listing.object[i].size, ",", size, sizeof size);
-        printf("%16s  %s\n", size,
-               eni_is_text(listing.object[i].key) ? listing.object[i].key : "(a key that is no text)");
-        bytes += (double)listing.object[i].size;
-    }
-    if (st == EN_OK) printf("%zu object%s, %.1f MB\n", listing.n, listing.n == 1 ? "" : "s", bytes * 1e-6);
+    en_status st = open_session(o, "entrain data", url, &s), asked = EN_ENOENT;
+    if (st == EN_OK) prefix_of(&s, prefix);
+    if (st == EN_OK && strcmp(prefix, s.url.key) != 0) asked = eni_remote_head(s.bucket, s.url.key, &single);
+    if (st == EN_OK && asked != EN_ENOENT && asked != EN_EDENIED) st = asked;
+    if (st == EN_OK) st = eni_remote_list(s.bucket, prefix, asked == EN_OK ? ENI_LIST_ASK : 0, &listing);
+    if (st == EN_EDENIED)
+        eni_warn("remote", "%s: these keys may not list the bucket, so only this object is shown", url);
+    if (st == EN_EDENIED) st = EN_OK;
+    if (st == EN_OK && asked == EN_OK) print_object(&single, &bytes);
+    for (size_t i = 0; st == EN_OK && i < listing.n; i++)
+        print_object(&listing.object[i], &bytes);
+    const size_t n = listing.n + (asked == EN_OK ? 1 : 0);
+    if (st == EN_OK) printf("%zu object%s, %.1f MB\n", n, n == 1 ? "" : "s", bytes * 1e-6);
+    if (st == EN_OK && n == 0 && asked == EN_EDENIED)
+        eni_warn("remote",
+                 "%s: these keys may not read an object of this name, so it may be there all the same", url);
     eni_listing_fini(&listing);
     close_session(&s);
     return st;
@@ -400,7 +468,7 @@ typedef struct uploaded {
 typedef struct mirror {
     const options *o;
     int lock_fd;                  /* of FOLDER/.mirror: as long as it is held, what is retired waits for us */
-    bool is_over, is_given_up;    /* the run has ended; since then the service did not answer, once */
+    bool is_over, is_given_up;    /* the run has ended; then the service did not answer, or we were stopped */
     session *of_file, *of_folder; /* NULL: not asked for */
     char prefix[ENI_REMOTE_KEY + 1];
     uploaded *done;
@@ -415,25 +483,10 @@ static bool is_same(const uploaded *known, const struct stat *info)
            known->time.tv_nsec == info->st_mtim.tv_nsec;
 }
 
-static en_status hash_file(session *s, int fd, uint64_t bytes, char hex_out[ENI_DIGEST_HEX])
-{
-    eni_digest digest;
-    int error = 0;
-    eni_digest_begin(&digest);
-    for (uint64_t at = 0, end; error == 0 && at < bytes; at = end) {
-        end = bytes - at > HASH_BYTES ? at + HASH_BYTES : bytes;
-        error = eni_digest_add_file(&digest, fd, at, end);
-        on_sign(&s->progress);
-    }
-    eni_digest_end(&digest, hex_out);
-    if (error == 0) return EN_OK;
-    return eni_fail(EN_EIO, "remote", "cannot read what is to be saved: %s", strerror(error));
-}
-
 /* It may be retired meanwhile, or has been. */
 static en_status upload(session *s, const char *path, const char *key, struct stat *info_out)
 {
-    char hex[ENI_DIGEST_HEX] = "", retired[PATH_MAX + sizeof ENI_RETIRED];
+    char retired[PATH_MAX + sizeof ENI_RETIRED];
     const int64_t begin = eni_now_ns();
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     snprintf(retired, sizeof retired, "%s" ENI_RETIRED, path);
@@ -444,9 +497,7 @@ static en_status upload(session *s, const char *path, const char *key, struct st
         return eni_fail(EN_EIO, "remote", "cannot read %s: %s", path, strerror(errno));
     }
     (void)flock(fd, LOCK_SH | LOCK_NB); /* a rank removes others first, when too many wait */
-    /* OSS does not ask for it. */
-    en_status st = s->url.kind == ENI_S3 ? hash_file(s, fd, (uint64_t)info_out->st_size, hex) : EN_OK;
-    if (st == EN_OK) st = eni_remote_put(s->bucket, key, fd, (uint64_t)info_out->st_size, hex);
+    const en_status st = eni_upload(s->bucket, key, fd, (uint64_t)info_out->st_size, &s->sizes);
     close(fd);
     if (st == EN_OK)
         eni_info("remote", "%s is saved in %s://%s too: %.1f MB in %.1f s", path,
@@ -522,7 +573,7 @@ static bool upload_checkpoint(mirror *m, const char *name)
     snprintf(path, sizeof path, "%.3000s/%s", m->o->folder, name);
     snprintf(key, sizeof key, "%s%s", m->prefix, name);
     const en_status st = upload(m->of_folder, path, key, &info);
-    m->is_given_up = m->is_over && st == EN_EIO;
+    m->is_given_up = st == EN_EINTR || (m->is_over && st == EN_EIO);
     if (st != EN_ENOENT)
         note_done(m, name, &info, st == EN_OK); /* one that failed too: the next one is newer */
     return st == EN_OK || st == EN_ENOENT;      /* it was retired */
@@ -564,7 +615,7 @@ static en_status open_folder(mirror *m, session *s)
     EN_TRY(open_session(m->o, "--checkpoint-dir", m->o->into, s));
     m->of_folder = s;
     prefix_of(s, m->prefix);
-    EN_TRY(eni_remote_list(s->bucket, m->prefix, true, &listing));
+    EN_TRY(eni_remote_list(s->bucket, m->prefix, ENI_LIST_FLAT, &listing));
     en_status st = check_prefix(&listing, m->prefix, m->o->into);
     if (st == EN_OK && !m->o->resumes && find_newest(&listing, m->prefix, "") != NULL)
         st = eni_fail(
@@ -655,6 +706,7 @@ static en_status run_mirror(const options *o)
     m->lock_fd = -1;
     signal(SIGTERM, SIG_IGN); /* Slurm and systemd send it to all: whoever started us says when it is over */
     signal(SIGINT, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN); /* who is gone hears nothing, and what is half in the bucket goes first */
     en_status st = o->as != NULL ? open_file(m, &file) : EN_OK;
     if (st == EN_OK && o->into != NULL) st = open_folder(m, &folder);
     eni_env_forget_keys();
@@ -712,9 +764,10 @@ int main(int argc, char **argv)
         {"keys", required_argument, NULL, 'k'},  {"log-level", required_argument, NULL, 'l'},
         {"flag", required_argument, NULL, 'g'},  {"file", required_argument, NULL, 'f'},
         {"as", required_argument, NULL, 'a'},    {"folder", required_argument, NULL, 'd'},
-        {"into", required_argument, NULL, 'i'},  {"quiet", no_argument, NULL, 'q'},
+        {"into", required_argument, NULL, 'i'},  {"put-max", required_argument, NULL, 'm'},
+        {"part", required_argument, NULL, 'p'},  {"quiet", no_argument, NULL, 'q'},
         {"resumes", no_argument, NULL, 'r'},     {NULL, 0, NULL, 0}};
-    options o = {.cache = ""};
+    options o = {.cache = "", .sizes = {ENI_PUT_MAX, ENI_PART_BYTES}};
     prctl(PR_SET_DUMPABLE, 0);
     signal(SIGXFSZ, SIG_IGN);
     for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
@@ -729,6 +782,8 @@ int main(int argc, char **argv)
         if (c == 'i') o.into = optarg;
         if (c == 'q') o.is_quiet = true;
         if (c == 'r') o.resumes = true;
+        if (c == 'm') o.sizes.put_max = strtoull(optarg, NULL, 10); /* of tests */
+        if (c == 'p') o.sizes.part = strtoull(optarg, NULL, 10);
         if (c == '?') return 2;
     }
     if (optind >= argc) return dispatch(&o, "", 0, argv) == EN_OK ? 0 : 2;

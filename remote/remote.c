@@ -1,561 +1,43 @@
-/* remote.c - see remote.h. A call is one request and its tries; what comes back of each try is in `call`. */
+/* remote.c - see remote.h. */
 #include "remote/remote.h"
 
-#include <curl/curl.h>
-#include <errno.h>
-#include <poll.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/options.h"
 #include "core/try.h"
-#include "remote/sign.h"
+#include "remote/remote_call.h"
 
-enum {
-    CONNECT_S = 10,
-    STALL_S = 30,
-    STALL_BYTES_S = 1024,
-    BUFFER_BYTES = 512 * 1024,
-    PAGE_BYTES = 16 << 20, /* of XML: 1,000 keys of 1,024 bytes, each as %XX */
-    TOLD_S = 5,
-    TOLD_AGAIN_S = 10,
-    FIRST_WAIT_MS = 200,
-    MOST_WAIT_MS = 30000,
-    SLICE_MS = 1000, /* of a wait */
-    PAGES = 2 * ENI_LISTING_OBJECTS / 1000
-};
+enum { PAGES = 2 * ENI_LISTING_OBJECTS / 1000 };
 #define PAGE_OBJECTS "1000" /* the most that both give; of OSS's own accord there are 100 */
 
-struct eni_remote {
-    eni_remote_options o;
-    CURL *curl;
-    char error[CURL_ERROR_SIZE];
-};
-
-/* What is asked, and what came. */
-typedef struct call {
-    eni_remote *b;
-    eni_remote_request request;
-    const char *key; /* "" of a list */
-    bool is_head;    /* HEAD: 403 and 404 are the caller's to tell */
-    bool is_ask;     /* so is AccessDenied, which is said to keys that are right */
-    uint64_t length_told;
-
-    /* a body that is kept as text: a page, an error */
-    char *text;
-    size_t length;
-
-    /* the body of an object, on its way to a file */
-    const eni_object *object;
-    int fd;
-    uint64_t have;
-    void (*on_have)(void *user, uint64_t have);
-    void *user;
-    bool is_other, is_flood; /* another object, or another size; more text than there can be */
-    int disk;                /* errno */
-
-    /* a file on its way out */
-    uint64_t bytes, sent;
-
-    /* of the try */
-    long code;
-    char etag[ENI_ETAG], date[40], region[ENI_REGION], location[256];
-    uint64_t range_begin, range_total;
-    long retry_after_s;
-
-    /* of all tries */
-    int tries;
-    uint64_t most;             /* bytes of a body that came or went in one of them */
-    int64_t moved_ns, told_ns; /* the last time that there were more; that the wait was told, 0: never */
-} call;
-
-/* ---- waits ---- */
-
-static void tell_life(const call *c)
+static en_status list_page(eni_remote *b, const char *prefix, unsigned how, eni_listing *listing)
 {
-    if (c->b->o.on_sign != NULL) c->b->o.on_sign(c->b->o.user);
-}
-
-static void note_move(call *c)
-{
-    c->moved_ns = eni_now_ns();
-    tell_life(c);
-}
-
-/* For whom, for what, and why; `wait_ms` of it are to come. */
-static void tell_wait(call *c, long wait_ms, const char *why)
-{
-    const int64_t now_ns = eni_now_ns(), still_ns = now_ns - c->moved_ns + wait_ms * (ENI_SECOND / 1000);
-    if (still_ns < TOLD_S * ENI_SECOND) return;
-    if (c->told_ns != 0 && now_ns - c->told_ns < TOLD_AGAIN_S * ENI_SECOND) return;
-    c->told_ns = now_ns;
-    const char *key = c->key[0] != '\0' ? c->key : "its list";
-    eni_warn("remote", "waiting for %s to %s %.200s of %s: %s (try %d of %d)", c->b->o.place->host,
-             strcmp(c->request.method, "PUT") == 0 ? "take" : "give", key, c->b->o.url->bucket, why, c->tries,
-             ENI_REMOTE_TRIES);
-}
-
-/* About once a second, whatever happens. */
-static int look_at_wait(void *user, curl_off_t down_of, curl_off_t down, curl_off_t up_of, curl_off_t up)
-{
-    call *c = user;
-    char why[80];
-    const uint64_t moved = c->have + (uint64_t)(c->object == NULL ? down : 0) + (uint64_t)up;
-    (void)down_of;
-    (void)up_of;
-    if (moved > c->most) {
-        c->most = moved;
-        note_move(c);
-    }
-    snprintf(why, sizeof why, "nothing for %.0f s", (double)(eni_now_ns() - c->moved_ns) / ENI_SECOND);
-    tell_wait(c, 0, why);
-    return 0;
-}
-
-/* ---- what libcurl calls ---- */
-
-static void keep_header(const char *value, size_t length, char *into, size_t bytes)
-{
-    if (length >= bytes) return;
-    memcpy(into, value, length);
-    into[length] = '\0';
-    if (!eni_is_text(into)) into[0] = '\0';
-}
-
-static size_t take_header(char *line, size_t one, size_t n, void *user)
-{
-    call *c = user;
-    const char *colon = memchr(line, ':', n);
-    (void)one;
-    if (n > 5 && strncmp(line, "HTTP/", 5) == 0) { /* of the answer behind a 100, say */
-        c->etag[0] = c->date[0] = c->region[0] = c->location[0] = '\0';
-        c->range_begin = c->range_total = 0;
-        c->length_told = UINT64_MAX; /* nothing */
-        c->retry_after_s = 0;
-    }
-    if (colon == NULL) return n;
-    const char *value = colon + 1, *end = line + n;
-    while (value < end && (*value == ' ' || *value == '\t'))
-        value++;
-    while (end > value && (end[-1] == '\r' || end[-1] == '\n' || end[-1] == ' '))
-        end--;
-    const size_t name = (size_t)(colon - line), length = (size_t)(end - value);
-    char number[64] = "";
-#define IS(text) (name == sizeof text - 1 && strncasecmp(line, text, name) == 0)
-    if (IS("etag")) (void)eni_etag_set(c->etag, value, length);
-    if (IS("content-length")) {
-        keep_header(value, length, number, sizeof number);
-        c->length_told = strtoull(number, NULL, 10);
-    }
-    if (IS("date")) keep_header(value, length, c->date, sizeof c->date);
-    if (IS("x-amz-bucket-region")) keep_header(value, length, c->region, sizeof c->region);
-    if (IS("location")) keep_header(value, length, c->location, sizeof c->location);
-    if (IS("retry-after")) {
-        keep_header(value, length, number, sizeof number);
-        c->retry_after_s = strtol(number, NULL, 10);
-        if (c->retry_after_s > MOST_WAIT_MS / 1000) c->retry_after_s = MOST_WAIT_MS / 1000;
-    }
-    if (IS("content-range")) { /* bytes 0-9/10 */
-        unsigned long long begin = 0, last = 0, total = 0;
-        keep_header(value, length, number, sizeof number);
-        if (sscanf(number, "bytes %llu-%llu/%llu", &begin, &last, &total) == 3)
-            c->range_begin = begin, c->range_total = total;
-    }
-#undef IS
-    return n;
-}
-
-static size_t keep_text(call *c, const char *data, size_t n)
-{
-    c->is_flood = c->length + n >= PAGE_BYTES;
-    if (c->is_flood) return 0;
-    if (c->text == NULL) c->text = malloc(PAGE_BYTES); /* untouched pages cost nothing */
-    if (c->text == NULL) return 0;
-    memcpy(c->text + c->length, data, n);
-    c->length += n;
-    return n;
-}
-
-/* Whether what begins to come continues what is there: the same object, at the place where it was cut. A service that
- * does not know ranges sends all of it again. */
-static bool check_begin(call *c)
-{
-    const bool is_part = c->code == 206;
-    if (strcmp(c->etag, c->object->etag) != 0) return false;
-    if (is_part) return c->range_begin == c->have && c->range_total == c->object->size;
-    if (c->have == 0) return true;
-    if (c->b->o.on_bytes != NULL) c->b->o.on_bytes(c->b->o.user, -(int64_t)c->have);
-    c->have = 0;
-    if (c->on_have != NULL) c->on_have(c->user, 0);
-    if (ftruncate(c->fd, 0) != 0) c->disk = errno;
-    return c->disk == 0;
-}
-
-static size_t take_body(char *data, size_t one, size_t n, void *user)
-{
-    call *c = user;
-    (void)one;
-    if (c->code == 0) curl_easy_getinfo(c->b->curl, CURLINFO_RESPONSE_CODE, &c->code);
-    const bool is_first = c->sent == 0;
-    if (c->object == NULL || c->code < 200 || c->code > 299) return keep_text(c, data, n);
-    c->sent = 1;
-    if ((is_first && !check_begin(c)) || n > c->object->size - c->have) {
-        c->is_other = c->disk == 0;
-        return 0;
-    }
-    for (size_t done = 0; done < n;) {
-        const ssize_t w = pwrite(c->fd, data + done, n - done, (off_t)(c->have + done));
-        if (w < 0 && errno == EINTR) continue;
-        if (w <= 0) {
-            c->disk = w < 0 ? errno : ENOSPC;
-            return 0;
-        }
-        done += (size_t)w;
-    }
-    c->have += n;
-    if (c->on_have != NULL) c->on_have(c->user, c->have);
-    if (c->b->o.on_bytes != NULL) c->b->o.on_bytes(c->b->o.user, (int64_t)n);
-    return n;
-}
-
-static size_t give_body(char *data, size_t one, size_t n, void *user)
-{
-    call *c = user;
-    const uint64_t left = c->bytes - c->sent;
-    n *= one;
-    if (n > left) n = (size_t)left;
-    if (n == 0) return 0;
-    const ssize_t r = pread(c->fd, data, n, (off_t)c->sent);
-    if (r <= 0) {
-        c->disk = r < 0 ? errno : EIO; /* it became shorter */
-        return CURL_READFUNC_ABORT;
-    }
-    c->sent += (uint64_t)r;
-    if (c->b->o.on_bytes != NULL) c->b->o.on_bytes(c->b->o.user, (int64_t)r);
-    return (size_t)r;
-}
-
-/* ---- one try ---- */
-
-static bool add_line(struct curl_slist **lines, const char *line)
-{
-    struct curl_slist *more = curl_slist_append(*lines, line);
-    if (more != NULL) *lines = more;
-    return more != NULL;
-}
-
-/* They hold the session token. */
-static void free_lines(struct curl_slist *lines)
-{
-    for (struct curl_slist *l = lines; l != NULL; l = l->next)
-        eni_wipe(l->data, strlen(l->data));
-    curl_slist_free_all(lines);
-}
-
-static en_status sign(call *c, struct curl_slist **lines_out)
-{
-    eni_signed s;
-    struct curl_slist *lines = NULL;
-    const eni_remote_options *o = &c->b->o;
-    s.n = 0;
-    const en_status st =
-        o->keys->is_none ? EN_OK : eni_sign(o->url, o->place, o->keys, &c->request, time(NULL), &s);
-    bool is_whole = st == EN_OK;
-    for (int i = 0; is_whole && i < s.n; i++)
-        is_whole = add_line(&lines, s.header[i]);
-    eni_wipe(&s, sizeof s);
-    if (is_whole) is_whole = add_line(&lines, "Expect:") && add_line(&lines, "Content-Type:");
-    *lines_out = lines;
-    if (st != EN_OK || is_whole) return st;
-    return eni_fail(EN_ENOMEM, "remote", "there is no memory for a request");
-}
-
-static void set_common(call *c, const char *url, struct curl_slist *lines)
-{
-    CURL *h = c->b->curl;
-    const eni_remote_options *o = &c->b->o;
-    curl_easy_reset(h); /* the connection stays */
-    curl_easy_setopt(h, CURLOPT_URL, url);
-    curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, o->place->is_plain ? "http" : "https");
-    curl_easy_setopt(h, CURLOPT_PATH_AS_IS, 1L); /* a key may hold "/../", which is signed */
-    curl_easy_setopt(h, CURLOPT_FOLLOWLOCATION, 0L);
-    curl_easy_setopt(h, CURLOPT_HTTPHEADER, lines);
-    curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
-    curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, (long)STALL_S);
-    curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, (long)STALL_BYTES_S);
-    curl_easy_setopt(h, CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
-    curl_easy_setopt(h, CURLOPT_UPLOAD_BUFFERSIZE, (long)BUFFER_BYTES);
-    curl_easy_setopt(h, CURLOPT_ERRORBUFFER, c->b->error);
-    curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, look_at_wait);
-    curl_easy_setopt(h, CURLOPT_XFERINFODATA, c);
-    curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, take_header);
-    curl_easy_setopt(h, CURLOPT_HEADERDATA, c);
-    curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, take_body);
-    curl_easy_setopt(h, CURLOPT_WRITEDATA, c);
-    curl_easy_setopt(h, CURLOPT_USERAGENT, "entrain");
-    if (o->ca_file != NULL) curl_easy_setopt(h, CURLOPT_CAINFO, o->ca_file);
-    if (o->place->is_plain) curl_easy_setopt(h, CURLOPT_NOPROXY, "*"); /* it is this host */
-}
-
-static void set_upload(call *c)
-{
-    CURL *h = c->b->curl;
-    curl_easy_setopt(h, CURLOPT_UPLOAD, 1L);
-    curl_easy_setopt(h, CURLOPT_READFUNCTION, give_body);
-    curl_easy_setopt(h, CURLOPT_READDATA, c);
-    curl_easy_setopt(h, CURLOPT_INFILESIZE_LARGE, (curl_off_t)c->bytes);
-}
-
-static en_status try_once(call *c, CURLcode *result_out)
-{
-    char url[ENI_SIGNED_PATH + ENI_SIGNED_TEXT + ENI_REMOTE_HOST + 16], range[32];
-    struct curl_slist *lines = NULL;
-    const en_status st = sign(c, &lines);
-    snprintf(url, sizeof url, "%s://%s%s%s%s", c->b->o.place->is_plain ? "http" : "https",
-             c->b->o.place->host, c->request.path, c->request.query[0] != '\0' ? "?" : "", c->request.query);
-    c->code = 0;
-    c->retry_after_s = 0; /* what an earlier answer said is over */
-    c->length = 0;
-    c->sent = 0;
-    c->b->error[0] = '\0';
-    if (st == EN_OK) {
-        set_common(c, url, lines);
-        if (c->object != NULL && c->have > 0) {
-            snprintf(range, sizeof range, "%llu-", (unsigned long long)c->have);
-            curl_easy_setopt(c->b->curl, CURLOPT_RANGE, range);
-        }
-        if (strcmp(c->request.method, "PUT") == 0) set_upload(c);
-        if (c->is_head) curl_easy_setopt(c->b->curl, CURLOPT_NOBODY, 1L);
-        *result_out = curl_easy_perform(c->b->curl);
-        if (c->code == 0) curl_easy_getinfo(c->b->curl, CURLINFO_RESPONSE_CODE, &c->code);
-    }
-    free_lines(lines);
-    return st;
-}
-
-/* ---- what it means ---- */
-
-static const char *scheme_of(const call *c)
-{
-    return c->b->o.url->kind == ENI_S3 ? "s3" : "oss";
-}
-
-static en_status refuse_other_host(const call *c, const eni_service_error *said)
-{
-    const eni_remote_options *o = &c->b->o;
-    const char *region = c->region[0] != '\0' ? c->region : said->region;
-    if (o->url->kind == ENI_S3 && region[0] != '\0' && strcmp(region, o->place->region) != 0)
-        return eni_fail(EN_EINVAL, "remote",
-                        "s3://%s lies in the region %s, and was looked for in %s: set AWS_REGION=%s",
-                        o->url->bucket, region, o->place->region, region);
-    return eni_fail(EN_EINVAL, "remote",
-                    "%s sends requests for %s://%s on to %.200s, which is not followed: the signature is for "
-                    "%s only. Name "
-                    "the right host%s",
-                    o->place->host, scheme_of(c), o->url->bucket,
-                    c->location[0] != '\0' ? c->location : "another place", o->place->host,
-                    o->url->kind == ENI_S3 ? ", or the right AWS_REGION" : " in the URL");
-}
-
-/* The answer is an error that another try would not mend. */
-static en_status refuse(const call *c)
-{
-    const eni_remote_options *o = &c->b->o;
-    const char *scheme = scheme_of(c), *bucket = o->url->bucket;
-    eni_service_error said;
-    eni_service_error_read(c->text, c->length, &said);
-    char told[400] = "";
-    if (said.code[0] != '\0') snprintf(told, sizeof told, " (%s: %s)", said.code, said.message);
-    if (c->code >= 300 && c->code < 400) return refuse_other_host(c, &said);
-    if (c->code == 400 &&
-        (said.region[0] != '\0' || (c->region[0] != '\0' && strcmp(c->region, o->place->region) != 0)))
-        return refuse_other_host(c, &said);
-    if (strcmp(said.code, "RequestTimeTooSkewed") == 0) {
-        char now[40];
-        struct tm utc;
-        const time_t t = time(NULL);
-        gmtime_r(&t, &utc);
-        strftime(now, sizeof now, "%a, %d %b %Y %H:%M:%S GMT", &utc);
-        return eni_fail(EN_EINVAL, "remote",
-                        "%s: the clock of this host says %s, that of the service %s: set it right%s",
-                        o->place->host, now, c->date, told);
-    }
-    if ((c->code == 403 || c->code == 401) && o->keys->is_none)
-        return eni_fail(
-            EN_EINVAL, "remote",
-            "%s://%s: %s lets nobody in without keys, HTTP %ld%s: leave --data-keys=none away, and give some",
-            scheme, bucket, o->place->host, c->code, told);
-    if (c->code == 403 || c->code == 401)
-        return eni_fail(EN_EINVAL, "remote",
-                        "%s://%s: %s does not let the keys of %s (region %s) in, HTTP %ld%s: are they right, "
-                        "and may they "
-                        "do that?",
-                        scheme, bucket, o->place->host, o->keys->from, o->place->region, c->code, told);
-    if (c->code == 404)
-        return eni_fail(EN_EINVAL, "remote",
-                        "%s://%s: %s knows no such %s, HTTP 404%s: check the name and the region (%s)",
-                        scheme, bucket, o->place->host,
-                        strcmp(said.code, "NoSuchKey") == 0 ? "object" : "bucket", told, o->place->region);
-    return eni_fail(c->code < 500 ? EN_EINVAL : EN_EIO, "remote", "%s://%s: %s answers HTTP %ld%s", scheme,
-                    bucket, o->place->host, c->code, told);
-}
-
-static bool may_help(long code)
-{
-    return code == 429 || code == 500 || code == 502 || code == 503 || code == 504;
-}
-
-static bool is_other_now(const call *c)
-{
-    return c->object != NULL && (c->is_other || c->code == 416 || c->code == 404);
-}
-
-static bool is_denied(const call *c)
-{
-    eni_service_error said;
-    eni_service_error_read(c->text, c->length, &said);
-    return c->code == 403 && !c->b->o.keys->is_none && strcmp(said.code, "AccessDenied") == 0;
-}
-
-/* What another try cannot mend, since it is wrong here. */
-static bool is_hopeless(CURLcode result)
-{
-    return result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE ||
-           result == CURLE_URL_MALFORMAT || result == CURLE_WRITE_ERROR ||
-           result == CURLE_COULDNT_RESOLVE_PROXY;
-}
-
-/* The request, until it is answered, refused, or not worth another try. */
-static en_status perform(call *c)
-{
-    uint64_t most = c->have; /* a service without ranges begins anew each time: that is no progress */
-    c->most = c->have;
-    note_move(c);
-    for (int tries = 1;; tries++) {
-        CURLcode result = CURLE_OK;
-        c->tries = tries == 0 ? 1 : tries;
-        EN_TRY(try_once(c, &result));
-        if (result == CURLE_OK) tell_life(c);
-        if (c->disk != 0)
-            return eni_fail(EN_EIO, "remote", "cannot %s %s: %s", c->object != NULL ? "write" : "read",
-                            c->object != NULL ? c->object->key : "what is to be saved", strerror(c->disk));
-        if (is_other_now(c)) return EN_EMISMATCH;
-        if (c->is_head && (c->code == 403 || c->code == 404)) return c->code == 404 ? EN_ENOENT : EN_EDENIED;
-        if (c->is_ask && is_denied(c)) return EN_EDENIED;
-        const bool is_whole = result == CURLE_OK && (c->object == NULL || c->have == c->object->size);
-        if (is_whole && c->code >= 200 && c->code < 300) return EN_OK;
-        if (result == CURLE_OK && (c->code < 200 || c->code > 299) && !may_help(c->code)) return refuse(c);
-        if (result == CURLE_PEER_FAILED_VERIFICATION)
-            return eni_fail(EN_EINVAL, "remote",
-                            "%s is not trusted: %s; AWS_CA_BUNDLE=FILE names the authority of one's own",
-                            c->b->o.place->host, c->b->error);
-        if (c->is_flood)
-            return eni_fail(EN_EFORMAT, "remote", "%s answers with over %d MB where none has so many",
-                            c->b->o.place->host, PAGE_BYTES >> 20);
-        if (is_hopeless(result))
-            return eni_fail(EN_EINVAL, "remote", "%s cannot be asked: %s", c->b->o.place->host,
-                            c->b->error[0] != '\0' ? c->b->error : curl_easy_strerror(result));
-        if (c->have > most) {
-            tries = 0;
-            most = c->have;
-        }
-        if (tries == ENI_REMOTE_TRIES) {
-            if (result == CURLE_OK && c->code > 299) return refuse(c);
-            if (result == CURLE_COULDNT_RESOLVE_HOST)
-                return eni_fail(
-                    EN_EINVAL, "remote",
-                    "there is no host %s (region %s), or no network: check the name, %s, and --data-endpoint",
-                    c->b->o.place->host, c->b->o.place->region,
-                    c->b->o.url->kind == ENI_S3 ? "AWS_REGION" : "the host in the URL");
-            return eni_fail(EN_EIO, "remote", "%s cannot be reached, or stops in between (%d tries): %s",
-                            c->b->o.place->host, tries,
-                            result == CURLE_OK       ? "it sends less than it says"
-                            : c->b->error[0] != '\0' ? c->b->error
-                                                     : curl_easy_strerror(result));
-        }
-        if (tries == 0) continue;
-        long wait_ms = (long)FIRST_WAIT_MS << (tries - 1);
-        if (c->retry_after_s > 0 && c->retry_after_s * 1000 > wait_ms) wait_ms = c->retry_after_s * 1000;
-        if (wait_ms > MOST_WAIT_MS) wait_ms = MOST_WAIT_MS;
-        char why[CURL_ERROR_SIZE + 64];
-        if (result == CURLE_OK && c->code > 299)
-            snprintf(why, sizeof why, "HTTP %ld, again in %.1f s", c->code, (double)wait_ms / 1000);
-        else
-            snprintf(why, sizeof why, "%s, again in %.1f s",
-                     result == CURLE_OK       ? "less came than it says"
-                     : c->b->error[0] != '\0' ? c->b->error
-                                              : curl_easy_strerror(result),
-                     (double)wait_ms / 1000);
-        eni_debug("remote", "%s", why);
-        tell_wait(c, wait_ms, why);
-        for (long left = wait_ms; left > 0; left -= SLICE_MS) {
-            poll(NULL, 0, left < SLICE_MS ? (int)left : SLICE_MS);
-            if (c->retry_after_s > 0) tell_life(c); /* it has said when */
-        }
-    }
-}
-
-/* ---- the requests ---- */
-
-/* "/BUCKET/KEY" or "/KEY". */
-static en_status begin_call(eni_remote *b, const char *method, const char *key, call *c)
-{
-    *c = (call){.b = b, .request = {.method = method}, .key = key, .fd = -1};
-    char *path = c->request.path;
-    snprintf(path, sizeof c->request.path, "/%s%s", b->o.place->has_bucket_in_path ? b->o.url->bucket : "",
-             b->o.place->has_bucket_in_path ? "/" : "");
-    if (eni_url_add(path, sizeof c->request.path, key, true)) return EN_OK;
-    return eni_fail(EN_EINVAL, "remote", "the key %.100s.. is too long", key);
-}
-
-static bool add_query(call *c, const char *name, const char *value)
-{
-    char *query = c->request.query;
-    const size_t at = strlen(query), bytes = sizeof c->request.query;
-    if (value[0] == '\0') return true; /* the services differ in how nothing is signed */
-    if ((size_t)snprintf(query + at, bytes - at, "%s%s=", at > 0 ? "&" : "", name) >= bytes - at)
-        return false;
-    return eni_url_add(query, bytes, value, false);
-}
-
-static en_status list_page(eni_remote *b, const char *prefix, bool is_flat, bool is_ask, eni_listing *listing)
-{
-    call *c = eni_alloc(sizeof *c);
-    if (c == NULL) return EN_ENOMEM;
+    en_status st;
     char why[128] = "";
-    en_status st = begin_call(b, "GET", "", c);
-    if (st == EN_OK && !(add_query(c, "continuation-token", listing->token) &&
-                         add_query(c, "delimiter", is_flat ? "/" : "") &&
-                         add_query(c, "encoding-type", "url") && add_query(c, "list-type", "2") &&
-                         add_query(c, "max-keys", PAGE_OBJECTS) && add_query(c, "prefix", prefix)))
+    eni_remote_call *c = eni_remote_call_begin(b, "GET", "", &st);
+    if (c == NULL) return st;
+    if (!(eni_remote_call_query(c, "continuation-token", listing->token) &&
+          eni_remote_call_query(c, "delimiter", (how & ENI_LIST_FLAT) != 0 ? "/" : "") &&
+          eni_remote_call_query(c, "encoding-type", "url") && eni_remote_call_query(c, "list-type", "2") &&
+          eni_remote_call_query(c, "max-keys", PAGE_OBJECTS) && eni_remote_call_query(c, "prefix", prefix)))
         st = eni_fail(EN_EINVAL, "remote", "the prefix %.100s.. is too long", prefix);
-    c->is_ask = is_ask;
-    if (st == EN_OK) st = perform(c);
+    c->is_ask = (how & ENI_LIST_ASK) != 0;
+    if (st == EN_OK) st = eni_remote_call_perform(c);
     if (st == EN_OK) st = eni_listing_add(listing, b->o.url->kind, c->text, c->length, why, sizeof why);
     if (st == EN_EFORMAT)
-        eni_error("remote", "%s answers no list of %s://%s: %s", b->o.place->host, scheme_of(c),
-                  b->o.url->bucket, why);
-    free(c->text);
-    eni_free(c);
-    return st;
+        eni_error("remote", "%s answers no list of %s://%s: %s", b->o.place->host,
+                  b->o.url->kind == ENI_S3 ? "s3" : "oss", b->o.url->bucket, why);
+    return eni_remote_call_end(c, st);
 }
 
-en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, eni_listing *listing_out)
+en_status eni_remote_list(eni_remote *bucket, const char *prefix, unsigned how, eni_listing *listing_out)
 {
     *listing_out = (eni_listing){0};
-    en_status st = list_page(bucket, prefix, is_flat, false, listing_out);
+    en_status st = list_page(bucket, prefix, how, listing_out);
     for (int page = 1; st == EN_OK && listing_out->is_truncated; page++) {
-        st = page < PAGES ? list_page(bucket, prefix, is_flat, false, listing_out)
+        st = page < PAGES ? list_page(bucket, prefix, how, listing_out)
                           : eni_fail(EN_EFORMAT, "remote", "%s: the list has no end", bucket->o.place->host);
     }
     if (st != EN_OK) eni_listing_fini(listing_out);
@@ -565,64 +47,44 @@ en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, 
 en_status eni_remote_ask(eni_remote *bucket, const char *prefix)
 {
     eni_listing listing = {0};
-    const en_status st = list_page(bucket, prefix, true, true, &listing);
+    const unsigned how = bucket->o.keys->is_none ? 0 : ENI_LIST_ASK; /* who has none may write nowhere */
+    const en_status st = list_page(bucket, prefix, ENI_LIST_FLAT | how, &listing);
     eni_listing_fini(&listing);
     return st;
 }
 
 en_status eni_remote_head(eni_remote *bucket, const char *key, eni_object *object_out)
 {
-    call *c = eni_alloc(sizeof *c);
-    if (c == NULL) return EN_ENOMEM;
-    en_status st = begin_call(bucket, "HEAD", key, c);
+    en_status st;
+    *object_out = (eni_object){.size = 0};
+    eni_remote_call *c = eni_remote_call_begin(bucket, "HEAD", key, &st);
+    if (c == NULL) return st;
     c->is_head = true;
-    if (st == EN_OK) st = perform(c);
-    *object_out = (eni_object){.size = c->length_told};
+    st = eni_remote_call_perform(c);
+    object_out->size = c->length_told;
     snprintf(object_out->key, sizeof object_out->key, "%s", key);
     memcpy(object_out->etag, c->etag, sizeof object_out->etag);
     if (st == EN_OK && (c->etag[0] == '\0' || c->length_told > ENI_OBJECT_MAX))
         st = eni_fail(EN_EFORMAT, "remote", "%s does not say both ETag and size of %s", bucket->o.place->host,
                       key);
-    free(c->text);
-    eni_free(c);
-    return st;
+    return eni_remote_call_end(c, st);
 }
 
 en_status eni_remote_get(eni_remote *bucket, const eni_object *object, int fd, uint64_t *have_inout,
                          void (*on_have)(void *user, uint64_t have), void *user)
 {
+    en_status st;
     if (*have_inout == object->size && object->size > 0) return EN_OK;
-    call *c = eni_alloc(sizeof *c);
-    if (c == NULL) return EN_ENOMEM;
-    en_status st = begin_call(bucket, "GET", object->key, c);
+    eni_remote_call *c = eni_remote_call_begin(bucket, "GET", object->key, &st);
+    if (c == NULL) return st;
     c->object = object;
     c->fd = fd;
     c->have = *have_inout;
     c->on_have = on_have;
     c->user = user;
-    if (st == EN_OK) st = perform(c);
+    st = eni_remote_call_perform(c);
     *have_inout = c->have;
-    free(c->text);
-    eni_free(c);
-    return st;
-}
-
-en_status eni_remote_put(eni_remote *bucket, const char *key, int fd, uint64_t bytes,
-                         const char sha256[ENI_DIGEST_HEX])
-{
-    if (bytes > ENI_REMOTE_PUT_MAX)
-        return eni_fail(EN_EUNSUPPORTED, "remote", "%s has %llu bytes: over 5 GiB are not uploaded yet", key,
-                        (unsigned long long)bytes);
-    call *c = eni_alloc(sizeof *c);
-    if (c == NULL) return EN_ENOMEM;
-    en_status st = begin_call(bucket, "PUT", key, c);
-    c->fd = fd;
-    c->bytes = bytes;
-    memcpy(c->request.body_sha256, sha256, ENI_DIGEST_HEX);
-    if (st == EN_OK) st = perform(c);
-    free(c->text);
-    eni_free(c);
-    return st;
+    return eni_remote_call_end(c, st);
 }
 
 en_status eni_remote_open(const eni_remote_options *options, eni_remote **bucket_out)

@@ -1,10 +1,10 @@
-/* remote.h - requests to a bucket, one after the other, over libcurl: list, read, write.
+/* remote.h - requests to a bucket, one after the other, over libcurl: list and read (upload.h writes).
  *
  * Each is tried again where that can help (the connection, 429, 500, 502, 503, 504): at most ENI_REMOTE_TRIES times in a row
  * without a byte of progress, after 0.2, 0.4, .. 6.4 s, or what Retry-After says. Nothing waits longer than 10 s for a
- * connection or 30 s for the next kilobyte. A wait of more than 5 s is explained, then every 10 s. No redirect is followed, so that no signature goes to another host.
+ * connection or 30 s for the next kilobyte, and 5 min for parts to be joined. A wait of more than 5 s is explained, then every 10 s. No redirect is followed, so that no signature goes to another host.
  *
- * One thread. All errors but EN_EMISMATCH are logged, with what the service said of them. */
+ * One thread. All errors but EN_EMISMATCH and EN_EINTR are logged, with what the service said of them. */
 #ifndef REMOTE_REMOTE_H
 #define REMOTE_REMOTE_H
 
@@ -17,7 +17,6 @@
 #include "remote/url.h"
 
 enum { ENI_REMOTE_TRIES = 7 };
-#define ENI_REMOTE_PUT_MAX (UINT64_C(5) << 30) /* of one request: "Amazon S3 limits", and OSS's */
 
 typedef struct eni_remote eni_remote;
 
@@ -30,6 +29,7 @@ typedef struct eni_remote_options { /* all is borrowed until close */
                      int64_t more); /* of a body that came or went, less where it begins anew; or NULL */
     void (*on_sign)(
         void *user); /* of life: something answered, or came, or went further than before; or NULL */
+    bool (*is_stopped)(void *user); /* every second at least: true ends a request, EN_EINTR; or NULL */
     void *user;
 } eni_remote_options;
 
@@ -37,9 +37,13 @@ typedef struct eni_remote_options { /* all is borrowed until close */
 en_status eni_remote_open(const eni_remote_options *options, eni_remote **bucket_out);
 void eni_remote_close(eni_remote *bucket); /* NULL is fine */
 
-/* All objects whose keys begin with `prefix`, page by page; `is_flat`: without those that have a '/' behind it. The caller finis. EN_EINVAL: the service refuses (keys, bucket,
- * region, clock); EN_EIO: it cannot be reached, or fails; EN_EFORMAT: what it answers is no list. */
-en_status eni_remote_list(eni_remote *bucket, const char *prefix, bool is_flat, eni_listing *listing_out);
+/* ENI_LIST_FLAT: without objects whose keys have a '/' behind the prefix. ENI_LIST_ASK: a refusal is the caller's to tell. */
+enum { ENI_LIST_FLAT = 1, ENI_LIST_ASK = 2 };
+
+/* All objects whose keys begin with `prefix`, page by page. The caller finis. EN_EINVAL: the service refuses (keys, bucket,
+ * region, clock); EN_EIO: it cannot be reached, or fails; EN_EFORMAT: what it answers is no list; EN_EDENIED, not logged, with
+ * ENI_LIST_ASK: these keys, or who has none, may not list it. */
+en_status eni_remote_list(eni_remote *bucket, const char *prefix, unsigned how, eni_listing *listing_out);
 
 /* Whether the bucket is there and the keys are right: as above, for a page that nobody keeps. EN_EDENIED, not logged: they
  * are, and may not list it. */
@@ -54,10 +58,6 @@ en_status eni_remote_head(eni_remote *bucket, const char *key, eni_object *objec
  * ETag and size any more. EN_EIO also for the local disk. On failure *have_inout says how much is there. */
 en_status eni_remote_get(eni_remote *bucket, const eni_object *object, int fd, uint64_t *have_inout,
                          void (*on_have)(void *user, uint64_t have), void *user);
-
-/* Makes the first `bytes` of a file, of this hash, the object of that key. Reads from offset 0. */
-en_status eni_remote_put(eni_remote *bucket, const char *key, int fd, uint64_t bytes,
-                         const char sha256[ENI_DIGEST_HEX]);
 
 /* "libcurl 7.88.1" */
 const char *eni_remote_library(void);

@@ -29,7 +29,8 @@
 #include "data/dataset.h"
 #include "remote/url.h"
 
-enum { ARGS = 64, ANSWER_FD = 3, URL_BYTES = 2048, END_MS = 30000, PATIENCE = -1 };
+/* STOP_MS: for what is half in the bucket to be removed (upload.h). */
+enum { ARGS = 64, ANSWER_FD = 3, URL_BYTES = 2048, END_MS = 30000, STOP_MS = 8000, PATIENCE = -1 };
 
 typedef struct args {
     const char *arg[ARGS];
@@ -76,7 +77,8 @@ static void become(const char *path, char **argv, pid_t parent, int answer_fd, i
     signal(SIGTTOU, SIG_IGN); /* `stty tostop` would stop whoever is not in front */
     signal(SIGUSR1, SIG_IGN); /* Slurm sends them to all: they are for the ranks */
     signal(SIGUSR2, SIG_IGN);
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(126);
+    /* Who takes orders sees that nobody gives any, and may have something to remove first. */
+    if (prctl(PR_SET_PDEATHSIG, order_fd >= 0 ? 0 : SIGKILL) != 0 || getppid() != parent) _exit(126);
     if (order_fd >= 0 && dup2(order_fd, STDIN_FILENO) < 0) _exit(126);
     if (answer_fd == ANSWER_FD) /* dup2 would leave it to be closed by exec */
         fcntl(answer_fd, F_SETFD, 0);
@@ -139,12 +141,14 @@ static en_status finish(child *c, int signal_fd, int quiet_ms)
     if (is_late)
         eni_error("remote", "nothing has gone to the bucket for %d s, and nothing more is waited for",
                   quiet_ms / 1000);
-    if (is_late || is_told) {
+    const bool has_orders = c->order_fd >= 0;
+    if (has_orders) close(c->order_fd); /* which ends it, if it has not ended yet */
+    const int64_t stop_ns = eni_now_ns() + (has_orders ? STOP_MS : 0) * (ENI_SECOND / 1000);
+    if ((is_late || is_told) && eni_signals_await(c->pid, -1, stop_ns, &status) != EN_OK) {
         kill(c->pid, SIGKILL); /* what has come stays, and the next one goes on there */
         (void)eni_signals_await(c->pid, -1, INT64_MAX, &status);
     }
     if (quiet_ms != PATIENCE) close(c->answer_fd);
-    if (c->order_fd >= 0) close(c->order_fd);
     if (is_told) return EN_EINTR;
     if (is_late) return EN_EIO;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return EN_OK;

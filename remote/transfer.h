@@ -24,7 +24,8 @@ typedef struct eni_uploads eni_uploads;
 en_status eni_transfer_begin(eni_config *config, bool is_writer, int signal_fd, eni_uploads **uploads_out);
 
 /* And after it (`ended`: how): waits until all is taken up, or given up and said, and frees. EN_EIO: something could not be
- * taken up; the file stays in --out. EN_EINTR: after a (second) signal nothing more is waited for. NULL is fine. */
+ * taken up; the file stays in --out. EN_EINTR: after a (second) signal nothing more is waited for, but that parts are
+ * removed there (upload.h; 8 s). NULL is fine. */
 en_status eni_transfer_end(eni_uploads *uploads, en_status ended);
 
 /* `entrain data URL`: prints what a bucket has there. */

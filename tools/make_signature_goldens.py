@@ -52,6 +52,9 @@ def cases():
         yield bucket, endpoint, region, "GET", "a b", {}, None, TOKEN, TIME
         yield bucket, endpoint, region, "PUT", "runs/\u4e00 1.safetensors", {}, BODY, None, TIME
         yield bucket, endpoint, region, "PUT", "runs/1", {}, BODY, TOKEN, TIME
+        yield bucket, endpoint, region, "POST", "runs/1", {"uploads": ""}, None, TOKEN, TIME
+        yield bucket, endpoint, region, "PUT", "runs/1", {"partNumber": "10000", "uploadId": "a b/+=&%"}, BODY, None, TIME
+        yield bucket, endpoint, region, "DELETE", "runs/1", {"uploadId": "a b/+=&%"}, None, None, TIME
     yield "s3://entrain-test", None, "us-east-1", "GET", "k", {}, None, None, 951782400  # 2000-02-29 00:00:00
     yield "s3://entrain-test", None, "cn-north-1", "GET", "k", {}, None, None, TIME
     yield f"oss://entrain-test.{HANGZHOU}", None, "cn-hangzhou", "GET", "k", {}, None, None, 951782400

@@ -1,5 +1,5 @@
-/* fuzz_bucket.c - any text as a page of a bucket's list, as a service's error, as a file of keys, as a URL and as an
- * endpoint. The first byte chooses. What is accepted is fit for a header, a log and a path. */
+/* fuzz_bucket.c - any text as a page of a bucket's list, as a service's error, as its answer to an upload in parts, as a file of
+ * keys, as a URL and as an endpoint. The first byte chooses. What is accepted is fit for a header, a log and a path. */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -37,6 +37,9 @@ static void as_listing(int kind, const char *xml, size_t bytes)
 static void as_error(const char *xml, size_t bytes)
 {
     eni_service_error error;
+    char id[ENI_UPLOAD_ID];
+    const bool has_begun = eni_upload_begun_read(xml, bytes, id), is_over = eni_upload_over_read(xml, bytes);
+    must(has_begun == (id[0] != '\0') && eni_is_text(id) && !(has_begun && is_over));
     eni_service_error_read(xml, bytes, &error);
     must(eni_is_text(error.code) && eni_is_text(error.message) && eni_is_text(error.region));
 }

@@ -258,6 +258,9 @@ static void keys_of_a_configuration(void **state)
     keys = find(ENI_S3, "none"); /* a bucket that is open to all */
     assert_true(keys.is_none);
     expect(&keys, "", "", "", "");
+    write_file(".aws/config", "\xef\xbb\xbf[profile sso]\nregion = r-4\n" PAIR("ID", "hush"), 0600);
+    keys = find(ENI_S3, NULL); /* behind a mark of UTF-8 */
+    expect(&keys, "ID", "hush", "", "r-4");
 }
 
 /* ---- what a file looks like ---- */
@@ -283,6 +286,8 @@ static void how_files_are_written(void **state)
         {"[defaults]\n" PAIR("NO", "hush2") "[DEFAULT]\n" PAIR("NO", "hush2") "[default]\n" PAIR("ID",
                                                                                                  "hush"),
          "hush", ""},
+        {"\xef\xbb\xbf[default]\r\n" PAIR("ID", "hush"), "hush", ""}, /* Notepad's mark of UTF-8 */
+        {"\xef\xbb\xbf# of me\n[default]\n" PAIR("ID", "hush"), "hush", ""},
         {"[default]\naws_access_key_id_too = NO\n" PAIR("ID", "hush") "aws_session_token =\n", "hush", ""},
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
@@ -304,6 +309,9 @@ static void a_parsed_text(void **state)
     assert_false(eni_keys_parse("", 0, "a", &keys));
     assert_false(eni_keys_parse("[", 1, "", &keys));
     assert_true(eni_keys_parse("[]", 2, "", &keys));
+    assert_true(eni_keys_parse("\xef\xbb\xbf[]", 5, "", &keys));
+    assert_false(eni_keys_parse("\xef\xbb[]", 4, "", &keys)); /* half a mark is none */
+    assert_false(eni_keys_parse("\xef\xbb\xbf", 3, "", &keys));
 }
 
 /* ---- what is refused ---- */

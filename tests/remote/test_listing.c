@@ -354,6 +354,68 @@ static void long_errors_are_cut(void **state)
     assert_in_range(strlen(error.message), sizeof error.message - 4, sizeof error.message - 1);
 }
 
+/* ---- uploads in parts ---- */
+
+/* From "CreateMultipartUpload", Amazon S3 API Reference, and "InitiateMultipartUpload", OSS. */
+static void an_upload_that_begins(void **state)
+{
+    (void)state;
+    char id[ENI_UPLOAD_ID], xml[2000];
+    static const char s3[] =
+        HEAD "<InitiateMultipartUploadResult><Bucket>b</Bucket><Key>k</Key>"
+             "<UploadId>VXBsb2FkIElE+/=&amp;.IG</UploadId></InitiateMultipartUploadResult>";
+    static const char oss[] =
+        HEAD "<InitiateMultipartUploadResult xmlns=\"http://doc.oss-cn-hangzhou.aliyuncs.com\">\n"
+             "  <Bucket>b</Bucket>\n  <UploadId>0004B9894A22E5B1888A1E29F8236E2D</UploadId>\n"
+             "</InitiateMultipartUploadResult>";
+    static const char *const bad[] = {
+        "",
+        "<InitiateMultipartUploadResult/>",
+        "<InitiateMultipartUploadResult><UploadId/></InitiateMultipartUploadResult>",
+        "<InitiateMultipartUploadResult><UploadId>a&#10;b</UploadId></InitiateMultipartUploadResult>",
+        "<InitiateMultipartUploadResult><X><UploadId>a</UploadId></X></InitiateMultipartUploadResult>",
+        "<InitiateMultipartUploadResult><UploadId>a</UploadId>",
+        "<Error><UploadId>a</UploadId></Error>",
+    };
+    assert_true(eni_upload_begun_read(s3, sizeof s3 - 1, id));
+    assert_string_equal(id, "VXBsb2FkIElE+/=&.IG");
+    assert_true(eni_upload_begun_read(oss, sizeof oss - 1, id));
+    assert_string_equal(id, "0004B9894A22E5B1888A1E29F8236E2D");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        if (eni_upload_begun_read(bad[i], strlen(bad[i]), id)) fail_msg("%s is taken", bad[i]);
+        assert_string_equal(id, "");
+    }
+    for (int length = ENI_UPLOAD_ID - 1; length <= ENI_UPLOAD_ID; length++) {
+        snprintf(xml, sizeof xml,
+                 "<InitiateMultipartUploadResult><UploadId>%0*d</UploadId></InitiateMultipartUploadResult>",
+                 length, 0);
+        assert_int_equal(eni_upload_begun_read(xml, strlen(xml), id), length < ENI_UPLOAD_ID);
+        assert_int_equal(strlen(id), length < ENI_UPLOAD_ID ? length : 0);
+    }
+}
+
+/* A service that takes its time sends blanks, in front of all of it or behind the first line; and an error may follow. */
+static void an_upload_that_is_over(void **state)
+{
+    (void)state;
+    static const char *const good[] = {
+        HEAD "<CompleteMultipartUploadResult><Location>l</Location><ETag>\"e-2\"</ETag>"
+             "</CompleteMultipartUploadResult>",
+        " \n \r\n\t" HEAD "<CompleteMultipartUploadResult/>",
+        HEAD "   \n  <CompleteMultipartUploadResult/>\n",
+    };
+    static const char late[] = "   " HEAD " <Error><Code>InternalError</Code><Message>m</Message></Error>";
+    static const char *const bad[] = {"", "   ", HEAD, late, "<CompleteMultipartUploadResult>", "<html/>"};
+    eni_service_error error;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        if (!eni_upload_over_read(good[i], strlen(good[i]))) fail_msg("%s is refused", good[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (eni_upload_over_read(bad[i], strlen(bad[i]))) fail_msg("%s is taken", bad[i]);
+    assert_false(eni_upload_over_read(NULL, 0));
+    eni_service_error_read(late, sizeof late - 1, &error);
+    assert_string_equal(error.code, "InternalError");
+}
+
 /* No service, but a proxy in between: nothing comes. */
 static void an_error_of_no_bytes(void **state)
 {
@@ -379,6 +441,8 @@ int main(void)
                                        A_TEST(hundred_thousand_objects_and_one_more),
                                        A_TEST(errors_are_read),
                                        A_TEST(long_errors_are_cut),
-                                       A_TEST(an_error_of_no_bytes)};
+                                       A_TEST(an_error_of_no_bytes),
+                                       A_TEST(an_upload_that_begins),
+                                       A_TEST(an_upload_that_is_over)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

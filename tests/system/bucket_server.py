@@ -14,6 +14,7 @@ import threading
 import time
 import types
 import urllib.parse
+import xml.etree.ElementTree
 from xml.sax.saxutils import escape
 
 import botocore.auth
@@ -25,6 +26,7 @@ import oss2.credentials
 
 ID, SECRET, TOKEN = "AKIDENTRAINTEST", "secret/of+this=test0123456789abcdefghij", "token-that-ends-soon-abcdefghijk"
 BUCKET, REGION = "entrain-test", "eu-test-1"
+CUT = -1
 
 
 def etag_of(data):
@@ -70,7 +72,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         of = self.server.of
         query = urllib.parse.urlsplit(self.path).query
         request = types.SimpleNamespace(method=self.command, headers=dict(self.headers), region=REGION, product="oss",
-                                        cloudbox_id=None, params=dict(urllib.parse.parse_qsl(query)))
+                                        cloudbox_id=None, params=dict(urllib.parse.parse_qsl(query, keep_blank_values=True)))
         request.headers = {n.lower(): v for n, v in request.headers.items()}
         provider = oss2.credentials.StaticCredentialsProvider(ID, SECRET, of.token)
         auth = oss2.ProviderAuthV4(provider)
@@ -108,6 +110,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         of.requests.append((self.command, self.path, dict(self.headers)))
         if of.instead:
             code, headers = of.instead.pop(0)
+            if code == CUT:
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+                return None
             if code:
                 self.fail(code, {403: "AccessDenied", 503: "SlowDown"}.get(code, "InternalError"), **headers)
                 return None
@@ -124,7 +130,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.fail(404, "NoSuchBucket", "there is none")
             return None
         key = urllib.parse.unquote(path[len(BUCKET) + 2:])
-        return (key, dict(urllib.parse.parse_qsl(query))) if self.is_let_in(path, key) else None
+        query = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+        return (key, query) if self.is_let_in(path, key) else None
 
     def do_HEAD(self):
         self.do_GET()
@@ -169,7 +176,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def give(self, key):
         of = self.server.of
         data = of.objects[key]
-        etag = of.given_etag.format(etag_of(data))
+        etag = of.given_etag.format(of.etag(key))
         begin, asked = 0, self.headers.get("Range")
         if asked and of.knows_ranges:
             begin = int(asked[len("bytes="):].rstrip("-"))
@@ -195,35 +202,105 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
 
-    def do_PUT(self):
+    def begin_with_body(self):
+        """(key, query, body), or None where it has been answered, or who sends it was killed."""
         asked = self.begin()
-        data = self.rfile.read(int(self.headers["Content-Length"]))
-        if asked is None or len(data) < int(self.headers["Content-Length"]):  # who sends it was killed
-            return
-        self.server.of.takes_puts.wait(600)
-        time.sleep(self.server.of.put_seconds)
-        if self.server.of.refuses_puts:
-            self.fail(403, "AccessDenied", "it is for reading")
-            return
+        length = int(self.headers.get("Content-Length", 0))
+        data = self.rfile.read(length)
+        if asked is None or len(data) < length:
+            return None
         if self.server.of.kind == "s3" and self.headers["x-amz-content-sha256"] != hashlib.sha256(data).hexdigest():
             self.fail(400, "XAmzContentSHA256Mismatch", "the body is another")
+            return None
+        return *asked, data
+
+    def do_PUT(self):
+        asked, of = self.begin_with_body(), self.server.of
+        if asked is None:
             return
-        self.server.of.objects[asked[0]] = data
-        self.answer(200, ETag=etag_of(data))
+        key, query, data = asked
+        of.takes_puts.wait(600)
+        time.sleep(of.put_seconds)
+        if of.refuses_puts:
+            self.fail(403, "AccessDenied", "it is for reading")
+        elif not query:
+            of.objects[key] = data
+            of.etags.pop(key, None)
+            self.answer(200, ETag=etag_of(data))
+        elif self.has_upload(key, query):
+            of.uploads[query["uploadId"]][1][int(query["partNumber"])] = data
+            if of.on_part is not None:
+                of.on_part(int(query["partNumber"]))
+            self.answer(200, **({"ETag": etag_of(data)} if of.tells_etag else {}))
+
+    # ---- uploads in parts ----
+
+    def has_upload(self, key, query):
+        if self.server.of.uploads.get(query["uploadId"], (None,))[0] == key:
+            return True
+        self.fail(404, "NoSuchUpload", "there is none")
+        return False
+
+    def do_POST(self):
+        asked, of = self.begin_with_body(), self.server.of
+        if asked is None:
+            return
+        key, query, data = asked
+        if of.refuses_puts:
+            self.fail(403, "AccessDenied", "it is for reading")
+        elif query == {"uploads": ""} and data == b"":
+            of.begun += 1
+            name = f"up/load+{of.begun}=&%"  # as odd as an id may be
+            of.uploads[name] = key, {}
+            self.answer(200, f"<?xml version='1.0'?><InitiateMultipartUploadResult><Key>{escape(key)}</Key><UploadId>{escape(name)}"
+                             "</UploadId></InitiateMultipartUploadResult>" if of.page is None else of.page)
+        elif self.has_upload(key, query):
+            self.complete(key, query["uploadId"], data)
+
+    def complete(self, key, name, data):
+        """As the next of of.completes says: (what is done first, the body of the answer; None: the connection is cut)."""
+        of = self.server.of
+        parts = [(int(p.find("PartNumber").text), p.find("ETag").text) for p in xml.etree.ElementTree.fromstring(data)]
+        kept = of.uploads[name][1]
+        done, answer = of.completes.pop(0) if of.completes else ("join", "<CompleteMultipartUploadResult/>")
+        if parts != sorted((number, etag_of(part)) for number, part in kept.items()):
+            answer = error_of("InvalidPart")
+        elif done == "join":
+            of.objects[key] = b"".join(kept[number] for number in sorted(kept))[:-of.joins_less or None]
+            of.etags[key] = f'"{hashlib.md5(data).hexdigest()}-{len(parts)}"'
+        if done in ("join", "forget"):
+            del of.uploads[name]
+        if answer is None:
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+        else:
+            self.answer(200, "  \n " + answer)  # blanks have kept the connection
+
+    def do_DELETE(self):
+        asked, of = self.begin(), self.server.of
+        if asked is not None and self.has_upload(*asked):
+            del of.uploads[asked[1]["uploadId"]]
+            self.answer(204)
+
+
+def error_of(code):
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>of it</Message></Error>"
 
 
 class Server:
     def __init__(self, kind):
         self.kind, self.objects, self.token = kind, {}, None
         self.requests, self.failures = [], []  # what came, and which errors went
-        self.instead = []  # (code, headers) for the next requests; code 0: as usual
+        self.instead = []  # (code, headers) for the next requests; code 0: as usual, CUT: the connection ends
         self.skewed, self.knows_ranges, self.page, self.page_size, self.size_off = False, True, None, 1000, 0
         self.cuts = []  # the next bodies end after so many bytes
         self.on_get, self.other_etag, self.refuses_puts = None, None, False
         self.takes_puts, self.put_seconds = threading.Event(), 0  # else a PUT is never answered; how long one takes
         self.takes_puts.set()
+        self.uploads, self.etags, self.begun = {}, {}, 0  # {id: (key, {number: bytes})}; of objects that came in parts; how many
+        self.completes, self.joins_less, self.on_part = [], 0, None  # the ends of uploads; bytes that get lost there
         self.is_open, self.may_not_list = False, False  # to all, without a signature; objects may be read only by their names
-        self.tells_size = True  # in the answer to a HEAD
+        self.tells_size = self.tells_etag = True  # in the answer to a HEAD; of a part
         self.given_etag = "{}"  # what becomes of an ETag in the answer to a GET: "W/{}" behind a proxy
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads, self.http.of = True, self
@@ -237,8 +314,11 @@ class Server:
         self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
         self.endpoint = self.endpoint.replace("http:", "https:")
 
+    def etag(self, key):
+        return self.etags.get(key) or etag_of(self.objects[key])
+
     def listed_etag(self, key):
-        return self.other_etag or etag_of(self.objects[key])
+        return self.other_etag or self.etag(key)
 
     def gets(self, key):
         return sum(method == "GET" and urllib.parse.unquote(path) == f"/{BUCKET}/{key}" for method, path, _ in self.requests)

@@ -5,6 +5,7 @@ by botocore and oss2 (bucket_server.py), and by moto, if pip has it.
     test_buckets.py BUILD [NAME ..]
 """
 import contextlib
+import gzip
 import hashlib
 import json
 import logging
@@ -22,13 +23,14 @@ import threading
 import time
 
 try:
-    from bucket_server import BUCKET, ID, REGION, SECRET, TOKEN, Server
+    from bucket_server import BUCKET, CUT, ID, REGION, SECRET, TOKEN, Server, error_of
 except ImportError as missing:
     print(f"skipped: {missing} (pip install botocore oss2)")
     sys.exit(77)
 
 BUILD = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path("build")
 SECRETS = (ID, SECRET, TOKEN)
+PART = 65536  # bytes of a part, and of the largest PUT, where a test wants parts
 
 
 def keys_of(kind, token=None):
@@ -86,6 +88,44 @@ class Place:
         said = self.data(prefix, *args, code=2, **more)
         errors = [line for line in said.splitlines() if " E " in line]
         assert len(errors) == 1 and re.search(sentence, errors[0]), f"expected one sentence with \"{sentence}\":\n{said}"
+
+    def mirror(self, *args):
+        """`transfer` as a run starts it, ready; it says nothing but signs of life. Whoever closes its stdin stops it."""
+        with open(self.top / "said", "wb") as said:
+            up = subprocess.Popen(["sh", "-c", 'exec "$0" "$@" 3>&1', BUILD / "transfer", "mirror", f"--cache={self.cache}", "--endpoint",
+                                   self.server.endpoint, *args], env=self.env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  stderr=said, bufsize=0)
+        self.started.append(up)
+        assert up.stdout.read(1) == b"\0", "it is ready"
+        return up
+
+    def begin_upload(self, key, data=None, put_max=PART, part=PART, instead=()):
+        """The end of a run that has saved `data` (None: what lies there) goes up; in parts, if it is larger than put_max.
+        `instead` is of the requests from there on."""
+        file, self.server.instead = self.top / "w.safetensors", []
+        up = self.mirror(f"--file={file}", f"--as={self.server.url}/{key}", f"--put-max={put_max}", f"--part={part}")
+        self.before, self.server.instead = len(self.server.requests), list(instead)
+        if data is not None:
+            file.unlink(missing_ok=True)
+            file.write_bytes(data)
+        up.stdin.write(b"f")
+        return up
+
+    def end_upload(self, up, code=0):
+        """What it said."""
+        while up.stdout.read(4096):
+            pass
+        ended, said = up.wait(60), (self.top / "said").read_text()
+        assert ended == code, f"exit {ended}, expected {code}\n{said}"
+        assert not any(s in said for s in SECRETS), said
+        return said
+
+    def upload(self, key, data=None, code=0, **sizes):
+        return self.end_upload(self.begin_upload(key, data, **sizes), code)
+
+    def methods(self):
+        """Of the requests since the last upload began."""
+        return [method for method, _, _ in self.server.requests[self.before:]]
 
     def copies(self):
         return sorted(p.name for p in (self.cache / "entrain").glob("*/*") if not p.name.startswith(".") and
@@ -197,6 +237,29 @@ def test_many_objects():
         listed = [path for _, path, _ in p.server.requests if "list-type" in path]
         assert len(listed) == 6, "three pages each"
     print("PROMISE a prefix of 2,304 objects: all of them are seen, by pages")
+
+
+def test_what_a_name_lists():
+    for kind in ("s3", "oss"):
+        with Place(kind) as p:
+            keys = ("data", "data/a", "data/b/c", "data-old/a", "data.bin", "database/a")
+            p.server.objects.update({key: b"xy" for key in keys})
+
+            def listed(name, **more):
+                lines = p.run("data", f"{p.server.url}{name}", f"--data-endpoint={p.server.endpoint}", **more).splitlines()
+                return [line.split()[-1] for line in lines[:-1]], lines[-1]
+
+            assert listed("/data") == (["data", "data/a", "data/b/c"], "3 objects, 0.0 MB")
+            assert listed("/data/") == (["data/a", "data/b/c"], "2 objects, 0.0 MB")
+            assert listed("/data-old") == (["data-old/a"], "1 object, 0.0 MB")
+            assert listed("/data.bin") == (["data.bin"], "1 object, 0.0 MB")
+            assert listed("/dat") == ([], "0 objects, 0.0 MB")
+            assert listed("")[0] == listed("/")[0] == sorted(keys)
+            p.server.instead = [(403, {})]  # of the HEAD: they may list, and not read
+            assert listed("/data") == (["data/a", "data/b/c"], "2 objects, 0.0 MB")
+            p.server.instead = [(403, {})]
+            assert "may not read an object of this name" in listed("/data.bin")[1]
+    print("PROMISE `entrain data URL` lists the object of that key and the folder of that name, and no sibling that begins so")
 
 
 def test_keys_that_end():
@@ -573,11 +636,7 @@ def test_told_wait_is_life():
     """Whoever waits for transfer ends it when it is silent, but not while the service has said when to ask again."""
     with Place() as p:
         seconds, file, signs = 5, p.top / "w.safetensors", []
-        up = subprocess.Popen(["sh", "-c", 'exec "$0" "$@" 3>&1', BUILD / "transfer", "mirror", f"--cache={p.cache}", "--endpoint",
-                               p.server.endpoint, f"--file={file}", f"--as={p.server.url}/w.safetensors"], env=p.env(),
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-        p.started.append(up)
-        assert up.stdout.read(1) == b"\0", "it is ready"
+        up = p.mirror(f"--file={file}", f"--as={p.server.url}/w.safetensors")
         p.server.instead = [(503, {"Retry_After": str(seconds)})]
         file.write_bytes(b"weights")
         up.stdin.write(b"f")
@@ -587,6 +646,160 @@ def test_told_wait_is_life():
         assert signs[-1] - signs[0] > seconds - 1, "it has waited"
         assert max(b - a for a, b in zip(signs, signs[1:])) < seconds - 1, signs
     print("PROMISE a wait for which the service has asked (Retry-After) shows signs of life to whoever waits at the run's end")
+
+
+# ---- uploads in parts ----
+
+def test_uploads_in_parts():
+    draw = random.Random(1)
+    for kind in ("s3", "oss"):
+        with Place(kind) as p:
+            p.server.token = TOKEN
+            for size, parts, sizes in ((0, 0, {}), (PART, 0, {}), (PART + 1, 2, {}), (3 * PART, 3, {}), (3 * PART + 7, 4, {}),
+                                       (2 * PART, 0, {"put_max": 2 * PART}), (2 * PART + 1, 3, {"put_max": 2 * PART})):
+                key, data = f"w eights/\u4e00+{size}.safetensors", draw.randbytes(size)
+                p.upload(key, data, **sizes)
+                assert p.server.objects[key] == data and p.server.uploads == {}
+                expected = ["POST", *["PUT"] * parts, "HEAD", "POST", "HEAD"] if parts else ["PUT"]
+                assert p.methods() == expected, (size, p.methods())
+            assert not os.listxattr(p.top / "w.safetensors")
+    print("PROMISE what is larger than one request goes up in parts, in S3 and OSS, and its size is compared at the end")
+
+
+def test_parts_that_fail():
+    with Place() as p:
+        data, old, key = random.Random(2).randbytes(3 * PART - 5), b"of before", "w.safetensors"
+        as_usual = (0, {})
+
+        def fails(sentence, *instead):
+            p.server.objects[key], p.server.etags = old, {}
+            said = p.upload(key, data, code=1, instead=instead)
+            assert re.search(sentence, said), said
+            assert p.server.objects[key] == old and p.server.uploads == {}, "nothing of it is left"
+            assert not os.listxattr(p.top / "w.safetensors")
+
+        def works(*instead):
+            p.server.objects[key], p.server.etags = old, {}
+            p.upload(key, data, instead=instead)
+            assert p.server.objects[key] == data and p.server.uploads == {} and not p.server.instead and not p.server.completes
+
+        works((503, {}), as_usual, (500, {}), as_usual, (CUT, {}), as_usual, (502, {}), as_usual, (429, {"Retry_After": "1"}))
+        puts = p.methods().count("PUT")  # a part that fails is sent again, and no other
+        assert puts == 6, p.methods()
+        p.server.completes = [("", error_of("InternalError")), ("", ""), ("", error_of("SlowDown")), ("", "<html>")]
+        works()
+        p.server.completes = [("join", None)]  # the answer is lost, and the upload over
+        works()
+        works(*[as_usual] * 4, (403, {}), as_usual, (403, {}))  # who may write may not read
+
+        fails("HTTP 403 .AccessDenied", as_usual, as_usual, (403, {}))
+        p.server.completes = [("", error_of("InvalidPart"))]
+        fails("InvalidPart: of it")
+        p.server.completes = [("forget", None)]
+        fails("does not know its parts any more")
+        p.server.tells_etag = False
+        fails("gives no ETag for part 1")
+        p.server.tells_etag, p.server.page = True, "<InitiateMultipartUploadResult/>"
+        said = p.upload(key, data, code=1)
+        assert "gives no id for its parts" in said, said
+        p.server.page, p.server.on_part, p.server.uploads = None, lambda number: p.server.uploads.clear(), {}
+        fails("knows no such upload, HTTP 404 .NoSuchUpload")
+        p.server.on_part, p.server.joins_less = None, 1
+        said = p.upload(key, data, code=1)
+        assert f"has {len(data) - 1} bytes there instead of {len(data)}" in said, said
+        p.server.joins_less = 0
+
+        said = p.upload(key, data, code=1, instead=[as_usual, *[(403, {})] * 2])
+        assert "these keys may not remove them" in said and len(p.server.uploads) == 1, said
+        p.server.uploads = {}
+
+        # The service is gone, for the DELETE too.
+        del p.server.objects[key]
+        said = p.upload(key, data, code=1, instead=[as_usual, as_usual, *[(503, {})] * 100])
+        assert "HTTP 503 (SlowDown" in said and "parts of it stay in the bucket" in said, said
+        assert ": the next upload of this file removes them" in said and len(p.server.uploads) == 1, said
+        said = p.upload(key)
+        assert "the parts of an upload that was cut off are removed there" in said and p.server.uploads == {}, said
+        assert p.server.objects[key] == data and not os.listxattr(p.top / "w.safetensors")
+    print("PROMISE a part that fails is sent again, alone; a 200 with an error is one; a lost answer is made sure of; what is refused "
+          "or gone leaves the old object and no parts, or says that they stay and removes them with the next upload")
+
+
+@contextlib.contextmanager
+def held_part(server, number):
+    """The answer to that part waits for the event, once; the first event says that it has come."""
+    reached, go = threading.Event(), threading.Event()
+
+    def wait(part):
+        if part == number and not reached.is_set():
+            reached.set()
+            go.wait(60)
+
+    server.on_part = wait
+    yield reached, go
+    go.set()
+    server.on_part = None
+
+
+def wait_until(is_true, what, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def test_stopped_between_parts():
+    data, key = random.Random(3).randbytes(4 * PART), "w.safetensors"
+    with Place() as p:
+        with held_part(p.server, 2) as (reached, _):
+            up = p.begin_upload(key, data)
+            assert reached.wait(60)
+            begin = time.monotonic()
+            up.stdin.close()  # nobody waits any more
+            p.end_upload(up, code=1)
+            assert time.monotonic() - begin < 7 and p.server.uploads == {} and p.methods()[-1] == "DELETE"
+
+        with held_part(p.server, 2) as (reached, _):
+            up = p.begin_upload(key, data)
+            assert reached.wait(60)
+            up.kill()
+            p.end_upload(up, code=-9)
+            assert len(p.server.uploads) == 1 and key not in p.server.objects
+        said = p.upload(key)
+        assert "the parts of an upload that was cut off are removed there" in said, said
+        assert p.server.uploads == {} and p.server.objects[key] == data
+
+        # Under a launcher: its own programs, but for smaller parts.
+        own = p.top / "bin"
+        own.mkdir()
+        for name in ("entrain", "worker"):
+            (own / name).write_bytes((BUILD / name).read_bytes())
+            (own / name).chmod(0o755)
+        (own / "plugins").symlink_to((BUILD / "plugins").resolve())
+        (own / "transfer").write_text(f'#!/bin/sh\nexec {(BUILD / "transfer").resolve()} "$@" --put-max={PART} --part={PART}\n')
+        (own / "transfer").chmod(0o755)
+        args = ("run", "-n", "1", "--strategy=solo", "--epochs=1", "--model=mlp", "--data=synthetic", "--limit-train-samples=640",
+                "--limit-test-samples=16", f"--data-endpoint={p.server.endpoint}", "--batch-size=16")
+        p.run(*args, f"--out={p.top}/a", f"--save={p.server.url}/a.safetensors", f"--checkpoint-dir={p.server.url}/c",
+              "--checkpoint-every=320", program=own / "entrain")
+        up = [k for k in p.server.objects if k.startswith("c/")]
+        assert len(up) == 2 and len(p.server.objects["a.safetensors"]) > 3 * PART
+        assert p.server.objects["a.safetensors"] == (p.top / "a" / "a.safetensors").read_bytes()
+        assert all(p.server.objects[k] == (p.top / "a" / "checkpoints" / k[2:]).read_bytes() for k in up)
+        for sent, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130)):
+            with held_part(p.server, 2) as (reached, _):
+                run = p.popen(*args, f"--out={p.top}/{code}", f"--save={p.server.url}/{code}.safetensors", program=own / "entrain")
+                assert reached.wait(60) and len(p.server.uploads) == 1
+                transfer = next(pid for pid, name in below(run.pid) if name == "transfer")
+                begin = time.monotonic()
+                run.send_signal(sent)
+                out, err = run.communicate(timeout=60)
+                assert run.returncode == code and time.monotonic() - begin < 8, out + err
+                wait_until(lambda: p.server.uploads == {}, "its parts are removed")
+                wait_until(lambda: not pathlib.Path(f"/proc/{transfer}").exists(), "nobody is left")
+            assert f"{code}.safetensors" not in p.server.objects
+    print("PROMISE who is stopped between two parts, by Ctrl-C or since its launcher was killed, removes them; what a killed one left "
+          "is removed by the next upload of the file")
 
 
 def test_buckets_as_people_have_them():
@@ -629,10 +842,42 @@ def test_buckets_as_people_have_them():
         p.data("d", "--data-keys=none", env=no_keys)
         p.server.is_open = False
         p.run("data", "--clear-cache")
-        p.refuse("lets nobody in without keys, HTTP 403", "d", "--data-keys=none", env=no_keys)
+        p.refuse(r"who has no keys \(--data-keys=none\) may not list it", "d", "--data-keys=none", env=no_keys)
         p.refuse("--data-keys=none asks a bucket that is open to all", "d", env=no_keys)
     print("PROMISE an object read and one saved without the right to list, AWS_ENDPOINT_URL, a profile of ~/.aws/config with its keys, and a bucket "
           "that is open to all")
+
+
+def test_data_that_may_not_be_listed():
+    for kind in ("s3", "oss"):
+        with Place(kind) as p:
+            p.server.may_not_list = True
+            right = f"{kind}:List" + ("Bucket" if kind == "s3" else "Objects")
+            p.refuse(rf"these keys may not list it .{right} is missing.*, or {kind}:GetObject is missing too. Check the prefix, or "
+                     rf"allow {right}. Tried: .*train-labels-idx1-ubyte\[.gz\], .*"
+                     r"train-images.idx3-ubyte\[.gz\], .*data_batch_1.bin, .*train.bin, test.bin$", "d")
+            put_set(p.server, "d")
+            packed = "d/train-images-idx3-ubyte"
+            p.server.objects[packed + ".gz"] = gzip.compress(p.server.objects.pop(packed))
+            said = p.data("d")
+            assert "may not be listed: 4 files of a data set are there by their names" in said, said
+            assert p.server.gets(packed + ".gz") == 1
+            p.data("d")
+            assert p.server.gets(packed + ".gz") == 1, "it is here"
+            p.server.objects["d"] = b"x"
+            said = p.run("data", f"{p.server.url}/d", f"--data-endpoint={p.server.endpoint}")
+            assert "only this object is shown" in said and "1 object, 0.0 MB" in said, said
+            p.server.may_not_list = False
+            listed = p.server.requests[:]
+            p.data("d")
+            assert [method for method, _, _ in p.server.requests[len(listed):]] == ["GET"], "its list is enough"
+            p.server.may_not_list = p.server.is_open = True
+            no_keys = {k: v for k, v in p.env().items() if not k.startswith(("AWS_", "OSS_")) or k == "AWS_REGION"}
+            p.run("data", "--clear-cache")
+            p.data("d", "--data-keys=none", env=no_keys)
+            p.refuse(r"who has no keys .--data-keys=none. may not list it", "none", "--data-keys=none", env=no_keys)
+    print("PROMISE a data set in a bucket that may not be listed is found by its files' names, packed or not; a refusal says which "
+          "were tried, and which right is missing")
 
 
 def test_told_to_end_with_all():
@@ -679,6 +924,14 @@ def test_moto():
                   f"--data-endpoint={endpoint}", "--limit-test-samples=16", f"--save=s3://{BUCKET}/o u+t.safetensors", env=env)
             body = s3.get_object(Bucket=BUCKET, Key="o u+t.safetensors")["Body"].read()
             assert body == (p.top / "o" / "o u+t.safetensors").read_bytes()
+            least, file = 5 << 20, p.top / "w.safetensors"  # moto refuses smaller parts, as S3 does
+            data = random.Random(4).randbytes(2 * least + 1)
+            p.server.endpoint, p.server.url, kept = endpoint, f"s3://{BUCKET}", p.server.endpoint
+            p.upload("w +.safetensors", data, put_max=least, part=least)
+            p.server.endpoint = kept
+            made = s3.get_object(Bucket=BUCKET, Key="w +.safetensors")
+            assert made["Body"].read() == data == file.read_bytes() and made["ETag"].endswith('-3"'), made["ETag"]
+            assert "Uploads" not in s3.list_multipart_uploads(Bucket=BUCKET)
         finally:
             server.stop()
     print("PROMISE moto's S3 gives and takes the same")
