@@ -22,7 +22,7 @@ BUILD_PACKAGES = $(BUILD_TOOLS) $(call of_arch,$(BUILD_LIBS))
 TEST_PACKAGES  = $(call of_arch,$(TEST_LIBS))
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
-.PHONY: all tests cuda deps demo demo-resnet test isa soak asan tsan fuzz bench install format tidy lines clean help configure
+.PHONY: all tests cuda deps demo demo-resnet test check long isa soak asan tsan fuzz bench install format tidy lines clean help configure
 .DEFAULT_GOAL := all
 
 # $(call build,TARGETS)
@@ -58,13 +58,21 @@ demo-resnet: deps ## ring, ps-sync, ps-async and ssp on colour images: patches o
 	@$(MAKE) --no-print-directory all
 	@tools/demo.sh $(BUILD) resnet
 
-test: deps ## build and run the tests (15 minutes on two cores)
+test: deps ## build and run the tests (10 minutes on two cores)
 	@$(MAKE) --no-print-directory tests
-	@JOBS=$(JOBS) tools/test.sh $(BUILD) -LE soak $(CTEST_FLAGS)
+	@JOBS=$(JOBS) tools/test.sh $(BUILD) -LE 'soak|long' $(CTEST_FLAGS)
 
-soak: deps ## the long ones: hundreds of kills, every phase of every strategy, known bugs put back (an hour)
+check: deps ## the unit tests and the checks of the tree: what to run while you write (2 minutes)
 	@$(MAKE) --no-print-directory tests
-	@JOBS=1 tools/test.sh $(BUILD) -L soak $(CTEST_FLAGS)
+	@JOBS=$(JOBS) tools/test.sh $(BUILD) -L 'unit|tool' -LE 'soak|long' $(CTEST_FLAGS)
+
+long: deps ## what takes minutes, as CI runs it: accuracies, PyTorch, a study, oneDNN's other kernels, the traced build
+	@$(MAKE) --no-print-directory tests
+	@JOBS=$(JOBS) tools/test.sh $(BUILD) -L long -LE soak $(CTEST_FLAGS)
+
+soak: deps ## the longest: hundreds of kills, every phase of every strategy, known bugs put back (an hour)
+	@$(MAKE) --no-print-directory tests
+	@JOBS=1 tools/test.sh $(BUILD) -L 'soak|long' $(CTEST_FLAGS)
 
 isa: deps ## the tests of what computes, as on a CPU without AVX-512 and on one without AVX2
 	@$(MAKE) --no-print-directory tests

@@ -90,6 +90,13 @@ function(en_plugin name)
   set_target_properties(${name} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/plugins)
 endfunction()
 
+# ctest shares out three slots a core (tools/test.sh). What computes takes 3, what waits for others 1. A folder sets
+# EN_SLOTS for its tests.
+set(EN_SLOTS 2)
+function(en_slots slots)
+  set_tests_properties(${ARGN} PROPERTIES PROCESSORS ${slots})
+endfunction()
+
 # en_test(core_rng SOURCES test_rng.c DEPS en_core LABELS unit TIMEOUT 10): a cmocka program, ctest name core_rng.
 function(en_test name)
   cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
@@ -109,6 +116,7 @@ function(en_test name)
   set_target_properties(test_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
   add_test(NAME ${name} COMMAND test_${name} ${A_ARGS})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" SKIP_RETURN_CODE 77)
+  en_slots(${EN_SLOTS} ${name})
 endfunction()
 
 # en_targets_below(FOLDER OUT): all targets of FOLDER and the folders in it.

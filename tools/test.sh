@@ -4,7 +4,8 @@ build=$1; shift
 unset BUILD MAKEFLAGS MAKEOVERRIDES MFLAGS # of `make BUILD=/elsewhere test`: some tests call make
 log=$build/Testing/Temporary/LastTest.log
 rm -f "$log"
-ctest --test-dir "$build" --no-tests=error -j "${JOBS:-2}" --output-on-failure "$@" > "$build/ctest.out" 2>&1
+# Three slots a core (cmake/Entrain.cmake): most tests wait more than they compute.
+ctest --test-dir "$build" --no-tests=error -j "$((3 * ${JOBS:-2}))" --output-on-failure "$@" > "$build/ctest.out" 2>&1
 status=$?
 # A line per suite.
 awk '/^ *[0-9]+\/[0-9]+ +Test +#/ { name=$4; state="passed"; if (/\*\*\*Skipped/) state="skipped"; else if (/\*\*\*|Failed/) state="FAILED";
