@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "config/env.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -382,7 +383,7 @@ en_status eni_command_gpus(const eni_command_context *context)
     gpus->nstages = (int)c->stages;
     gpus->is_shared = c->gpu_sharing;
     if (eni_config_is_given(c, "workers") || c->stages > 0) gpus->nranks = (int)c->workers;
-    en_status st = eni_nvml_list(&gpus->machine, context->signal_fd);
+    en_status st = eni_nvml_list(eni_env_visible_gpus(), context->signal_fd, &gpus->machine);
     if (st == EN_OK && gpus->nranks > 0 && !eni_config_is_given(c, "workers")) /* as `run` would */
         gpus->nranks = gpus->machine.n >= gpus->nstages ? gpus->machine.n / gpus->nstages : 1;
     if (st == EN_OK) st = check_slices(gpus);

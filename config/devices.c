@@ -7,7 +7,6 @@
 #include "config/units.h"
 #include "core/device_list.h"
 #include "core/log.h"
-#include "core/nvml.h"
 #include "core/try.h"
 
 static bool takes(const eni_config *c, const char *key)
@@ -45,21 +44,6 @@ int eni_config_ndevices(const eni_config *config)
     if (has_stages(config) && config->stages > 0) return (int)config->stages;
     if (has_stages(config) && config->split != NULL) return count_stages(config->split);
     return eni_device_list_read(config->device, &list) == NULL ? list.n : 0; /* it was checked with the key */
-}
-
-void eni_config_count_workers(eni_config *c)
-{
-    eni_device_list list = {0};
-    const bool starts_them = c->program == ENI_RUN || c->program == ENI_COMPARE || c->program == ENI_CHECK;
-    if (!starts_them || (c->program == ENI_RUN && eni_config_is_solo(c)) ||
-        eni_config_is_given(c, "workers") || eni_device_list_read(c->device, &list) != NULL ||
-        !eni_device_list_is_gpu(&list))
-        return;
-    const int each = list.n > 0 ? 0 : eni_config_ndevices(c), n = each > 0 ? eni_nvml_count() : 0;
-    if (list.n > 0)
-        c->workers = 1; /* they are those of one */
-    else if (n > 0)     /* each 0: however many there are, they share all GPUs out */
-        c->workers = n >= each ? n / each : 1;
 }
 
 /* Stages that a config.yaml has, where the command line says --parallel=none or data: they are not meant. */

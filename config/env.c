@@ -85,6 +85,11 @@ void eni_env_forget_keys(void)
     clear_stack_below();
 }
 
+const char *eni_env_visible_gpus(void)
+{
+    return getenv("CUDA_VISIBLE_DEVICES");
+}
+
 /* ---- launchers ---- */
 
 enum { SAID_RANK, SAID_WORLD, SAID_LOCAL_RANK, SAID_LOCAL_SIZE, SAID };

@@ -26,6 +26,9 @@ void eni_env_forget_keys(void);
 /* Any other variable that is only shown or passed on (NO_COLOR, TERM, COLUMNS); NULL if unset or empty. */
 const char *eni_env(const char *name);
 
+/* CUDA_VISIBLE_DEVICES; NULL: all GPUs are; "": none is. */
+const char *eni_env_visible_gpus(void);
+
 /* What the environment says, on everything that no flag has set before: ENTRAIN_TOKEN_FILE for every program
  * that has --token-file, and for a worker what launchers say: rank, world size, and where the
  * run meets, MASTER_ADDR with MASTER_PORT or Slurm's first host. Where torchrun's agent itself listens on

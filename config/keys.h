@@ -114,10 +114,6 @@ en_status eni_config_check_devices(eni_config *config);
 /* Whether --strategy is the built-in one of a single process. */
 bool eni_config_is_solo(const eni_config *config);
 
-/* Where nobody has said how many workers to start, and they compute on GPUs: as many as CUDA_VISIBLE_DEVICES and --stages leave
- * GPUs for, at least one. Asks the driver; where that does not tell, the default stays. */
-void eni_config_count_workers(eni_config *config);
-
 /* An eni_key_check: tcp://HOST:PORT. */
 const char *eni_check_endpoint(const char *text);
 

@@ -5,8 +5,10 @@
 #include "config/config.h"
 #include "config/env.h"
 #include "config/keys.h"
+#include "core/device_list.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/nvml.h"
 #include "core/options.h"
 #include "core/try.h"
 
@@ -157,6 +159,24 @@ static en_status check_args(const eni_config *config)
     return EN_EINVAL;
 }
 
+/* Where nobody has said how many workers to start, and they compute on GPUs: as many as CUDA_VISIBLE_DEVICES and --stages
+ * leave GPUs for, at least one. Where the driver does not tell, the default stays. */
+static void count_workers(eni_config *c)
+{
+    eni_device_list list = {0};
+    const bool starts_them = c->program == ENI_RUN || c->program == ENI_COMPARE || c->program == ENI_CHECK;
+    if (!starts_them || (c->program == ENI_RUN && eni_config_is_solo(c)) ||
+        eni_config_is_given(c, "workers") || eni_device_list_read(c->device, &list) != NULL ||
+        !eni_device_list_is_gpu(&list))
+        return;
+    const int each = list.n > 0 ? 0 : eni_config_ndevices(c),
+              n = each > 0 ? eni_nvml_count(eni_env_visible_gpus()) : 0;
+    if (list.n > 0)
+        c->workers = 1; /* they are those of one */
+    else if (n > 0)     /* each 0: however many there are, they share all GPUs out */
+        c->workers = n >= each ? n / each : 1;
+}
+
 /* Weakest first: defaults are there already, then environment, file, flags. */
 static en_status apply(scanner *line)
 {
@@ -178,7 +198,7 @@ static en_status apply(scanner *line)
     if (config->config != NULL) EN_TRY(eni_config_file(config, config->config));
     EN_TRY(set_flags(line, -1));
     if (!is_launched) EN_TRY(eni_env_check_tasks(config));
-    eni_config_count_workers(config);
+    count_workers(config);
     return eni_config_resolve(config);
 }
 

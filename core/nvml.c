@@ -226,11 +226,11 @@ static int find_whole(const nvml_library *nvml, nvml_device whole_out[ENI_GPUS_M
     return n;
 }
 
-static int find_shown(const nvml_library *nvml, shown all_out[ENI_GPUS_MAX])
+/* `word`: CUDA_VISIBLE_DEVICES; NULL: all. */
+static int find_shown(const nvml_library *nvml, const char *word, shown all_out[ENI_GPUS_MAX])
 {
     nvml_device whole[ENI_GPUS_MAX];
     const int nwhole = find_whole(nvml, whole);
-    const char *word = getenv("CUDA_VISIBLE_DEVICES");
     int n = 0, nkept = 0;
     for (int i = 0; word == NULL && i < nwhole; i++)
         all_out[n++] = (shown){whole[i], whole[i]};
@@ -420,12 +420,19 @@ en_status eni_driver_ask(en_status (*ask)(void *user), void *user, int signal_fd
         TIMEOUT_S);
 }
 
-/* The same, and what the child has put into `bytes` of memory comes back. */
-static en_status ask_for(en_status (*ask)(void *user), void *answer_out, size_t bytes, int signal_fd)
+typedef struct nvml_question {
+    const char *visible;
+    void *answer;
+} nvml_question;
+
+/* The same, and what the child has put into the answer, of so many `bytes`, comes back. */
+static en_status ask_for(en_status (*ask)(void *user), const char *visible, void *answer_out, size_t bytes,
+                         int signal_fd)
 {
     void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return EN_ENOMEM;
-    const en_status st = eni_driver_ask(ask, shared, signal_fd);
+    nvml_question question = {visible, shared};
+    const en_status st = eni_driver_ask(ask, &question, signal_fd);
     memcpy(answer_out, shared, bytes);
     munmap(shared, bytes);
     return st;
@@ -435,13 +442,14 @@ static en_status ask_for(en_status (*ask)(void *user), void *answer_out, size_t 
 
 static en_status list_all(void *user)
 {
-    eni_gpu_machine *machine = user;
+    const nvml_question *question = user;
+    eni_gpu_machine *machine = question->answer;
     char why[512];
     shown all[ENI_GPUS_MAX];
     nvml_library opened, *nvml = &opened;
     if (!open_nvml(nvml, why, sizeof why)) return eni_fail(EN_EUNSUPPORTED, "gpus", "%s", why);
     if (!ASK(driver, machine->driver, sizeof machine->driver)) machine->driver[0] = 0;
-    machine->n = find_shown(nvml, all);
+    machine->n = find_shown(nvml, question->visible, all);
     en_status st = EN_OK;
     for (int i = 0; i < machine->n; i++)
         describe(nvml, &all[i], &machine->gpu[i]);
@@ -456,9 +464,9 @@ static en_status list_all(void *user)
     return st;
 }
 
-en_status eni_nvml_list(eni_gpu_machine *machine_out, int signal_fd)
+en_status eni_nvml_list(const char *visible, int signal_fd, eni_gpu_machine *machine_out)
 {
-    const en_status st = ask_for(list_all, machine_out, sizeof *machine_out, signal_fd);
+    const en_status st = ask_for(list_all, visible, machine_out, sizeof *machine_out, signal_fd);
     if (st != EN_EIO) return st;
     return eni_fail(EN_EUNSUPPORTED, "gpus",
                     "the NVIDIA driver's library has crashed; see whether nvidia-smi works; " OR_CPU);
@@ -466,20 +474,20 @@ en_status eni_nvml_list(eni_gpu_machine *machine_out, int signal_fd)
 
 static en_status count_all(void *user)
 {
-    int *n_out = user;
+    const nvml_question *question = user;
     char why[512];
     shown all[ENI_GPUS_MAX];
     nvml_library nvml;
     if (!open_nvml(&nvml, why, sizeof why)) return EN_EUNSUPPORTED;
-    *n_out = find_shown(&nvml, all);
+    *(int *)question->answer = find_shown(&nvml, question->visible, all);
     close_nvml(&nvml);
     return EN_OK;
 }
 
-int eni_nvml_count(void)
+int eni_nvml_count(const char *visible)
 {
     int n;
-    return ask_for(count_all, &n, sizeof n, -1) == EN_OK ? n : 0;
+    return ask_for(count_all, visible, &n, sizeof n, -1) == EN_OK ? n : 0;
 }
 
 en_status eni_nvml_look(const char *uuid, eni_gpu_user *users_out, int max, int *n_out,

@@ -3,7 +3,7 @@
  * The driver's management library, libnvidia-ml.so.1, is loaded for a question and closed again. It opens no context,
  * which would take half a gigabyte of each GPU. What a driver does not tell stays unknown.
  *
- * A list has what CUDA shows this process, in its order: after CUDA_VISIBLE_DEVICES, by place on the bus (ops/device.h sets
+ * A list has what CUDA shows this process, in its order: those of `visible`, CUDA_VISIBLE_DEVICES (NULL: all), by place on the bus (ops/device.h sets
  * CUDA_DEVICE_ORDER). Where slices of a GPU (MIG) are seen CUDA shows one of them and nothing else. Any thread. */
 #ifndef CORE_NVML_H
 #define CORE_NVML_H
@@ -61,10 +61,10 @@ en_status eni_driver_ask(en_status (*ask)(void *user), void *user, int signal_fd
 
 /* By a child. EN_EUNSUPPORTED, logged with the remedy: no driver, one that is too old or does not answer, no GPU. EN_EINTR
  * as above. */
-en_status eni_nvml_list(eni_gpu_machine *machine_out, int signal_fd);
+en_status eni_nvml_list(const char *visible, int signal_fd, eni_gpu_machine *machine_out);
 
 /* How many such a list would have, by a child; 0 where it would fail. Logs only that the driver hangs. */
-int eni_nvml_count(void);
+int eni_nvml_count(const char *visible);
 
 /* Asked by this process: who uses one GPU now, at most `max`, and what is free of it (0: not known). EN_EUNSUPPORTED: the driver does not tell
  * who; *free_bytes_out is set all the same. Logs nothing. */

@@ -129,22 +129,39 @@ static en_status address_towards(const struct addrinfo *to, eni_own_address *own
     return EN_OK;
 }
 
+en_status eni_host_info_no_host(const char *host, const char *why)
+{
+    const char *scope = strchr(host, '%');
+    if (scope != NULL)
+        return eni_fail(
+            EN_ENOENT, "host_info",
+            "no such host '%s': this machine has no interface %s (`ip link` lists them); an address of "
+            "fe80::/10 holds on one link, and each rank reads it with the interface's name: give addresses "
+            "of "
+            "another network where hosts name theirs differently",
+            host, scope + 1);
+    return eni_fail(EN_ENOENT, "host_info",
+                    "no such host '%s': %s; is the name right, does /etc/hosts or the name server know it?",
+                    host, why);
+}
+
 en_status eni_host_info_address(const eni_address *remote, eni_own_address *own_out)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *list;
     int error = getaddrinfo(remote->host, "9", &hints, &list); /* any port: nothing is sent */
-    if (error != 0) return eni_address_unknown(remote, gai_strerror(error));
+    if (error != 0) return eni_host_info_no_host(remote->host, gai_strerror(error));
     en_status st = EN_EIO;
     for (struct addrinfo *to = list; to != NULL && st != EN_OK; to = to->ai_next)
         st = address_towards(to, own_out);
+    const bool is_own = is_loopback(list->ai_addr);
     freeaddrinfo(list);
     struct in6_addr v6;
     const bool lacks_scope =
         inet_pton(AF_INET6, remote->host, &v6) == 1 && IN6_IS_ADDR_LINKLOCAL(&v6); /* no % in it */
     if (st == EN_OK) return EN_OK;
     return eni_fail(EN_EINVAL, "host_info", "no route to %s from this machine: %s", remote->host,
-                    eni_address_is_loopback(remote) ? "its loopback interface is down, as in a new network "
-                                                      "namespace; bring it up (`ip link set lo up`)"
+                    is_own ? "its loopback interface is down, as in a new network namespace; bring it up "
+                             "(`ip link set lo up`)"
                     : lacks_scope
                         ? "an address of fe80::/10 needs the interface behind it, as fe80::1%eth0"
                         : "give an address on a network that both are on (`ip route get` shows the way)");

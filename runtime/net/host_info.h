@@ -37,6 +37,9 @@ en_status eni_host_info_address(const eni_address *remote, eni_own_address *own_
  * link-local ones. Ports are 0. Returns how many, at most `max`; 0, logged, when the system does not say. */
 int eni_host_info_addresses(eni_address *addresses_out, int max);
 
+/* Logs that the look-up of a host has failed, `why`, and what to do. Returns EN_ENOENT. */
+en_status eni_host_info_no_host(const char *host, const char *why);
+
 /* Who listens on a TCP port of this machine, for a message: "pid 812 (psd --listen=..)", or as much of it as
  * this user may see. */
 void eni_host_info_port_owner(uint16_t port, char text_out[200]);

@@ -127,22 +127,6 @@ bool eni_address_is_anywhere(const eni_address *address)
     return strcmp(address->host, "0.0.0.0") == 0 || strcmp(address->host, "::") == 0;
 }
 
-en_status eni_address_unknown(const eni_address *address, const char *why)
-{
-    const char *scope = strchr(address->host, '%');
-    if (scope != NULL)
-        return eni_fail(
-            EN_ENOENT, "tcp",
-            "no such host '%s': this machine has no interface %s (`ip link` lists them); an address of "
-            "fe80::/10 "
-            "holds on one link, and each rank reads it with the interface's name: give addresses of another "
-            "network where hosts name theirs differently",
-            address->host, scope + 1);
-    return eni_fail(EN_ENOENT, "tcp",
-                    "no such host '%s': %s; is the name right, does /etc/hosts or the name server know it?",
-                    address->host, why);
-}
-
 /* ---- bytes: waits, sends and receives ---- */
 
 enum { POLL_CAP_MS = 60000 };
@@ -233,7 +217,7 @@ static en_status resolve(const eni_address *address, int flags, struct addrinfo 
     int error = getaddrinfo(address->host, port, &hints, list_out);
     if (error == 0) return EN_OK;
     if (error == EAI_AGAIN) return EN_ETIMEOUT; /* the name server did not answer: worth another try */
-    return eni_address_unknown(address, gai_strerror(error));
+    return eni_host_info_no_host(address->host, gai_strerror(error));
 }
 
 static void set_option(int fd, int level, int option)

@@ -33,9 +33,6 @@ void eni_address_format(const eni_address *address, char text_out[ENI_ADDRESS_TE
 /* Whether the host is a number or name of the loopback: 127.0.0.0/8, ::1, localhost. No look-up. */
 bool eni_address_is_loopback(const eni_address *address);
 
-/* Logs that the look-up of its host has failed, `why`, and what to do. Returns EN_ENOENT. */
-en_status eni_address_unknown(const eni_address *address, const char *why);
-
 /* Whether it is all interfaces of this host, as 0.0.0.0 and :: are; to others no address at all. */
 bool eni_address_is_anywhere(const eni_address *address);
 

@@ -46,8 +46,8 @@ static void list(const char *ngpus, const char *link)
 {
     setenv("FAKE_GPUS", ngpus, 1);
     setenv("FAKE_GPU_LINK", link, 1);
-    assert_int_equal(eni_nvml_list(&m, -1), EN_OK);
-    assert_int_equal(eni_nvml_count(), m.n);
+    assert_int_equal(eni_nvml_list(getenv("CUDA_VISIBLE_DEVICES"), -1, &m), EN_OK);
+    assert_int_equal(eni_nvml_count(getenv("CUDA_VISIBLE_DEVICES")), m.n);
 }
 
 /* All paths from GPU 0, "X NV6". */
@@ -137,16 +137,16 @@ static void expect_shown(const char *visible, const char *indices)
     char text[64] = "";
     eni_gpu_machine all;
     unsetenv("CUDA_VISIBLE_DEVICES");
-    assert_int_equal(eni_nvml_list(&all, -1), EN_OK);
+    assert_int_equal(eni_nvml_list(NULL, -1, &all), EN_OK);
     setenv("CUDA_VISIBLE_DEVICES", visible, 1);
     if (indices[0] == 0) {
-        assert_int_equal(eni_nvml_count(), 0);
-        assert_int_equal(eni_nvml_list(&m, -1), EN_EUNSUPPORTED);
+        assert_int_equal(eni_nvml_count(getenv("CUDA_VISIBLE_DEVICES")), 0);
+        assert_int_equal(eni_nvml_list(getenv("CUDA_VISIBLE_DEVICES"), -1, &m), EN_EUNSUPPORTED);
         assert_non_null(strstr(said->text, "CUDA_VISIBLE_DEVICES"));
         return;
     }
-    assert_int_equal(eni_nvml_list(&m, -1), EN_OK);
-    assert_int_equal(eni_nvml_count(), m.n);
+    assert_int_equal(eni_nvml_list(getenv("CUDA_VISIBLE_DEVICES"), -1, &m), EN_OK);
+    assert_int_equal(eni_nvml_count(getenv("CUDA_VISIBLE_DEVICES")), m.n);
     for (int i = 0; i < m.n; i++)
         for (int k = 0; k < all.n; k++)
             if (strcmp(m.gpu[i].uuid, all.gpu[k].uuid) == 0)
@@ -191,11 +191,11 @@ static void of_slices_one_is_seen(void **state)
     assert_non_null(strstr(m.gpu[0].name, " MIG "));
     assert_string_equal(m.gpu[0].bus, "0000:01:00.0");
     setenv("CUDA_VISIBLE_DEVICES", "0", 1);
-    assert_int_equal(eni_nvml_count(), 1);
+    assert_int_equal(eni_nvml_count(getenv("CUDA_VISIBLE_DEVICES")), 1);
     setenv("CUDA_VISIBLE_DEVICES", m.gpu[0].uuid, 1);
-    assert_int_equal(eni_nvml_count(), 1);
+    assert_int_equal(eni_nvml_count(getenv("CUDA_VISIBLE_DEVICES")), 1);
     setenv("CUDA_VISIBLE_DEVICES", "MIG-0123", 1);
-    assert_int_equal(eni_nvml_count(), 0);
+    assert_int_equal(eni_nvml_count(getenv("CUDA_VISIBLE_DEVICES")), 0);
 }
 
 static void one_is_looked_at(void **state)
@@ -222,9 +222,9 @@ static void one_is_looked_at(void **state)
 static void expect_refusal(const char *words)
 {
     said->n = 0;
-    assert_int_equal(eni_nvml_count(), 0);
+    assert_int_equal(eni_nvml_count(getenv("CUDA_VISIBLE_DEVICES")), 0);
     assert_int_equal(said->n, 0);
-    assert_int_equal(eni_nvml_list(&m, -1), EN_EUNSUPPORTED);
+    assert_int_equal(eni_nvml_list(getenv("CUDA_VISIBLE_DEVICES"), -1, &m), EN_EUNSUPPORTED);
     assert_int_equal(said->n, 1);
     if (strstr(said->text, words) == NULL || strstr(said->text, "--device=cpu") == NULL)
         fail_msg("\"%s\"", said->text);

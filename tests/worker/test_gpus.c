@@ -251,7 +251,7 @@ static void run(trial t, int n)
     snprintf(count, sizeof count, "%d", t.ngpus);
     setenv("FAKE_GPUS", count, 1);
     setenv("FAKE_GPU_MEMORY", "7000000000", 1);
-    assert_int_equal(eni_nvml_list(&driver, -1), EN_OK);
+    assert_int_equal(eni_nvml_list(NULL, -1, &driver), EN_OK);
     t.plane = mmap(NULL, sizeof *t.plane, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(t.plane != MAP_FAILED);
     assert_int_equal(cluster_run(&cluster, n, meets, &t, 30000), 0);
