@@ -22,7 +22,7 @@ BUILD_PACKAGES = $(BUILD_TOOLS) $(call of_arch,$(BUILD_LIBS))
 TEST_PACKAGES  = $(call of_arch,$(TEST_LIBS))
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
-.PHONY: all tests cuda deps demo demo-resnet test check long isa soak asan tsan fuzz bench install format tidy lines clean help configure
+.PHONY: all tests cuda deps demo demo-resnet test check long isa soak asan tsan fuzz bench install format format-check tidy lines clean help configure
 .DEFAULT_GOAL := all
 
 # $(call build,TARGETS)
@@ -80,11 +80,11 @@ isa: deps ## the tests of what computes, as on a CPU without AVX-512 and on one 
 	    -j $(JOBS) -R '^(ops|models)_|^system_equal$$' -E '^ops_sweep|_avx2$$' -LE 'gpu|soak' --output-on-failure || exit 1; done
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	@$(MAKE) --no-print-directory tests BUILD=build-asan CMAKE_FLAGS="-DEN_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g'"
+	@$(MAKE) --no-print-directory tests BUILD=build-asan CMAKE_FLAGS=--preset=asan
 	@JOBS=$(JOBS) tools/test.sh build-asan -LE 'slow|tool' $(CTEST_FLAGS)
 
 tsan: ## the tests under ThreadSanitizer
-	@$(MAKE) --no-print-directory tests BUILD=build-tsan CMAKE_FLAGS="-DEN_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g'"
+	@$(MAKE) --no-print-directory tests BUILD=build-tsan CMAKE_FLAGS=--preset=tsan
 	@JOBS=$(JOBS) tools/test.sh build-tsan -LE 'slow|tool' $(CTEST_FLAGS)
 
 fuzz: ## build the libFuzzer targets with clang and run each for FUZZ_SECONDS (60)
@@ -98,11 +98,17 @@ bench: configure ## measure everything beside its peers and limits into bench/RE
 install: all ## install to PREFIX (/usr/local)
 	@cmake --install $(BUILD) --prefix $${PREFIX:-/usr/local}
 
+# clang-format 14, of Debian 12: another one breaks other lines.
+sources = git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh'
 format: ## clang-format the tree in place
-	@git ls-files '*.c' '*.h' | xargs clang-format -i
+	@$(sources) | xargs clang-format -i
 
-tidy: configure ## clang-tidy over the tree
-	@git ls-files '*.c' | grep -v '^tests/' | xargs -P $(JOBS) -n 4 clang-tidy -p $(BUILD) --quiet
+format-check: ## whether that would change anything
+	@$(sources) | xargs clang-format --dry-run -Werror
+
+TIDY ?= $(shell git ls-files '*.c' | grep -v '^tests/')
+tidy: configure ## clang-tidy over the tree, or TIDY=FILES; a function of more than 60 lines is an error
+	@echo $(TIDY) | xargs -P $(JOBS) -n 4 clang-tidy -p $(BUILD) --quiet
 
 lines: ## the product's lines by folder, and what each may have
 	@tools/lines.sh
@@ -111,4 +117,4 @@ clean: ## remove build folders
 	@rm -rf build build-asan build-tsan build-fuzz build-mutations
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'

@@ -418,9 +418,9 @@ static void add_environment(const eni_rank *self, json_t *result)
     json_object_set_new(result, "environment", env);
 }
 
-static void add_identity(const eni_rank *self, json_t *result)
+/* What carries the exchange. */
+static void add_transport(const eni_rank *self, json_t *result)
 {
-    const eni_record_options *c = &self->records.asked;
     const char *psd_transport = self->exchange.client == NULL                 ? NULL
                                 : eni_client_is_shared(self->exchange.client) ? "shm"
                                                                               : "tcp";
@@ -429,6 +429,25 @@ static void add_identity(const eni_rank *self, json_t *result)
                                  : self->exchange.all.choice.transport == ENI_OVER_SHM ? "shm"
                                                                                        : "tcp";
     const bool is_nccl = carrier != NULL && strcmp(carrier, "nccl") == 0;
+    if (self->exchange.all.coll != NULL && psd_transport == NULL)
+        json_object_set_new(
+            result, "collective",
+            json_pack("{s:s, s:s, s:s}", "algorithm",
+                      is_nccl ? "nccl" : eni_coll_algorithm_name(self->exchange.all.choice.algorithm),
+                      "transport", coll_transport, "why",
+                      carrier != NULL ? self->trainer.why : self->exchange.all.choice.why));
+    if (is_nccl)
+        json_object_set_new(json_object_get(result, "collective"), "bytes",
+                            json_string("payload is the algorithm's; what NCCL itself sends cannot be seen"));
+    eni_json_set_text(result, "transport",
+                      psd_transport != NULL             ? psd_transport
+                      : self->exchange.all.coll != NULL ? coll_transport
+                                                        : "none");
+}
+
+static void add_identity(const eni_rank *self, json_t *result)
+{
+    const eni_record_options *c = &self->records.asked;
     json_t *argv = json_array();
     for (int i = 0; i < c->argc; i++)
         json_array_append_new(argv, json_string(c->argv[i]));
@@ -460,20 +479,7 @@ static void add_identity(const eni_rank *self, json_t *result)
                                   (json_int_t)c->steps, "max_samples", (json_int_t)c->max_samples));
     eni_json_set_text(result, "device", self->trainer.about.device);
     eni_json_set_int(result, "threads", (uint64_t)self->trainer.about.threads);
-    if (self->exchange.all.coll != NULL && psd_transport == NULL)
-        json_object_set_new(
-            result, "collective",
-            json_pack("{s:s, s:s, s:s}", "algorithm",
-                      is_nccl ? "nccl" : eni_coll_algorithm_name(self->exchange.all.choice.algorithm),
-                      "transport", coll_transport, "why",
-                      carrier != NULL ? self->trainer.why : self->exchange.all.choice.why));
-    if (is_nccl)
-        json_object_set_new(json_object_get(result, "collective"), "bytes",
-                            json_string("payload is the algorithm's; what NCCL itself sends cannot be seen"));
-    eni_json_set_text(result, "transport",
-                      psd_transport != NULL             ? psd_transport
-                      : self->exchange.all.coll != NULL ? coll_transport
-                                                        : "none");
+    add_transport(self, result);
     const uint64_t batch = self->job.plan.batch, global_batch = self->job.plan.global_batch;
     const int shards = self->exchange.client == NULL ? 0 : eni_client_shards(self->exchange.client);
     ENI_JSON_SET_INTS(
