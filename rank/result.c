@@ -419,7 +419,7 @@ static void add_environment(const eni_rank *self, json_t *result)
 }
 
 /* What carries the exchange. */
-static void add_transport(const eni_rank *self, json_t *result)
+static void add_carrier(const eni_rank *self, json_t *result)
 {
     const char *psd_transport = self->exchange.client == NULL                 ? NULL
                                 : eni_client_is_shared(self->exchange.client) ? "shm"
@@ -479,7 +479,7 @@ static void add_identity(const eni_rank *self, json_t *result)
                                   (json_int_t)c->steps, "max_samples", (json_int_t)c->max_samples));
     eni_json_set_text(result, "device", self->trainer.about.device);
     eni_json_set_int(result, "threads", (uint64_t)self->trainer.about.threads);
-    add_transport(self, result);
+    add_carrier(self, result);
     const uint64_t batch = self->job.plan.batch, global_batch = self->job.plan.global_batch;
     const int shards = self->exchange.client == NULL ? 0 : eni_client_shards(self->exchange.client);
     ENI_JSON_SET_INTS(
