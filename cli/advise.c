@@ -13,7 +13,6 @@
 #include "cli/microbenchmark.h"
 #include "cli/trial.h"
 #include "config/outputs.h"
-#include "config/units.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -21,6 +20,7 @@
 #include "models/registry.h"
 #include "report/stats.h"
 #include "report/table.h"
+#include "run/units.h"
 #include "runtime/host/cost_model.h"
 #include "runtime/net/host_info.h"
 

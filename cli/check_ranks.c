@@ -6,13 +6,13 @@
 #include <stdio.h>
 
 #include "cli/microbenchmark.h"
-#include "config/units.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/device.h"
 #include "report/table.h"
+#include "run/units.h"
 #include "runtime/net/host_info.h"
 #include "runtime/net/shaper.h"
 

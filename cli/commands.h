@@ -4,8 +4,8 @@
 #define CLI_COMMANDS_H
 
 #include "config/config.h"
-#include "core/hook.h"
 #include "entrain/status.h"
+#include "plugin/hook.h"
 
 typedef struct eni_command_context {
     const eni_config *config;

@@ -20,7 +20,6 @@
 #include "cli/live.h"
 #include "config/folders.h"
 #include "config/outputs.h"
-#include "config/units.h"
 #include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -31,8 +30,9 @@
 #include "report/claims.h"
 #include "report/report.h"
 #include "report/report_study.h"
+#include "run/units.h"
 #include "runtime/net/host_info.h"
-#include "runtime/spec/plugin.h"
+#include "runtime/spec/strategies.h"
 
 enum { MAX_ARMS = 16, MAX_SETTINGS = 4, HOLDOUT = 5000, LABEL_BYTES = 64, LIST_BYTES = 1024 };
 
@@ -115,7 +115,7 @@ static void make_baseline(int64_t workers, eni_config *run)
 static en_status check_strategy(comparison *c, int arm)
 {
     const en_strategy *strategy;
-    EN_TRY(eni_plugin_find(c->context->plugin_dir, c->arm[arm].strategy, &strategy));
+    EN_TRY(eni_strategy_find(c->context->plugin_dir, c->arm[arm].strategy, &strategy));
     c->is_alone[arm] = (strategy->flags & EN_ALONE) != 0;
     if (c->is_alone[arm]) make_baseline(c->base.workers, &c->arm[arm]);
     EN_TRY(eni_options_check(strategy, eni_spec_options(c->arm[arm].strategy)));

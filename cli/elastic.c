@@ -15,16 +15,16 @@
 #include "cli/launch.h"
 #include "cli/machine.h"
 #include "config/outputs.h"
-#include "config/units.h"
 #include "core/clock.h"
-#include "core/worker_range.h"
 #include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "report/report_study.h"
-#include "runtime/spec/plugin.h"
+#include "run/units.h"
+#include "run/worker_range.h"
+#include "runtime/spec/strategies.h"
 
 enum { FIRST_WAIT_MS = 100, WAIT_MS = 1000, MOST_WAIT_MS = 30000 };
 
@@ -74,7 +74,7 @@ static en_status check(const eni_config *c, const char *plugin_dir, elastic *e)
     const en_strategy *strategy;
     (void)eni_worker_range_read(c->elastic, &e->range); /* checked with the key */
     e->range.batch = c->global_batch_size > 0 ? c->global_batch_size : c->batch_size * c->workers;
-    EN_TRY(eni_plugin_find(plugin_dir, c->strategy, &strategy));
+    EN_TRY(eni_strategy_find(plugin_dir, c->strategy, &strategy));
     EN_TRY(check_strategy(c, strategy));
     if (c->nnodes > 1)
         return eni_fail(

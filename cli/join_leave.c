@@ -9,10 +9,10 @@
 #include "cli/find_run.h"
 #include "cli/newcomers.h"
 #include "config/env.h"
-#include "config/units.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "run/units.h"
 #include "runtime/control/ask.h"
 
 enum { ANSWER_S = 10 };

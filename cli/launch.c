@@ -22,7 +22,7 @@
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
-#include "runtime/spec/plugin.h"
+#include "runtime/spec/strategies.h"
 
 /* What only children to come would need. */
 static void let_go(eni_launcher *l)
@@ -55,7 +55,7 @@ static en_status start_all(eni_launcher *l)
     if (c->workers < 1 || c->workers > ENI_CHILDREN_MAX - 2 - c->servers)
         return eni_fail(EN_EINVAL, "launch", "-n %lld: between 1 and %d workers can be started",
                         (long long)c->workers, ENI_CHILDREN_MAX - 2);
-    EN_TRY(eni_plugin_find(l->launch->plugin_dir, c->strategy, &strategy));
+    EN_TRY(eni_strategy_find(l->launch->plugin_dir, c->strategy, &strategy));
     EN_TRY(eni_options_check(strategy, eni_spec_options(c->strategy))); /* said once, not by every worker */
     EN_TRY(eni_servers_check(c, strategy));
     if (!l->launch->has_gpus) EN_TRY(eni_gpu_here(c, l->launch->plugin_dir, l->launch->signal_fd));

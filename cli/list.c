@@ -16,24 +16,24 @@
 #include "models/registry.h"
 #include "models/split.h"
 #include "report/report.h"
-#include "runtime/spec/plugin.h"
+#include "runtime/spec/strategies.h"
 
 static void print_strategy(void *user, const en_strategy *strategy, const char *path)
 {
     (void)user, (void)path;
-    eni_plugin_show(stdout, strategy);
+    eni_strategy_show(stdout, strategy);
     printf("\n");
 }
 
 en_status eni_command_strategies(const eni_command_context *context)
 {
     const eni_list *names = &context->config->args;
-    if (names->count == 0) return eni_plugin_list(context->plugin_dir, print_strategy, NULL);
+    if (names->count == 0) return eni_strategy_list(context->plugin_dir, print_strategy, NULL);
     for (int i = 0; i < names->count; i++) {
         const char *name = names->item[i];
         const bool is_file = eni_plugin_is_path(name) && strchr(name, '@') == NULL; /* all of its tables */
         const en_strategy *strategy;
-        EN_TRY(eni_plugin_find(context->plugin_dir, name, &strategy));
+        EN_TRY(eni_strategy_find(context->plugin_dir, name, &strategy));
         for (; strategy != NULL; strategy = is_file ? strategy->next : NULL)
             print_strategy(NULL, strategy, NULL);
     }

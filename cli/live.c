@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "config/units.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "run/units.h"
 #include "runtime/net/shaper.h"
 
 enum { BAR = 24, BAR_LEAST = 6 };

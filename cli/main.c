@@ -6,12 +6,12 @@
 
 #include "cli/commands.h"
 #include "config/folders.h"
-#include "core/options.h"
 #include "core/log.h"
-#include "core/hook.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/signals.h"
 #include "core/version.h"
+#include "plugin/hook.h"
 #include "remote/transfer.h"
 
 typedef struct command {

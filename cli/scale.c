@@ -14,7 +14,6 @@
 
 #include "cli/trial.h"
 #include "config/outputs.h"
-#include "config/units.h"
 #include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -22,6 +21,7 @@
 #include "core/try.h"
 #include "report/stats.h"
 #include "report/table.h"
+#include "run/units.h"
 #include "runtime/net/host_info.h"
 
 enum { REPEATS_MAX = 99 };

@@ -6,18 +6,18 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "config/units.h"
 #include "core/clock.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
-#include "core/rank_groups.h"
 #include "core/try.h"
+#include "run/rank_groups.h"
+#include "run/units.h"
 #include "runtime/net/shaper.h"
 #include "runtime/sim/faults/faults.h"
 #include "runtime/sim/quadratic.h"
-#include "runtime/spec/plugin.h"
+#include "runtime/spec/strategies.h"
 
 /* ---- the report ---------------------------------------------------------------------------------------- */
 
@@ -241,8 +241,8 @@ en_status eni_command_sim(const eni_command_context *context)
     if (c->json && (c->storm || c->events > 0))
         return eni_fail(EN_EINVAL, "sim", "--json is what one run came to; leave it out with --%s",
                         c->storm ? "storm" : "events");
-    EN_TRY(eni_plugin_find(context->plugin_dir, c->strategy, &strategy));
-    EN_TRY(eni_plugin_groups(strategy, c->groups));
+    EN_TRY(eni_strategy_find(context->plugin_dir, c->strategy, &strategy));
+    EN_TRY(eni_strategy_groups(strategy, c->groups));
     EN_TRY(eni_options_new(strategy, eni_spec_options(c->strategy), &options));
     if (c->storm) {
         st = try_faults(context, strategy, options);

@@ -19,7 +19,7 @@
 #include "core/try.h"
 #include "report/report_study.h"
 #include "report/stats.h"
-#include "runtime/spec/plugin.h"
+#include "runtime/spec/strategies.h"
 
 static en_status read_result(const char *dir, double *samples_s_out, double *step_out)
 {
@@ -65,7 +65,7 @@ en_status eni_trial_check(const eni_command_context *context, const eni_trial *t
 {
     const en_strategy *strategy;
     eni_config run = {0};
-    EN_TRY(eni_plugin_find(context->plugin_dir, trial->strategy, &strategy));
+    EN_TRY(eni_strategy_find(context->plugin_dir, trial->strategy, &strategy));
     EN_TRY(eni_options_check(strategy, eni_spec_options(trial->strategy)));
     EN_TRY(make_run(context, trial, &run));
     eni_config_fini(&run);

@@ -6,12 +6,12 @@
 
 #include "config/env.h"
 #include "config/keys.h"
-#include "config/units.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
-#include "core/rank_groups.h"
 #include "core/try.h"
+#include "run/rank_groups.h"
+#include "run/units.h"
 
 enum { CURVE_POINTS = 48 };
 

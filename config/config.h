@@ -22,9 +22,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "core/transform.h"
-#include "core/worker_range.h"
 #include "entrain/status.h"
+#include "run/transform.h"
+#include "run/worker_range.h"
 
 /* The programs; a key applies to some of them and is refused by the others. */
 typedef enum eni_program {
@@ -126,7 +126,7 @@ typedef struct eni_config {
 
     /* how it computes and talks */
     int64_t threads;            /* per worker, 0: cores / workers on this host */
-    char *device;               /* "auto", "cpu", "cuda:0,cuda:1": core/device_list.h */
+    char *device;               /* "auto", "cpu", "cuda:0,cuda:1": run/device_list.h */
     int64_t parallel, pipeline; /* ENI_PARALLEL_*, ENI_PIPELINE_* */
     int64_t stages;             /* 0: not said; eni_config_ndevices */
     char *split;                /* "layer2.0,fc": where stages 1, 2, .. begin; NULL: not said */
@@ -144,7 +144,7 @@ typedef struct eni_config {
     int64_t max_workers;            /* that may take part at one time; 0: nobody comes later */
     int64_t local_rank, local_size; /* -1: not given, to be found out */
     char *host_id;
-    char *groups; /* "2", "0-1;2-3": core/rank_groups.h; NULL: the ranks of a host are one */
+    char *groups; /* "2", "0-1;2-3": run/rank_groups.h; NULL: the ranks of a host are one */
     char *server, *rendezvous, *listen; /* tcp://HOST:PORT */
     char *token_file;
     bool insecure;
@@ -155,7 +155,7 @@ typedef struct eni_config {
     int64_t server_timeout_ns; /* 0: a lost psd ends the run */
     int64_t server_restarts;   /* by the launcher */
     int64_t on_worker_loss;    /* ENI_LOSS_* */
-    char *elastic;             /* "2..8": core/worker_range.h; NULL: the number of workers stays */
+    char *elastic;             /* "2..8": run/worker_range.h; NULL: the number of workers stays */
     int64_t max_restarts;      /* of an elastic run, after losses */
     int64_t nnodes, node_rank; /* of `entrain run` on several hosts */
     char *master_addr, *init_method;
@@ -211,7 +211,7 @@ typedef struct eni_config {
     int64_t begin_ns; /* when the launcher began this run (core/clock.h); 0: nobody did */
     bool check;       /* the worker joins, tries the exchange, and leaves */
     bool probe;       /* and measures what it takes */
-    char *takes; /* "2..8:64", of an elastic run whose number of workers can change: core/worker_range.h */
+    char *takes; /* "2..8:64", of an elastic run whose number of workers can change: run/worker_range.h */
 
     char *config; /* the YAML file that was read, or NULL */
     char *help;   /* "page", "all"; NULL: not asked for */

@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "config/keys.h"
-#include "config/units.h"
-#include "core/device_list.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "run/device_list.h"
+#include "run/units.h"
 
 static bool takes(const eni_config *c, const char *key)
 {

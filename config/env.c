@@ -18,12 +18,12 @@
 #include <unistd.h>
 
 #include "config/keys.h"
-#include "config/units.h"
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
+#include "run/units.h"
 
 /* ---- variables ---- */
 

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/units.h"
-#include "core/device_list.h"
 #include "core/options.h"
-#include "core/rank_groups.h"
+#include "run/device_list.h"
+#include "run/rank_groups.h"
+#include "run/units.h"
 
 /* ---- what the texts of some keys must look like: eni_key_check ---------------------------------------- */
 

@@ -5,12 +5,12 @@
 #include "config/config.h"
 #include "config/env.h"
 #include "config/keys.h"
-#include "core/device_list.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/nvml.h"
 #include "core/options.h"
 #include "core/try.h"
+#include "run/device_list.h"
 
 /* One flag as it was written. */
 typedef struct given {

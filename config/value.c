@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "config/keys.h"
-#include "core/options.h"
-#include "config/units.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
+#include "run/units.h"
 
 static void *field(eni_config *config, const eni_key *key)
 {

@@ -18,11 +18,11 @@
 #include <unistd.h>
 
 #include "core/files.h"
-#include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "data/dataset_make.h"
+#include "plugin/hook.h"
 
 enum { SIDE = 32, CHANNELS = 3, IMAGE = SIDE * SIDE * CHANNELS, FILES = 6 };
 

@@ -12,9 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/transform.h"
 #include "entrain/model.h"
 #include "entrain/status.h"
+#include "run/transform.h"
 
 /* How images lie in memory. Up to ENI_CHANNELS channels; those of a set with more are features, and only
  * normalised. */

@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "models/node.h"
+#include "plugin/hook.h"
 
 enum {
     MAX_NODES = 4096,

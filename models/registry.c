@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/elf_file.h"
-#include "core/hook.h"
 #include "core/log.h"
 #include "core/options.h"
 #include "core/try.h"
+#include "plugin/elf_file.h"
+#include "plugin/hook.h"
 
 /* The toy network of PyTorch's distributed tutorials: small enough to check by hand. */
 static const en_layer toy_layers[] = {

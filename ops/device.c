@@ -9,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/elf_file.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "plugin/elf_file.h"
 
 static void log_for_device(int level, const char *subsystem, const char *text)
 {

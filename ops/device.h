@@ -2,8 +2,8 @@
 #ifndef OPS_DEVICE_H
 #define OPS_DEVICE_H
 
-#include "core/device_list.h"
 #include "entrain/device.h"
+#include "run/device_list.h"
 
 typedef struct eni_device {
     const en_device *ops;
@@ -18,7 +18,7 @@ typedef struct eni_device_options {
     int index;      /* which one, where the spec does not say: "cuda", not "cuda:1" */
 } eni_device_options;
 
-/* What --device names (core/device_list.h): "auto" becomes cpu where it was built, else ref. EN_EINVAL, logged:
+/* What --device names (run/device_list.h): "auto" becomes cpu where it was built, else ref. EN_EINVAL, logged:
  * this is no device. */
 en_status eni_device_list_parse(const char *spec, const char *plugin_dir, eni_device_list *list_out);
 

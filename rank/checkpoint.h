@@ -25,10 +25,10 @@
 #include <stdint.h>
 
 #include "core/digest.h"
-#include "core/rank_groups.h"
 #include "entrain/model.h"
 #include "entrain/status.h"
 #include "models/safetensors.h"
+#include "run/rank_groups.h"
 
 enum { ENI_CHECKPOINT_FORMAT = 1, ENI_CHECKPOINT_NAME = 96, ENI_CHECKPOINT_FACTS = 32 };
 

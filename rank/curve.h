@@ -9,7 +9,7 @@
  * How a model comes to be, and on which side of the clock, is rank/snapshot.c's business.
  *
  * Of K points every ceil(K/12)-th and the last are evaluated, which is the grid, and with a target those that
- * enclose the moment it was reached (core/reach.h); without a target, all. Owned by the compute thread. */
+ * enclose the moment it was reached (run/reach.h); without a target, all. Owned by the compute thread. */
 #ifndef RANK_CURVE_H
 #define RANK_CURVE_H
 
@@ -17,9 +17,9 @@
 #include <stdint.h>
 
 #include "core/copies.h"
-#include "core/reach.h"
 #include "entrain/status.h"
 #include "rank/record.h"
+#include "run/reach.h"
 
 typedef struct eni_curve eni_curve;
 

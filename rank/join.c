@@ -15,9 +15,9 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/rank_groups.h"
 #include "core/try.h"
 #include "rank/rank.h"
+#include "run/rank_groups.h"
 #include "runtime/control/file_rendezvous.h"
 #include "runtime/spec/run_spec.h"
 

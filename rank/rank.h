@@ -168,7 +168,7 @@ struct eni_rank {
     en_world world;      /* with --max-workers nranks is all that there can be */
     int32_t nfirst;      /* ranks that the run begins with */
     bool is_newcomer;    /* it joins a run that goes on; its rank is known then */
-    int32_t *groups;     /* (world.nranks) core/rank_groups.h; NULL: not joined yet */
+    int32_t *groups;     /* (world.nranks) run/rank_groups.h; NULL: not joined yet */
     bool has_own_groups; /* they are not the ranks of each host */
 
     eni_job job;

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/worker_range.h"
+#include "run/worker_range.h"
 #include "runtime/spec/run_spec.h"
 
 /* How it meets the others (join.c). */
@@ -33,7 +33,7 @@ typedef struct eni_exchange_options {
     const char *no_shm; /* the flag that forbids shared memory; NULL: none does */
     eni_sum_order sum_order;
     double bucket_cap_mb; /* for a message */
-    const char *groups;   /* core/rank_groups.h; NULL: the ranks of a host are one */
+    const char *groups;   /* run/rank_groups.h; NULL: the ranks of a host are one */
     bool is_check;        /* `entrain check`: nothing is trained */
 } eni_exchange_options;
 

@@ -21,9 +21,9 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "core/transform.h"
 #include "rank/checkpoint.h"
 #include "rank/step.h"
+#include "run/transform.h"
 #include "runtime/collective/gpu_steps.h"
 
 /* Where weights are judged. */

@@ -15,7 +15,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "config/units.h"
 #include "core/clock.h"
 #include "core/files.h"
 #include "core/log.h"
@@ -24,6 +23,7 @@
 #include "core/try.h"
 #include "report/html.h"
 #include "report/table.h"
+#include "run/units.h"
 
 extern char **environ;
 

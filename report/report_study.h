@@ -11,10 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/reach.h"
 #include "entrain/status.h"
 #include "report/claims.h"
 #include "report/stats.h"
+#include "run/reach.h"
 
 /* Limits that a sane comparison never meets; a file beyond them is refused. */
 enum {
@@ -183,7 +183,7 @@ void eni_study_free(eni_study *study);
 en_status eni_study_load_run(const char *dir, double target, eni_run *run);
 void eni_study_drop_run(eni_run *run);
 
-/* Sets reach and last_t by the rule of core/reach.h. */
+/* Sets reach and last_t by the rule of run/reach.h. */
 void eni_study_find_target(eni_run *run, double target);
 
 /* Whether the bracket of a run that reached the target is more than 10 % of its time. */

@@ -6,11 +6,11 @@
 
 #include "config/env.h"
 #include "config/folders.h"
-#include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/signals.h"
 #include "core/version.h"
+#include "plugin/hook.h"
 #include "runtime/control/control.h"
 #include "runtime/net/host_info.h"
 #include "server/psd.h"

@@ -10,17 +10,17 @@
 
 #include "config/env.h"
 #include "config/folders.h"
-#include "config/units.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
+#include "run/units.h"
 #include "runtime/client/client.h"
 #include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
-#include "runtime/spec/plugin.h"
 #include "runtime/spec/run_spec.h"
+#include "runtime/spec/strategies.h"
 #include "server/state.h"
 
 /* Of all servers' shards, which are our own. */
@@ -496,7 +496,7 @@ static en_status find_strategy(eni_psd *p, const char *plugins)
         return eni_fail(EN_EINVAL, "psd",
                         "which strategy? Give --strategy=ps-sync, or another of `entrain strategies`");
     const char *options = eni_spec_options(p->config->strategy);
-    EN_TRY(eni_plugin_find(plugins, p->config->strategy, &p->strategy));
+    EN_TRY(eni_strategy_find(plugins, p->config->strategy, &p->strategy));
     if (options[0]) EN_TRY(eni_options_new(p->strategy, options, &p->options));
     if (p->strategy->flags & EN_STORE_ON_SERVERS) return EN_OK;
     return eni_fail(EN_EINVAL, "psd",

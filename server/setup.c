@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/units.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "run/units.h"
 #include "runtime/net/wire.h"
 
 /* ---- what rank 0 says of the run ----------------------------------------------------------------------- */

@@ -11,8 +11,8 @@ import re
 import sys
 
 PAGE = "docs/memory-order.md"
-TREES = ("cli", "config", "core", "data", "examples", "include", "models", "ops", "rank", "remote", "report", "runtime", "server",
-         "strategies", "worker")
+TREES = ("cli", "config", "core", "data", "examples", "include", "models", "ops", "plugin", "rank", "remote", "report", "run",
+         "runtime", "server", "strategies", "worker")
 TYPE = r"(?:_Atomic\s*\([^)]*\)|_Atomic\s+\w+|atomic_(?:bool|u?int\w*)\b)"
 OPERATION = re.compile(r"\b(atomic_(?!bool\b|u?int)\w+|__atomic_\w+)\s*\(")
 DECLARED = re.compile(TYPE + r"\s*((?:const\s*)?\*?\s*\w[^;(){}=]*)")

@@ -6,24 +6,23 @@ cd "$(dirname "$0")/.." || exit 2
 allowed() { # folder -> prefixes that it may include, itself and include/entrain apart
     case $1 in
     core|strategies) echo "" ;;
-    config) echo "core" ;;
-    ops|ops/*) echo "core ops" ;;
-    models|data) echo "core ops" ;;
+    run|plugin|runtime/net) echo "core" ;;
+    config) echo "core run" ;;
+    ops|ops/*|models|data) echo "core run plugin ops" ;;
     remote) echo "core config data" ;;
-    runtime/net) echo "core" ;;
-    runtime/control) echo "core runtime/net" ;;
-    runtime/spec) echo "core ops runtime/net runtime/control" ;;
+    runtime/control) echo "core run runtime/net" ;;
+    runtime/spec) echo "core plugin ops runtime/net runtime/control" ;;
     runtime/collective) echo "core ops runtime/net runtime/control runtime/spec" ;; # a mesh is that of a run's ranks
-    runtime/store) echo "core ops runtime/net runtime/spec" ;;
+    runtime/store) echo "core plugin ops runtime/net runtime/spec" ;;
     runtime/client) echo "core ops runtime/net runtime/control runtime/spec runtime/collective" ;;
-    runtime/host) echo "core ops runtime/net runtime/spec runtime/collective runtime/client" ;;
-    runtime/sim) echo "core ops runtime/net runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
-    runtime/sim/faults) echo "core ops runtime/net runtime/spec runtime/client runtime/store runtime/sim" ;;
-    server) echo "core ops config runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client" ;;
-    rank) echo "core ops models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
-    worker) echo "rank core ops config models data remote runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
-    report) echo "core config" ;;
-    cli) echo "report core ops config models data remote runtime" ;;
+    runtime/host) echo "core plugin ops runtime/net runtime/spec runtime/collective runtime/client" ;;
+    runtime/sim) echo "core run plugin ops runtime/net runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
+    runtime/sim/faults) echo "core plugin ops runtime/net runtime/spec runtime/client runtime/store runtime/sim" ;;
+    server) echo "core run plugin ops config runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client" ;;
+    rank) echo "core run ops models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
+    worker) echo "rank core run plugin ops config models data remote runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
+    report) echo "core run config" ;;
+    cli) echo "report core run plugin ops config models data remote runtime" ;;
     *) echo "*" ;;
     esac
 }
@@ -42,7 +41,7 @@ vendor() { # header -> the folders that may include it
 
 bad=0
 offence() { echo "$1"; bad=1; }
-for folder in core config models data remote ops ops/ref ops/cpu ops/cuda runtime/net runtime/control runtime/spec \
+for folder in core run plugin config models data remote ops ops/ref ops/cpu ops/cuda runtime/net runtime/control runtime/spec \
     runtime/collective runtime/store runtime/client runtime/host runtime/sim runtime/sim/faults server rank worker report cli strategies; do
     for file in "$folder"/*.c "$folder"/*.h "$folder"/*.cu "$folder"/*.cuh; do
         [ -e "$file" ] || continue

@@ -17,8 +17,8 @@ OBJECTS = {  # tables of calls and flat records (configurations, messages, resul
     "eni_client", "eni_host", "eni_launcher", "eni_leader", "eni_leader_member", "eni_member", "eni_partition", "eni_psd",
     "eni_rank", "eni_shard", "eni_sim", "eni_sim_rank", "eni_store", "eni_trainer", "eni_worker",
 }
-TREES = ("cli", "config", "core", "data", "include", "models", "ops", "rank", "remote", "report", "runtime", "server", "strategies",
-         "worker")
+TREES = ("cli", "config", "core", "data", "include", "models", "ops", "plugin", "rank", "remote", "report", "run", "runtime",
+         "server", "strategies", "worker")
 DEVICES = ("ops/cpu", "ops/cuda", "ops/ref")  # one interface, a folder for each who has it
 SAME_FILES = [  # folders in which the same file name is the same thing
     {"ops", *DEVICES},

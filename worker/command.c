@@ -8,13 +8,13 @@
 #include "config/env.h"
 #include "config/folders.h"
 #include "config/outputs.h"
-#include "config/units.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "models/weights.h"
-#include "runtime/spec/plugin.h"
+#include "run/units.h"
+#include "runtime/spec/strategies.h"
 #include "worker/worker.h"
 
 /* ---- what the rank is told ---- */
@@ -155,7 +155,7 @@ static en_status take_out(eni_worker *w)
 en_status eni_validate(eni_worker *w)
 {
     EN_TRY(check_stragglers(w));
-    EN_TRY(eni_plugin_groups(w->rank.job.strategy, w->config->groups));
+    EN_TRY(eni_strategy_groups(w->rank.job.strategy, w->config->groups));
     EN_TRY(take_out(w));
     if (w->rank.world.rank <= 0) {
         EN_TRY(eni_target_check("--save", w->config->save));

@@ -4,14 +4,14 @@
 #include <unistd.h>
 
 #include "config/folders.h"
-#include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/signals.h"
 #include "core/version.h"
-#include "runtime/control/control.h"
+#include "plugin/hook.h"
 #include "remote/transfer.h"
-#include "runtime/spec/plugin.h"
+#include "runtime/control/control.h"
+#include "runtime/spec/strategies.h"
 #include "worker/worker.h"
 
 /* `worker --strategy=ssp --help`: what that strategy takes. */
@@ -21,9 +21,9 @@ static void describe_strategy(const eni_config *config)
     const en_strategy *strategy;
     if (!eni_config_is_given(config, "strategy") || eni_folder_plugins(plugins, sizeof plugins) != EN_OK)
         return;
-    if (eni_plugin_find(plugins, config->strategy, &strategy) != EN_OK) return;
+    if (eni_strategy_find(plugins, config->strategy, &strategy) != EN_OK) return;
     printf("\n");
-    eni_plugin_show(stdout, strategy);
+    eni_strategy_show(stdout, strategy);
 }
 
 /* The last resort of shutdown.h: the compute thread is inside a long kernel, and this is another one. */

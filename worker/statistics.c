@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-#include "config/units.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "run/units.h"
 #include "worker/team.h"
 
 struct eni_statistics {

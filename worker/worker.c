@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "config/units.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -16,7 +15,8 @@
 #include "models/weights.h"
 #include "ops/device.h"
 #include "rank/save.h"
-#include "runtime/spec/plugin.h"
+#include "run/units.h"
+#include "runtime/spec/strategies.h"
 #include "worker/gpus.h"
 #include "worker/statistics.h"
 #include "worker/team.h"
@@ -28,7 +28,7 @@
 static en_status find_strategy(eni_worker *w)
 {
     eni_job *job = &w->rank.job;
-    EN_TRY(eni_plugin_find(w->plugin_dir, w->config->strategy, &job->strategy));
+    EN_TRY(eni_strategy_find(w->plugin_dir, w->config->strategy, &job->strategy));
     if (job->strategy->flags & EN_ALONE && w->rank.world.nranks > 1)
         return eni_fail(
             EN_EINVAL, "worker",

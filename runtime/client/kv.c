@@ -28,8 +28,8 @@
 #include "runtime/client/client.h"
 #include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
-#include "runtime/spec/plugin.h"
 #include "runtime/spec/run_spec.h"
+#include "runtime/spec/strategies.h"
 
 enum {
     PUSH = 1,        /* the message's kind; strategies/ps.c knows one */

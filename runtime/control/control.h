@@ -14,8 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/worker_range.h"
 #include "entrain/status.h"
+#include "run/worker_range.h"
 
 #define ENI_CONTROL_MAGIC   0x454e4331u /* "ENC1" */
 #define ENI_CONTROL_VERSION 4u
@@ -128,7 +128,7 @@ void eni_failure_write(int fd, const eni_death *death);
 /* Reads such a line, without its newline; changes it. False: it is another kind of line, or damaged. */
 bool eni_failure_read(char *line, eni_death *death_out);
 
-/* What the failed process itself says where it can, of a hook that ended it (core/hook.h): to the launcher on
+/* What the failed process itself says where it can, of a hook that ended it (plugin/hook.h): to the launcher on
  * the descriptor *fd (an int64_t), or without one (-1) as an error of its log. Waits some seconds for room in the
  * pipe. May be called in a signal handler.
  *

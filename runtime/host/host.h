@@ -21,11 +21,11 @@
 
 #include "core/options.h"
 #include "core/trace.h"
-#include "core/hook.h"
 #include "core/wait_note.h"
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
+#include "plugin/hook.h"
 #include "runtime/client/client.h"
 #include "runtime/collective/arena.h"
 #include "runtime/collective/coll.h"
@@ -84,7 +84,7 @@ typedef struct eni_transport {
 typedef struct eni_host_config {
     const en_strategy *strategy;
     const eni_options *options;
-    eni_hook_guard *hooks; /* told of every hook (core/hook.h); NULL: nobody watches */
+    eni_hook_guard *hooks; /* told of every hook (plugin/hook.h); NULL: nobody watches */
     en_world world;
     uint64_t seed;
     const eni_buckets *buckets;

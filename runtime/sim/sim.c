@@ -8,8 +8,8 @@
 
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/rank_groups.h"
 #include "core/try.h"
+#include "run/rank_groups.h"
 #include "runtime/sim/world.h"
 
 enum {

@@ -20,11 +20,11 @@
 #include <stdint.h>
 
 #include "core/digest.h"
-#include "core/hook.h"
 #include "core/options.h"
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
+#include "plugin/hook.h"
 #include "runtime/spec/buckets.h"
 #include "runtime/store/staleness.h"
 
@@ -82,12 +82,12 @@ typedef struct eni_sim_event {
 typedef struct eni_sim_config {
     const en_strategy *strategy;
     const eni_options *options; /* NULL: all defaults of the strategy */
-    eni_hook_guard *hooks;      /* told of every hook (core/hook.h); NULL: nobody watches */
+    eni_hook_guard *hooks;      /* told of every hook (plugin/hook.h); NULL: nobody watches */
     const eni_sim_problem *problem;
     int32_t nranks;        /* at most ENI_MEAN_MAX */
     int32_t nshards;       /* 0: 1 */
     int32_t local_size;    /* ranks per (virtual) machine; 0: all on one */
-    const int32_t *groups; /* (nranks) core/rank_groups.h, for EN_USES_GROUPS; NULL: the ranks of a machine */
+    const int32_t *groups; /* (nranks) run/rank_groups.h, for EN_USES_GROUPS; NULL: the ranks of a machine */
     uint64_t seed;
     uint64_t micro_batches;         /* the budget, over all ranks */
     uint64_t accumulate;            /* micro-batches that a rank alone in the world averages a step; 0: 1 */

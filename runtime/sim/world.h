@@ -126,7 +126,7 @@ struct eni_sim {
     en_status status; /* the first failure: ends the run */
 
     int32_t nranks, nrunning;
-    int32_t *hosts, *groups; /* (nranks) core/rank_groups.h */
+    int32_t *hosts, *groups; /* (nranks) run/rank_groups.h */
     eni_sim_rank *ranks;
     eni_sim_stores stores;
     eni_sim_exchanges exchanges;

@@ -57,11 +57,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/hook.h"
 #include "core/options.h"
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
+#include "plugin/hook.h"
 #include "runtime/store/staleness.h"
 
 typedef struct eni_store eni_store;

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "config/units.h"
 #include "core/memory.h"
 #include "data/dataset.h"
+#include "run/units.h"
 
 int main(int argc, char **argv)
 {

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/units.h"
 #include "core/log.h"
 #include "core/options.h"
+#include "run/units.h"
 #include "runtime/net/tcp.h"
 #include "tests/fuzz/must.h"
 

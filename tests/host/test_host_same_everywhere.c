@@ -13,7 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "core/rank_groups.h"
+#include "run/rank_groups.h"
 #include "runtime/host/host.h"
 #include "runtime/net/wire.h"
 #include "server/shard.h"

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "core/log.h"
-#include "runtime/spec/plugin.h"
+#include "runtime/spec/strategies.h"
 #include "runtime/store/store_save.h"
 #include "tests/store/store_rig.h"
 
@@ -65,7 +65,7 @@ static void begin(life *l, const char *spec, uint64_t seed)
     const en_strategy *strategy;
     *l = (life){.key = {.seed = seed, .purpose = ENI_RNG_TEST, .rank = 17}, .timer_ns = INT64_MAX};
     assert_int_equal(eni_plugin_split(spec, word, &given), EN_OK);
-    assert_int_equal(eni_plugin_find(EN_BUILD_DIR "/plugins", word, &strategy), EN_OK);
+    assert_int_equal(eni_strategy_find(EN_BUILD_DIR "/plugins", word, &strategy), EN_OK);
     assert_int_equal(eni_options_new(strategy, given, &l->options), EN_OK);
     l->config = rig_config(strategy, WORLD, counts, BUCKETS);
     l->config.options = l->options;
@@ -436,7 +436,7 @@ static void a_full_disk_is_passed_on(void **state)
     const en_strategy *strategy;
     eni_store *store;
     int calls = 0;
-    assert_int_equal(eni_plugin_find(EN_BUILD_DIR "/plugins", "ps-async", &strategy), EN_OK);
+    assert_int_equal(eni_strategy_find(EN_BUILD_DIR "/plugins", "ps-async", &strategy), EN_OK);
     const eni_store_config config = rig_config(strategy, 2, much, 1);
     assert_int_equal(eni_store_new(&config, &store), EN_OK);
     assert_int_equal(eni_store_save(store, refuse_third, &calls), EN_EIO);

@@ -18,7 +18,7 @@
 #include "core/rng.h"
 #include "runtime/sim/quadratic.h"
 #include "runtime/sim/sim.h"
-#include "runtime/spec/plugin.h"
+#include "runtime/spec/strategies.h"
 
 #define RIG_PLUGINS EN_BUILD_DIR "/plugins"
 #define RIG_ZOO     EN_BUILD_DIR "/test/plugins/zoo.so@"
@@ -36,7 +36,7 @@ typedef struct rig {
 static inline const en_strategy *rig_strategy(const char *word)
 {
     const en_strategy *strategy = NULL;
-    assert_int_equal(eni_plugin_find(RIG_PLUGINS, word, &strategy), EN_OK);
+    assert_int_equal(eni_strategy_find(RIG_PLUGINS, word, &strategy), EN_OK);
     return strategy;
 }
 

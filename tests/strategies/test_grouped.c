@@ -1,7 +1,7 @@
 /* test_grouped.c - groups of ranks on the virtual host. One group is ring, groups of one rank are localsgd, byte for
  * byte; of several groups a loop in doubles, which shares neither a mean nor an optimizer with what it judges, is the
  * oracle. The first ranks of groups have a group of their own. */
-#include "core/rank_groups.h"
+#include "run/rank_groups.h"
 #include "tests/strategies/sim_rig.h"
 
 enum { COUNT = 200, RANKS = 6 };

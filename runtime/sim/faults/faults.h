@@ -13,9 +13,9 @@
 
 #include <stdint.h>
 
-#include "core/hook.h"
 #include "core/options.h"
 #include "entrain/strategy.h"
+#include "plugin/hook.h"
 
 enum {
     ENI_NEWS_CALLED = 1, /* a rank made a call */

@@ -1,4 +1,4 @@
-/* plugin.h - finds strategies: the built-in ones by name, anybody's by path.
+/* strategies.h - finds strategies: the built-in ones by name, anybody's by path.
  *
  * A strategy file is a shared object with the one symbol en_strategy_entry. The built-in ones are no
  * different: they lie as strategy_*.so in a folder that the caller knows (plugins/ beside the executables
@@ -14,8 +14,8 @@
  *
  * A path is code that will run: callers take it from the command line or the user's configuration file,
  * never from the network. A JOIN carries a name and options, never a path. */
-#ifndef SPEC_PLUGIN_H
-#define SPEC_PLUGIN_H
+#ifndef SPEC_STRATEGIES_H
+#define SPEC_STRATEGIES_H
 
 #include <stdio.h>
 
@@ -40,19 +40,19 @@ int eni_plugin_is_path(const char *word);
  * EN_ENOENT: no such file or name (the nearest name is told); EN_EFORMAT: not a strategy file; EN_EVERSION:
  * built for another ABI; EN_EINVAL: a table that breaks the contract. Logged. Main thread; may block on the
  * file system, and runs the file's constructors. */
-en_status eni_plugin_find(const char *folder, const char *spec, const en_strategy **strategy_out);
+en_status eni_strategy_find(const char *folder, const char *spec, const en_strategy **strategy_out);
 
 /* Calls visit for every built-in, sorted by file, in the order of the file: for `entrain strategies` and
  * --help. `path` is valid during the call. A file that does not load is logged and ends the list with its
  * status. EN_ENOENT: the folder does not exist or holds no strategy. */
-typedef void (*eni_plugin_visit)(void *user, const en_strategy *strategy, const char *path);
-en_status eni_plugin_list(const char *folder, eni_plugin_visit visit, void *user);
+typedef void (*eni_strategy_visit)(void *user, const en_strategy *strategy, const char *path);
+en_status eni_strategy_list(const char *folder, eni_strategy_visit visit, void *user);
 
 /* Whether --groups, NULL: not given, can be with it: EN_EINVAL, and a sentence that says why not. */
-en_status eni_plugin_groups(const en_strategy *strategy, const char *groups);
+en_status eni_strategy_groups(const en_strategy *strategy, const char *groups);
 
 /* The lines of `entrain strategies` and `worker --strategy=NAME --help` for one strategy: name, help, paper,
  * then an option a line with type, default, range and help. */
-void eni_plugin_show(FILE *out, const en_strategy *strategy);
+void eni_strategy_show(FILE *out, const en_strategy *strategy);
 
 #endif

@@ -1,5 +1,5 @@
 /* device_list.c - see device_list.h. */
-#include "core/device_list.h"
+#include "run/device_list.h"
 
 #include <string.h>
 

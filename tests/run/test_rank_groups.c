@@ -1,6 +1,6 @@
 /* test_rank_groups.c - a cut of the ranks into groups: read, refused with the rank that is wrong, written, and a rank
  * placed in it. */
-#include "core/rank_groups.h"
+#include "run/rank_groups.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* hook.c - the handlers that name the hook which a thread is in, and the thread that looks how long it takes.
  * Handlers read the note of their own thread, the watching thread those of all. */
-#include "core/hook.h"
+#include "plugin/hook.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* elf_file.c - checks header, segments and the dynamic section of a plugin, mapped as a whole, against the
  * size of its file. */
-#include "core/elf_file.h"
+#include "plugin/elf_file.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -15,10 +15,10 @@
 #include <unistd.h>
 
 #include "core/files.h"
-#include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "plugin/hook.h"
 
 /* The header of what this code lies in, which was built for this machine. */
 extern const ElfW(Ehdr) __ehdr_start __attribute__((visibility("hidden")));

@@ -2,8 +2,8 @@
  *
  * A cut of n ranks into groups is an array (n): of each rank the first, that is the lowest, rank of its group, which
  * leads it. So equal cuts are equal bytes, whatever text they came from. Pure functions, but for what is logged. */
-#ifndef CORE_RANK_GROUPS_H
-#define CORE_RANK_GROUPS_H
+#ifndef RUN_RANK_GROUPS_H
+#define RUN_RANK_GROUPS_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
-/* plugin.c - a strategy file is checked (its magic, its entry, each table of its chain), completed where it
+/* strategies.c - a strategy file is checked (its magic, its entry, each table of its chain), completed where it
  * was built with a header that knew fewer fields, and then found by name or path. */
-#include "runtime/spec/plugin.h"
+#include "runtime/spec/strategies.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/elf_file.h"
-#include "core/hook.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
+#include "plugin/elf_file.h"
+#include "plugin/hook.h"
 
 enum {
     TABLE_LEAST = offsetof(en_strategy, submit) + sizeof(((en_strategy *)NULL)->submit),
@@ -183,7 +183,7 @@ static en_status complete_chain(const en_strategy *first, const en_strategy **fi
 
 /* ---- loading ----------------------------------------------------------------------------------------- */
 
-/* The first table of one file, all tables of it checked; errors as of eni_plugin_find. */
+/* The first table of one file, all tables of it checked; errors as of eni_strategy_find. */
 static en_status load(const char *path, const en_strategy **first_out)
 {
     static const eni_elf_words words = {.subsystem = "plugin",
@@ -217,7 +217,7 @@ static int is_builtin(const struct dirent *entry)
            strcmp(entry->d_name + length - (sizeof suffix - 1), suffix) == 0;
 }
 
-en_status eni_plugin_list(const char *folder, eni_plugin_visit visit, void *user)
+en_status eni_strategy_list(const char *folder, eni_strategy_visit visit, void *user)
 {
     char path[ENI_STRATEGY_WORD_MAX];
     struct dirent **entries = NULL;
@@ -247,7 +247,7 @@ typedef struct search {
     const en_strategy *found, *nearest;
 } search;
 
-/* An eni_plugin_visit. */
+/* An eni_strategy_visit. */
 static void consider(void *user, const en_strategy *s, const char *path)
 {
     search *found = user;
@@ -257,7 +257,7 @@ static void consider(void *user, const en_strategy *s, const char *path)
         found->nearest = s;
 }
 
-en_status eni_plugin_find(const char *folder, const char *spec, const en_strategy **strategy_out)
+en_status eni_strategy_find(const char *folder, const char *spec, const en_strategy **strategy_out)
 {
     char word[ENI_STRATEGY_WORD_MAX], path[ENI_STRATEGY_WORD_MAX];
     const char *options;
@@ -273,7 +273,7 @@ en_status eni_plugin_find(const char *folder, const char *spec, const en_strateg
             consider(&found, s, path);
     } else {
         snprintf(path, sizeof path, "%s", folder);
-        EN_TRY(eni_plugin_list(folder, consider, &found));
+        EN_TRY(eni_strategy_list(folder, consider, &found));
     }
     if (found.found == NULL && found.nearest != NULL)
         return eni_fail(EN_ENOENT, "plugin", "there is no strategy %s in %s; the nearest is %s: %s",
@@ -287,7 +287,7 @@ en_status eni_plugin_find(const char *folder, const char *spec, const en_strateg
     return EN_OK;
 }
 
-en_status eni_plugin_groups(const en_strategy *strategy, const char *groups)
+en_status eni_strategy_groups(const en_strategy *strategy, const char *groups)
 {
     const char *why = ungrouped(strategy->flags);
     if (groups == NULL || strategy->flags & EN_USES_GROUPS) return EN_OK;
@@ -297,7 +297,7 @@ en_status eni_plugin_groups(const en_strategy *strategy, const char *groups)
         strategy->name, why != NULL ? why : "it uses none (EN_USES_GROUPS)");
 }
 
-void eni_plugin_show(FILE *out, const en_strategy *strategy)
+void eni_strategy_show(FILE *out, const en_strategy *strategy)
 {
     fprintf(out, "%-10s %s\n", strategy->name, strategy->help ? strategy->help : "");
     if (strategy->paper) fprintf(out, "%-10s %s\n", "", strategy->paper);

@@ -1,6 +1,6 @@
 /* transform.h - what is done to the pixels of a set, as the flags say it (--resize, --augment, --normalize). */
-#ifndef CORE_TRANSFORM_H
-#define CORE_TRANSFORM_H
+#ifndef RUN_TRANSFORM_H
+#define RUN_TRANSFORM_H
 
 #include <stdbool.h>
 

@@ -2,14 +2,14 @@
  * knows the place and says what is wrong. Every parser reads the whole text or fails, accepts no sign, no
  * NaN and no infinity unless said, and sets its output only on success (true). Unit letters may be of either
  * case, apart from bit and B: "200MB", "200mb" and "1.5GiB" are bytes, "1Gbit" are bits. */
-#ifndef CONFIG_UNITS_H
-#define CONFIG_UNITS_H
+#ifndef RUN_UNITS_H
+#define RUN_UNITS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/transform.h"
+#include "run/transform.h"
 
 /* A decimal integer, with a sign if negative. */
 bool eni_parse_i64(const char *text, int64_t *value_out);

@@ -1,7 +1,7 @@
 /* worker_range.h - how many workers a run may have. With --max-workers=N there are places for N of them, who come and go.
  * With --elastic the global batch stays what it is, so only numbers that share it out evenly fit. Pure functions. */
-#ifndef CORE_WORKER_RANGE_H
-#define CORE_WORKER_RANGE_H
+#ifndef RUN_WORKER_RANGE_H
+#define RUN_WORKER_RANGE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#include "core/elf_file.h"
 #include "core/log.h"
 #include "core/rng.h"
+#include "plugin/elf_file.h"
 
 #define PLUGIN EN_BUILD_DIR "/plugins/strategy_solo.so"
 

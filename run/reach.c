@@ -1,5 +1,5 @@
 /* reach.c - three points in a row at or above the target; the moment is interpolated. */
-#include "core/reach.h"
+#include "run/reach.h"
 
 #include <math.h>
 

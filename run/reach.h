@@ -1,7 +1,7 @@
 /* reach.h - when a curve counts as having reached a target (docs/measurement.md): one rule for the worker,
  * which evaluates by it, and for the report. */
-#ifndef CORE_REACH_H
-#define CORE_REACH_H
+#ifndef RUN_REACH_H
+#define RUN_REACH_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* elf_file.h - a file that is handed to dlopen, and may it be? dlopen believes what a file's headers and tables say: one
  * that was cut off or damaged ends the process with SIGBUS or SIGSEGV. So every plugin is looked at here
  * first. */
-#ifndef CORE_ELF_FILE_H
-#define CORE_ELF_FILE_H
+#ifndef PLUGIN_ELF_FILE_H
+#define PLUGIN_ELF_FILE_H
 
 #include "entrain/status.h"
 

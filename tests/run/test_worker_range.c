@@ -1,5 +1,5 @@
 /* test_worker_range.c - a range of numbers of workers: read, written, and which of them share out a batch. */
-#include "core/worker_range.h"
+#include "run/worker_range.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

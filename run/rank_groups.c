@@ -1,5 +1,5 @@
 /* rank_groups.c - reads a cut of the ranks into groups, writes it, and places a rank in it. */
-#include "core/rank_groups.h"
+#include "run/rank_groups.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* units.c - a number and its unit, one parser for all; the tables of units stand first. */
-#include "config/units.h"
+#include "run/units.h"
 
 #include <ctype.h>
 #include <errno.h>

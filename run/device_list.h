@@ -2,8 +2,8 @@
  *
  * A device of a host is logical: the same library opened once more, with threads of its own, so a host has as
  * many as are named. */
-#ifndef CORE_DEVICE_LIST_H
-#define CORE_DEVICE_LIST_H
+#ifndef RUN_DEVICE_LIST_H
+#define RUN_DEVICE_LIST_H
 
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
 /* worker_range.c - reads, writes and searches a range of numbers of workers. */
-#include "core/worker_range.h"
+#include "run/worker_range.h"
 
 #include <inttypes.h>
 #include <stdio.h>

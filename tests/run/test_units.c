@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "config/keys.h"
-#include "config/units.h"
 #include "core/options.h"
+#include "run/units.h"
 
 static void rates(void **state)
 {

@@ -12,7 +12,7 @@
 /* cmocka needs the four above */
 #include <cmocka.h>
 
-#include "core/hook.h"
+#include "plugin/hook.h"
 
 /* In place of the C library's, which has no room, or forgets. */
 static int quick_exit_says = -1;

@@ -11,8 +11,8 @@
  * A guard is a process's. It names crashes (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT; on a stack of their own,
  * so that an overflow is one of them), exit, quick_exit, _exit and _Exit of the threads that are in a hook. What
  * a thread of the plugin's own does, a system call made by hand, and SIGKILL it does not see. */
-#ifndef CORE_HOOK_H
-#define CORE_HOOK_H
+#ifndef PLUGIN_HOOK_H
+#define PLUGIN_HOOK_H
 
 #include <stdatomic.h>
 #include <stddef.h>

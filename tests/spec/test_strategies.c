@@ -1,4 +1,4 @@
-/* test_plugin.c - built-ins by name, files by path, and one clear sentence for each file that is none. */
+/* test_strategies.c - built-ins by name, files by path, and one clear sentence for each file that is none. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "core/log.h"
-#include "runtime/spec/plugin.h"
+#include "runtime/spec/strategies.h"
 
 #define PLUGINS EN_BUILD_DIR "/plugins"
 #define BAD     EN_BUILD_DIR "/test/plugins/bad"
@@ -29,7 +29,7 @@ static void refuses(const char *word, en_status expected, const char *const *wor
 {
     const en_strategy *strategy = NULL;
     said[0] = 0;
-    assert_int_equal(eni_plugin_find(PLUGINS, word, &strategy), expected);
+    assert_int_equal(eni_strategy_find(PLUGINS, word, &strategy), expected);
     assert_null(strategy);
     for (; *words; words++)
         if (!strstr(said, *words)) fail_msg("%s: '%s' does not say '%s'", word, said, *words);
@@ -74,10 +74,10 @@ static void built_ins_are_found_by_name(void **state)
     static const char *const names[] = {"solo", "ring", "ps-sync", "ps-async", "ssp"};
     for (int i = 0; i < 5; i++) {
         const en_strategy *strategy = NULL, *again = NULL;
-        assert_int_equal(eni_plugin_find(PLUGINS, names[i], &strategy), EN_OK);
+        assert_int_equal(eni_strategy_find(PLUGINS, names[i], &strategy), EN_OK);
         assert_string_equal(strategy->name, names[i]);
         assert_true(strategy->help && strategy->paper && strategy->theory);
-        assert_int_equal(eni_plugin_find(PLUGINS, names[i], &again), EN_OK);
+        assert_int_equal(eni_strategy_find(PLUGINS, names[i], &again), EN_OK);
         assert_ptr_equal(strategy, again); /* never unloaded */
         if (i == 1) assert_non_null(strstr(strategy->paper, "Patarasuk & Yuan'09"));
     }
@@ -87,14 +87,14 @@ static void files_are_found_by_path(void **state)
 {
     (void)state;
     const en_strategy *strategy = NULL;
-    assert_int_equal(eni_plugin_find(NULL, PLUGINS "/localsgd.so", &strategy), EN_OK);
+    assert_int_equal(eni_strategy_find(NULL, PLUGINS "/localsgd.so", &strategy), EN_OK);
     assert_string_equal(strategy->name, "localsgd");
-    assert_int_equal(eni_plugin_find(NULL, PLUGINS "/strategy_ps.so", &strategy), EN_OK);
+    assert_int_equal(eni_strategy_find(NULL, PLUGINS "/strategy_ps.so", &strategy), EN_OK);
     assert_string_equal(strategy->name, "ps-sync");
-    assert_int_equal(eni_plugin_find(NULL, PLUGINS "/strategy_ps.so@ssp", &strategy), EN_OK);
+    assert_int_equal(eni_strategy_find(NULL, PLUGINS "/strategy_ps.so@ssp", &strategy), EN_OK);
     assert_string_equal(strategy->name, "ssp");
     assert_int_equal(chdir(PLUGINS), 0); /* without a slash: this folder, not the library path */
-    assert_int_equal(eni_plugin_find(NULL, "localsgd.so", &strategy), EN_OK);
+    assert_int_equal(eni_strategy_find(NULL, "localsgd.so", &strategy), EN_OK);
 }
 
 static void count(void *user, const en_strategy *strategy, const char *path)
@@ -110,11 +110,11 @@ static void all_are_listed(void **state)
     int n = 0;
     char text[1024];
     const en_strategy *ssp;
-    assert_int_equal(eni_plugin_list(PLUGINS, count, &n), EN_OK);
+    assert_int_equal(eni_strategy_list(PLUGINS, count, &n), EN_OK);
     assert_int_equal(n, 8); /* solo, ring, grouped, ps-sync, ps-async, ssp, hybrid, hierarchical */
-    assert_int_equal(eni_plugin_find(PLUGINS, "ssp", &ssp), EN_OK);
+    assert_int_equal(eni_strategy_find(PLUGINS, "ssp", &ssp), EN_OK);
     FILE *out = fmemopen(text, sizeof text, "w");
-    eni_plugin_show(out, ssp);
+    eni_strategy_show(out, ssp);
     fclose(out);
     assert_non_null(strstr(text, "Ho'13"));
     assert_non_null(strstr(text, "bound"));
@@ -126,7 +126,7 @@ static void shorter_tables_are_completed(void **state)
 {
     (void)state;
     const en_strategy *first, *named;
-    assert_int_equal(eni_plugin_find(PLUGINS, EN_BUILD_DIR "/test/plugins/short.so", &first), EN_OK);
+    assert_int_equal(eni_strategy_find(PLUGINS, EN_BUILD_DIR "/test/plugins/short.so", &first), EN_OK);
     assert_string_equal(first->name, "short");
     assert_int_equal(first->size, sizeof(en_strategy));
     assert_non_null(first->submit);
@@ -138,7 +138,7 @@ static void shorter_tables_are_completed(void **state)
     assert_int_equal(first->options[2].size, 0);
     assert_string_equal(first->next->name, "whole");
     assert_null(first->next->next);
-    assert_int_equal(eni_plugin_find(PLUGINS, EN_BUILD_DIR "/test/plugins/short.so@whole", &named), EN_OK);
+    assert_int_equal(eni_strategy_find(PLUGINS, EN_BUILD_DIR "/test/plugins/short.so@whole", &named), EN_OK);
     assert_int_equal(named->size, sizeof(en_strategy));
     assert_non_null(named->on_member);
 }
@@ -149,7 +149,7 @@ static void names_that_are_none(void **state)
     REFUSES("ps-asinc", EN_ENOENT, "ps-asinc", PLUGINS, "nearest is ps-async");
     REFUSES(PLUGINS "/strategy_ps.so@sp", EN_ENOENT, "no strategy sp", "nearest is ssp");
     int n = 0;
-    assert_int_equal(eni_plugin_list("/nonexistent", count, &n), EN_ENOENT);
+    assert_int_equal(eni_strategy_list("/nonexistent", count, &n), EN_ENOENT);
     assert_non_null(strstr(said, "/nonexistent"));
 }
 
