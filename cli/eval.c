@@ -17,7 +17,7 @@
 #include "data/dataset.h"
 #include "models/evaluation.h"
 #include "models/registry.h"
-#include "models/weights.h"
+#include "models/formats/weights.h"
 #include "ops/device.h"
 #include "runtime/net/host_info.h"
 

@@ -22,7 +22,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "models/weights.h"
+#include "models/formats/weights.h"
 #include "runtime/control/control.h"
 
 enum { TENSOR_NAME = ENI_CHECKPOINT_NAME + EN_MAX_TENSOR_NAME + 2 };

@@ -27,7 +27,7 @@
 #include "core/digest.h"
 #include "entrain/model.h"
 #include "entrain/status.h"
-#include "models/safetensors.h"
+#include "models/formats/safetensors.h"
 #include "run/rank_groups.h"
 
 enum { ENI_CHECKPOINT_FORMAT = 1, ENI_CHECKPOINT_NAME = 96, ENI_CHECKPOINT_FACTS = 32 };

@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "models/weights.h"
+#include "models/formats/weights.h"
 #include "rank/rank.h"
 #include "rank/save.h"
 #include "runtime/client/client.h"

@@ -8,7 +8,8 @@ allowed() { # folder -> prefixes that it may include, itself and include/entrain
     core|strategies) echo "" ;;
     run|plugin|runtime/net) echo "core" ;;
     config) echo "core run" ;;
-    ops|ops/*|models|data) echo "core run plugin ops" ;;
+    ops|ops/*|models/formats|data) echo "core run plugin ops" ;;
+    models) echo "models/formats core run plugin ops" ;;
     remote) echo "core config data" ;;
     runtime/control) echo "core run runtime/net" ;;
     runtime/spec) echo "core plugin ops runtime/net runtime/control" ;;
@@ -19,7 +20,7 @@ allowed() { # folder -> prefixes that it may include, itself and include/entrain
     runtime/sim) echo "core run plugin ops runtime/net runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
     runtime/sim/faults) echo "core plugin ops runtime/net runtime/spec runtime/client runtime/store runtime/sim" ;;
     server) echo "core run plugin ops config runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client" ;;
-    rank) echo "core run ops models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
+    rank) echo "core run ops models/formats data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
     worker) echo "rank core run plugin ops config models data remote runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
     report) echo "core run config" ;;
     cli) echo "report core run plugin ops config models data remote runtime" ;;
@@ -41,7 +42,7 @@ vendor() { # header -> the folders that may include it
 
 bad=0
 offence() { echo "$1"; bad=1; }
-for folder in core run plugin config models data remote ops ops/ref ops/cpu ops/cuda runtime/net runtime/control runtime/spec \
+for folder in core run plugin config models models/formats data remote ops ops/ref ops/cpu ops/cuda runtime/net runtime/control runtime/spec \
     runtime/collective runtime/store runtime/client runtime/host runtime/sim runtime/sim/faults server rank worker report cli strategies; do
     for file in "$folder"/*.c "$folder"/*.h "$folder"/*.cu "$folder"/*.cuh; do
         [ -e "$file" ] || continue

@@ -12,7 +12,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "models/weights.h"
+#include "models/formats/weights.h"
 #include "run/units.h"
 #include "runtime/spec/strategies.h"
 #include "worker/worker.h"

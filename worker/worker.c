@@ -12,7 +12,7 @@
 #include "data/plan.h"
 #include "models/node.h"
 #include "models/registry.h"
-#include "models/weights.h"
+#include "models/formats/weights.h"
 #include "ops/device.h"
 #include "rank/save.h"
 #include "run/units.h"

@@ -9,8 +9,8 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "models/registry.h"
-#include "models/safetensors.h"
-#include "models/weights.h"
+#include "models/formats/safetensors.h"
+#include "models/formats/weights.h"
 #include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

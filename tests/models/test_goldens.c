@@ -14,7 +14,7 @@
 #include "core/memory.h"
 #include "data/dataset.h"
 #include "models/registry.h"
-#include "models/weights.h"
+#include "models/formats/weights.h"
 #include "ops/optimizer.h"
 
 #define GOLDENS EN_SOURCE_DIR "/tests/goldens"

@@ -7,7 +7,7 @@
 
 #include "core/memory.h"
 #include "models/registry.h"
-#include "models/weights.h"
+#include "models/formats/weights.h"
 
 static void convnet_has_the_tensors_of_pytorch(void **state)
 {

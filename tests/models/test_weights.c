@@ -13,8 +13,8 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "models/registry.h"
-#include "models/safetensors.h"
-#include "models/weights.h"
+#include "models/formats/safetensors.h"
+#include "models/formats/weights.h"
 
 /* ---- a folder, a schema, the last line of the log ------------------------------------------------------ */
 

@@ -13,7 +13,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "models/registry.h"
-#include "models/weights.h"
+#include "models/formats/weights.h"
 #include "ops/device.h"
 
 enum { SIDE = 32, IMAGES = 2, PIXELS = IMAGES * SIDE * SIDE * 3 };

@@ -18,7 +18,7 @@
 
 #include "core/files.h"
 #include "core/log.h"
-#include "models/safetensors.h"
+#include "models/formats/safetensors.h"
 #include "server/state.h"
 
 /* What happened, a letter each: f a file was synchronised, F that failed, r a file renamed, d a folder

@@ -19,7 +19,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "models/registry.h"
-#include "models/weights.h"
+#include "models/formats/weights.h"
 #include "rank/checkpoint.h"
 #include "tests/heard.h"
 

@@ -5,8 +5,8 @@
  * "pt"}.
  * `state` (schema->nstate) lies beside the flat weights everywhere; NULL for a network without. All functions
  * work on host memory, from any thread, and block on the disk. */
-#ifndef MODELS_WEIGHTS_H
-#define MODELS_WEIGHTS_H
+#ifndef FORMATS_WEIGHTS_H
+#define FORMATS_WEIGHTS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 
 #include "core/digest.h"
 #include "entrain/model.h"
-#include "models/safetensors.h"
+#include "models/formats/safetensors.h"
 
 /* Writes `flat` (schema->count) to `path`: the old file or the whole new one is there, also after a crash.
  * EN_ENONFINITE names the tensor: such a file could not be read back. EN_EIO. */

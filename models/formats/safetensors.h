@@ -13,8 +13,8 @@
  * A sealed file says its own hash, in a fixed place, so that every flipped bit and every truncation is found
  * before anything is parsed: the header begins with {"__metadata__":{"digest":"HEX", and HEX is the SHA-256
  * of the whole file with these 64 characters as '0'. */
-#ifndef MODELS_SAFETENSORS_H
-#define MODELS_SAFETENSORS_H
+#ifndef FORMATS_SAFETENSORS_H
+#define FORMATS_SAFETENSORS_H
 
 #include <stddef.h>
 #include <stdint.h>

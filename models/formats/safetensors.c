@@ -1,5 +1,5 @@
 /* safetensors.c - the strict reader, and the writer; see safetensors.h. */
-#include "models/safetensors.h"
+#include "models/formats/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* weights.c - the tensors of a schema to and from the entries of a file, and their digest. */
-#include "models/weights.h"
+#include "models/formats/weights.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "models/safetensors.h"
+#include "models/formats/safetensors.h"
 #include "ops/mean.h"
 
 /* ---- save -------------------------------------------------------------------------------------------- */
