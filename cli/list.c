@@ -15,6 +15,7 @@
 #include "models/node.h"
 #include "models/registry.h"
 #include "models/split.h"
+#include "plugin/plugin.h"
 #include "report/report.h"
 #include "runtime/spec/strategies.h"
 

@@ -133,29 +133,6 @@ const en_option *eni_option_find(const en_option *table, const char *key, size_t
     return NULL;
 }
 
-en_status eni_option_check(const char *path, const char *kind, const char *name, const en_option *table,
-                           const en_option *o)
-{
-    const uint32_t least = offsetof(en_option, text);
-    const char *why = NULL;
-    if (o->size < least)
-        why = "is too short to have a range; set .size = sizeof(en_option)";
-    else if (o->key == NULL || *o->key == '\0' || strpbrk(o->key, "=:, ") != NULL)
-        why = "has no key, or one with '=', ':', ',' or a space";
-    else if (o->help == NULL)
-        why = "has no help";
-    else if (o->type > EN_OPT_TEXT)
-        why = "has a type that this host does not know";
-    else if (o->type != EN_OPT_TEXT && o->type != EN_OPT_BOOL && !(o->min <= o->value && o->value <= o->max))
-        why = "has a default outside of its range";
-    else if (eni_option_find(table, o->key, strlen(o->key)) != o)
-        why = "is declared twice";
-    if (why == NULL) return EN_OK;
-    return eni_fail(EN_EINVAL, "plugin",
-                    "%s: option %s of %s %s %s; correct its entry in the table of options", path,
-                    o->size >= least && o->key != NULL ? o->key : "(first bytes)", kind, name, why);
-}
-
 void eni_format_real(double number, char *text_out, size_t bytes)
 {
     snprintf(text_out, bytes, "%.0f", number); /* 70, where fewest digits would be 7e+01 */

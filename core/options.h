@@ -47,11 +47,6 @@ const char *eni_options_canonical(const eni_options *options);
  */
 const en_option *eni_option_next(const en_option *option);
 
-/* Whether an entry of a plugin's table is one that can be parsed against; EN_EINVAL, logged with the file, the
- * kind and name of its owner, and the remedy. */
-en_status eni_option_check(const char *path, const char *kind, const char *name, const en_option *table,
-                           const en_option *option);
-
 /* The entry of `key` (`length` characters), or NULL; a NULL table has none. */
 const en_option *eni_option_find(const en_option *table, const char *key, size_t length);
 

@@ -2,7 +2,6 @@
  * and opens it; see device.h. */
 #include "ops/device.h"
 
-#include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +11,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "plugin/elf_file.h"
+#include "plugin/plugin.h"
 
 static void log_for_device(int level, const char *subsystem, const char *text)
 {
@@ -73,8 +72,10 @@ static const char *remedy(const char *name)
     return "known are ref, cpu and cuda";
 }
 
-/* Why the loader said no. It names the library that it misses; where that comes from, we know. */
-static void log_not_loaded(const char *name, const char *text)
+static const char again[] = "build or install it again";
+
+/* The system's loader names the library that it misses; where that comes from, we know. */
+static const char *missing(const char *why)
 {
     static const struct {
         const char *library, *remedy;
@@ -90,63 +91,12 @@ static void log_not_loaded(const char *name, const char *text)
          "--device=ref"},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strstr(text, known[i].library)) {
-            eni_error("device", "device %s cannot be loaded: %s; %s", name, text, known[i].remedy);
-            return;
-        }
-    eni_error("device", "device %s cannot be loaded: %s", name, text);
+        if (strstr(why, known[i].library)) return known[i].remedy;
+    return again;
 }
 
-/* The version check comes before any other field of the table is believed. */
-static en_status check_table(const en_device *table, const char *name, const char *path)
-{
-    if (!table)
-        return eni_fail(EN_EVERSION, "device", "%s cannot serve ABI %u of this program: rebuild it", path,
-                        EN_DEVICE_ABI);
-    if (table->abi != EN_DEVICE_ABI || table->size < sizeof *table)
-        return eni_fail(
-            EN_EVERSION, "device",
-            "%s has ABI %u and a table of %u bytes, this program needs ABI %u and %zu bytes: rebuild it",
-            path, table->abi, table->size, EN_DEVICE_ABI, sizeof *table);
-    if (table->name == NULL || strcmp(table->name, name) != 0)
-        return eni_fail(EN_EVERSION, "device",
-                        "%s is the device \"%.40s\", not \"%s\": a file was copied or renamed; rebuild it",
-                        path, table->name != NULL ? table->name : "", name);
-    return EN_OK;
-}
-
-static en_status load(const char *name, const char *plugin_dir, const en_device **table_out)
-{
-    static const eni_elf_words words = {.subsystem = "device",
-                                        .what = "device",
-                                        .place = "build or install it again",
-                                        .build = "build or install it again"};
-    char path[4096];
-    const int length = snprintf(path, sizeof path, "%s/device_%s.so", plugin_dir, name);
-    if (length < 0 || (size_t)length >= sizeof path)
-        return eni_fail(EN_EINVAL, "device", "the path of the plugin folder is too long: %zu bytes",
-                        strlen(plugin_dir));
-    if (access(path, F_OK) != 0)
-        return eni_fail(EN_ENOENT, "device", "there is no device \"%s\": %s is absent; %s", name, path,
-                        remedy(name));
-    EN_TRY(eni_elf_check(path, &words));
-    if (eni_device_is_gpu(name) && setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0) != 0)
-        return eni_fail(EN_ENOMEM, "device", "setting CUDA_DEVICE_ORDER failed: out of memory");
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-        log_not_loaded(name, dlerror());
-        return EN_EUNSUPPORTED;
-    }
-    en_device_entry_fn entry;
-    *(void **)&entry = dlsym(library, EN_DEVICE_ENTRY); /* POSIX's way around ISO C's function pointers */
-    if (!entry)
-        return eni_fail(EN_EVERSION, "device", "%s has no symbol %s: it is not a device library", path,
-                        EN_DEVICE_ENTRY);
-    const en_device *table = entry(EN_DEVICE_ABI);
-    EN_TRY(check_table(table, name, path));
-    *table_out = table;
-    return EN_OK;
-}
+ENI_PLUGIN_KIND(en_device, EN_DEVICE, sizeof(en_device), .what = "device", .plural = "devices",
+                .remedy = again, .missing = missing, .is_slow = true);
 
 const en_device_host *eni_device_host(void)
 {
@@ -155,8 +105,24 @@ const en_device_host *eni_device_host(void)
 
 en_status eni_device_load(const char *name, const char *plugin_dir, const en_device **table_out)
 {
+    char path[PATH_MAX];
+    const void *loaded;
     *table_out = eni_ref_device();
-    return strcmp(name, (*table_out)->name) == 0 ? EN_OK : load(name, plugin_dir, table_out);
+    if (strcmp(name, (*table_out)->name) == 0) return EN_OK;
+    snprintf(path, sizeof path, "%s/device_%s.so", plugin_dir, name);
+    if (access(path, F_OK) != 0)
+        return eni_fail(EN_ENOENT, "device", "there is no device \"%s\": %s is absent; %s", name, path,
+                        remedy(name));
+    if (eni_device_is_gpu(name) && setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0) != 0)
+        return eni_fail(EN_ENOMEM, "device", "setting CUDA_DEVICE_ORDER failed: out of memory");
+    EN_TRY(eni_plugin_load(&kind, path, &loaded));
+    const en_device *table = loaded;
+    if (table->name == NULL || strcmp(table->name, name) != 0)
+        return eni_fail(EN_EVERSION, "device",
+                        "%s is the device \"%.40s\", not \"%s\": a file was copied or renamed; rebuild it",
+                        path, table->name != NULL ? table->name : "", name);
+    *table_out = table;
+    return EN_OK;
 }
 
 en_status eni_device_open_with(const char *spec, const eni_device_options *options, eni_device *device_out)

@@ -15,6 +15,7 @@
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
+#include "plugin/plugin.h"
 #include "run/units.h"
 #include "runtime/client/client.h"
 #include "runtime/control/member.h"
@@ -268,9 +269,10 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
 /* Somebody's own plugin, given by its path. */
 static bool is_foreign(const eni_psd *psd)
 {
-    char word[ENI_STRATEGY_WORD_MAX];
+    char word[ENI_PLUGIN_WORD_MAX];
     const char *options;
-    return eni_plugin_split(psd->config->strategy, word, &options) == EN_OK && eni_plugin_is_path(word);
+    return eni_plugin_split("--strategy", psd->config->strategy, word, &options) == EN_OK &&
+           eni_plugin_is_path(word);
 }
 
 static en_status open_shards(eni_psd *psd, const eni_world_info *world, char why_out[ENI_REASON_MAX])

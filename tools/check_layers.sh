@@ -15,7 +15,7 @@ allowed() { # folder -> prefixes that it may include, itself and include/entrain
     runtime/spec) echo "core plugin ops runtime/net runtime/control" ;;
     runtime/collective) echo "core ops runtime/net runtime/control runtime/spec" ;; # a mesh is that of a run's ranks
     runtime/store) echo "core plugin ops runtime/net runtime/spec" ;;
-    runtime/client) echo "core ops runtime/net runtime/control runtime/spec runtime/collective" ;;
+    runtime/client) echo "core plugin ops runtime/net runtime/control runtime/spec runtime/collective" ;;
     runtime/host) echo "core plugin ops runtime/net runtime/spec runtime/collective runtime/client" ;;
     runtime/sim) echo "core run plugin ops runtime/net runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
     runtime/sim/faults) echo "core plugin ops runtime/net runtime/spec runtime/client runtime/store runtime/sim" ;;
@@ -50,6 +50,7 @@ for folder in core run plugin config models models/formats data remote ops ops/r
             case $path in
             ../*|./*) offence "$file: relative include \"$path\"; write it from the root" ; continue ;;
             entrain/*) continue ;;
+            plugin/elf_file.h) [ "$folder" = plugin ] || offence "$file: \"$path\" is private to plugin" ;;
             esac
             target=$(dirname "$path"); ok=0
             [ "$target" = "$folder" ] && ok=1

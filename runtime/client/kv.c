@@ -25,6 +25,7 @@
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
+#include "plugin/plugin.h"
 #include "runtime/client/client.h"
 #include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
@@ -287,7 +288,7 @@ static en_status read_schedule(const en_client_options *o, eni_schedule *schedul
 /* What all ranks, and psd, must have alike. */
 static en_status agree(const en_client *client, const en_client_options *o, eni_run_spec *spec)
 {
-    char strategy[ENI_STRATEGY_WORD_MAX];
+    char strategy[ENI_PLUGIN_WORD_MAX];
     eni_run_attributes attributes = {.strategy = strategy,
                                      .optimizer = eni_optimizer_find(o->optimizer),
                                      .hyper = {.momentum = (float)o->momentum,
@@ -302,7 +303,7 @@ static en_status agree(const en_client *client, const en_client_options *o, eni_
     if (attributes.optimizer == NULL)
         return invalid("optimizer", "there is none of that name; give " ENI_OPTIMIZERS);
     EN_TRY(read_schedule(o, &attributes.schedule));
-    EN_TRY(eni_plugin_split(o->strategy, strategy, &attributes.strategy_options));
+    EN_TRY(eni_plugin_split("strategy", o->strategy, strategy, &attributes.strategy_options));
     if (eni_plugin_is_path(strategy))
         return invalid("strategy", "give the name that its file declares; the file is psd's business");
     EN_TRY(agree_schema(o, spec));

@@ -1,68 +1,26 @@
-/* strategies.c - a strategy file is checked (its magic, its entry, each table of its chain), completed where it
- * was built with a header that knew fewer fields, and then found by name or path. */
+/* strategies.c - what is checked of a strategy's table, the built-in ones in their folder, and what a person is shown. */
 #include "runtime/spec/strategies.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <stdbool.h>
+#include <fnmatch.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
-#include "plugin/elf_file.h"
-#include "plugin/hook.h"
+#include "plugin/plugin.h"
 
 enum {
-    TABLE_LEAST = offsetof(en_strategy, submit) + sizeof(((en_strategy *)NULL)->submit),
-    TABLES_MAX = 256, /* a chain of `next` longer than this is a loop */
     KNOWN_FLAGS = EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS | EN_LEADERS_ARE_CLIENTS | EN_REPLICATED |
                   EN_STATIC | EN_SYNCHRONOUS | EN_PUSH_READ_ONLY | EN_SHARED_PARAMS | EN_ROUNDS | EN_ALONE |
                   EN_USES_GROUPS
 };
 
-/* ---- words ------------------------------------------------------------------------------------------- */
-
-en_status eni_plugin_split(const char *spec, char word_out[ENI_STRATEGY_WORD_MAX], const char **options_out)
-{
-    const size_t length = eni_spec_head(spec);
-    if (length == 0 || length >= ENI_STRATEGY_WORD_MAX)
-        return eni_fail(EN_EINVAL, "plugin",
-                        "'%.80s' names no strategy: write a name such as ring, or a path such as ./mine.so",
-                        spec);
-    memcpy(word_out, spec, length);
-    word_out[length] = 0;
-    *options_out = eni_spec_options(spec);
-    return EN_OK;
-}
-
-/* "./mine.so@name": the length of the path, and the name or NULL. */
-static size_t path_length(const char *word, const char **table_out)
-{
-    const size_t length = strlen(word);
-    const char *at = strstr(word, ".so@");
-    *table_out = at ? at + 4 : NULL;
-    return at ? (size_t)(at - word) + 3 : length;
-}
-
-int eni_plugin_is_path(const char *word)
-{
-    const char *table;
-    const size_t length = path_length(word, &table);
-    return strchr(word, '/') != NULL || (length > 3 && memcmp(word + length - 3, ".so", 3) == 0);
-}
-
-/* ---- checks ------------------------------------------------------------------------------------------ */
-
-static int is_name(const char *name)
-{
-    const size_t length = name ? strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") : 0;
-    return length > 0 && length < ENI_STRATEGY_NAME_MAX && name[length] == 0;
-}
+/* ---- a table ----------------------------------------------------------------------------------------- */
 
 /* Why a strategy of these flags can have no groups; NULL: it can. */
 static const char *ungrouped(uint32_t flags)
@@ -74,24 +32,9 @@ static const char *ungrouped(uint32_t flags)
                                           : NULL;
 }
 
-/* Nothing beyond abi and size is read before both are found good. */
-static en_status check_table(const char *path, const en_strategy *s)
+static en_status check(const char *path, const void *table)
 {
-    if (s->abi != EN_STRATEGY_ABI)
-        return eni_fail(
-            EN_EVERSION, "plugin",
-            "%s has strategy ABI %u, this host %u; build it again with this host's include folder", path,
-            s->abi, EN_STRATEGY_ABI);
-    if (s->size < TABLE_LEAST)
-        return eni_fail(
-            EN_EVERSION, "plugin",
-            "%s has a table of %u bytes, which end before its submit hook; set .size = sizeof(en_strategy) "
-            "and build it again with this host's include folder",
-            path, s->size);
-    if (!is_name(s->name))
-        return eni_fail(EN_EINVAL, "plugin",
-                        "%s calls a strategy '%.40s'; a name is 1 to %d characters of a-z, 0-9 and '-'", path,
-                        s->name ? s->name : "", ENI_STRATEGY_NAME_MAX - 1);
+    const en_strategy *s = table;
     if (!s->submit)
         return eni_fail(EN_EINVAL, "plugin",
                         "%s: strategy %s has no submit hook, the only one without a default", path, s->name);
@@ -103,123 +46,24 @@ static en_status check_table(const char *path, const en_strategy *s)
         return eni_fail(EN_EINVAL, "plugin",
                         "%s: strategy %s says EN_USES_GROUPS, but %s; leave one of the two flags away", path,
                         s->name, ungrouped(s->flags));
-    for (const en_option *o = s->options; o && o->size; o = eni_option_next(o))
-        EN_TRY(eni_option_check(path, "strategy", s->name, s->options, o));
     return EN_OK;
 }
 
-static en_status check_chain(const char *path, const en_strategy *first)
-{
-    int n = 0;
-    for (const en_strategy *s = first; s; s = s->next) {
-        if (++n > TABLES_MAX)
-            return eni_fail(EN_EINVAL, "plugin",
-                            "%s chains more than %d strategies: does `next` form a loop?", path, TABLES_MAX);
-        EN_TRY(check_table(path, s));
-        for (const en_strategy *t = first; t != s; t = t->next) {
-            if (strcmp(t->name, s->name) != 0) continue;
-            return eni_fail(EN_EINVAL, "plugin", "%s has two strategies called %s", path, s->name);
-        }
-    }
-    return EN_OK;
-}
+ENI_PLUGIN_KIND(en_strategy, EN_STRATEGY, offsetof(en_strategy, submit) + sizeof(void *), .what = "strategy",
+                .plural = "strategies", .options = offsetof(en_strategy, options),
+                .next = offsetof(en_strategy, next), .name_max = ENI_STRATEGY_NAME_MAX, .check = check,
+                .remedy = ENI_PLUGIN_REMEDY);
 
-/* ---- tables of older plugins ------------------------------------------------------------------------- */
-
-/* A table as this host knows it, made of one that ends earlier: what that lacks is 0. Kept until the process
- * ends, as the file is. */
-typedef struct completed {
-    struct completed *before; /* so that all can be reached */
-    en_strategy table;
-    en_option options[];
-} completed;
-
-static bool is_short(const en_strategy *s)
-{
-    if (s->size < sizeof(en_strategy)) return true;
-    for (const en_option *o = s->options; o != NULL && o->size != 0; o = eni_option_next(o))
-        if (o->size < sizeof(en_option)) return true;
-    return false;
-}
-
-static completed *complete(const en_strategy *s)
-{
-    static completed *last;
-    size_t n = 0;
-    for (const en_option *o = s->options; o != NULL && o->size != 0; o = eni_option_next(o))
-        n++;
-    completed *c = eni_alloc(sizeof *c + (n + 1) * sizeof(en_option));
-    if (c == NULL) return NULL;
-    memcpy(&c->table, s, s->size < sizeof c->table ? s->size : sizeof c->table);
-    c->table.size = sizeof c->table;
-    c->table.options = s->options != NULL ? c->options : NULL;
-    n = 0;
-    for (const en_option *o = s->options; o != NULL && o->size != 0; o = eni_option_next(o), n++) {
-        memcpy(&c->options[n], o, o->size < sizeof *o ? o->size : sizeof *o);
-        c->options[n].size = sizeof *o;
-    }
-    c->before = last;
-    last = c;
-    return c;
-}
-
-/* The chain itself, or complete tables in its order. EN_ENOMEM. */
-static en_status complete_chain(const en_strategy *first, const en_strategy **first_out)
-{
-    const en_strategy *s = first, **end = first_out;
-    while (s != NULL && !is_short(s))
-        s = s->next;
-    *first_out = first;
-    if (s == NULL) return EN_OK;
-    for (s = first; s != NULL; s = s->next) {
-        completed *c = complete(s);
-        if (c == NULL) return EN_ENOMEM;
-        *end = &c->table;
-        end = &c->table.next;
-    }
-    *end = NULL;
-    return EN_OK;
-}
-
-/* ---- loading ----------------------------------------------------------------------------------------- */
-
-/* The first table of one file, all tables of it checked; errors as of eni_strategy_find. */
-static en_status load(const char *path, const en_strategy **first_out)
-{
-    static const eni_elf_words words = {.subsystem = "plugin",
-                                        .what = "strategy",
-                                        .place = "give the path of a shared object",
-                                        .build = "build one: cc -shared -fPIC -I<include> mine.c -o mine.so"};
-    en_strategy_entry_fn entry;
-    void *symbol;
-    EN_TRY(eni_elf_open(path, &words, EN_STRATEGY_ENTRY,
-                        "const en_strategy *" EN_STRATEGY_ENTRY "(uint32_t host_abi)", &symbol));
-    memcpy(&entry, &symbol, sizeof entry); /* ISO C has no conversion from an object to a function pointer */
-    eni_hook_enter_named(EN_STRATEGY_ENTRY, path);
-    const en_strategy *first = entry(EN_STRATEGY_ABI);
-    for (uint32_t abi = EN_STRATEGY_ABI; first == NULL && abi > 1;)
-        first = entry(--abi); /* only to say which version it is of */
-    eni_hook_leave_named();
-    if (first == NULL)
-        return eni_fail(EN_EVERSION, "plugin",
-                        "%s does not serve strategy ABI %u; build it again with this host's include folder",
-                        path, EN_STRATEGY_ABI);
-    EN_TRY(check_chain(path, first));
-    return complete_chain(first, first_out);
-}
+/* ---- finding ----------------------------------------------------------------------------------------- */
 
 static int is_builtin(const struct dirent *entry)
 {
-    static const char prefix[] = "strategy_", suffix[] = ".so";
-    const size_t length = strlen(entry->d_name);
-    return length > sizeof prefix + sizeof suffix - 2 &&
-           memcmp(entry->d_name, prefix, sizeof prefix - 1) == 0 &&
-           strcmp(entry->d_name + length - (sizeof suffix - 1), suffix) == 0;
+    return fnmatch("strategy_?*.so", entry->d_name, 0) == 0;
 }
 
 en_status eni_strategy_list(const char *folder, eni_strategy_visit visit, void *user)
 {
-    char path[ENI_STRATEGY_WORD_MAX];
+    char path[ENI_PLUGIN_WORD_MAX];
     struct dirent **entries = NULL;
     const int n = scandir(folder, &entries, is_builtin, alphasort);
     if (n <= 0) {
@@ -230,60 +74,39 @@ en_status eni_strategy_list(const char *folder, eni_strategy_visit visit, void *
     }
     en_status st = EN_OK;
     for (int i = 0; i < n; i++) {
-        const en_strategy *first = NULL;
+        const void *t = NULL;
         if (st == EN_OK &&
             snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name) < (int)sizeof path)
-            st = load(path, &first);
-        for (const en_strategy *s = first; st == EN_OK && s; s = s->next)
-            visit(user, s, path);
+            st = eni_plugin_load(&kind, path, &t);
+        for (; st == EN_OK && t != NULL; t = eni_plugin_next(&kind, t))
+            visit(user, t, path);
         free(entries[i]);
     }
     free(entries);
     return st;
 }
 
-typedef struct search {
-    const char *name;
-    const en_strategy *found, *nearest;
-} search;
-
 /* An eni_strategy_visit. */
-static void consider(void *user, const en_strategy *s, const char *path)
+static void look(void *user, const en_strategy *s, const char *path)
 {
-    search *found = user;
     (void)path;
-    if (strcmp(s->name, found->name) == 0) found->found = s;
-    if (eni_is_nearer(found->name, s->name, found->nearest == NULL ? NULL : found->nearest->name))
-        found->nearest = s;
+    eni_plugin_look(user, s);
 }
 
 en_status eni_strategy_find(const char *folder, const char *spec, const en_strategy **strategy_out)
 {
-    char word[ENI_STRATEGY_WORD_MAX], path[ENI_STRATEGY_WORD_MAX];
+    char word[ENI_PLUGIN_WORD_MAX];
     const char *options;
-    EN_TRY(eni_plugin_split(spec, word, &options));
-    search found = {.name = word};
+    const void *table;
+    EN_TRY(eni_plugin_split("--strategy", spec, word, &options));
     if (eni_plugin_is_path(word)) {
-        const en_strategy *first = NULL;
-        const size_t length = path_length(word, &found.name);
-        snprintf(path, sizeof path, "%.*s", (int)length, word);
-        EN_TRY(load(path, &first));
-        if (!found.name) found.name = first->name;
-        for (const en_strategy *s = first; s; s = s->next)
-            consider(&found, s, path);
+        EN_TRY(eni_plugin_find(&kind, word, &table));
     } else {
-        snprintf(path, sizeof path, "%s", folder);
-        EN_TRY(eni_strategy_list(folder, consider, &found));
+        eni_plugin_search search = {.kind = &kind, .name = word, .place = folder};
+        EN_TRY(eni_strategy_list(folder, look, &search));
+        EN_TRY(eni_plugin_answer(&search, &table));
     }
-    if (found.found == NULL && found.nearest != NULL)
-        return eni_fail(EN_ENOENT, "plugin", "there is no strategy %s in %s; the nearest is %s: %s",
-                        found.name, path, found.nearest->name,
-                        found.nearest->help ? found.nearest->help : "");
-    if (!found.found)
-        return eni_fail(EN_ENOENT, "plugin",
-                        "there is no strategy %s in %s; `entrain strategies%s%s` lists them", found.name,
-                        path, eni_plugin_is_path(word) ? " " : "", eni_plugin_is_path(word) ? path : "");
-    *strategy_out = found.found;
+    *strategy_out = table;
     return EN_OK;
 }
 

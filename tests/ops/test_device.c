@@ -73,8 +73,8 @@ static void a_wrong_library_is_refused(void **state)
     const char *folder = EN_BUILD_DIR "/test/devices";
     refuse("wrong1", folder, 1, EN_EVERSION, "ABI 43");
     refuse("wrong2", folder, 1, EN_EVERSION, "table of 16 bytes");
-    refuse("wrong3", folder, 1, EN_EVERSION, "cannot serve ABI 2");
-    refuse("wrong4", folder, 1, EN_EVERSION, "no symbol");
+    refuse("wrong3", folder, 1, EN_EVERSION, "does not serve device ABI 2");
+    refuse("wrong4", folder, 1, EN_EFORMAT, "no symbol en_device_entry");
     refuse("wrong6", folder, 1, EN_EVERSION, "is the device \"right\", not \"wrong6\"");
 }
 

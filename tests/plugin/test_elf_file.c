@@ -23,8 +23,7 @@
 
 enum { CUTS = 64, FLIPS = 4, BYTES_MAX = 1 << 22 };
 
-static const eni_elf_words words = {
-    .subsystem = "test", .what = "plugin", .place = "name another", .build = "build it"};
+static const eni_plugin_kind kind = {.what = "plugin", .remedy = "name another"};
 
 static struct {
     uint8_t *good, *bad; /* (bytes) */
@@ -74,7 +73,7 @@ static en_status check(const uint8_t *bytes, size_t n)
     assert_int_equal(pwrite(t.fd, bytes, n, 0), n);
     t.sentences = 0;
     t.said[0] = 0;
-    const en_status st = eni_elf_check(t.path, &words);
+    const en_status st = eni_elf_check(&kind, t.path);
     assert_int_equal(t.sentences, st != EN_OK);
     return st;
 }

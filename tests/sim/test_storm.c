@@ -34,10 +34,10 @@ typedef struct subject {
 
 static subject find(const char *spec)
 {
-    char word[ENI_STRATEGY_WORD_MAX];
+    char word[ENI_PLUGIN_WORD_MAX];
     const char *given;
     subject s;
-    assert_int_equal(eni_plugin_split(spec, word, &given), EN_OK);
+    assert_int_equal(eni_plugin_split("--strategy", spec, word, &given), EN_OK);
     s.strategy = rig_strategy(word);
     assert_int_equal(eni_options_new(s.strategy, given, &s.options), EN_OK);
     return s;

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "core/log.h"
+#include "plugin/plugin.h"
 #include "runtime/spec/strategies.h"
 #include "runtime/store/store_save.h"
 #include "tests/store/store_rig.h"
@@ -60,11 +61,11 @@ static uint64_t draw(life *l, uint64_t below)
 
 static void begin(life *l, const char *spec, uint64_t seed)
 {
-    char word[ENI_STRATEGY_WORD_MAX];
+    char word[ENI_PLUGIN_WORD_MAX];
     const char *given;
     const en_strategy *strategy;
     *l = (life){.key = {.seed = seed, .purpose = ENI_RNG_TEST, .rank = 17}, .timer_ns = INT64_MAX};
-    assert_int_equal(eni_plugin_split(spec, word, &given), EN_OK);
+    assert_int_equal(eni_plugin_split("--strategy", spec, word, &given), EN_OK);
     assert_int_equal(eni_strategy_find(EN_BUILD_DIR "/plugins", word, &strategy), EN_OK);
     assert_int_equal(eni_options_new(strategy, given, &l->options), EN_OK);
     l->config = rig_config(strategy, WORLD, counts, BUCKETS);

@@ -16,6 +16,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/rng.h"
+#include "plugin/plugin.h"
 #include "runtime/sim/quadratic.h"
 #include "runtime/sim/sim.h"
 #include "runtime/spec/strategies.h"
@@ -43,11 +44,11 @@ static inline const en_strategy *rig_strategy(const char *word)
 /* Momentum 0.9, Nesterov, weight decay; three buckets; 1 ms a step; a network with latency and rate. */
 static inline void rig_init(rig *r, const char *spec, int nranks, uint64_t micro_batches)
 {
-    char word[ENI_STRATEGY_WORD_MAX];
+    char word[ENI_PLUGIN_WORD_MAX];
     const char *given;
     memset(r, 0, sizeof *r);
     assert_int_equal(eni_quadratic_init(&r->problem, 200, 7), EN_OK);
-    assert_int_equal(eni_plugin_split(spec, word, &given), EN_OK);
+    assert_int_equal(eni_plugin_split("--strategy", spec, word, &given), EN_OK);
     r->config = (eni_sim_config){
         .strategy = rig_strategy(word),
         .problem = &r->problem.problem,

@@ -286,7 +286,7 @@ static void test_flags(void **state)
          "--data=synthetic "
          "--limit-train-samples=5 --batch-size=4",
          {"layer4.0.bn1 (batchnorm)", "a batch of 1 sample", "--drop-last"}},
-        {"worker", TOY " --model=qqqqqq", {"--model=qqqqqq", "`entrain models` lists all"}},
+        {"worker", TOY " --model=qqqqqq", {"--model=qqqqqq", "`entrain models` lists them"}},
         {"worker", TOY " --optimizer=lion", {"--optimizer=lion", "sgd, adam or adamw"}},
         {"worker", "--optimizer=adam --momentum=0.9", {"--momentum", "\"0.9\"", "--beta1"}},
         {"worker", "--optimizer=adamw --nesterov", {"--nesterov", "adamw", "leave it out"}},
