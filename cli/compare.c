@@ -407,7 +407,7 @@ static en_status describe(comparison *c)
 
 static en_status write_index(const comparison *c)
 {
-    char path[1024], *text = eni_json_text(c->json, JSON_INDENT(1));
+    char path[1024], *text = eni_json_dump(c->json, JSON_INDENT(1));
     snprintf(path, sizeof path, "%s/compare.json", c->dir);
     const en_status st = eni_file_replace_text("compare", path, text);
     free(text); /* jansson's */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/json.h"
 #include "core/log.h"
 #include "core/try.h"
 #include "report/may_differ.h"
@@ -115,8 +116,7 @@ static bool is_complete(const char *dir, const json_t *run)
     if (relative == NULL || !json_is_integer(code) || json_integer_value(code) != 0) return false;
     snprintf(path, sizeof path, "%s/%s/result.json", dir, relative);
     json_t *result = json_load_file(path, 0, NULL);
-    const char *ended = json_string_value(json_object_get(result, "exit"));
-    const bool is_ok = ended != NULL && strcmp(ended, "ok") == 0;
+    const bool is_ok = eni_json_says(result, "exit", "ok");
     json_decref(result);
     return is_ok;
 }

@@ -210,7 +210,7 @@ static en_status write_restarts(const elastic *e)
     json_array_foreach(e->restarts, i, restart) json_object_del(restart, "broken_ns");
     json_object_set(result, "restarts", e->restarts);
     eni_json_set_int(result, "repeated_samples", e->repeated);
-    char *text = eni_json_text(result, JSON_INDENT(2));
+    char *text = eni_json_dump(result, JSON_INDENT(2));
     json_decref(result);
     if (text == NULL) return EN_ENOMEM;
     const en_status st = eni_file_replace_text("launch", path, text);

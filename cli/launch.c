@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,6 +17,7 @@
 #include "cli/machine.h"
 #include "config/outputs.h"
 #include "core/clock.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -140,15 +140,13 @@ en_status eni_launch_run(const eni_launch *launch)
 /* Adds the events of a part, and what it had no room for. */
 static en_status append(json_t *events, const char *path, json_int_t *dropped)
 {
-    json_error_t error;
+    eni_json in = {.who = "trace", .path = path};
     if (access(path, R_OK) != 0) return EN_OK;
-    json_t *part = json_load_file(path, 0, &error);
-    if (part == NULL) return eni_fail(EN_EFORMAT, "trace", "%s:%d: %s", path, error.line, error.text);
-    int failed = json_array_extend(events, json_object_get(part, "traceEvents"));
+    json_t *part = eni_json_load(&in);
+    json_array_extend(events, eni_json_need_array(&in, part, "traceEvents", SIZE_MAX));
     *dropped += json_integer_value(json_object_get(part, "dropped"));
     json_decref(part);
-    if (failed == 0) return EN_OK;
-    return eni_fail(EN_EFORMAT, "trace", "%s has no list \"traceEvents\"", path);
+    return in.status;
 }
 
 /* Part `i` of a run of `nranks`: 0 is rank 0's, nranks is psd's. */

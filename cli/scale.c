@@ -233,7 +233,7 @@ static en_status write_json(const scaling *s)
     json_t *all = json_pack("{s:i, s:o, s:i, s:o, s:o, s:b}", "schema", 1, "argv", argv, "cores", s->cores,
                             "rows", rows, "outside", isnan(s->outside) ? json_null() : json_real(s->outside),
                             "is_conclusive", !s->is_doubtful);
-    char *text = eni_json_text(all, JSON_INDENT(1));
+    char *text = eni_json_dump(all, JSON_INDENT(1));
     snprintf(path, sizeof path, "%s/scale.json", s->dir);
     const en_status st = eni_file_replace_text("scale", path, text);
     json_decref(all);

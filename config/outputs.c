@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
-#include <jansson.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include <unistd.h>
 
 #include "config/folders.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -110,14 +110,6 @@ en_status eni_out_newest(const eni_config *config, char *path_out, size_t bytes)
     return EN_OK;
 }
 
-static json_t *load(int fd, const char *name)
-{
-    const int file = openat(fd, name, O_RDONLY | O_CLOEXEC);
-    json_t *json = file < 0 ? NULL : json_loadfd(file, 0, NULL);
-    if (file >= 0) close(file);
-    return json;
-}
-
 static bool is_equal(const json_t *budget, const char *key, int64_t value)
 {
     return json_integer_value(json_object_get(budget, key)) == value;
@@ -125,10 +117,9 @@ static bool is_equal(const json_t *budget, const char *key, int64_t value)
 
 static void look_at_run(int fd, const eni_config *config, holding *h)
 {
-    json_t *result = load(fd, "result.json");
-    const char *ended = json_string_value(json_object_get(result, "exit"));
+    json_t *result = eni_json_load_at(fd, "result.json");
     const json_t *budget = json_object_get(result, "budget");
-    h->is_finished = ended != NULL && strcmp(ended, "ok") == 0;
+    h->is_finished = eni_json_says(result, "exit", "ok");
     h->has_other_budget = budget != NULL && !(is_equal(budget, "epochs", config->epochs) &&
                                               is_equal(budget, "steps", config->steps) &&
                                               is_equal(budget, "max_samples", config->max_samples));
@@ -137,7 +128,7 @@ static void look_at_run(int fd, const eni_config *config, holding *h)
 
 static void look_at_study(int fd, holding *h)
 {
-    json_t *study = load(fd, "compare.json"), *run;
+    json_t *study = eni_json_load_at(fd, "compare.json"), *run;
     const json_t *planned = json_object_get(study, "planned");
     json_int_t done = 0;
     size_t i;

@@ -1,4 +1,4 @@
-/* digest.c - SHA-256 by libcrypto, piece by piece or at once; HMAC; random bytes.
+/* digest.c - SHA-256 by libcrypto, piece by piece or at once; HMAC; base64; random bytes.
  *
  * The calls of OpenSSL 1 stay: those that replace them take memory for every hash and may fail, and both lead to the
  * same code. */
@@ -81,6 +81,16 @@ void eni_digest_hmac(const void *key, size_t key_bytes, const char *text,
                      unsigned char hash_out[ENI_DIGEST_BYTES])
 {
     HMAC(EVP_sha256(), key, (int)key_bytes, (const unsigned char *)text, strlen(text), hash_out, NULL);
+}
+
+void eni_base64_write(FILE *file, const void *data, size_t bytes)
+{
+    unsigned char text[4 * 256 + 1];
+    for (size_t at = 0; at < bytes; at += 3 * 256) {
+        const size_t left = bytes - at;
+        EVP_EncodeBlock(text, (const unsigned char *)data + at, left < 3 * 256 ? (int)left : 3 * 256);
+        fputs((char *)text, file);
+    }
 }
 
 void eni_wipe(void *memory, size_t bytes)

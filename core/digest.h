@@ -1,10 +1,11 @@
-/* digest.h - SHA-256 (FIPS 180-4) and what rests on it, by OpenSSL's libcrypto, which uses the SHA instructions of the
- * CPU: hashes are what "the same run" means everywhere above. Any thread. */
+/* digest.h - SHA-256 (FIPS 180-4), what rests on it, and base64, by OpenSSL's libcrypto, which uses the SHA instructions of
+ * the CPU: hashes are what "the same run" means everywhere above. Any thread. */
 #ifndef CORE_DIGEST_H
 #define CORE_DIGEST_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define ENI_DIGEST_HEX 65 /* 64 hex digits and the terminating 0 */
 enum { ENI_DIGEST_BYTES = 32 };
@@ -30,6 +31,9 @@ void eni_digest_of(const void *data, size_t bytes, char hex_out[ENI_DIGEST_HEX])
 /* HMAC-SHA256 (RFC 2104) of a text, whose key may be what an earlier call gave. */
 void eni_digest_hmac(const void *key, size_t key_bytes, const char *text,
                      unsigned char hash_out[ENI_DIGEST_BYTES]);
+
+/* Base64 (RFC 4648) of the bytes, to the end of `file`. */
+void eni_base64_write(FILE *file, const void *data, size_t bytes);
 
 /* Overwrites what must not stay in memory; the compiler may not leave it out. */
 void eni_wipe(void *memory, size_t bytes);

@@ -1,5 +1,5 @@
-/* json.h - fields of a JSON object under construction (jansson), and its text. What memory was lacking for is left out:
- * whoever writes the text finds out. */
+/* json.h - JSON (jansson): fields of an object under construction, its text, and fields that are read. What memory was
+ * lacking for is left out of an object: whoever writes the text finds out. */
 #ifndef CORE_JSON_H
 #define CORE_JSON_H
 
@@ -8,9 +8,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "entrain/status.h"
 
 static inline void eni_json_set_text(json_t *object, const char *key, const char *text)
 {
@@ -59,43 +59,67 @@ static inline uint64_t eni_json_int_of(const json_t *object, const char *key)
     return value > 0 ? (uint64_t)value : 0;
 }
 
-/* Writes the number of `n` bytes at `text` as short as it reads back, and never longer; the bytes that it takes. */
-static inline size_t eni_json_shorten(const char *text, size_t n, char *out)
+/* Whether the field is that text. */
+static inline bool eni_json_says(const json_t *object, const char *key, const char *text)
 {
-    char shorter[40];
-    const double value = strtod(text, NULL);
-    const bool is_real = memchr(text, '.', n) != NULL || memchr(text, 'e', n) != NULL;
-    for (int digits = 15; is_real && n > 17 && digits < 17; digits++) {
-        snprintf(shorter, sizeof shorter - 2, "%.*g", digits, value);
-        if (strpbrk(shorter, ".e") == NULL) strcat(shorter, ".0"); /* or it would be a whole number */
-        if (strtod(shorter, NULL) != value || strlen(shorter) >= n) continue;
-        n = strlen(shorter);
-        text = shorter;
-        break;
-    }
-    memmove(out, text, n);
-    return n;
+    const char *value = json_string_value(json_object_get(object, key));
+    return value != NULL && strcmp(value, text) == 0;
 }
 
 /* As json_dumps, whose 17 digits make 0.69999999999999996 of 0.7, with the shortest numbers that read back as the same: for what
  * people read. The caller frees it (free). NULL: no memory, or no JSON. */
-static inline char *eni_json_text(const json_t *value, size_t flags)
-{
-    char *text = json_dumps(value, flags), *to = text;
-    bool is_in_string = false;
-    for (const char *at = text; at != NULL && *at != '\0';) {
-        const size_t n = is_in_string ? 0 : strspn(at, "-+.0123456789eE");
-        if (n > 0 && *at != 'e') { /* "false" and "true" have one */
-            to += eni_json_shorten(at, n, to);
-            at += n;
-            continue;
-        }
-        if (*at == '"') is_in_string = !is_in_string;
-        if (is_in_string && *at == '\\') *to++ = *at++;
-        *to++ = *at++;
-    }
-    if (text != NULL) *to = '\0';
-    return text;
-}
+char *eni_json_dump(const json_t *value, size_t flags);
+
+/* ---- reading: the writer may be of another version, or an editor gone wrong ----
+ *
+ * A reader remembers the first thing that is wrong and logs it once, in one sentence (file, place, what should stand
+ * there); after that, further reads return "absent". So who loads reads all fields in a row and looks at `status` once,
+ * at the end. */
+
+typedef struct eni_json {
+    const char *who;  /* logs what is wrong: "report"; NULL: nobody does, and `why` says it */
+    const char *path; /* borrowed: the file's name in messages */
+    en_status status; /* of the first failure */
+    char where[96]; /* of the object that is read now, in messages: "runs[3]"; "" for the file's top level */
+    char why[480];  /* the first failure, without the path */
+} eni_json;
+
+/* Parses a whole file; NULL on failure, with reader->status set (EN_ENOENT, EN_EIO or EN_EFORMAT). The
+ * caller owns the value (json_decref). */
+json_t *eni_json_load(eni_json *reader);
+
+/* Parses an object out of memory: a line of a .jsonl file, metadata. */
+json_t *eni_json_parse(eni_json *reader, const char *text, size_t length);
+
+/* A file in an open folder, for who can do without: NULL where it is not there, a link, or no JSON. */
+json_t *eni_json_load_at(int folder, const char *name);
+
+/* Records a failure of the file: "PATH: <text>". Only the first is kept and logged. */
+void eni_json_fail(eni_json *reader, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Says which object is read from now on: "" or "runs[3]". */
+void eni_json_at(eni_json *reader, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Fields of an object, or with key NULL the value itself. The first three return NAN, NULL and NULL when the field is
+ * absent or null; a field of the wrong type is a failure. */
+double eni_json_number(eni_json *reader, const json_t *object, const char *key);
+const char *eni_json_text(eni_json *reader, const json_t *object, const char *key);
+json_t *eni_json_array(eni_json *reader, const json_t *object, const char *key);
+
+/* The same for fields that must be there. A text is not empty, but for one that is copied to `bytes` bytes. */
+double eni_json_need_number(eni_json *reader, const json_t *object, const char *key);
+int64_t eni_json_need_integer(eni_json *reader, const json_t *object, const char *key);
+uint64_t eni_json_need_whole(eni_json *reader, const json_t *object, const char *key); /* 0 or more */
+const char *eni_json_need_text(eni_json *reader, const json_t *object, const char *key);
+void eni_json_copy_text(eni_json *reader, const json_t *object, const char *key, char *text_out,
+                        size_t bytes);
+json_t *eni_json_need_array(eni_json *reader, const json_t *object, const char *key,
+                            size_t max); /* 1 to max */
+
+/* A list of at most `max`, or absent, and what its entries become: `size` bytes each, zeroed before `take` fills them, in
+ * memory that the caller frees (eni_free), whatever is returned: reader->status. */
+typedef void eni_json_take(eni_json *reader, const json_t *entry, void *item);
+en_status eni_json_list(eni_json *reader, const json_t *object, const char *key, size_t max, size_t size,
+                        eni_json_take *take, void *items_out, size_t *n_out);
 
 #endif

@@ -183,208 +183,158 @@ static en_status wrong(char why_out[ENI_ST_WHY], en_status st, const char *fmt, 
     return st;
 }
 
-static bool take_whole(const json_t *value, uint64_t *value_out)
-{
-    *value_out = (uint64_t)json_integer_value(value);
-    return json_is_integer(value) && json_integer_value(value) >= 0;
-}
-
-static en_status whole(const json_t *o, const char *key, uint64_t *value_out, char *why_out)
-{
-    if (take_whole(json_object_get(o, key), value_out)) return EN_OK;
-    return wrong(why_out, EN_EFORMAT, "its fact \"%s\" is no whole number", key);
-}
-
-static en_status text(const json_t *o, const char *key, char *value_out, size_t bytes, char *why_out)
-{
-    const char *value = json_string_value(json_object_get(o, key));
-    if (value == NULL || strlen(value) >= bytes)
-        return wrong(why_out, EN_EFORMAT, "its fact \"%s\" is no text of at most %zu bytes", key, bytes - 1);
-    memcpy(value_out, value, strlen(value) + 1);
-    return EN_OK;
-}
-
-static en_status read_fields(const json_t *o, void *into, const field *fields, size_t n, char *why_out)
+static void read_fields(eni_json *in, const json_t *o, void *into, const field *fields, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         char *at = (char *)into + fields[i].at;
-        uint64_t value = 0;
         if (fields[i].text > 0) {
-            EN_TRY(text(o, fields[i].key, at, fields[i].text, why_out));
+            eni_json_copy_text(in, o, fields[i].key, at, fields[i].text);
             continue;
         }
-        EN_TRY(whole(o, fields[i].key, &value, why_out));
-        memcpy(at, &value, sizeof value);
+        const uint64_t whole = eni_json_need_whole(in, o, fields[i].key);
+        memcpy(at, &whole, sizeof whole);
     }
-    return EN_OK;
 }
 
-static en_status list(const json_t *o, const char *key, size_t max, size_t size, void **items_out,
-                      const json_t **list_out, char *why_out)
-{
-    const json_t *found = json_object_get(o, key);
-    if (!json_is_array(found) || json_array_size(found) > max)
-        return wrong(why_out, EN_EFORMAT, "its fact \"%s\" is no list of at most %zu", key, max);
-    *items_out = eni_alloc_array(json_array_size(found), size);
-    if (*items_out == NULL) return EN_ENOMEM;
-    *list_out = found;
-    return EN_OK;
-}
-
-static en_status take_same(const json_t *o, eni_checkpoint *c, char *why_out)
+static void take_same(eni_json *in, const json_t *o, eni_checkpoint *c)
 {
     json_t *same = json_object_get(o, "same"), *value;
     const char *key;
     if (!json_is_object(same) || json_object_size(same) > ENI_CHECKPOINT_FACTS)
-        return wrong(why_out, EN_EFORMAT, "its fact \"same\" is no object of at most %d",
-                     ENI_CHECKPOINT_FACTS);
+        eni_json_fail(in, "same should be an object of at most %d texts", ENI_CHECKPOINT_FACTS);
+    eni_json_at(in, "same");
     json_object_foreach(same, key, value)
     {
         eni_fact *fact = &c->facts[c->nfacts];
         if (strlen(key) >= sizeof fact->key)
-            return wrong(why_out, EN_EFORMAT, "it has a fact of an unknown name");
+            eni_json_fail(in, "same.%.40s should have a name of at most %zu bytes", key, sizeof fact->key - 1);
+        if (in->status != EN_OK) return;
         memcpy(fact->key, key, strlen(key) + 1);
-        EN_TRY(text(same, key, fact->value, sizeof fact->value, why_out));
+        eni_json_copy_text(in, same, key, fact->value, sizeof fact->value);
         c->nfacts++;
     }
-    return EN_OK;
+    in->where[0] = 0;
 }
 
-static en_status take_history(const json_t *o, eni_checkpoint *c, char *why_out)
+static void take_past(eni_json *in, const json_t *entry, void *into)
 {
-    const json_t *found = NULL;
-    size_t i;
-    json_t *item;
-    EN_TRY(list(o, "history", HISTORY_MAX, sizeof *c->history, (void **)&c->history, &found, why_out));
-    json_array_foreach(found, i, item)
-    {
-        if (!json_is_string(item)) return wrong(why_out, EN_EFORMAT, "its history is no list of texts");
-        if ((c->history[c->nhistory++] = eni_strdup(json_string_value(item))) == NULL) return EN_ENOMEM;
-    }
-    return EN_OK;
+    const char *path = eni_json_need_text(in, entry, NULL);
+    if (path != NULL && (*(char **)into = eni_strdup(path)) == NULL) in->status = EN_ENOMEM;
 }
 
-static en_status take_stretches(const json_t *o, const en_schema *schema, eni_checkpoint *c, char *why_out)
+/* The `n` whole numbers from place `first` on, with which the list ends. */
+static bool read_wholes(const json_t *list, size_t first, size_t n, uint64_t *values_out)
 {
-    const json_t *found = NULL, *item;
-    uint64_t end = 0;
-    EN_TRY(
-        list(o, "stretches", schema->count, sizeof *c->stretches, (void **)&c->stretches, &found, why_out));
-    for (size_t i = 0; i < json_array_size(found); i++) {
-        uint64_t v[5];
-        item = json_array_get(found, i);
-        bool is_read = json_array_size(item) == 5;
-        for (size_t k = 0; k < 5; k++)
-            is_read = take_whole(json_array_get(item, k), &v[k]) && is_read;
-        if (!is_read) return wrong(why_out, EN_EFORMAT, "stretch %zu is no list of five numbers", i);
-        if (v[0] < end || v[1] <= v[0] || v[1] > schema->count)
-            return wrong(
-                why_out, EN_EFORMAT,
-                "stretch %zu, elements %llu to %llu, is out of order or beyond the %llu of the model", i,
-                (unsigned long long)v[0], (unsigned long long)v[1], (unsigned long long)schema->count);
-        end = v[1];
-        c->stretches[c->nstretches++] = (eni_stretch){v[0], v[1], v[2], v[3], v[4]};
+    bool is_read = json_array_size(list) == first + n;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *value = json_array_get(list, first + i);
+        is_read = is_read && json_is_integer(value) && json_integer_value(value) >= 0;
+        values_out[i] = (uint64_t)json_integer_value(value);
     }
-    return EN_OK;
+    return is_read;
+}
+
+static void take_stretch(eni_json *in, const json_t *entry, void *into)
+{
+    uint64_t v[5];
+    if (!read_wholes(entry, 0, 5, v))
+        eni_json_fail(in, "%s should be [from, to, version, steps, samples]", in->where);
+    *(eni_stretch *)into = (eni_stretch){v[0], v[1], v[2], v[3], v[4]};
 }
 
 /* A rank without fp16 has none. */
-static en_status take_scale(const json_t *found, eni_scale_facts *scale, char *why_out)
+static void take_scale(eni_json *in, const json_t *list, eni_scale_facts *scale)
 {
     int exponent;
-    if (found == NULL) return EN_OK;
-    scale->scale = json_number_value(json_array_get(found, 0));
-    const bool is_read = take_whole(json_array_get(found, 1), &scale->good) &&
-                         take_whole(json_array_get(found, 2), &scale->overflows) &&
-                         take_whole(json_array_get(found, 3), &scale->samples);
+    uint64_t v[3];
+    if (list == NULL) return;
+    const bool is_read = read_wholes(list, 1, 3, v);
+    *scale = (eni_scale_facts){json_number_value(json_array_get(list, 0)), v[0], v[1], v[2]};
     if (is_read && scale->scale >= 1 && scale->scale <= 0x1p127 && frexp(scale->scale, &exponent) == 0.5)
-        return EN_OK;
-    return wrong(why_out, EN_EFORMAT, "a rank's loss scale is none");
+        return;
+    eni_json_fail(in, "%s.loss_scale should be [a power of two, good, overflows, samples]", in->where);
 }
 
-static en_status take_rank(const json_t *o, eni_rank_facts *rank, char *why_out)
+static void take_rank(eni_json *in, const json_t *o, void *into)
 {
-    const json_t *loss = json_object_get(o, "last_loss");
-    EN_TRY(read_fields(o, rank, rank_fields, RANK_FIELDS, why_out));
-    EN_TRY(take_scale(json_object_get(o, "loss_scale"), &rank->scale, why_out));
+    eni_rank_facts *rank = into;
+    read_fields(in, o, rank, rank_fields, RANK_FIELDS);
+    take_scale(in, json_object_get(o, "loss_scale"), &rank->scale);
+    rank->sum.last_loss = eni_json_number(in, o, "last_loss");
     if (rank->state_bytes > STATE_MAX)
-        return wrong(why_out, EN_EFORMAT, "a rank's state has %zu bytes", rank->state_bytes);
-    rank->sum.last_loss = json_is_number(loss) ? json_number_value(loss) : NAN;
-    return EN_OK;
+        eni_json_fail(in, "%s.state should be at most %d bytes, not %zu", in->where, STATE_MAX,
+                      rank->state_bytes);
 }
 
-static en_status take_ranks(const json_t *o, eni_checkpoint *c, char *why_out)
+/* Its name only: the vector comes with the tensors. */
+static void take_vector(eni_json *in, const json_t *entry, void *into)
 {
-    const json_t *found = NULL;
-    EN_TRY(list(o, "ranks", ENI_RANKS_MAX, sizeof *c->ranks, (void **)&c->ranks, &found, why_out));
-    for (size_t i = 0; i < json_array_size(found); i++)
-        EN_TRY(take_rank(json_array_get(found, i), &c->ranks[c->nranks++], why_out));
-    return EN_OK;
+    eni_image *image = into;
+    eni_json_copy_text(in, entry, NULL, image->name, sizeof image->name);
 }
 
-/* Names only: the vectors come with the tensors. */
-static en_status take_vectors(const json_t *o, eni_checkpoint *c, char *why_out)
+static void take_lists(eni_json *in, const json_t *o, const en_schema *schema, eni_checkpoint *c)
 {
-    const json_t *found = NULL;
-    size_t i;
-    json_t *item;
-    EN_TRY(list(o, "vectors", 1 << 18, sizeof *c->images, (void **)&c->images, &found, why_out));
-    json_array_foreach(found, i, item)
-    {
-        const char *name = json_string_value(item);
-        if (name == NULL || strlen(name) >= ENI_CHECKPOINT_NAME || (i == 0) != (name[0] == 0))
-            return wrong(why_out, EN_EFORMAT, "vector %zu has no name that a vector may have", i);
-        memcpy(c->images[c->nimages++].name, name, strlen(name) + 1);
+    uint64_t end = 0;
+    eni_json_list(in, o, "history", HISTORY_MAX, sizeof *c->history, take_past, &c->history, &c->nhistory);
+    eni_json_list(in, o, "stretches", schema->count, sizeof *c->stretches, take_stretch, &c->stretches,
+                  &c->nstretches);
+    eni_json_list(in, o, "ranks", ENI_RANKS_MAX, sizeof *c->ranks, take_rank, &c->ranks, &c->nranks);
+    eni_json_list(in, o, "vectors", 1 << 18, sizeof *c->images, take_vector, &c->images, &c->nimages);
+    for (size_t i = 0; i < c->nstretches; end = c->stretches[i++].hi) {
+        const eni_stretch *s = &c->stretches[i];
+        if (s->lo < end || s->hi <= s->lo || s->hi > schema->count)
+            eni_json_fail(in, "stretches[%zu], %llu to %llu, is out of order or beyond the %llu of the model",
+                          i, (unsigned long long)s->lo, (unsigned long long)s->hi,
+                          (unsigned long long)schema->count);
     }
-    return c->nimages > 0 ? EN_OK : wrong(why_out, EN_EFORMAT, "it has no weights");
+    for (size_t i = 0; i < c->nimages || i == 0; i++)
+        if (i == c->nimages || (i == 0) != (c->images[i].name[0] == 0))
+            eni_json_fail(in, "vectors should be the weights, without a name, and others, which have one");
 }
 
 /* Said before its sizes are looked at, which would be told as damage. */
-static en_status check_model(const eni_checkpoint *c, const en_schema *schema, char *why_out)
+static void check_model(eni_json *in, const eni_checkpoint *c, const en_schema *schema)
 {
-    for (uint32_t i = 0; i < c->nfacts; i++) {
+    for (uint32_t i = 0; i < c->nfacts && in->status == EN_OK; i++) {
         if (strcmp(c->facts[i].key, "model") != 0 || strcmp(c->facts[i].value, schema->spec) == 0) continue;
-        return wrong(why_out, EN_EMISMATCH, "it is of --model=%s, and this run has %s", c->facts[i].value,
-                     schema->network->name);
+        eni_json_fail(in, "it is of --model=%s, and this run has %s", c->facts[i].value,
+                      schema->network->name);
+        in->status = EN_EMISMATCH;
     }
-    return EN_OK;
 }
 
-static en_status take_all(const json_t *o, const en_schema *schema, eni_checkpoint *c, char *why_out)
+static void take_all(eni_json *in, const json_t *o, const en_schema *schema, eni_checkpoint *c)
 {
-    uint64_t format = 0;
-    EN_TRY(whole(o, "format", &format, why_out));
-    if (format != ENI_CHECKPOINT_FORMAT)
-        return wrong(why_out, EN_EVERSION, "it has format %llu, and this build reads %d",
-                     (unsigned long long)format, ENI_CHECKPOINT_FORMAT);
-    EN_TRY(read_fields(o, c, checkpoint_fields, CHECKPOINT_FIELDS, why_out));
-    if (json_object_get(o, "groups") != NULL) EN_TRY(text(o, "groups", c->groups, sizeof c->groups, why_out));
-    EN_TRY(take_same(o, c, why_out));
-    EN_TRY(check_model(c, schema, why_out));
-    EN_TRY(take_history(o, c, why_out));
-    EN_TRY(take_stretches(o, schema, c, why_out));
-    EN_TRY(take_ranks(o, c, why_out));
-    return take_vectors(o, c, why_out);
+    const uint64_t format = eni_json_need_whole(in, o, "format");
+    if (in->status == EN_OK && format != ENI_CHECKPOINT_FORMAT) {
+        eni_json_fail(in, "it has format %llu, and this build reads %d", (unsigned long long)format,
+                      ENI_CHECKPOINT_FORMAT);
+        in->status = EN_EVERSION;
+    }
+    read_fields(in, o, c, checkpoint_fields, CHECKPOINT_FIELDS);
+    if (json_object_get(o, "groups") != NULL)
+        eni_json_copy_text(in, o, "groups", c->groups, sizeof c->groups);
+    take_same(in, o, c);
+    check_model(in, c, schema);
+    take_lists(in, o, schema, c);
 }
 
 en_status eni_checkpoint_take_facts(const char *facts, const en_schema *schema,
                                     eni_checkpoint *checkpoint_out, char why_out[ENI_ST_WHY])
 {
-    json_error_t error;
+    eni_json in = {.path = "its facts"};
     eni_checkpoint c = {0};
-    json_t *o = json_loads(facts, JSON_REJECT_DUPLICATES, &error);
-    if (!json_is_object(o)) {
-        json_decref(o);
-        return wrong(why_out, EN_EFORMAT, "its facts are no JSON object: %s", error.text);
-    }
-    snprintf(why_out, ENI_ST_WHY, "out of memory");
-    en_status st = take_all(o, schema, &c, why_out);
+    json_t *o = eni_json_parse(&in, facts, strlen(facts));
+    take_all(&in, o, schema, &c);
     json_decref(o);
-    if (st == EN_OK)
+    if (in.status == EN_OK)
         *checkpoint_out = c;
     else
         eni_checkpoint_fini(&c);
-    return st;
+    snprintf(why_out, ENI_ST_WHY, "%s%s", in.status == EN_EFORMAT ? "its facts: " : "",
+             in.why[0] != 0 ? in.why : "out of memory");
+    return in.status;
 }
 
 /* ---- the file's tensors -------------------------------------------------------------------------------- */

@@ -90,14 +90,14 @@ typedef struct eni_checkpoint {
     uint64_t updates, dropped; /* dropped: samples that a store threw away */
     int64_t train_ns, eval_ns;
     char **history; /* (nhistory) checkpoints that the run was resumed from, the oldest first */
-    uint32_t nhistory;
+    size_t nhistory;
 
     eni_stretch *stretches; /* (nstretches) in order, disjoint */
-    uint32_t nstretches;
+    size_t nstretches;
     eni_rank_facts *ranks; /* (nranks) = world, where known; else of rank 0 only */
-    uint32_t nranks;
+    size_t nranks;
     eni_image *images; /* (nimages) */
-    uint32_t nimages;
+    size_t nimages;
     float *state;  /* (schema->nstate) running statistics, with the weights; NULL: the network has none */
     float *states; /* (nstates, schema->nstate) those of each rank, where their mean is judged; else NULL */
     uint64_t nstates;

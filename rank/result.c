@@ -131,11 +131,7 @@ static const json_t *report_of(const json_t *reports, const char *role)
 {
     size_t i;
     json_t *r;
-    json_array_foreach(reports, i, r)
-    {
-        const char *its = json_string_value(json_object_get(r, "role"));
-        if (its != NULL && strcmp(its, role) == 0) return r;
-    }
+    json_array_foreach(reports, i, r) if (eni_json_says(r, "role", role)) return r;
     return NULL;
 }
 
@@ -559,7 +555,7 @@ static void add_stragglers(const eni_rank *self, const json_t *reports, json_t *
 /* Who finds result.json finds all of it. */
 static en_status write_json(const eni_rank *self, const json_t *result)
 {
-    char path[1024], *text = eni_json_text(result, JSON_INDENT(2));
+    char path[1024], *text = eni_json_dump(result, JSON_INDENT(2));
     snprintf(path, sizeof path, "%s/result.json", self->records.asked.out);
     const en_status st = eni_file_replace_text("result", path, text);
     free(text); /* jansson's */

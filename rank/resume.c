@@ -400,7 +400,7 @@ static en_status check_buckets(const eni_rank *self)
     }
     if (is_same) return EN_OK;
     return refuse(
-        self, "%s keeps state for each of %u buckets, and here are %u others: give the same --bucket-cap-mb",
+        self, "%s keeps state for each of %zu buckets, and here are %u others: give the same --bucket-cap-mb",
         self->job.strategy->name, c->nstretches, self->job.buckets->n);
 }
 

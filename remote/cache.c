@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -130,20 +129,6 @@ static void name_beside(const char *name, const char *prefix, const char *suffix
     snprintf(out, NAME_BYTES, "%s%.300s%s", prefix, name, suffix);
 }
 
-static json_t *load(const eni_cache *cache, const char *name)
-{
-    const int fd = openat(cache->fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    json_t *json = fd < 0 ? NULL : json_loadfd(fd, 0, NULL);
-    if (fd >= 0) close(fd);
-    return json;
-}
-
-static bool says(const json_t *json, const char *key, const char *value)
-{
-    const char *text = json_string_value(json_object_get(json, key));
-    return text != NULL && strcmp(text, value) == 0;
-}
-
 static bool save(const eni_cache *cache, const char *name, json_t *json)
 {
     char temporary[NAME_BYTES];
@@ -215,9 +200,10 @@ static bool is_known(const eni_cache *cache, const eni_cache_file *file)
     if (fstatat(cache->fd, file->name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode))
         return false;
     name_beside(file->name, "", beside, name);
-    json_t *known = load(cache, name);
+    json_t *known = eni_json_load_at(cache->fd, name);
     const char *sha256 = json_string_value(json_object_get(known, "sha256"));
-    bool is_same = says(known, "etag", file->object->etag) && says(known, "key", file->object->key) &&
+    bool is_same = eni_json_says(known, "etag", file->object->etag) &&
+                   eni_json_says(known, "key", file->object->key) &&
                    (uint64_t)info.st_size == file->object->size;
     const bool is_untouched =
         eni_json_int_of(known, "time_ns") == time_of(&info) && eni_json_int_of(known, "inode") == info.st_ino;
@@ -248,8 +234,9 @@ static uint64_t count_part(const eni_cache *cache, const eni_cache_file *file)
     name_beside(file->name, ".", ".of", of);
     char boot[64];
     read_boot_id(boot);
-    json_t *known = load(cache, of);
-    const bool is_same = says(known, "etag", file->object->etag) && says(known, "boot", boot) &&
+    json_t *known = eni_json_load_at(cache->fd, of);
+    const bool is_same = eni_json_says(known, "etag", file->object->etag) &&
+                         eni_json_says(known, "boot", boot) &&
                          eni_json_int_of(known, "size") == file->object->size;
     json_decref(known);
     if (is_same && fstatat(cache->fd, part, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode) &&

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/digest.h"
+
 static void put_text(FILE *page, const char *text, int most)
 {
     for (const unsigned char *at = (const unsigned char *)text; most-- > 0 && *at != 0; at++) {
@@ -76,17 +78,6 @@ void eni_html_table_end(FILE *page, const char *behind)
 
 void eni_html_data_uri(FILE *page, const char *mime, const void *data, size_t bytes)
 {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const unsigned char *in = data;
     fprintf(page, "data:%s;base64,", mime);
-    for (size_t i = 0; i < bytes; i += 3) {
-        size_t left = bytes - i;
-        unsigned group = (unsigned)in[i] << 16;
-        if (left > 1) group |= (unsigned)in[i + 1] << 8;
-        if (left > 2) group |= in[i + 2];
-        fputc(digits[group >> 18], page);
-        fputc(digits[group >> 12 & 63], page);
-        fputc(left > 1 ? digits[group >> 6 & 63] : '=', page);
-        fputc(left > 2 ? digits[group & 63] : '=', page);
-    }
+    eni_base64_write(page, data, bytes);
 }

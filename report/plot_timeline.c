@@ -7,12 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/json.h"
 #include "core/memory.h"
 #include "core/trace.h"
 #include "core/try.h"
 #include "report/html.h"
 #include "report/plot.h"
-#include "report/report_json.h"
 
 enum { MAX_STEPS = 1 << 20, MAX_PROCESSES = 64, MAX_PARTS = 4096 };
 
@@ -254,7 +254,7 @@ en_status eni_trace_step_load(const char *path, eni_trace_step *step_out)
 {
     memset(step_out, 0, sizeof *step_out);
     if (access(path, F_OK) != 0) return EN_ENOENT;
-    eni_json reader = {.path = path};
+    eni_json reader = {.who = "report", .path = path};
     trace t = {0};
     window w;
     en_status st;

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "report/report_json.h"
 #include "report/report_study.h"
 
 /* What the lines of a file become: numbers, or evaluations. */
@@ -56,14 +56,14 @@ static en_status each_line(const char *path, void (*take)(eni_json *, const json
         if (errno == ENOENT) return EN_ENOENT;
         return eni_fail(EN_EIO, "report", "cannot open %s: %s", path, strerror(errno));
     }
-    eni_json reader = {.path = path};
+    eni_json reader = {.who = "report", .path = path};
     char *text = NULL;
     size_t size = 0, line = 0;
     ssize_t length;
     while (reader.status == EN_OK && (length = getline(&text, &size, file)) >= 0) {
         if (is_cut(text, (size_t)length)) break;
         eni_json_at(&reader, "line %zu", ++line);
-        json_t *object = eni_json_line(&reader, text, (size_t)length, line);
+        json_t *object = eni_json_parse(&reader, text, (size_t)length);
         if (object != NULL) take(&reader, object, into);
         json_decref(object);
     }
@@ -136,26 +136,6 @@ static en_status load_steps(const char *folder, eni_run *run)
 
 /* ---- result.json --------------------------------------------------------------------------------------- */
 
-/* The list `key` of an object, and what its entries become: `size` bytes each, zeroed before `take` fills
- * them, in memory that eni_study_drop_run has freed. `place` is the list's name in messages. */
-static en_status load_list(eni_json *reader, const json_t *object, const char *key, const char *place,
-                           size_t size, void (*take)(eni_json *, const json_t *, void *), void *room_out,
-                           size_t *n_out)
-{
-    json_t *list = eni_json_array(reader, object, key);
-    EN_TRY(reader->status);
-    char outer[sizeof reader->where], *room = eni_alloc_array(json_array_size(list), size);
-    if (room == NULL) return EN_ENOMEM;
-    memcpy(room_out, &room, sizeof room);
-    memcpy(outer, reader->where, sizeof outer);
-    for (size_t i = 0; i < json_array_size(list); i++, *n_out = i) {
-        eni_json_at(reader, "%s[%zu]", place, i);
-        take(reader, json_array_get(list, i), room + i * size);
-    }
-    memcpy(reader->where, outer, sizeof outer);
-    return reader->status;
-}
-
 static double at_least_0(double value)
 {
     return value > 0 ? value : 0;
@@ -212,16 +192,14 @@ static void take_present(eni_json *reader, const json_t *entry, void *into)
 
 static en_status load_lists(eni_json *reader, eni_run *run)
 {
-    const size_t n = json_array_size(json_object_get(run->result, "roles"));
-    if (n > ENI_MAX_ROLES) eni_json_fail(reader, "roles has %zu entries, more than %d", n, ENI_MAX_ROLES);
-    EN_TRY(load_list(reader, run->result, "roles", "roles", sizeof *run->roles, take_role, &run->roles,
-                     &run->nroles));
-    EN_TRY(load_list(reader, run->result, "presence", "presence", sizeof *run->present, take_present,
-                     &run->present, &run->npresent));
-    EN_TRY(load_list(reader, run->result, "stragglers", "stragglers", sizeof *run->slow, take_straggler,
-                     &run->slow, &run->nslow));
-    return load_list(reader, run->result, "per_worker", "per_worker", sizeof *run->shares, take_share,
-                     &run->shares, &run->nshares);
+    EN_TRY(eni_json_list(reader, run->result, "roles", ENI_MAX_ROLES, sizeof *run->roles, take_role,
+                         &run->roles, &run->nroles));
+    EN_TRY(eni_json_list(reader, run->result, "presence", SIZE_MAX, sizeof *run->present, take_present,
+                         &run->present, &run->npresent));
+    EN_TRY(eni_json_list(reader, run->result, "stragglers", SIZE_MAX, sizeof *run->slow, take_straggler,
+                         &run->slow, &run->nslow));
+    return eni_json_list(reader, run->result, "per_worker", SIZE_MAX, sizeof *run->shares, take_share,
+                         &run->shares, &run->nshares);
 }
 
 static void take_bin(eni_json *reader, const json_t *pair, void *into)
@@ -235,23 +213,20 @@ static void take_bin(eni_json *reader, const json_t *pair, void *into)
 
 static en_status load_histogram(eni_json *reader, const json_t *object, eni_staleness *into)
 {
-    char place[sizeof reader->where + 16];
-    snprintf(place, sizeof place, "%s.histogram", reader->where);
     into->mean = eni_json_number(reader, object, "mean");
     into->p50 = eni_json_number(reader, object, "p50");
     into->p95 = eni_json_number(reader, object, "p95");
     into->p99 = eni_json_number(reader, object, "p99");
     into->max = eni_json_number(reader, object, "max");
-    return load_list(reader, object, "histogram", place, sizeof *into->bins, take_bin, &into->bins,
-                     &into->nbins);
+    return eni_json_list(reader, object, "histogram", SIZE_MAX, sizeof *into->bins, take_bin, &into->bins,
+                         &into->nbins);
 }
 
 static void take_worker_stale(eni_json *reader, const json_t *entry, void *into)
 {
     eni_staleness *worker = into;
     worker->rank = (int)eni_json_need_integer(reader, entry, "rank");
-    const en_status st = load_histogram(reader, json_object_get(entry, "staleness"), worker);
-    if (reader->status == EN_OK) reader->status = st;
+    load_histogram(reader, json_object_get(entry, "staleness"), worker);
 }
 
 /* Of all workers; of each, in the report of the role psd, which measures it. */
@@ -266,11 +241,11 @@ static en_status load_staleness(eni_json *reader, eni_run *run)
     EN_TRY(load_histogram(reader, object, &run->staleness));
     json_array_foreach(json_object_get(run->result, "roles"), i, role)
     {
-        const char *name = json_string_value(json_object_get(role, "role"));
-        if (psd == NULL && name != NULL && strcmp(name, "psd") == 0) psd = role;
+        if (psd == NULL && eni_json_says(role, "role", "psd")) psd = role;
     }
-    return load_list(reader, psd, "per_worker", "per_worker of psd", sizeof *run->worker_stale,
-                     take_worker_stale, &run->worker_stale, &run->nworkers_stale);
+    eni_json_at(reader, "psd");
+    return eni_json_list(reader, psd, "per_worker", SIZE_MAX, sizeof *run->worker_stale, take_worker_stale,
+                         &run->worker_stale, &run->nworkers_stale);
 }
 
 /* [stage, 0 forward or 1 backward, chunk, begin, end], microseconds. */
@@ -307,8 +282,8 @@ static en_status load_pipeline(eni_json *reader, eni_run *run)
     strip->bubble = eni_json_need_number(reader, object, "bubble");
     strip->bubble_predicted = eni_json_number(reader, object, "bubble_predicted");
     strip->bubble_ideal = eni_json_number(reader, object, "bubble_ideal");
-    EN_TRY(load_list(reader, object, "strip", "pipeline.strip", sizeof *strip->turns, take_turn,
-                     &strip->turns, &strip->nturns));
+    EN_TRY(eni_json_list(reader, object, "strip", SIZE_MAX, sizeof *strip->turns, take_turn, &strip->turns,
+                         &strip->nturns));
     for (size_t i = 0; i < strip->nturns; i++)
         if (strip->turns[i].stage >= strip->stages)
             eni_json_fail(reader, "pipeline.strip[%zu] is of stage %d, and there are %d", i,
@@ -405,7 +380,7 @@ en_status eni_study_load_run(const char *dir, double target, eni_run *run)
     static en_status (*const parts[])(eni_json *, eni_run *) = {load_texts, load_lists, load_staleness,
                                                                 load_emulated, load_pipeline};
     char folder[PATH_MAX - 32], path[PATH_MAX];
-    eni_json reader = {.path = path};
+    eni_json reader = {.who = "report", .path = path};
     snprintf(folder, sizeof folder, "%s/%s", dir, run->dir);
     snprintf(path, sizeof path, "%s/result.json", folder);
 

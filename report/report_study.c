@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "report/report_json.h"
 #include "report/report_study.h"
 
 /* ---- questions ---------------------------------------------------------------------------------------- */
@@ -216,19 +216,16 @@ static void choose_colours(eni_study *study)
     }
 }
 
+static void take_seed(eni_json *reader, const json_t *entry, void *into)
+{
+    *(int64_t *)into = eni_json_need_integer(reader, entry, NULL);
+}
+
 static en_status load_seeds(eni_json *reader, eni_study *study)
 {
-    json_t *list = eni_json_need_array(reader, study->index, "seeds", ENI_MAX_RUNS);
-    if (list == NULL) return reader->status;
-    study->nseeds = json_array_size(list);
-    study->seeds = eni_alloc_array(study->nseeds, sizeof *study->seeds);
-    if (study->seeds == NULL) return EN_ENOMEM;
-    for (size_t i = 0; i < study->nseeds; i++) {
-        json_t *seed = json_array_get(list, i);
-        if (!json_is_integer(seed)) eni_json_fail(reader, "seeds[%zu] should be an integer", i);
-        study->seeds[i] = json_integer_value(seed);
-    }
-    return reader->status;
+    if (eni_json_need_array(reader, study->index, "seeds", ENI_MAX_RUNS) == NULL) return reader->status;
+    return eni_json_list(reader, study->index, "seeds", ENI_MAX_RUNS, sizeof *study->seeds, take_seed,
+                         &study->seeds, &study->nseeds);
 }
 
 static size_t find_arm(const eni_study *study, const char *name)
@@ -386,7 +383,6 @@ static json_t *index_of_single_run(const char *dir)
     json_error_t ignored;
     json_t *result = json_load_file(path, 0, &ignored);
     const char *strategy = json_string_value(json_object_get(result, "strategy"));
-    const char *ended = json_string_value(json_object_get(result, "exit"));
     json_int_t seed = json_integer_value(json_object_get(result, "seed"));
     const double target = json_number_value(json_object_get(result, "target"));
     json_t *index = json_pack(
@@ -394,7 +390,7 @@ static json_t *index_of_single_run(const char *dir)
         "schema", 1, "target", target > 0 ? target : 0.75, "cells", "name", "run", "arms", "name",
         strategy ? strategy : "run", "strategy", strategy ? strategy : "run", "seeds", seed, "runs", "cell",
         "run", "arm", strategy ? strategy : "run", "seed", seed, "dir", ".", "order", 0, "exit",
-        ended == NULL || strcmp(ended, "ok") != 0, "claims", "seeds", "run", 1);
+        !eni_json_says(result, "exit", "ok"), "claims", "seeds", "run", 1);
     if (index != NULL) {
         json_object_set(index, "argv", json_object_get(result, "argv"));
         json_object_set(index, "environment", json_object_get(result, "environment"));
@@ -413,7 +409,7 @@ en_status eni_study_load(const char *dir, double target, eni_study **study_out)
 
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/compare.json", dir);
-    eni_json reader = {.path = path};
+    eni_json reader = {.who = "report", .path = path};
     if (access(path, F_OK) != 0) study->index = index_of_single_run(dir);
     if (study->index == NULL && access(path, F_OK) != 0) {
         eni_error("report",

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +17,7 @@
 
 #include "core/digest.h"
 #include "core/files.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -294,70 +294,54 @@ typedef struct run_memory {
 } run_memory;
 
 /* The texts stay the JSON's. */
-static en_status read_key_values(const json_t *list, eni_key_value **key_values_out, size_t *n_out)
+static void take_key_value(eni_json *in, const json_t *pair, void *into)
 {
-    const size_t n = json_array_size(list);
-    eni_key_value *key_values = eni_alloc_array(n, sizeof *key_values);
-    if (!key_values) return EN_ENOMEM;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *pair = json_array_get(list, i);
-        key_values[i] = (eni_key_value){json_string_value(json_array_get(pair, 0)),
-                                        json_string_value(json_array_get(pair, 1))};
-        if (key_values[i].key && key_values[i].value) continue;
-        eni_free(key_values);
-        return EN_EFORMAT;
-    }
-    *key_values_out = key_values;
-    *n_out = n;
-    return EN_OK;
+    eni_key_value *of = into;
+    *of = (eni_key_value){json_string_value(json_array_get(pair, 0)),
+                          json_string_value(json_array_get(pair, 1))};
+    if (!of->key || !of->value) eni_json_fail(in, "%s should be [key, value]", in->where);
 }
 
-static en_status read_peers(run_memory *m, const json_t *list)
+/* A place that nobody has taken yet has no host: its texts are empty. */
+static void take_peer(eni_json *in, const json_t *o, void *into)
 {
-    m->npeers = json_array_size(list);
-    m->peers = eni_alloc_array(m->npeers, sizeof *m->peers);
-    m->ranks = eni_alloc_array(m->npeers, sizeof *m->ranks);
-    if (!m->peers || !m->ranks) return EN_ENOMEM;
-    for (size_t i = 0; i < m->npeers; i++) {
-        eni_peer *peer = &m->peers[i];
-        json_t *privates;
-        json_int_t pid, born;
-        eni_key_value *member_data = NULL;
-        if (json_unpack(json_array_get(list, i), "{s:i, s:I, s:I, s:s, s:s, s:o}", "rank", &peer->rank, "pid",
-                        &pid, "born", &born, "host", &peer->host, "host_id", &peer->host_id, "privates",
-                        &privates) != 0 ||
-            peer->rank != (int32_t)i)
-            return EN_EFORMAT;
-        peer->pid = pid;
-        peer->born = (uint64_t)born;
-        EN_TRY(read_key_values(privates, &member_data, &peer->nmember_data));
-        peer->member_data = member_data;
-    }
-    return EN_OK;
+    eni_peer *peer = into;
+    peer->rank = (int32_t)eni_json_need_integer(in, o, "rank");
+    peer->pid = eni_json_need_integer(in, o, "pid");
+    peer->born = eni_json_need_whole(in, o, "born");
+    peer->host = eni_json_text(in, o, "host");
+    peer->host_id = eni_json_text(in, o, "host_id");
+    if (!peer->host || !peer->host_id) eni_json_fail(in, "%s should have a host and a host_id", in->where);
+    eni_json_list(in, o, "privates", SIZE_MAX, sizeof *peer->member_data, take_key_value, &peer->member_data,
+                  &peer->nmember_data);
 }
 
-static en_status read_all(run_memory *m, const eni_state_stamp *stamp)
+static en_status read_all(eni_json *in, run_memory *m, const eni_state_stamp *stamp)
 {
     eni_run_file *file = &m->file;
-    json_t *pairs, *peers;
-    const char *token, *incarnation;
-    if (json_unpack(m->json, "{s:s, s:i, s:i, s:s, s:s, s:s, s:o, s:o}", "strategy",
-                    &file->attributes.strategy, "workers", &file->nranks, "lanes", &file->attributes.nshards,
-                    "version", &file->attributes.version, "token", &token, "incarnation", &incarnation,
-                    "pairs", &pairs, "peers", &peers) != 0)
-        return EN_EFORMAT;
-    EN_TRY(eni_token_parse(token, &file->attributes.token));
-    EN_TRY(read_key_values(pairs, &m->key_values, &file->revived.nkey_values));
-    EN_TRY(read_peers(m, peers));
+    const char *token = eni_json_need_text(in, m->json, "token"),
+               *incarnation = eni_json_need_text(in, m->json, "incarnation");
+    file->attributes.strategy = eni_json_need_text(in, m->json, "strategy");
+    file->attributes.version = eni_json_text(in, m->json, "version");
+    file->attributes.nshards = (int32_t)eni_json_need_integer(in, m->json, "lanes");
+    file->nranks = (int32_t)eni_json_need_integer(in, m->json, "workers");
+    eni_json_list(in, m->json, "pairs", SIZE_MAX, sizeof *m->key_values, take_key_value, &m->key_values,
+                  &file->revived.nkey_values);
+    EN_TRY(eni_json_list(in, m->json, "peers", ENI_RANKS_MAX, sizeof *m->peers, take_peer, &m->peers,
+                         &m->npeers));
+    if ((m->ranks = eni_alloc_array(m->npeers, sizeof *m->ranks)) == NULL) return EN_ENOMEM;
     file->revived.key_values = m->key_values;
     file->revived.peers = m->peers;
     file->revived.rank = m->ranks;
     file->revived.epoch = (uint32_t)stamp->generation;
     file->revived.incarnation = strtoull(incarnation, NULL, 16);
     file->revived.stop_step = ENI_STEP_NEVER;
-    return file->nranks >= 1 && (size_t)file->nranks == m->npeers && file->revived.incarnation == stamp->run
-               ? EN_OK
-               : EN_EFORMAT;
+    for (size_t i = 0; i < m->npeers; i++)
+        if (m->peers[i].rank != (int32_t)i) eni_json_fail(in, "peers[%zu].rank should be %zu", i, i);
+    if (file->nranks < 1 || (size_t)file->nranks != m->npeers || file->revived.incarnation != stamp->run ||
+        eni_token_parse(token, &file->attributes.token) != EN_OK)
+        eni_json_fail(in, "workers, peers, token and incarnation should be those of one run");
+    return in->status;
 }
 
 en_status eni_run_file_read(const eni_state *state, eni_run_file **file_out)
@@ -366,18 +350,17 @@ en_status eni_run_file_read(const eni_state *state, eni_run_file **file_out)
     uint8_t *bytes;
     size_t length;
     EN_TRY(eni_state_read(state, ENI_STATE_RUN, 0, &stamp, &bytes, &length));
+    eni_json in = {.who = "state", .path = state->path, .where = "run"};
     run_memory *m = eni_alloc(sizeof *m);
-    if (m) m->json = json_loadb((const char *)bytes, length, 0, NULL);
+    if (m) m->json = eni_json_parse(&in, (const char *)bytes, length);
     eni_free(bytes);
     if (!m) return EN_ENOMEM;
     m->file.memory = m;
-    const en_status st = m->json ? read_all(m, &stamp) : EN_EFORMAT;
-    if (st == EN_OK) {
+    const en_status st = read_all(&in, m, &stamp);
+    if (st == EN_OK)
         *file_out = &m->file;
-        return EN_OK;
-    }
-    if (st == EN_EFORMAT) eni_error("state", "%s holds a run that cannot be read", eni_state_path(state));
-    eni_run_file_free(&m->file);
+    else
+        eni_run_file_free(&m->file);
     return st;
 }
 

@@ -232,18 +232,22 @@ static void every_cut_is_found(void **state)
 static void facts_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
-    static const char *const changes[][2] = {{"\"format\":1", "\"format\":2"},
-                                             {"\"samples\":5,", "\"samples\":-5,"},
-                                             {"\"samples\":5,", "\"samples\":0.5,"},
-                                             {"[0,16,", "[0,0,"},
-                                             {"[0,16,", "[0,999999,"},
-                                             {"[16,", "[15,"},
-                                             {"\"vectors\":[\"\",", "\"vectors\":["},
-                                             {"\"state\":5", "\"state\":99999999"},
-                                             {"\"seed\":\"3\"", "\"seed\":3"},
-                                             {"\"ranks\":[", "\"ranks\":3,\"x\":["},
-                                             {"\"history\":[", "\"history\":[1,"},
-                                             {"\"strategy\":\"ring\"", "\"strategy\":null"}};
+    static const char *const changes[][3] = {
+        {"\"format\":1", "\"format\":2", "it has format 2"},
+        {"\"samples\":5,", "\"samples\":-5,", "its facts: samples should be a whole number"},
+        {"\"samples\":5,", "\"samples\":0.5,", "samples should be"},
+        {"[0,16,", "[0,0,", "stretches[0], 0 to 0, is out of order"},
+        {"[0,16,", "[0,999999,", "stretches[0], 0 to 999999, is out of order or beyond"},
+        {"[0,16,", "[0,16,7,", "stretches[0] should be [from, to, version, steps, samples]"},
+        {"[16,", "[15,", "stretches[1], 15 to"},
+        {"\"vectors\":[\"\",", "\"vectors\":[", "vectors should be"},
+        {"\"state\":5", "\"state\":99999999", "ranks[0].state should be at most 1048576 bytes, not 99999999"},
+        {"\"steps\":7", "\"steps\":\"7\"", "ranks[0].steps should be a whole number"},
+        {"\"loss_scale\":[32768.0", "\"loss_scale\":[3.0", "ranks[1].loss_scale should be [a power of two"},
+        {"\"seed\":\"3\"", "\"seed\":3", "same.seed should be a text"},
+        {"\"ranks\":[", "\"ranks\":3,\"x\":[", "ranks should be a list"},
+        {"\"history\":[", "\"history\":[1,", "history[0] should be a text"},
+        {"\"strategy\":\"ring\"", "\"strategy\":null", "strategy should be a text"}};
     eni_checkpoint c = made_up(5), got;
     char *facts = eni_checkpoint_facts(&c), why[ENI_ST_WHY];
     assert_int_equal(eni_checkpoint_take_facts(facts, &schema, &got, why), EN_OK);
@@ -256,6 +260,7 @@ static void facts_that_make_no_sense_are_refused(void **state)
                  at + strlen(changes[i][0]));
         if (eni_checkpoint_take_facts(changed, &schema, &got, why) == EN_OK)
             fail_msg("%s was taken", changes[i][1]);
+        if (strstr(why, changes[i][2]) == NULL) fail_msg("%s: %s", changes[i][1], why);
     }
     assert_int_equal(eni_checkpoint_take_facts("[]", &schema, &got, why), EN_EFORMAT);
     free(facts);

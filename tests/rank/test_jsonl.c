@@ -103,7 +103,7 @@ static void test_numbers_are_short(void **state)
     uint64_t draw = 1;
     json_t *value = json_pack("{s:[f, f, f, f], s:i, s:b}", "0.69999999999999996 \"e-1\\", 0.7, 0.1 + 0.2,
                               300.0, -0.05, "whole", 7, "yes", 1);
-    char *text = eni_json_text(value, JSON_COMPACT | JSON_SORT_KEYS);
+    char *text = eni_json_dump(value, JSON_COMPACT | JSON_SORT_KEYS);
     assert_string_equal(
         text, "{\"0.69999999999999996 \\\"e-1\\\\\":[0.7,0.30000000000000004,300.0,-0.05],\"whole\":7,"
               "\"yes\":true}");
@@ -118,7 +118,7 @@ static void test_numbers_are_short(void **state)
         json_array_append_new(value, json_real((double)(draw >> 40) / 1000));
         json_array_append_new(value, json_integer((json_int_t)draw));
     }
-    text = eni_json_text(value, JSON_INDENT(1));
+    text = eni_json_dump(value, JSON_INDENT(1));
     json_t *again = json_loads(text, 0, NULL);
     assert_true(json_equal(value, again) == 1);
     free(text);

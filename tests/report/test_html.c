@@ -33,9 +33,10 @@ static void base64_as_in_the_rfc(void **state)
                                     {"foob", "Zm9vYg=="},
                                     {"fooba", "Zm9vYmE="},
                                     {"foobar", "Zm9vYmFy"}};
+    char *text, long_one[769] = {0}; /* longer than what is encoded at once */
+    size_t bytes;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char *text, expected[64];
-        size_t bytes;
+        char expected[64];
         FILE *page = open_memstream(&text, &bytes);
         eni_html_data_uri(page, "text/csv", cases[i][0], strlen(cases[i][0]));
         fclose(page);
@@ -43,6 +44,13 @@ static void base64_as_in_the_rfc(void **state)
         assert_string_equal(text, expected);
         free(text);
     }
+    FILE *page = open_memstream(&text, &bytes);
+    eni_html_data_uri(page, "a/b", long_one, sizeof long_one);
+    fclose(page);
+    assert_int_equal(bytes, strlen("data:a/b;base64,") + 1026 + 2);
+    assert_int_equal(strspn(text + strlen("data:a/b;base64,"), "A"), 1026);
+    assert_string_equal(text + bytes - 2, "==");
+    free(text);
 }
 
 int main(void)

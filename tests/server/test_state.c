@@ -257,9 +257,10 @@ static void a_run_is_read_back(void **unused)
                                .host = "b",
                                .host_id = "B",
                                .member_data = member_data,
-                               .nmember_data = 1}};
+                               .nmember_data = 1},
+                              {.rank = 2, .host = "", .host_id = ""}}; /* nobody has come there yet */
     const eni_world_info world = {.rank = -1,
-                                  .nranks = 2,
+                                  .nranks = 3,
                                   .epoch = 3,
                                   .incarnation = UINT64_C(0xfedcba9876543210),
                                   .peers = peers,
@@ -280,6 +281,7 @@ static void a_run_is_read_back(void **unused)
     assert_int_equal(file->revived.peers[0].born, born);
     assert_int_equal(file->revived.peers[1].born, 0);
     assert_string_equal(file->revived.peers[1].host_id, "B");
+    assert_string_equal(file->revived.peers[2].host_id, "");
     assert_string_equal(
         eni_key_value_find(file->revived.peers[1].member_data, file->revived.peers[1].nmember_data, "data"),
         "tcp://127.0.0.1:1");
