@@ -62,16 +62,18 @@ typedef struct advised {
 static en_status measure_store(const eni_command_context *context, const char *transport, int workers,
                                eni_cost_numbers *store_out)
 {
-    eni_costs costs = {0};
+    eni_measured measured = {0};
     const eni_check_job job = {.workers = workers,
                                .shards = 1,
                                .model = context->config->model,
                                .transport = transport,
-                               .costs = &costs};
+                               .probe = "call",
+                               .measured = &measured,
+                               .is_here = true};
     EN_TRY(eni_check_run(context, &job));
     double alpha, beta;
-    eni_cost_line(&costs.call, &alpha, &beta);
-    if (costs.call.n == 0) return EN_EPROTO;
+    eni_cost_line(&measured.call, &alpha, &beta);
+    if (measured.call.n == 0) return EN_EPROTO;
     *store_out = (eni_cost_numbers){alpha, beta / workers, 0};
     return EN_OK;
 }
@@ -85,10 +87,13 @@ static en_status measure_part(const eni_command_context *context, advised *a, in
     const int processes[3] = {1, all, 2 * all},
               threads = context->config->threads > 0 ? (int)context->config->threads : 1;
     eni_cost_machine *m = &a->machine;
-    double unused;
+    eni_measured copies;
     switch (part) {
-    case 3: return eni_measure_copy(context->signal_fd, 1, 32 << 20, &a->move_one, &unused);
-    case 4: return eni_measure_numbers(context->signal_fd, m->cores, &m->flag, &m->move, &m->tcp);
+    case 3:
+        EN_TRY(eni_check_measure(context, 1, NULL, "auto", NULL, "copy", &copies));
+        a->move_one = copies.move;
+        return EN_OK;
+    case 4: return eni_check_numbers(context, m->cores, &m->flag, &m->move, &m->tcp);
     case 5: return measure_store(context, "auto", all, &m->store_shm);
     case 6: return measure_store(context, "tcp", all, &m->store_tcp);
     default:

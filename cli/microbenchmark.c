@@ -1,14 +1,11 @@
-/* microbenchmark.c - what is measured among processes: collectives, copies, what a micro-batch of a model takes
- * and when its buckets leave. */
+/* microbenchmark.c - what a micro-batch of a model takes among processes, and when its buckets leave. */
 #include "cli/microbenchmark.h"
 
 #include <sched.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/compute.h"
 #include "core/clock.h"
-#include "core/log.h"
 #include "core/memory.h"
 #include "core/rng.h"
 #include "core/try.h"
@@ -17,8 +14,6 @@
 #include "models/registry.h"
 #include "ops/optimizer.h"
 #include "runtime/collective/probe.h"
-#include "runtime/net/shaper.h"
-#include "runtime/net/tcp.h"
 #include "runtime/spec/buckets.h"
 
 /* `main` in n processes that have some seconds for it. */
@@ -33,217 +28,6 @@ static en_status measure_in(int signal_fd, int n, size_t shared_bytes, void **sh
                                      .deadline_ns = eni_now_ns() + seconds * ENI_SECOND,
                                      .signal_fd = signal_fd};
     return eni_processes_run(&processes, shared_out);
-}
-
-/* ---- all-reduce ---- */
-
-typedef struct group {
-    int n, algorithm, transport, nsizes;
-    const uint64_t *bytes;
-    int64_t budget_ns, delay_ns;
-    uint64_t rate; /* of the emulated network; both 0: none */
-    eni_arena *arenas[ENI_PROCESSES_MAX];
-    int pairs[ENI_PROCESSES_MAX][ENI_PROCESSES_MAX];
-} group;
-
-/* What one rank measured. */
-typedef struct finding {
-    eni_cost_curve curve;
-    uint64_t sent; /* in one all-reduce of the last size */
-} finding;
-
-static en_status probe(const group *g, eni_coll *coll, finding *found)
-{
-    const eni_coll_op mean = {.op = EN_ALLREDUCE,
-                              .what = EN_WEIGHTS,
-                              .count = g->bytes[g->nsizes - 1] / sizeof(float),
-                              .nsamples = 1};
-    eni_coll_counters before, after;
-    EN_TRY(eni_probe_allreduce(coll, 0, g->bytes, g->nsizes, g->budget_ns, &found->curve));
-    eni_coll_count(coll, &before);
-    EN_TRY(eni_coll_run(coll, &mean));
-    eni_coll_count(coll, &after);
-    found->sent = after.payload_sent - before.payload_sent;
-    return EN_OK;
-}
-
-static int group_main(const eni_process *self)
-{
-    group *g = self->user;
-    finding *found = self->shared; /* by rank */
-    eni_coll *coll;
-    eni_shaper *shaper = g->rate > 0 || g->delay_ns > 0 ? eni_shaper_new(g->rate, g->delay_ns) : NULL;
-    for (int a = 0; a < g->n; a++)
-        for (int b = 0; a != self->rank && b < g->n; b++)
-            if (g->pairs[a][b] >= 0) close(g->pairs[a][b]);
-    const eni_coll_config config = {.rank = self->rank,
-                                    .nranks = g->n,
-                                    .epoch = 1,
-                                    .algorithm = g->algorithm,
-                                    .transport = g->transport,
-                                    .arenas = g->arenas,
-                                    .sockets = g->transport == ENI_OVER_TCP ? g->pairs[self->rank] : NULL,
-                                    .shaper = shaper,
-                                    .alive = {eni_processes_alive, self->shared, -1}};
-    if (eni_coll_open(&config, &coll) != EN_OK) return 1;
-    const en_status st = probe(g, coll, &found[self->rank]);
-    eni_coll_close(coll);
-    eni_shaper_free(shaper);
-    return st != EN_OK;
-}
-
-static en_status connect_all(group *g)
-{
-    const int64_t deadline = eni_now_ns() + 5 * ENI_SECOND;
-    const eni_address any = {.host = "127.0.0.1", .port = 0};
-    eni_address bound;
-    int listener;
-    EN_TRY(eni_tcp_listen(&any, false, &listener, &bound));
-    en_status st = EN_OK;
-    for (int a = 0; a < g->n && st == EN_OK; a++)
-        for (int b = a + 1; b < g->n && st == EN_OK; b++) {
-            st = eni_tcp_connect(&bound, deadline, -1, &g->pairs[a][b]);
-            if (st == EN_OK) st = eni_tcp_accept(listener, deadline, -1, &g->pairs[b][a]);
-        }
-    close(listener);
-    return st;
-}
-
-static en_status open_group(group *g)
-{
-    uint64_t most = 0;
-    for (int i = 0; i < g->nsizes; i++)
-        if (g->bytes[i] > most) most = g->bytes[i];
-    for (int r = 0; r < g->n; r++)
-        EN_TRY(eni_arena_open(most / sizeof(float), 1, 1, &g->arenas[r]));
-    return g->transport == ENI_OVER_TCP ? connect_all(g) : EN_OK;
-}
-
-static void close_group(group *g)
-{
-    for (int a = 0; a < g->n; a++) {
-        eni_arena_close(g->arenas[a]);
-        for (int b = 0; b < g->n; b++)
-            if (g->pairs[a][b] >= 0) close(g->pairs[a][b]);
-    }
-    eni_free(g);
-}
-
-/* An all-reduce is over when its slowest rank has it. */
-static void slowest(const group *g, const finding *found, eni_cost_curve *curve)
-{
-    *curve = found[0].curve;
-    for (int r = 1; r < g->n; r++)
-        for (int i = 0; i < curve->n && i < found[r].curve.n; i++)
-            if (found[r].curve.point[i].seconds > curve->point[i].seconds)
-                curve->point[i].seconds = found[r].curve.point[i].seconds;
-}
-
-/* The mean of what the ranks have sent; NULL: nobody asks. */
-static en_status measure_group(int signal_fd, const group *asked, eni_cost_curve *curve_out, double *sent_out)
-{
-    void *shared;
-    group *g = eni_alloc(sizeof *g);
-    if (g == NULL) return EN_ENOMEM;
-    *g = *asked;
-    memset(g->pairs, -1, sizeof g->pairs);
-    en_status st = open_group(g);
-    const size_t room = (size_t)g->n * sizeof(finding);
-    if (st == EN_OK) st = measure_in(signal_fd, g->n, room, &shared, group_main, g, 60);
-    if (st == EN_OK) {
-        const finding *found = shared;
-        double sent = 0;
-        slowest(g, found, curve_out);
-        for (int r = 0; r < g->n; r++)
-            sent += (double)found[r].sent / g->n;
-        if (sent_out != NULL) *sent_out = sent;
-        eni_processes_release(shared, room);
-    }
-    close_group(g);
-    return st;
-}
-
-en_status eni_measure_allreduce(int signal_fd, int n, int algorithm, int transport, const uint64_t *bytes,
-                                int nsizes, int64_t budget_ns, eni_cost_curve *curve_out)
-{
-    const group asked = {.n = n,
-                         .algorithm = algorithm,
-                         .transport = transport,
-                         .nsizes = nsizes,
-                         .bytes = bytes,
-                         .budget_ns = budget_ns};
-    return measure_group(signal_fd, &asked, curve_out, NULL);
-}
-
-en_status eni_measure_shaped(int signal_fd, int n, int algorithm, uint64_t rate, int64_t delay_ns,
-                             uint64_t bytes, int64_t budget_ns, double *seconds_out, double *sent_out)
-{
-    const group asked = {.n = n,
-                         .algorithm = algorithm,
-                         .transport = ENI_OVER_TCP,
-                         .nsizes = 1,
-                         .bytes = &bytes,
-                         .budget_ns = budget_ns,
-                         .rate = rate,
-                         .delay_ns = delay_ns};
-    eni_cost_curve curve;
-    EN_TRY(measure_group(signal_fd, &asked, &curve, sent_out));
-    *seconds_out = eni_cost_at(&curve, (double)bytes);
-    return EN_OK;
-}
-
-/* Between two ranks direct takes 2 flags + 4 S moves / 2, and a ring 2 hops + S bytes (cost_model.h). */
-en_status eni_measure_numbers(int signal_fd, int cores, double *flag_out, double *move_out,
-                              eni_cost_numbers *tcp_out)
-{
-    static const uint64_t bytes[] = {4096, 65536, 1 << 20, 4 << 20};
-    const int n = sizeof bytes / sizeof *bytes;
-    eni_cost_curve direct, ring;
-    double alpha, beta;
-    EN_TRY(eni_measure_allreduce(signal_fd, 2, ENI_COLL_DIRECT, ENI_OVER_SHM, bytes, n, 25 * ENI_MILLI,
-                                 &direct));
-    eni_cost_line(&direct, &alpha, &beta);
-    *flag_out = alpha / 2;
-    *move_out = beta * (cores < 2 ? cores : 2) / 4;
-    EN_TRY(eni_measure_allreduce(signal_fd, 2, ENI_COLL_RING, ENI_OVER_TCP, bytes, n, 25 * ENI_MILLI, &ring));
-    eni_cost_line(&ring, &alpha, &beta);
-    *tcp_out = (eni_cost_numbers){alpha / 2, beta, 0};
-    return EN_OK;
-}
-
-/* ---- copies ---- */
-
-typedef struct copies {
-    double move[ENI_PROCESSES_MAX], sum[ENI_PROCESSES_MAX];
-} copies;
-
-static int copy_main(const eni_process *self)
-{
-    const uint64_t bytes = *(const uint64_t *)self->user;
-    copies *figures = self->shared;
-    int times = 0;
-    float *from = eni_alloc(bytes), *to = eni_alloc(bytes);
-    if (from == NULL || to == NULL) return 1;
-    memset(from, 0, bytes);
-    if (eni_processes_meet(self, &times)) return 1;
-    figures->move[self->rank] = eni_probe_copy(to, from, bytes, 60 * ENI_MILLI);
-    if (eni_processes_meet(self, &times)) return 1;
-    figures->sum[self->rank] = eni_probe_sum(to, from, bytes, 60 * ENI_MILLI);
-    return 0;
-}
-
-en_status eni_measure_copy(int signal_fd, int n, uint64_t bytes, double *move_out, double *sum_out)
-{
-    void *shared;
-    EN_TRY(measure_in(signal_fd, n, sizeof(copies), &shared, copy_main, &bytes, 20));
-    const copies *figures = shared;
-    *move_out = *sum_out = 0;
-    for (int r = 0; r < n; r++) {
-        *move_out += figures->move[r] / n;
-        *sum_out += figures->sum[r] / n;
-    }
-    eni_processes_release(shared, sizeof(copies));
-    return EN_OK;
 }
 
 /* ---- a micro-batch of a model, in n processes at once ---- */

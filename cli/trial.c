@@ -176,7 +176,8 @@ static en_status set_job(const eni_command_context *context, const eni_check_job
     config->log_level =
         eni_config_is_given(context->config, "log-level") ? context->config->log_level : ENI_LEVEL_WARN;
     if (job->net != NULL) EN_TRY(eni_config_set(config, "net", job->net, "--net"));
-    EN_TRY(set_place(context->config, config));
+    if (job->allreduce != NULL) EN_TRY(eni_config_set(config, "allreduce", job->allreduce, "entrain check"));
+    if (!job->is_here) EN_TRY(set_place(context->config, config));
     return eni_config_resolve(config);
 }
 
@@ -189,10 +190,45 @@ en_status eni_check_run(const eni_command_context *context, const eni_check_job 
                                .plugin_dir = context->plugin_dir,
                                .signal_fd = context->signal_fd,
                                .is_check = true,
-                               .costs = job->costs};
+                               .probe = job->probe,
+                               .measured = job->measured};
     if (st == EN_OK) st = eni_launch_run(&launch);
     eni_config_fini(&config);
     return st;
+}
+
+en_status eni_check_measure(const eni_command_context *context, int n, const char *allreduce,
+                            const char *transport, const char *net, const char *probe,
+                            eni_measured *measured_out)
+{
+    const eni_check_job job = {.workers = n,
+                               .strategy = n == 1 ? "solo" : "ring",
+                               .model = "toy",
+                               .transport = transport,
+                               .allreduce = allreduce,
+                               .net = net,
+                               .probe = probe,
+                               .measured = measured_out,
+                               .is_here = true};
+    *measured_out = (eni_measured){0};
+    return eni_check_run(context, &job);
+}
+
+/* Between two ranks direct takes 2 flags + 4 S moves / 2, and a ring 2 hops + S bytes (cost_model.h). */
+en_status eni_check_numbers(const eni_command_context *context, int cores, double *flag_out, double *move_out,
+                            eni_cost_numbers *tcp_out)
+{
+    static const char sizes[] = "4096..4194304";
+    eni_measured direct, ring;
+    double alpha, beta;
+    EN_TRY(eni_check_measure(context, 2, "direct", "auto", NULL, sizes, &direct));
+    eni_cost_line(&direct.allreduce, &alpha, &beta);
+    *flag_out = alpha / 2;
+    *move_out = beta * (cores < 2 ? cores : 2) / 4;
+    EN_TRY(eni_check_measure(context, 2, "ring", "tcp", NULL, sizes, &ring));
+    eni_cost_line(&ring.allreduce, &alpha, &beta);
+    *tcp_out = (eni_cost_numbers){alpha / 2, beta, 0};
+    return EN_OK;
 }
 
 en_status eni_trial_folder(char dir_out[64])

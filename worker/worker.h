@@ -98,8 +98,10 @@ en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, c
                                double *loss_out, double *accuracy_out);
 void eni_evaluate_close(eni_worker *worker);
 
-/* check.c: in place of training: known sums through the exchange, and a line on stdout. */
+/* check.c: in place of training: known sums through the exchange, and a line on stdout; or with --probe what is measured,
+ * for the launcher. room: elements of the largest vector that --probe asks for. */
 en_status eni_check(eni_worker *worker);
+uint64_t eni_check_room(const eni_worker *worker);
 
 /* ---- batches.c: the micro-batches of a rank, and what both trainers do with them beside computing ---- */
 

@@ -1,7 +1,5 @@
-/* test_microbenchmark.c - processes that measure: they all end, a failing one fails all, and one that hangs
- * is killed.
- */
-#include <math.h>
+/* test_processes.c - one function in several processes: they all end, a failing one fails all, and one that hangs is
+ * killed. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,10 +10,9 @@
 
 #include <cmocka.h>
 
-#include "cli/microbenchmark.h"
+#include "cli/processes.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "runtime/collective/coll.h"
 
 static void hush(void *user, int level, const char *subsystem, const char *text)
 {
@@ -84,26 +81,8 @@ static void test_failures(void **state)
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nobody is left */
 }
 
-static void test_measures(void **state)
-{
-    static const uint64_t bytes[] = {4096, 65536};
-    static const int ways[][2] = {{ENI_COLL_DIRECT, ENI_OVER_SHM}, {ENI_COLL_RING, ENI_OVER_TCP}};
-    (void)state;
-    for (int w = 0; w < 2; w++) {
-        eni_cost_curve curve;
-        assert_int_equal(eni_measure_allreduce(-1, 3, ways[w][0], ways[w][1], bytes, 2, ENI_MILLI, &curve),
-                         EN_OK);
-        assert_int_equal(curve.n, 2);
-        assert_true(curve.point[0].seconds > 0 && curve.point[1].seconds > 0);
-    }
-    double move, sum;
-    assert_int_equal(eni_measure_copy(-1, 2, 1 << 16, &move, &sum), EN_OK);
-    assert_true(move > 0 && sum > 0);
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_processes), cmocka_unit_test(test_failures),
-                                       cmocka_unit_test(test_measures)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_processes), cmocka_unit_test(test_failures)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
