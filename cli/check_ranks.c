@@ -228,6 +228,7 @@ en_status eni_command_check(const eni_command_context *context)
     printf("check: all ranks%s reached each other (%.2f s)\n",
            eni_device_is_gpu(c->device) ? " and their GPUs" : "", (double)(eni_now_ns() - begin) * 1e-9);
     if (!c->verbose) return EN_OK;
+    fflush(stdout); /* it is some seconds to the rest */
     eni_check_job measured = job;
     measured.model = "mlp"; /* buckets of 10 kB and 800 kB */
     measured.probe = "call";

@@ -11,6 +11,7 @@
 #include "config/config.h"
 #include "entrain/strategy.h"
 #include "runtime/collective/probe.h"
+#include "runtime/host/cost_model.h"
 
 typedef struct eni_launch_progress {
     uint64_t samples, total;
@@ -38,11 +39,15 @@ typedef struct eni_launch_outcome {
     eni_launch_course course;
 } eni_launch_outcome;
 
-/* What the workers of a check have measured on the transport of a run. */
+/* What the workers of a check have measured (worker/measure.c): of curves the slowest, else the mean of all. */
 typedef struct eni_measured {
-    eni_cost_curve call, allreduce; /* seconds by bytes, of the slowest rank */
-    double sent;                    /* bytes that a rank sends in the largest all-reduce, the mean of all */
-    double move, sum; /* seconds per byte loaded or stored by a core while all copy; per byte added: means */
+    eni_cost_curve call, allreduce; /* seconds by bytes */
+    double sent;                    /* bytes that a rank sends in the largest all-reduce */
+    double move, sum; /* seconds per byte loaded or stored by a core while all copy; per byte added */
+    double compute;   /* seconds of a micro-batch, forward and backward, until the slowest has done it */
+    double update;    /* seconds of one step of the optimizer over all weights */
+    int nbuckets;     /* rank 0's, as in cost_model.h */
+    double bytes[ENI_COST_BUCKETS], ready[ENI_COST_BUCKETS];
 } eni_measured;
 
 typedef struct eni_launch {

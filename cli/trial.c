@@ -15,6 +15,7 @@
 #include "cli/launch.h"
 #include "config/folders.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
 #include "report/report_study.h"
@@ -34,12 +35,13 @@ static en_status read_result(const char *dir, double *samples_s_out, double *ste
                     "%s says no samples per second: the run was too short; give more --steps", path);
 }
 
+/* dir NULL: it has no folder. */
 static en_status set_run(const eni_trial *trial, const char *dir, eni_config *run)
 {
     char text[24];
     snprintf(text, sizeof text, "%lld", (long long)trial->workers);
     EN_TRY(eni_config_set(run, "workers", text, "-n"));
-    EN_TRY(eni_config_set(run, "out", dir, "--out"));
+    if (dir != NULL) EN_TRY(eni_config_set(run, "out", dir, "--out"));
     run->global_batch_size = 0;
     run->batch_size = trial->batch;
     if (trial->servers > 0) run->servers = trial->servers;
@@ -181,19 +183,47 @@ static en_status set_job(const eni_command_context *context, const eni_check_job
     return eni_config_resolve(config);
 }
 
+static en_status launch_check(const eni_command_context *context, const eni_config *config, const char *probe,
+                              eni_measured *measured)
+{
+    const eni_launch launch = {.config = config,
+                               .plugin_dir = context->plugin_dir,
+                               .signal_fd = context->signal_fd,
+                               .is_check = true,
+                               .probe = probe,
+                               .measured = measured};
+    return eni_launch_run(&launch);
+}
+
 en_status eni_check_run(const eni_command_context *context, const eni_check_job *job)
 {
     eni_config config;
     EN_TRY(eni_config_init(ENI_RUN, &config));
     en_status st = set_job(context, job, &config);
-    const eni_launch launch = {.config = &config,
-                               .plugin_dir = context->plugin_dir,
-                               .signal_fd = context->signal_fd,
-                               .is_check = true,
-                               .probe = job->probe,
-                               .measured = job->measured};
-    if (st == EN_OK) st = eni_launch_run(&launch);
+    if (st == EN_OK) st = launch_check(context, &config, job->probe, job->measured);
     eni_config_fini(&config);
+    return st;
+}
+
+/* With a store, which on a GPU has gradients come to the host. */
+en_status eni_check_compute(const eni_command_context *context, int n, int64_t threads,
+                            eni_measured *measured_out)
+{
+    const eni_trial trial = {.strategy = "ps-sync",
+                             .workers = n,
+                             .batch = context->config->batch_size,
+                             .servers = 1,
+                             .threads = threads};
+    eni_config run = {0};
+    *measured_out = (eni_measured){0};
+    EN_TRY(make_run(context, &trial, &run));
+    eni_free(run.out);
+    eni_free(run.net); /* they only wait for each other */
+    run.out = run.net = NULL;
+    run.transport = ENI_TRANSPORT_AUTO;
+    en_status st = set_run(&trial, NULL, &run);
+    if (st == EN_OK) st = launch_check(context, &run, "compute", measured_out);
+    eni_config_fini(&run);
     return st;
 }
 

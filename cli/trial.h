@@ -72,6 +72,11 @@ en_status eni_check_measure(const eni_command_context *context, int n, const cha
                             const char *transport, const char *net, const char *probe,
                             eni_measured *measured_out);
 
+/* A micro-batch of the command's model while n workers compute one at once and wait for each other after it, each with
+ * `threads` threads. */
+en_status eni_check_compute(const eni_command_context *context, int n, int64_t threads,
+                            eni_measured *measured_out);
+
 /* What the formulas of cost_model.h need of two ranks on this host: of direct, a flag's latency and seconds
  * per byte that a core moves; of TCP, a hop's. gamma is in beta: both are work of the same core. */
 en_status eni_check_numbers(const eni_command_context *context, int cores, double *flag_out, double *move_out,

@@ -222,7 +222,7 @@ static void add_slowest(eni_cost_curve *curve, double bytes, double seconds)
     eni_cost_add(curve, bytes, seconds);
 }
 
-/* What a rank has measured (worker/check.c). */
+/* What a rank has measured (worker/measure.c). */
 static bool take_cost(const eni_launcher *l, const char *line)
 {
     double first, second;
@@ -235,6 +235,10 @@ static bool take_cost(const eni_launcher *l, const char *line)
         m->move += first / n, m->sum += second / n;
     else if (strcmp(what, "sent") == 0)
         m->sent += second / n;
+    else if (strcmp(what, "compute") == 0)
+        m->compute += first / n, m->update += second / n;
+    else if (strcmp(what, "bucket") == 0 && m->nbuckets < ENI_COST_BUCKETS)
+        m->bytes[m->nbuckets] = first, m->ready[m->nbuckets++] = second;
     else
         add_slowest(strcmp(what, "call") == 0 ? &m->call : &m->allreduce, first, second);
     return true;

@@ -8,9 +8,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/try.h"
-#include "runtime/collective/probe.h"
 #include "worker/gpus.h"
 #include "worker/vectors.h"
 
@@ -87,102 +85,6 @@ static en_status try_step(eni_worker *w, double *us_out)
     return expect(w, ENI_SLOT_GRAD, before, change, w->rank.job.strategy->name);
 }
 
-/* ---- --probe: every rank tells the launcher what it has measured (cli/watch.c) ---- */
-
-static const int64_t allreduce_ns = 200 * ENI_MILLI, copy_ns = 60 * ENI_MILLI;
-static const uint64_t copy_bytes = 32 << 20;
-
-static void tell(const eni_worker *w, const char *what, double first, double second)
-{
-    char line[96];
-    const int n = snprintf(line, sizeof line, "cost %s %.9g %.9g\n", what, first, second);
-    if (w->config->result_fd < 0) return;
-    ssize_t ignored = write((int)w->config->result_fd, line, (size_t)n);
-    (void)ignored;
-}
-
-static void tell_curve(const eni_worker *w, const char *what, const eni_cost_curve *curve)
-{
-    for (int i = 0; i < curve->n; i++)
-        tell(w, what, curve->point[i].bytes, curve->point[i].seconds);
-}
-
-/* What a call of the store takes: rank 0's figures are everybody's. */
-static en_status probe_calls(eni_worker *w)
-{
-    eni_costs costs;
-    EN_TRY(eni_exchange_measure(&w->rank, &costs));
-    if (w->rank.world.rank == 0) tell_curve(w, "call", &costs.call);
-    return EN_OK;
-}
-
-/* All ranks at once. */
-static en_status probe_copies(eni_worker *w)
-{
-    float *from = eni_alloc(copy_bytes), *to = eni_alloc(copy_bytes);
-    en_status st = from == NULL || to == NULL ? EN_ENOMEM : EN_OK;
-    if (st == EN_OK) memset(from, 0, copy_bytes);
-    if (st == EN_OK) st = eni_member_gather(w->rank.member, "copy", NULL, 0, NULL, INT64_MAX);
-    const double move = st == EN_OK ? eni_probe_copy(to, from, copy_bytes, copy_ns) : 0;
-    if (st == EN_OK) st = eni_member_gather(w->rank.member, "sum", NULL, 0, NULL, INT64_MAX);
-    if (st == EN_OK) tell(w, "copy", move, eni_probe_sum(to, from, copy_bytes, copy_ns));
-    eni_free(from);
-    eni_free(to);
-    return st;
-}
-
-/* By fours from MIN to MAX. How many; 0: --probe is something else. */
-static int sizes_of(const eni_worker *w, uint64_t bytes[ENI_COST_POINTS])
-{
-    const char *probe = w->config->probe;
-    unsigned long long size, most;
-    int n = 0;
-    if (probe == NULL || sscanf(probe, "%llu..%llu", &size, &most) != 2 || size < 4 || size % 4 != 0)
-        return 0;
-    for (; size <= most && size <= 1 << 30 && n < ENI_COST_POINTS; size *= 4)
-        bytes[n++] = size;
-    return n;
-}
-
-uint64_t eni_check_room(const eni_worker *w)
-{
-    uint64_t bytes[ENI_COST_POINTS];
-    const int n = sizes_of(w, bytes);
-    return n == 0 ? 0 : bytes[n - 1] / sizeof(float);
-}
-
-/* And what this rank sends in one of the largest. */
-static en_status probe_allreduces(eni_worker *w)
-{
-    uint64_t bytes[ENI_COST_POINTS];
-    eni_coll *coll = w->rank.exchange.all.coll;
-    eni_coll_op mean = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = ENI_SLOT_GRAD, .nsamples = 1};
-    eni_cost_curve curve;
-    eni_coll_counters before, after;
-    const int n = sizes_of(w, bytes);
-    if (n == 0 || coll == NULL)
-        return eni_fail(EN_EINVAL, "check",
-                        "--probe=%s: write call, copy, or with two ranks or more bytes from 4 to 1 GiB, as "
-                        "4096..65536",
-                        w->config->probe);
-    EN_TRY(eni_probe_allreduce(coll, ENI_SLOT_GRAD, bytes, n, allreduce_ns / n, &curve));
-    tell_curve(w, "allreduce", &curve);
-    mean.count = bytes[n - 1] / sizeof(float);
-    eni_coll_count(coll, &before);
-    EN_TRY(eni_coll_run(coll, &mean));
-    eni_coll_count(coll, &after);
-    tell(w, "sent", (double)bytes[n - 1], (double)(after.payload_sent - before.payload_sent));
-    return EN_OK;
-}
-
-/* The gradients were numbers for the step: now they are zeros. */
-static en_status probe(eni_worker *w)
-{
-    fill(w, ENI_SLOT_GRAD, 0);
-    if (strcmp(w->config->probe, "call") == 0) return probe_calls(w);
-    return strcmp(w->config->probe, "copy") == 0 ? probe_copies(w) : probe_allreduces(w);
-}
-
 /* Which GPU, and how its vectors travel. */
 static void tell_gpu(const eni_worker *w, double step_us, char *text, size_t bytes)
 {
@@ -196,14 +98,12 @@ static void tell_gpu(const eni_worker *w, double step_us, char *text, size_t byt
              choice->why);
 }
 
-en_status eni_check(eni_worker *w)
+static en_status try_all(eni_worker *w)
 {
     double reduce_us = 0, step_us = 0;
     char text[960];
     if (w->rank.exchange.all.coll != NULL) EN_TRY(try_all_reduce(w, &reduce_us));
     EN_TRY(try_step(w, &step_us));
-    if (w->config->probe != NULL) EN_TRY(probe(w));
-    if (w->rank.exchange.client != NULL) EN_TRY(eni_client_finished(w->rank.exchange.client));
     const bool is_nccl = eni_vectors_are_on_gpu(w) && w->gpu.choice.way == ENI_GPU_GROUP;
     size_t n = (size_t)snprintf(text, sizeof text, "[%d] world_size %d, rank %d, backend %s, %s at %s",
                                 (int)getpid(), w->rank.world.nranks, w->rank.world.rank,
@@ -218,8 +118,15 @@ en_status eni_check(eni_worker *w)
                               eni_client_is_shared(w->rank.exchange.client) ? "shared memory" : "tcp",
                               step_us);
     tell_gpu(w, step_us, text + n, sizeof text - n);
-    if (w->config->probe == NULL) puts(text); /* who measures has said so already */
+    puts(text);
     fflush(stdout);
+    return EN_OK;
+}
+
+en_status eni_check(eni_worker *w)
+{
+    EN_TRY(w->config->probe != NULL ? eni_measure(w) : try_all(w));
+    if (w->rank.exchange.client != NULL) EN_TRY(eni_client_finished(w->rank.exchange.client));
     EN_TRY(eni_member_gather(w->rank.member, "trained", NULL, 0, NULL, INT64_MAX));
     return eni_member_gather(w->rank.member, "result", NULL, 0, NULL, INT64_MAX);
 }
