@@ -3,8 +3,8 @@
  *
  * The model gets its numbers from the fewest processes that have an exchange (two ranks; one and two workers
  * with one shard) and predicts all others, so where the curves part it is the model that is wrong:
- * docs/performance.md says why. Push-pulls are bench_pushpull's, all-reduces those of cli/microbenchmark.h;
- * both check nothing here that their own benches do not check. */
+ * docs/performance.md says why. Push-pulls are bench_pushpull's, all-reduces bench_allreduce's, without their checks of
+ * the sums. */
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -12,12 +12,12 @@
 #include <string.h>
 
 #include "bench/figures.h"
-#include "cli/microbenchmark.h"
 #include "core/clock.h"
 #include "core/memory.h"
 #include "report/plot.h"
 #include "report/stats.h"
-#include "runtime/collective/coll.h"
+#include "runtime/collective/probe.h"
+#include "runtime/host/cost_model.h"
 #include "runtime/net/host_info.h"
 
 enum { ROWS_MAX = 64, REPEATS = 3 };
@@ -25,8 +25,7 @@ enum { ROWS_MAX = 64, REPEATS = 3 };
 static const char usage[] =
     "usage: bench_scale [options]\n"
     "      --bytes=N       of the vector; K, M, G are 1024s [1724320, the MNIST convnet's weights]\n"
-    "      --ranks=LIST    processes of an all-reduce, 2 .. 64, and workers of a push-pull, 1 .. 16 "
-    "[1,2,4,8,16]\n"
+    "      --ranks=LIST    processes of an all-reduce, and workers of a push-pull, 1 .. 16 [1,2,4,8,16]\n"
     "      --shards=LIST   shards of psd, with 4 workers [1,2,4,8]\n"
     "      --plot=FILE     also draws the curves, as SVG (gnuplot)\n"
     "      --json          one object a line\n";
@@ -67,23 +66,69 @@ static row *add_row(scale *s, const char *what, const char *over, int ranks, int
     return r;
 }
 
+/* ---- another bench ---- */
+
+/* Adds the point of each line of its --json to the curve. How many lines; negative: it failed. */
+static int run_bench(const scale *s, const char *command, eni_cost_curve *curve)
+{
+    char path[1400], line[2048];
+    const char *slash = strrchr(s->program, '/');
+    int n = 0;
+    snprintf(path, sizeof path, "%.*s%s", slash == NULL ? 0 : (int)(slash - s->program + 1), s->program,
+             command);
+    FILE *out = popen(path, "r");
+    while (out != NULL && fgets(line, sizeof line, out) != NULL) {
+        json_t *object = json_loads(line, 0, NULL);
+        const double us = json_number_value(json_object_get(object, "median_us"));
+        if (us > 0) eni_cost_add(curve, json_number_value(json_object_get(object, "bytes")), us * 1e-6);
+        n += us > 0;
+        json_decref(object);
+    }
+    return out == NULL || pclose(out) != 0 ? -1 : n;
+}
+
 /* ---- all-reduce ---- */
 
-static int allreduces(scale *s, const char *what, int algorithm, int transport)
+static int run_allreduce(const scale *s, int ranks, const char *algorithm, uint64_t least, uint64_t most,
+                         eni_cost_curve *curve)
+{
+    char command[200];
+    snprintf(command, sizeof command, "bench_allreduce --json -b %llu -e %llu --ranks=%d --algorithm=%s -c 0",
+             (unsigned long long)least, (unsigned long long)most, ranks, algorithm);
+    *curve = (eni_cost_curve){0};
+    return run_bench(s, command, curve) < 1;
+}
+
+/* Between two ranks direct takes 2 flags + 4 S moves / 2, and a ring 2 hops + S bytes (cost_model.h). */
+static int find_numbers(scale *s)
+{
+    eni_cost_curve direct, ring;
+    double alpha, beta;
+    if (run_allreduce(s, 2, "direct", 4096, 4 << 20, &direct) ||
+        run_allreduce(s, 2, "ring", 4096, 4 << 20, &ring))
+        return 1;
+    eni_cost_line(&direct, &alpha, &beta);
+    s->flag = alpha / 2;
+    s->move = beta * (s->cores < 2 ? s->cores : 2) / 4;
+    eni_cost_line(&ring, &alpha, &beta);
+    s->tcp = (eni_cost_numbers){alpha / 2, beta, 0};
+    return 0;
+}
+
+static int allreduces(scale *s, const char *what, const char *algorithm, const char *over)
 {
     for (int i = 0; i < s->o.ranks.n; i++) {
         const int p = (int)s->o.ranks.value[i];
         eni_cost_curve curve;
         if (p < 2) continue;
-        if (eni_measure_allreduce(-1, p, algorithm, transport, &s->o.bytes, 1, 150 * ENI_MILLI, &curve) !=
-            EN_OK)
-            return 1;
+        if (run_allreduce(s, p, algorithm, s->o.bytes, s->o.bytes, &curve)) return 1;
         const double turns = max(1, (double)p / s->cores), bytes = (double)s->o.bytes;
         const eni_cost_numbers hop = {s->tcp.alpha * turns, s->tcp.beta * turns, 0};
-        row *r = add_row(s, what, transport == ENI_OVER_SHM ? "shm" : "tcp", p, 0, curve.point[0].seconds);
+        row *r = add_row(s, what, over, p, 0, curve.point[0].seconds);
         r->is_source = p == 2;
-        r->predicted = algorithm == ENI_COLL_DIRECT ? eni_cost_direct(p, s->cores, bytes, s->flag, s->move)
-                                                    : eni_cost_ring(p, bytes, &hop);
+        r->predicted = strcmp(algorithm, "direct") == 0
+                           ? eni_cost_direct(p, s->cores, bytes, s->flag, s->move)
+                           : eni_cost_ring(p, bytes, &hop);
     }
     return 0;
 }
@@ -93,20 +138,15 @@ static int allreduces(scale *s, const char *what, int algorithm, int transport)
 /* The median of a few runs of bench_pushpull; negative: it failed. */
 static double push_pull(const scale *s, const char *over, int workers, int shards)
 {
-    char command[1400], line[2048];
+    char command[200];
     double seconds[REPEATS];
-    const char *slash = strrchr(s->program, '/');
-    const int folder = slash == NULL ? 0 : (int)(slash - s->program + 1);
+    snprintf(command, sizeof command,
+             "bench_pushpull --json --bytes=%llu --workers=%d --shards=%d --transport=%s -n 20 -c 0",
+             (unsigned long long)s->o.bytes, workers, shards, over);
     for (int i = 0; i < REPEATS; i++) {
-        snprintf(command, sizeof command,
-                 "%.*sbench_pushpull --json --bytes=%llu --workers=%d --shards=%d --transport=%s -n 20 -c 0",
-                 folder, s->program, (unsigned long long)s->o.bytes, workers, shards, over);
-        FILE *out = popen(command, "r");
-        json_t *object =
-            out != NULL && fgets(line, sizeof line, out) != NULL ? json_loads(line, 0, NULL) : NULL;
-        seconds[i] = json_number_value(json_object_get(object, "median_us")) * 1e-6;
-        json_decref(object);
-        if (out == NULL || pclose(out) != 0 || seconds[i] <= 0) return -1;
+        eni_cost_curve one = {0};
+        if (run_bench(s, command, &one) < 1) return -1;
+        seconds[i] = one.point[0].seconds;
     }
     return eni_stats_median(seconds, REPEATS);
 }
@@ -260,7 +300,7 @@ static int parse(int argc, char **argv, options *o)
         }
     }
     for (int i = 0; i < o->ranks.n; i++)
-        is_fine &= o->ranks.value[i] <= ENI_PROCESSES_MAX;
+        is_fine &= o->ranks.value[i] <= 16;
     for (int i = 0; i < o->shards.n; i++)
         is_fine &= o->shards.value[i] <= 256;
     return is_fine && optind == argc && o->bytes >= 64;
@@ -275,10 +315,8 @@ int main(int argc, char **argv)
         fputs(usage, stderr);
         return 2;
     }
-    if (eni_measure_numbers(-1, s.cores, &s.flag, &s.move, &s.tcp) != EN_OK) return 1;
-    if (allreduces(&s, "all-reduce direct", ENI_COLL_DIRECT, ENI_OVER_SHM) ||
-        allreduces(&s, "all-reduce ring", ENI_COLL_RING, ENI_OVER_TCP) || push_pulls(&s, 0) ||
-        push_pulls(&s, 1)) {
+    if (find_numbers(&s) || allreduces(&s, "all-reduce direct", "direct", "shm") ||
+        allreduces(&s, "all-reduce ring", "ring", "tcp") || push_pulls(&s, 0) || push_pulls(&s, 1)) {
         fputs("bench_scale: a measurement failed\n", stderr);
         return 1;
     }

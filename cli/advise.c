@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/microbenchmark.h"
 #include "cli/trial.h"
 #include "config/outputs.h"
 #include "core/clock.h"
@@ -62,49 +61,52 @@ typedef struct advised {
 static en_status measure_store(const eni_command_context *context, const char *transport, int workers,
                                eni_cost_numbers *store_out)
 {
-    eni_costs costs = {0};
+    eni_measured measured = {0};
     const eni_check_job job = {.workers = workers,
                                .shards = 1,
                                .model = context->config->model,
                                .transport = transport,
-                               .costs = &costs};
+                               .probe = "call",
+                               .measured = &measured,
+                               .is_here = true};
     EN_TRY(eni_check_run(context, &job));
     double alpha, beta;
-    eni_cost_line(&costs.call, &alpha, &beta);
-    if (costs.call.n == 0) return EN_EPROTO;
+    eni_cost_line(&measured.call, &alpha, &beta);
+    if (measured.call.n == 0) return EN_EPROTO;
     *store_out = (eni_cost_numbers){alpha, beta / workers, 0};
     return EN_OK;
 }
 
-enum { PARTS = 7 };
+enum { PARTS = 7, WORKERS_MAX = 64 };
 
 /* models: alone, one on each core, two on each core. */
 static en_status measure_part(const eni_command_context *context, advised *a, int part, int all,
-                              eni_measure_model models[3])
+                              eni_measured models[3])
 {
-    const int processes[3] = {1, all, 2 * all},
-              threads = context->config->threads > 0 ? (int)context->config->threads : 1;
+    const int processes[3] = {1, all, 2 * all};
+    const int64_t threads = context->config->threads > 0 ? context->config->threads : 1;
     eni_cost_machine *m = &a->machine;
-    double unused;
+    eni_measured copies;
     switch (part) {
-    case 3: return eni_measure_copy(context->signal_fd, 1, 32 << 20, &a->move_one, &unused);
-    case 4: return eni_measure_numbers(context->signal_fd, m->cores, &m->flag, &m->move, &m->tcp);
+    case 3:
+        EN_TRY(eni_check_measure(context, 1, NULL, "auto", NULL, "copy", &copies));
+        a->move_one = copies.move;
+        return EN_OK;
+    case 4: return eni_check_numbers(context, m->cores, &m->flag, &m->move, &m->tcp);
     case 5: return measure_store(context, "auto", all, &m->store_shm);
     case 6: return measure_store(context, "tcp", all, &m->store_tcp);
-    default:
-        return eni_measure_compute(context->signal_fd, processes[part], context->config, context->plugin_dir,
-                                   threads, ENI_SECOND, &models[part]);
+    default: return eni_check_compute(context, processes[part], threads, &models[part]);
     }
 }
 
 static en_status measure(const eni_command_context *context, advised *a)
 {
     eni_cost_machine *m = &a->machine;
-    eni_measure_model *alone = eni_alloc(3 * sizeof *alone), *together = alone + 1, *crowded = alone + 2;
+    eni_measured *alone = eni_alloc(3 * sizeof *alone), *together = alone + 1, *crowded = alone + 2;
     if (alone == NULL) return EN_ENOMEM;
     m->cores = eni_host_info_cores();
     const int line = eni_live_add(&a->trials.live, "here", "compute, copies, exchanges", PARTS);
-    const int all = m->cores < ENI_PROCESSES_MAX / 2 ? m->cores : ENI_PROCESSES_MAX / 2;
+    const int all = m->cores < WORKERS_MAX / 2 ? m->cores : WORKERS_MAX / 2;
     en_status st = EN_OK;
     for (int part = 0; part < PARTS && st == EN_OK; part++) {
         eni_live_begin(&a->trials.live, line);

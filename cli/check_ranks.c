@@ -5,7 +5,6 @@
 
 #include <stdio.h>
 
-#include "cli/microbenchmark.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -18,7 +17,7 @@
 
 /* ---- what -v shows ---- */
 
-enum { SIZES = 8, WAYS = 4 };
+enum { WAYS = 4 };
 
 typedef struct way {
     int algorithm, transport;
@@ -29,13 +28,6 @@ static const way ways[WAYS] = {{ENI_COLL_DIRECT, ENI_OVER_SHM},
                                {ENI_COLL_RING, ENI_OVER_TCP},
                                {ENI_COLL_NAIVE, ENI_OVER_TCP}};
 
-/* 4 KB .. 64 MB by fours, in nccl-tests' 1024s. */
-static void sizes_of(uint64_t bytes[SIZES])
-{
-    for (int i = 0; i < SIZES; i++)
-        bytes[i] = UINT64_C(4096) << 2 * i;
-}
-
 typedef struct figures {
     int n, cores;
     eni_cost_curve curve[WAYS]; /* among the n ranks */
@@ -44,18 +36,23 @@ typedef struct figures {
     eni_cost_numbers tcp; /* a hop, between two ranks */
 } figures;
 
-/* What the formulas need comes from two ranks, so that more are predicted. */
-static en_status measure(figures *f, int signal_fd)
+/* What the formulas need comes from two ranks, so that more are predicted. Sizes are nccl-tests': 4 KB .. 64 MB by
+ * fours, in 1024s. */
+static en_status measure(const eni_command_context *context, figures *f)
 {
-    uint64_t bytes[SIZES];
-    double unused;
-    sizes_of(bytes);
-    EN_TRY(eni_measure_copy(signal_fd, 1, 32 << 20, &f->move_one, &f->sum));
-    EN_TRY(eni_measure_copy(signal_fd, f->n, 32 << 20, &f->move_all, &unused));
-    EN_TRY(eni_measure_numbers(signal_fd, f->cores, &f->flag, &f->move, &f->tcp));
-    for (int w = 0; w < WAYS; w++)
-        EN_TRY(eni_measure_allreduce(signal_fd, f->n, ways[w].algorithm, ways[w].transport, bytes, SIZES,
-                                     25 * ENI_MILLI, &f->curve[w]));
+    eni_measured m;
+    EN_TRY(eni_check_measure(context, 1, NULL, "auto", NULL, "copy", &m));
+    f->move_one = m.move;
+    f->sum = m.sum;
+    EN_TRY(eni_check_measure(context, f->n, NULL, "auto", NULL, "copy", &m));
+    f->move_all = m.move;
+    EN_TRY(eni_check_numbers(context, f->cores, &f->flag, &f->move, &f->tcp));
+    for (int w = 0; w < WAYS; w++) {
+        EN_TRY(eni_check_measure(context, f->n, eni_coll_algorithm_name(ways[w].algorithm),
+                                 ways[w].transport == ENI_OVER_SHM ? "auto" : "tcp", NULL, "4096..67108864",
+                                 &m));
+        f->curve[w] = m.allreduce;
+    }
     return EN_OK;
 }
 
@@ -102,9 +99,9 @@ static en_status print_rows(const figures *f, FILE *out)
     return eni_table_print(&table, out);
 }
 
-static void print_numbers(const figures *f, const eni_costs *costs, FILE *out)
+static void print_numbers(const figures *f, const eni_cost_curve *calls, FILE *out)
 {
-    const eni_cost_point *call = costs->call.point;
+    const eni_cost_point *call = calls->point;
     fprintf(out,
             "\n%d ranks on %d core%s. GB/s are 1e9 bytes loaded and stored a second; times are medians.\n\n",
             f->n, f->cores, f->cores == 1 ? "" : "s");
@@ -115,23 +112,22 @@ static void print_numbers(const figures *f, const eni_costs *costs, FILE *out)
             f->flag * 1e6, f->move * 1e9, 1e-9 / f->move);
     fprintf(out, "  TCP, loopback   alpha %.1f us a hop, beta %.3f ns a byte (%.2f GB/s)\n",
             f->tcp.alpha * 1e6, f->tcp.beta * 1e9, 1e-9 / f->tcp.beta);
-    for (int i = 0; i < costs->call.n; i++)
+    for (int i = 0; i < calls->n; i++)
         fprintf(out, "%s%.0f us for %.0f KB%s", i == 0 ? "  push-pull       " : ", ", call[i].seconds * 1e6,
-                call[i].bytes / 1024,
-                i == costs->call.n - 1 ? " (pull, push and step; docs/advise.md)\n" : "");
+                call[i].bytes / 1024, i == calls->n - 1 ? " (pull, push and step; docs/advise.md)\n" : "");
     fprintf(out, "\nOne all-reduce of float32, microseconds: measured, and what the model says "
                  "(docs/advise.md)\n\n");
 }
 
 /* Alpha, beta and bandwidths of this host, and a row per size with every algorithm's measured and predicted
- * time. `costs` (n 0: none) is what eni_check_run found. */
-static en_status show_table(const eni_command_context *context, const eni_costs *costs, FILE *out)
+ * time. `calls` (n 0: none) is what push-pulls took. */
+static en_status show_table(const eni_command_context *context, const eni_cost_curve *calls, FILE *out)
 {
     figures f = {.n = (int)context->config->workers, .cores = eni_host_info_cores()};
     if (f.n < 2 || f.n > 16)
         return eni_fail(EN_EINVAL, "check", "-v measures among 2 to 16 workers of one host, not %d", f.n);
-    EN_TRY(measure(&f, context->signal_fd));
-    print_numbers(&f, costs, out);
+    EN_TRY(measure(context, &f));
+    print_numbers(&f, calls, out);
     return print_rows(&f, out);
 }
 
@@ -155,18 +151,19 @@ static uint64_t size_of(double rate)
 static en_status put_ranks(const eni_command_context *context, int p, uint64_t rate, int64_t delay,
                            uint64_t v, eni_table *table)
 {
-    static const int algorithms[] = {ENI_COLL_RING, ENI_COLL_NAIVE};
+    static const char *const algorithms[] = {"ring", "naive"};
+    char probe[48];
     const eni_cost_numbers card = {.alpha = (double)delay / ENI_SECOND,
                                    .beta = rate > 0 ? 1 / (double)rate : 0};
     const eni_cost_numbers cable = {.alpha = card.alpha, .beta = p * card.beta}; /* of all p */
     const double model[] = {eni_cost_ring(p, (double)v, &card), eni_cost_naive(p, (double)v, &card)};
+    snprintf(probe, sizeof probe, "%llu..%llu", (unsigned long long)v, (unsigned long long)v);
     eni_table_put(table, "%d", p);
     for (int a = 0; a < 2; a++) {
-        double seconds, sent;
-        EN_TRY(eni_measure_shaped(context->signal_fd, p, algorithms[a], rate, delay, v, 100 * ENI_MILLI,
-                                  &seconds, &sent));
-        eni_table_put(table, "%.2f", sent / (double)v);
-        eni_table_put(table, "%.1f", seconds * 1e3);
+        eni_measured m;
+        EN_TRY(eni_check_measure(context, p, algorithms[a], "auto", context->config->net, probe, &m));
+        eni_table_put(table, "%.2f", m.sent / (double)v);
+        eni_table_put(table, "%.1f", eni_cost_at(&m.allreduce, (double)v) * 1e3);
         eni_table_put(table, "%.1f", model[a] * 1e3);
     }
     eni_table_put(table, "%.1f", eni_cost_naive(p, (double)v, &cable) * 1e3);
@@ -221,7 +218,7 @@ en_status eni_command_check(const eni_command_context *context)
 {
     const int64_t begin = eni_now_ns();
     const eni_config *c = context->config;
-    eni_costs costs = {0};
+    eni_measured calls = {0};
     const eni_check_job job = {
         .workers = c->workers, .shards = c->shards, .model = "toy", .transport = "auto", .net = c->net};
     eni_check_job first = job;
@@ -231,10 +228,12 @@ en_status eni_command_check(const eni_command_context *context)
     printf("check: all ranks%s reached each other (%.2f s)\n",
            eni_device_is_gpu(c->device) ? " and their GPUs" : "", (double)(eni_now_ns() - begin) * 1e-9);
     if (!c->verbose) return EN_OK;
+    fflush(stdout); /* it is some seconds to the rest */
     eni_check_job measured = job;
     measured.model = "mlp"; /* buckets of 10 kB and 800 kB */
-    measured.costs = &costs;
+    measured.probe = "call";
+    measured.measured = &calls;
     EN_TRY(eni_check_run(context, &measured));
-    EN_TRY(show_table(context, &costs, stdout));
+    EN_TRY(show_table(context, &calls.call, stdout));
     return c->net != NULL ? show_network(context, stdout) : EN_OK;
 }

@@ -289,7 +289,6 @@ static en_status evaluate(const evaluation *e, int signal_fd)
                                      .shared_bytes = bytes,
                                      .main = evaluate_some,
                                      .user = (void *)(uintptr_t)e,
-                                     .deadline_ns = INT64_MAX,
                                      .signal_fd = signal_fd};
     void *shared;
     const int64_t begin = eni_now_ns();

@@ -10,6 +10,8 @@
 
 #include "config/config.h"
 #include "entrain/strategy.h"
+#include "runtime/collective/probe.h"
+#include "runtime/host/cost_model.h"
 
 typedef struct eni_launch_progress {
     uint64_t samples, total;
@@ -37,6 +39,17 @@ typedef struct eni_launch_outcome {
     eni_launch_course course;
 } eni_launch_outcome;
 
+/* What the workers of a check have measured (worker/measure.c): of curves the slowest, else the mean of all. */
+typedef struct eni_measured {
+    eni_cost_curve call, allreduce; /* seconds by bytes */
+    double sent;                    /* bytes that a rank sends in the largest all-reduce */
+    double move, sum; /* seconds per byte loaded or stored by a core while all copy; per byte added */
+    double compute;   /* seconds of a micro-batch, forward and backward, until the slowest has done it */
+    double update;    /* seconds of one step of the optimizer over all weights */
+    int nbuckets;     /* rank 0's, as in cost_model.h */
+    double bytes[ENI_COST_BUCKETS], ready[ENI_COST_BUCKETS];
+} eni_measured;
+
 typedef struct eni_launch {
     const eni_config *config; /* of `entrain run`: workers, strategy, .. */
     const char *plugin_dir;
@@ -49,7 +62,8 @@ typedef struct eni_launch {
     bool may_go_on;    /* a death is no error yet: whoever starts the run again says what it means */
     const char *takes; /* how many workers it may be asked for, "2..8:64"; NULL: their number stays */
     bool is_check;     /* the workers only join, test the exchange, and leave */
-    struct eni_costs *costs;     /* with is_check: they also measure what it takes (host/costs.h); or NULL */
+    const char *probe; /* with is_check: what they measure, as worker's --probe; NULL: nothing */
+    eni_measured *measured;      /* with probe: zeros, and then what came out */
     eni_launch_outcome *outcome; /* filled however it ends; or NULL */
 } eni_launch;
 

@@ -4,9 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,47 +14,12 @@
 #include <unistd.h>
 
 #include "cli/relay.h"
-#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 
-/* In front of what the processes share. */
-typedef struct head {
-    _Atomic int lost;
-    _Atomic int met;
-} head;
-enum { HEAD_BYTES = 64 };
-_Static_assert(sizeof(head) <= HEAD_BYTES, "what is shared begins on a line");
-
-static head *head_of(void *shared)
-{
-    return (head *)(void *)((char *)shared - HEAD_BYTES);
-}
-
-en_status eni_processes_alive(void *shared)
-{
-    return atomic_load_explicit(&head_of(shared)->lost, memory_order_relaxed) ? EN_EPEER : EN_OK;
-}
-
-int eni_processes_meet(const eni_process *self, int *times)
-{
-    head *h = head_of(self->shared);
-    const int all = ++*times * self->n;
-    const int64_t begin = eni_now_ns();
-    atomic_fetch_add(&h->met, 1);
-    while (atomic_load(&h->met) < all) { /* as sync.h: looks often at first, then leaves the core to others */
-        if (eni_processes_alive(self->shared) != EN_OK) return 1;
-        if (eni_now_ns() - begin < ENI_MILLI)
-            sched_yield();
-        else
-            eni_sleep_until(eni_now_ns() + 50 * ENI_MICRO);
-    }
-    return 0;
-}
-
 void eni_processes_release(void *shared, size_t shared_bytes)
 {
-    if (shared != NULL) munmap((char *)shared - HEAD_BYTES, HEAD_BYTES + shared_bytes);
+    if (shared != NULL) munmap(shared, shared_bytes);
 }
 
 /* ---- waiting ---- */
@@ -78,7 +41,6 @@ static bool is_interrupted(const waiting *w, int timeout_ms)
 static void end_all(waiting *w, en_status st)
 {
     if (w->st == EN_OK) w->st = st;
-    atomic_store(&head_of(w->shared)->lost, 1);
     for (int r = 0; r < w->started; r++)
         if (w->pid[r] > 0) kill(w->pid[r], SIGKILL);
 }
@@ -115,9 +77,6 @@ static void await_all(waiting *w)
             poll(NULL, 0, 1);
         else if (is_interrupted(w, 1))
             end_all(w, EN_EINTR);
-        if (w->st != EN_OK || eni_now_ns() <= w->asked->deadline_ns) continue;
-        eni_error(w->asked->who, "%d processes did not end in time; they are ended", w->asked->n);
-        end_all(w, EN_ETIMEOUT);
     }
 }
 
@@ -173,12 +132,12 @@ static void start_all(waiting *w, int log_in_fd)
 en_status eni_processes_run(const eni_processes *processes, void **shared_out)
 {
     int ends[2];
-    const size_t bytes = HEAD_BYTES + processes->shared_bytes;
-    char *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const size_t bytes = processes->shared_bytes;
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         return eni_fail(EN_ENOMEM, processes->who, "cannot share %zu bytes among processes: %s", bytes,
                         strerror(errno));
-    waiting w = {.asked = processes, .shared = base + HEAD_BYTES};
+    waiting w = {.asked = processes, .shared = base};
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
         munmap(base, bytes);
         return eni_fail(EN_ENOMEM, processes->who, "cannot make a pipe: %s", strerror(errno));

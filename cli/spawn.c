@@ -331,8 +331,8 @@ en_status eni_launcher_start_worker(eni_launcher *l, int local_rank, int has_psd
     config.listen_fd = rank == 0 && !has_psd ? l->listen_fd : -1;
     config.begin_ns = l->begin_ns;
     config.check = l->launch->is_check;
-    config.probe = l->launch->costs != NULL;
     en_status st = set_text(has_psd ? &config.server : &config.rendezvous, l->address);
+    if (st == EN_OK && l->launch->probe != NULL) st = set_text(&config.probe, l->launch->probe);
     if (st == EN_OK && rank == 0 && l->launch->takes != NULL) st = set_text(&config.takes, l->launch->takes);
     if (st == EN_OK) st = spawn(l, role, rank, ENI_WORKER, &config);
     eni_config_fini(&config);

@@ -15,6 +15,7 @@
 #include "cli/launch.h"
 #include "config/folders.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
 #include "report/report_study.h"
@@ -34,12 +35,13 @@ static en_status read_result(const char *dir, double *samples_s_out, double *ste
                     "%s says no samples per second: the run was too short; give more --steps", path);
 }
 
+/* dir NULL: it has no folder. */
 static en_status set_run(const eni_trial *trial, const char *dir, eni_config *run)
 {
     char text[24];
     snprintf(text, sizeof text, "%lld", (long long)trial->workers);
     EN_TRY(eni_config_set(run, "workers", text, "-n"));
-    EN_TRY(eni_config_set(run, "out", dir, "--out"));
+    if (dir != NULL) EN_TRY(eni_config_set(run, "out", dir, "--out"));
     run->global_batch_size = 0;
     run->batch_size = trial->batch;
     if (trial->servers > 0) run->servers = trial->servers;
@@ -176,8 +178,21 @@ static en_status set_job(const eni_command_context *context, const eni_check_job
     config->log_level =
         eni_config_is_given(context->config, "log-level") ? context->config->log_level : ENI_LEVEL_WARN;
     if (job->net != NULL) EN_TRY(eni_config_set(config, "net", job->net, "--net"));
-    EN_TRY(set_place(context->config, config));
+    if (job->allreduce != NULL) EN_TRY(eni_config_set(config, "allreduce", job->allreduce, "entrain check"));
+    if (!job->is_here) EN_TRY(set_place(context->config, config));
     return eni_config_resolve(config);
+}
+
+static en_status launch_check(const eni_command_context *context, const eni_config *config, const char *probe,
+                              eni_measured *measured)
+{
+    const eni_launch launch = {.config = config,
+                               .plugin_dir = context->plugin_dir,
+                               .signal_fd = context->signal_fd,
+                               .is_check = true,
+                               .probe = probe,
+                               .measured = measured};
+    return eni_launch_run(&launch);
 }
 
 en_status eni_check_run(const eni_command_context *context, const eni_check_job *job)
@@ -185,14 +200,65 @@ en_status eni_check_run(const eni_command_context *context, const eni_check_job 
     eni_config config;
     EN_TRY(eni_config_init(ENI_RUN, &config));
     en_status st = set_job(context, job, &config);
-    const eni_launch launch = {.config = &config,
-                               .plugin_dir = context->plugin_dir,
-                               .signal_fd = context->signal_fd,
-                               .is_check = true,
-                               .costs = job->costs};
-    if (st == EN_OK) st = eni_launch_run(&launch);
+    if (st == EN_OK) st = launch_check(context, &config, job->probe, job->measured);
     eni_config_fini(&config);
     return st;
+}
+
+/* With a store, which on a GPU has gradients come to the host. */
+en_status eni_check_compute(const eni_command_context *context, int n, int64_t threads,
+                            eni_measured *measured_out)
+{
+    const eni_trial trial = {.strategy = "ps-sync",
+                             .workers = n,
+                             .batch = context->config->batch_size,
+                             .servers = 1,
+                             .threads = threads};
+    eni_config run = {0};
+    *measured_out = (eni_measured){0};
+    EN_TRY(make_run(context, &trial, &run));
+    eni_free(run.out);
+    eni_free(run.net); /* they only wait for each other */
+    run.out = run.net = NULL;
+    run.transport = ENI_TRANSPORT_AUTO;
+    en_status st = set_run(&trial, NULL, &run);
+    if (st == EN_OK) st = launch_check(context, &run, "compute", measured_out);
+    eni_config_fini(&run);
+    return st;
+}
+
+en_status eni_check_measure(const eni_command_context *context, int n, const char *allreduce,
+                            const char *transport, const char *net, const char *probe,
+                            eni_measured *measured_out)
+{
+    const eni_check_job job = {.workers = n,
+                               .strategy = n == 1 ? "solo" : "ring",
+                               .model = "toy",
+                               .transport = transport,
+                               .allreduce = allreduce,
+                               .net = net,
+                               .probe = probe,
+                               .measured = measured_out,
+                               .is_here = true};
+    *measured_out = (eni_measured){0};
+    return eni_check_run(context, &job);
+}
+
+/* Between two ranks direct takes 2 flags + 4 S moves / 2, and a ring 2 hops + S bytes (cost_model.h). */
+en_status eni_check_numbers(const eni_command_context *context, int cores, double *flag_out, double *move_out,
+                            eni_cost_numbers *tcp_out)
+{
+    static const char sizes[] = "4096..4194304";
+    eni_measured direct, ring;
+    double alpha, beta;
+    EN_TRY(eni_check_measure(context, 2, "direct", "auto", NULL, sizes, &direct));
+    eni_cost_line(&direct.allreduce, &alpha, &beta);
+    *flag_out = alpha / 2;
+    *move_out = beta * (cores < 2 ? cores : 2) / 4;
+    EN_TRY(eni_check_measure(context, 2, "ring", "tcp", NULL, sizes, &ring));
+    eni_cost_line(&ring.allreduce, &alpha, &beta);
+    *tcp_out = (eni_cost_numbers){alpha / 2, beta, 0};
+    return EN_OK;
 }
 
 en_status eni_trial_folder(char dir_out[64])

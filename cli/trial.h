@@ -5,7 +5,7 @@
 #include "cli/commands.h"
 #include "cli/live.h"
 #include "cli/machine.h"
-#include "runtime/host/costs.h"
+#include "runtime/host/cost_model.h"
 
 typedef struct eni_trial {
     const char *strategy;   /* "ring", "ps-sync:.." */
@@ -55,12 +55,31 @@ typedef struct eni_check_job {
     int64_t backend;               /* ENI_BACKEND_* */
     const char *model;             /* whose buckets are exchanged */
     const char *transport;         /* "auto", "tcp" */
+    const char *allreduce;         /* NULL: auto */
     const char *net;               /* NULL: as it is */
-    eni_costs *costs;              /* what the exchange of a bucket takes; NULL: not asked */
+    const char *probe;             /* what they measure, as worker's --probe; NULL: nothing */
+    eni_measured *measured;
+    bool is_here; /* on this host, whatever the command says of others */
 } eni_check_job;
 
 /* The workers join, add known numbers up over the all-reduce and in a step of the strategy, print a line each
- * unless `costs` is asked for, and leave. As eni_launch_run. */
+ * or measure, and leave. As eni_launch_run. */
 en_status eni_check_run(const eni_command_context *context, const eni_check_job *job);
+
+/* Such a job of n workers on this host, which measures `probe` by that all-reduce (NULL: auto) over "auto" or "tcp", and
+ * the network `net` (NULL: as it is). */
+en_status eni_check_measure(const eni_command_context *context, int n, const char *allreduce,
+                            const char *transport, const char *net, const char *probe,
+                            eni_measured *measured_out);
+
+/* A micro-batch of the command's model while n workers compute one at once and wait for each other after it, each with
+ * `threads` threads. */
+en_status eni_check_compute(const eni_command_context *context, int n, int64_t threads,
+                            eni_measured *measured_out);
+
+/* What the formulas of cost_model.h need of two ranks on this host: of direct, a flag's latency and seconds
+ * per byte that a core moves; of TCP, a hop's. gamma is in beta: both are work of the same core. */
+en_status eni_check_numbers(const eni_command_context *context, int cores, double *flag_out, double *move_out,
+                            eni_cost_numbers *tcp_out);
 
 #endif

@@ -16,7 +16,6 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/signals.h"
-#include "runtime/host/costs.h"
 #include "runtime/net/process.h"
 
 enum {
@@ -213,16 +212,36 @@ static void note_all(eni_launcher *l)
 
 /* ---- what they report ---- */
 
-/* What rank 0 has measured, a point a line. */
-static int take_cost(const eni_launcher *l, const char *line)
+/* Of the ranks' points of a size the slowest. */
+static void add_slowest(eni_cost_curve *curve, double bytes, double seconds)
 {
-    double bytes, seconds;
+    for (int i = 0; i < curve->n; i++)
+        if (curve->point[i].bytes >= bytes && curve->point[i].bytes <= bytes &&
+            curve->point[i].seconds > seconds)
+            return;
+    eni_cost_add(curve, bytes, seconds);
+}
+
+/* What a rank has measured (worker/measure.c). */
+static bool take_cost(const eni_launcher *l, const char *line)
+{
+    double first, second;
     char what[16];
-    if (sscanf(line, "cost %15s %lf %lf", what, &bytes, &seconds) != 3) return 0;
-    if (l->launch->costs != NULL)
-        eni_cost_add(strcmp(what, "call") == 0 ? &l->launch->costs->call : &l->launch->costs->allreduce,
-                     bytes, seconds);
-    return 1;
+    eni_measured *m = l->launch->measured;
+    const double n = (double)l->launch->config->workers;
+    if (sscanf(line, "cost %15s %lf %lf", what, &first, &second) != 3) return false;
+    if (m == NULL) return true;
+    if (strcmp(what, "copy") == 0)
+        m->move += first / n, m->sum += second / n;
+    else if (strcmp(what, "sent") == 0)
+        m->sent += second / n;
+    else if (strcmp(what, "compute") == 0)
+        m->compute += first / n, m->update += second / n;
+    else if (strcmp(what, "bucket") == 0 && m->nbuckets < ENI_COST_BUCKETS)
+        m->bytes[m->nbuckets] = first, m->ready[m->nbuckets++] = second;
+    else
+        add_slowest(strcmp(what, "call") == 0 ? &m->call : &m->allreduce, first, second);
+    return true;
 }
 
 /* NULL: it was on another host, where the same pid is somebody else. */

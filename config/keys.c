@@ -608,7 +608,7 @@ const eni_key eni_keys[] = {
          "a GPU that has not answered for so long ends the run; for tests"),
     BOOL("mute", NULL, mute, "off", R | W, HIDDEN, NULL, "nothing for people: compare and scale speak for their runs"),
     BOOL("check", NULL, check, "off", W, HIDDEN, NULL, "joins, tries the exchange, and leaves"),
-    BOOL("probe", NULL, probe, "off", W, HIDDEN, NULL, "with --check: measures what the exchange takes"),
+    TEXT("probe", NULL, probe, NULL, "call|copy|compute|MIN..MAX", NULL, NULL, W, HIDDEN, NULL, "with --check: what is measured"),
 #undef GROUP
 };
 /* clang-format on */

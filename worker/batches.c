@@ -53,6 +53,10 @@ typedef struct scratch {
     float *grad;
     void *there[3]; /* on a GPU: the same three */
     en_event *done; /* on a GPU */
+    /* of a pass that is timed */
+    double *ready;     /* by bucket: seconds until it may leave, summed over the passes; NULL: nobody asks */
+    uint32_t complete; /* buckets */
+    int64_t begin_ns;
 } scratch;
 
 static void make_up(const scratch *s, uint64_t n)
@@ -104,18 +108,59 @@ static void close_scratch(scratch *s, en_status st)
 
 /* ---- passes ---- */
 
+static void note_ready(scratch *s, uint32_t bucket)
+{
+    if (bucket < ENI_COST_BUCKETS) s->ready[bucket] += (double)(eni_now_ns() - s->begin_ns) * 1e-9;
+}
+
+/* A bucket leaves when the layer before it comes back, as in training; staged, when its gradient has arrived. */
+static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
+{
+    scratch *s = user;
+    const eni_buckets *buckets = s->w->rank.job.buckets;
+    (void)n;
+    for (; s->complete < buckets->n && buckets->bucket[s->complete].first >= first; s->complete++) {
+        if (eni_vectors_are_staged(s->w))
+            EN_TRY(eni_vectors_send_out(s->w, s->complete));
+        else
+            note_ready(s, s->complete);
+    }
+    return EN_OK;
+}
+
+/* As when the host exchanges them. */
+static en_status bring_weights(const eni_worker *w)
+{
+    return w->device.ops->copy(w->device.ctx, (void *)(uintptr_t)eni_vectors_param(w),
+                               eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0),
+                               w->rank.job.schema.count * sizeof(float), EN_COPY_IN);
+}
+
+static en_status await_buckets(scratch *s)
+{
+    for (uint32_t b = 0; b < s->complete; b++) {
+        EN_TRY(eni_vectors_await(s->w, b));
+        note_ready(s, b);
+    }
+    return EN_OK;
+}
+
 static en_status pass(scratch *s, uint64_t n)
 {
     eni_worker *w = s->w;
     const int is_there = w->device.ops->gpu != NULL;
+    const en_on_grad_ready hook = s->ready != NULL ? on_grad_ready : NULL;
+    const bool is_staged = hook != NULL && eni_vectors_are_staged(w);
     const float *param = eni_vectors_param(w);
     const en_batch input = {
         .n = (int64_t)n, .x = is_there ? s->there[0] : s->x, .target = is_there ? s->there[1] : s->target};
     EN_TRY(eni_rank_alive(&w->rank));
     if (w->team != NULL) return eni_team_warm_up(w, &input, s->grad);
+    if (is_staged) EN_TRY(bring_weights(w));
     EN_TRY(en_model_forward(w->model, param, NULL, &input));
-    EN_TRY(en_model_backward(w->model, param, is_there ? s->there[2] : s->grad, NULL, NULL));
+    EN_TRY(en_model_backward(w->model, param, is_there ? s->there[2] : s->grad, hook, s));
     if (!is_there) return EN_OK;
+    if (is_staged) EN_TRY(await_buckets(s));
     EN_TRY(w->device.ops->gpu->event_record(s->done, EN_STREAM_COMPUTE));
     return eni_gpu_wait(w, s->done, "the warm-up");
 }
@@ -134,6 +179,49 @@ en_status eni_warm_up(eni_worker *w)
         st = pass(&s, sizes[i / PASSES]);
     close_scratch(&s, st);
     eni_debug("worker", "warm after %.1f ms", (double)(eni_now_ns() - begin) * 1e-6);
+    return st;
+}
+
+/* Whether one rank or more say so; all wait for all. */
+static en_status agree(const eni_worker *w, bool own, bool *any_out)
+{
+    const eni_coll_op mean = {
+        .op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = ENI_SLOT_EVAL, .count = 1, .nsamples = 1};
+    float *said = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_EVAL, 0);
+    *said = own;
+    if (w->rank.exchange.all.coll != NULL) EN_TRY(eni_coll_run(w->rank.exchange.all.coll, &mean));
+    *any_out = *said > 0;
+    return EN_OK;
+}
+
+/* In lock step, as ranks are: a round is over when the slowest is, and the mean over the rounds has what a busy machine
+ * adds to some of them. Rounds below 0 are not on the clock. */
+en_status eni_time_batches(eni_worker *w, int64_t budget_ns, double *seconds_out,
+                           double ready_out[ENI_COST_BUCKETS])
+{
+    const uint64_t n = w->rank.job.plan.batch;
+    scratch s = {.w = w, .ready = ready_out};
+    double own = 0;
+    int64_t begin = 0;
+    int round = -PASSES;
+    bool is_over = false;
+    en_status st = open_scratch(&s, n);
+    for (; st == EN_OK && !is_over; round++) {
+        if (round <= 0) {
+            memset(ready_out, 0, ENI_COST_BUCKETS * sizeof *ready_out);
+            own = 0;
+            begin = eni_now_ns();
+        }
+        s.complete = 0;
+        s.begin_ns = eni_now_ns();
+        st = pass(&s, n);
+        own += (double)(eni_now_ns() - s.begin_ns) * 1e-9;
+        if (st == EN_OK) st = agree(w, round >= 0 && eni_now_ns() - begin > budget_ns, &is_over);
+    }
+    *seconds_out = (double)(eni_now_ns() - begin) * 1e-9 / round;
+    for (int b = 0; b < ENI_COST_BUCKETS; b++)
+        ready_out[b] /= own;
+    close_scratch(&s, st);
     return st;
 }
 

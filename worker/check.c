@@ -85,30 +85,6 @@ static en_status try_step(eni_worker *w, double *us_out)
     return expect(w, ENI_SLOT_GRAD, before, change, w->rank.job.strategy->name);
 }
 
-static void tell(const eni_worker *w, const char *what, const eni_cost_curve *curve)
-{
-    char line[96];
-    for (int i = 0; i < curve->n; i++) {
-        int n = snprintf(line, sizeof line, "cost %s %.0f %.9g\n", what, curve->point[i].bytes,
-                         curve->point[i].seconds);
-        ssize_t ignored = write((int)w->config->result_fd, line, (size_t)n);
-        (void)ignored;
-    }
-}
-
-/* All ranks measure, rank 0 tells the launcher. The gradients were numbers for the step: now they are zeros.
- */
-static en_status tell_costs(eni_worker *w)
-{
-    eni_costs costs;
-    fill(w, ENI_SLOT_GRAD, 0);
-    EN_TRY(eni_exchange_measure(&w->rank, &costs));
-    if (w->rank.world.rank != 0 || w->config->result_fd < 0) return EN_OK;
-    tell(w, "call", &costs.call);
-    tell(w, "allreduce", &costs.allreduce);
-    return EN_OK;
-}
-
 /* Which GPU, and how its vectors travel. */
 static void tell_gpu(const eni_worker *w, double step_us, char *text, size_t bytes)
 {
@@ -122,14 +98,12 @@ static void tell_gpu(const eni_worker *w, double step_us, char *text, size_t byt
              choice->why);
 }
 
-en_status eni_check(eni_worker *w)
+static en_status try_all(eni_worker *w)
 {
     double reduce_us = 0, step_us = 0;
     char text[960];
     if (w->rank.exchange.all.coll != NULL) EN_TRY(try_all_reduce(w, &reduce_us));
     EN_TRY(try_step(w, &step_us));
-    if (w->config->probe) EN_TRY(tell_costs(w));
-    if (w->rank.exchange.client != NULL) EN_TRY(eni_client_finished(w->rank.exchange.client));
     const bool is_nccl = eni_vectors_are_on_gpu(w) && w->gpu.choice.way == ENI_GPU_GROUP;
     size_t n = (size_t)snprintf(text, sizeof text, "[%d] world_size %d, rank %d, backend %s, %s at %s",
                                 (int)getpid(), w->rank.world.nranks, w->rank.world.rank,
@@ -144,8 +118,15 @@ en_status eni_check(eni_worker *w)
                               eni_client_is_shared(w->rank.exchange.client) ? "shared memory" : "tcp",
                               step_us);
     tell_gpu(w, step_us, text + n, sizeof text - n);
-    if (!w->config->probe) puts(text); /* who measures has said so already */
+    puts(text);
     fflush(stdout);
+    return EN_OK;
+}
+
+en_status eni_check(eni_worker *w)
+{
+    EN_TRY(w->config->probe != NULL ? eni_measure(w) : try_all(w));
+    if (w->rank.exchange.client != NULL) EN_TRY(eni_client_finished(w->rank.exchange.client));
     EN_TRY(eni_member_gather(w->rank.member, "trained", NULL, 0, NULL, INT64_MAX));
     return eni_member_gather(w->rank.member, "result", NULL, 0, NULL, INT64_MAX);
 }

@@ -322,7 +322,8 @@ static en_status prepare_model(eni_worker *w)
 static en_status open_vectors(eni_worker *w)
 {
     const int is_alone = eni_rank_is_alone(&w->rank);
-    EN_TRY(eni_arena_open(w->rank.job.schema.count, ENI_ARENA_NSLOTS, !is_alone, &w->rank.exchange.arena));
+    const uint64_t count = w->rank.job.schema.count, room = eni_measure_room(w);
+    EN_TRY(eni_arena_open(room > count ? room : count, ENI_ARENA_NSLOTS, !is_alone, &w->rank.exchange.arena));
     /* the only one of a step that is cut into chunks is their mean already */
     const bool is_mean = w->team != NULL && w->team->nchunks > 1 && w->rank.job.accumulate == 1;
     if (!is_alone || is_mean || eni_vectors_are_on_gpu(w)) return EN_OK;

@@ -13,6 +13,7 @@
  *     straggler.h      makes a rank slow
  *     share.c          the data set, once a host
  *     check.c          `entrain check` in place of training
+ *     measure.c        what `check -v` and `advise` measure, in its place
  *
  * One compute thread owns all of it; the loader has one of its own. */
 #ifndef WORKER_WORKER_H
@@ -24,6 +25,7 @@
 #include "ops/device.h"
 #include "rank/rank.h"
 #include "runtime/collective/gpu_choose.h"
+#include "runtime/host/cost_model.h"
 #include "worker/straggler.h"
 
 typedef struct eni_share eni_share;
@@ -98,8 +100,13 @@ en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, c
                                double *loss_out, double *accuracy_out);
 void eni_evaluate_close(eni_worker *worker);
 
-/* check.c: in place of training: known sums through the exchange, and a line on stdout. */
+/* check.c: in place of training: known sums through the exchange, and a line on stdout; or what --probe asks for. */
 en_status eni_check(eni_worker *worker);
+
+/* measure.c: measures, with gradients that are all zero, and tells the launcher. EN_EINVAL, logged. room: elements of the
+ * largest vector that it needs. */
+en_status eni_measure(eni_worker *worker);
+uint64_t eni_measure_room(const eni_worker *worker);
 
 /* ---- batches.c: the micro-batches of a rank, and what both trainers do with them beside computing ---- */
 
@@ -114,6 +121,12 @@ int eni_batch_sizes(const eni_worker *w, uint64_t sizes_out[ENI_BATCH_SIZES]);
  * pixels and into scratch. No loader, no random number, no hook of a strategy takes part: the run ends with
  * the same bytes without it. Once the exchange is open. */
 en_status eni_warm_up(eni_worker *w);
+
+/* Full batches, made up as those, for about budget_ns: what one takes, forward and backward, until the slowest rank has done
+ * it, the mean; and when a bucket of the first ENI_COST_BUCKETS may leave, as a share of what this rank computes. Overwrites
+ * the arena's ENI_SLOT_EVAL, and on a GPU its gradient. */
+en_status eni_time_batches(eni_worker *w, int64_t budget_ns, double *seconds_out,
+                           double ready_out[ENI_COST_BUCKETS]);
 
 /* Starts w->loader. `options`: how its memory is taken; the rest is filled in here. */
 en_status eni_start_loader(eni_worker *w, eni_loader_options *options);

@@ -34,8 +34,9 @@ en_status eni_coll_choose(const eni_coll_facts *facts, eni_coll_choice *choice_o
             snprintf(choice.why, sizeof choice.why, "--net emulates a network");
         else
             snprintf(choice.why, sizeof choice.why, "memory cannot be shared: %s", obstacle);
-    } else if (is_auto || facts->asked == ENI_COLL_DIRECT) {
-        choice.algorithm = ENI_COLL_DIRECT;
+    } else if (is_auto || facts->asked == ENI_COLL_DIRECT ||
+               (facts->asked == ENI_COLL_NAIVE && facts->naive_in_shm && !obstacle)) {
+        if (is_auto) choice.algorithm = ENI_COLL_DIRECT;
         choice.transport = ENI_OVER_SHM;
         if (is_auto)
             snprintf(choice.why, sizeof choice.why, "%d ranks on one host share memory", facts->nranks);

@@ -52,6 +52,7 @@ typedef struct eni_coll_facts {
     int nhosts;         /* hosts that share memory within, never across */
     int is_shaped;      /* --net: the network is emulated, so there must be one */
     const char *no_shm; /* why memory cannot be shared although there is one host; NULL: it can */
+    int naive_in_shm;   /* 1: to be measured, naive shares memory where it can; a run has it over TCP */
 } eni_coll_facts;
 
 typedef struct eni_coll_choice {

@@ -1,5 +1,4 @@
-/* test_compute.c - what eval and advise compute with: the options that reach the device, and the measurement
- * of a micro-batch, on ref and on a GPU. */
+/* test_compute.c - what eval computes with: the options that reach the device, on ref and on a GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +12,6 @@
 #include <cmocka.h>
 
 #include "cli/compute.h"
-#include "cli/microbenchmark.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -59,26 +57,6 @@ static void options_reach_the_device(void **state)
     en_schema_fini(&schema);
 }
 
-/* Two processes at once; the last layers' buckets leave before the first ones', and all within the batch. */
-static void buckets_leave_one_after_the_other(void **state)
-{
-    (void)state;
-    eni_config c;
-    config_of(&c, "fp32");
-    assert_int_equal(eni_config_set(&c, "model", "mlp", "test"), EN_OK);
-    eni_measure_model *m = eni_alloc(sizeof *m);
-    assert_int_equal(eni_measure_compute(-1, 2, &c, plugins, 1, 20 * ENI_MILLI, m), EN_OK);
-    assert_true(m->nbuckets > 1);
-    assert_true(m->compute > 0 && m->update > 0);
-    for (int i = 0; i < m->nbuckets; i++) {
-        assert_true(m->bytes[i] > 0);
-        assert_true(m->ready[i] > (i > 0 ? m->ready[i - 1] - 1e-9 : 0));
-    }
-    assert_true(m->ready[m->nbuckets - 1] <= 1);
-    eni_free(m);
-    eni_config_fini(&c);
-}
-
 /* In a process of its own: CUDA does not survive a fork, and the lab forks. */
 static int has_gpu(void)
 {
@@ -104,7 +82,6 @@ int main(int argc, char **argv)
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_leave_one_after_the_other), /* forks: first */
         cmocka_unit_test(options_reach_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

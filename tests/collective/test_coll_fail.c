@@ -467,6 +467,12 @@ static void the_choice_says_why(void **state)
     facts = (eni_coll_facts){.asked = ENI_COLL_NAIVE, .nranks = 4, .nhosts = 1};
     assert_int_equal(eni_coll_choose(&facts, &choice), EN_OK);
     assert_int_equal(choice.transport, ENI_OVER_TCP);
+    facts.naive_in_shm = 1;
+    assert_int_equal(eni_coll_choose(&facts, &choice), EN_OK);
+    assert_true(choice.algorithm == ENI_COLL_NAIVE && choice.transport == ENI_OVER_SHM);
+    facts.is_shaped = 1;
+    assert_int_equal(eni_coll_choose(&facts, &choice), EN_OK);
+    assert_true(choice.algorithm == ENI_COLL_NAIVE && choice.transport == ENI_OVER_TCP);
     assert_string_equal(eni_coll_algorithm_name(ENI_COLL_NAIVE), "naive");
     assert_string_equal(eni_coll_algorithm_name(ENI_COLL_NAIVE + 1), "unknown");
 }

@@ -301,6 +301,26 @@ static void test_device_is_full(void **state)
     process_nobody_left(5);
 }
 
+/* ---- what a batch takes, for advise ---- */
+
+static void test_advise(void **state)
+{
+    double alone, each, crowded;
+    process p;
+    (void)state;
+    process_start(&p, "entrain", NULL, "advise --no-validate --quiet -n 2 --bucket-cap-mb=0.2 " SMALL);
+    if (process_wait(&p, 120) != 0) fail_msg("%s", process_err(&p));
+    const char *at = strstr(process_out(&p), "compute ");
+    assert_non_null(at);
+    assert_int_equal(
+        sscanf(at, "compute %lf ms a batch of 8 with the mlp, %lf with one on each core, %lf with two",
+               &alone, &each, &crowded),
+        3);
+    assert_true(alone > 0 && each > 0 && crowded > 0);
+    assert_non_null(strstr(at, " MB of weights, in 5 buckets\n"));
+    process_nobody_left(5);
+}
+
 /* ---- a GPU that others use ---- */
 
 static void test_others_are_told(void **state)
@@ -327,7 +347,7 @@ int main(int argc, char **argv)
                                        GPU_TEST(test_check),           GPU_TEST(test_resumed),
                                        GPU_TEST(test_device_fails),    GPU_TEST(test_device_hangs),
                                        GPU_TEST(test_group_hangs),     GPU_TEST(test_device_is_full),
-                                       GPU_TEST(test_others_are_told)};
+                                       GPU_TEST(test_advise),          GPU_TEST(test_others_are_told)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }

@@ -397,7 +397,7 @@ static void test_measurements_are_interrupted(void **state)
         process p;
         process_start(&p, "entrain", NULL, "%s", commands[i]);
         if (i == 1) wait_for_line(&p, "check: all ranks reached", GUARD);
-        const pid_t child = await_child(&p, i == 0 ? "advise" : "check");
+        const pid_t child = await_child(&p, i == 0 ? "--rank=1" : "--probe=copy");
         process_kill(&p, SIGINT);
         kill(child, SIGINT);
         expect_end(&p, 130);

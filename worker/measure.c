@@ -1,0 +1,149 @@
+/* measure.c - `entrain check -v` and `advise` in the place of training: what exchanges, copies and computing take on the
+ * devices and the transport of a run. Every rank tells the launcher (cli/watch.c). */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "runtime/collective/probe.h"
+#include "runtime/host/costs.h"
+#include "worker/worker.h"
+
+static const int64_t allreduce_ns = 200 * ENI_MILLI, copy_ns = 60 * ENI_MILLI, compute_ns = ENI_SECOND;
+static const uint64_t copy_bytes = 32 << 20;
+
+static void tell(const eni_worker *w, const char *what, double first, double second)
+{
+    char line[96];
+    const int n = snprintf(line, sizeof line, "cost %s %.9g %.9g\n", what, first, second);
+    if (w->config->result_fd < 0) return;
+    ssize_t ignored = write((int)w->config->result_fd, line, (size_t)n);
+    (void)ignored;
+}
+
+static void tell_curve(const eni_worker *w, const char *what, const eni_cost_curve *curve)
+{
+    for (int i = 0; i < curve->n; i++)
+        tell(w, what, curve->point[i].bytes, curve->point[i].seconds);
+}
+
+/* What a call of the store takes: rank 0's figures are everybody's. */
+static en_status probe_calls(eni_worker *w)
+{
+    eni_costs costs;
+    EN_TRY(eni_exchange_measure(&w->rank, &costs));
+    if (w->rank.world.rank == 0) tell_curve(w, "call", &costs.call);
+    return EN_OK;
+}
+
+/* All ranks at once. */
+static en_status time_copies(eni_worker *w, float *to, const float *from)
+{
+    EN_TRY(eni_member_gather(w->rank.member, "copy", NULL, 0, NULL, INT64_MAX));
+    const double move = eni_probe_copy(to, from, copy_bytes, copy_ns);
+    EN_TRY(eni_member_gather(w->rank.member, "sum", NULL, 0, NULL, INT64_MAX));
+    tell(w, "copy", move, eni_probe_sum(to, from, copy_bytes, copy_ns));
+    return EN_OK;
+}
+
+static en_status probe_copies(eni_worker *w)
+{
+    float *from = eni_alloc(copy_bytes), *to = eni_alloc(copy_bytes);
+    if (from != NULL) memset(from, 0, copy_bytes); /* its pages are there */
+    const en_status st = from == NULL || to == NULL ? EN_ENOMEM : time_copies(w, to, from);
+    eni_free(from);
+    eni_free(to);
+    return st;
+}
+
+/* By fours from MIN to MAX. How many; 0: --probe is something else. */
+static int sizes_of(const eni_worker *w, uint64_t bytes[ENI_COST_POINTS])
+{
+    const char *probe = w->config->probe;
+    unsigned long long size, most;
+    int n = 0;
+    if (probe == NULL || sscanf(probe, "%llu..%llu", &size, &most) != 2 || size < 4 || size % 4 != 0)
+        return 0;
+    for (; size <= most && size <= 1 << 30 && n < ENI_COST_POINTS; size *= 4)
+        bytes[n++] = size;
+    return n;
+}
+
+uint64_t eni_measure_room(const eni_worker *w)
+{
+    uint64_t bytes[ENI_COST_POINTS];
+    const int n = sizes_of(w, bytes);
+    return n == 0 ? 0 : bytes[n - 1] / sizeof(float);
+}
+
+/* And what this rank sends in one of the largest. */
+static en_status probe_allreduces(eni_worker *w)
+{
+    uint64_t bytes[ENI_COST_POINTS];
+    eni_coll *coll = w->rank.exchange.all.coll;
+    eni_coll_op mean = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = ENI_SLOT_GRAD, .nsamples = 1};
+    eni_cost_curve curve;
+    eni_coll_counters before, after;
+    const int n = sizes_of(w, bytes);
+    if (n == 0 || coll == NULL)
+        return eni_fail(
+            EN_EINVAL, "check",
+            "--probe=%s: write call, copy, compute, or with two ranks or more bytes from 4 to 1 GiB, as "
+            "4096..65536",
+            w->config->probe);
+    EN_TRY(eni_probe_allreduce(coll, ENI_SLOT_GRAD, bytes, n, allreduce_ns / n, &curve));
+    tell_curve(w, "allreduce", &curve);
+    mean.count = bytes[n - 1] / sizeof(float);
+    eni_coll_count(coll, &before);
+    EN_TRY(eni_coll_run(coll, &mean));
+    eni_coll_count(coll, &after);
+    tell(w, "sent", (double)bytes[n - 1], (double)(after.payload_sent - before.payload_sent));
+    return EN_OK;
+}
+
+/* One step of the optimizer over all weights. Not on the run's own: they may be psd's. */
+static en_status time_update(const eni_worker *w, double *seconds_out)
+{
+    const eni_job *job = &w->rank.job;
+    float *param = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_EVAL, 0);
+    const float *grad = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0);
+    float *memory = eni_alloc_array(job->schema.count * ENI_MAX_SLOTS, sizeof *memory), *slots[ENI_MAX_SLOTS];
+    double seconds[9];
+    eni_hyper hyper = job->hyper;
+    if (memory == NULL) return EN_ENOMEM;
+    hyper.lr = 1e-9f;
+    hyper.step = 1;
+    for (int i = 0; i < ENI_MAX_SLOTS; i++)
+        slots[i] = memory + (uint64_t)i * job->schema.count;
+    for (int i = -1; i < 9; i++) {
+        const int64_t begin = eni_now_ns();
+        job->optimizer->step(param, slots, grad, job->schema.count, &hyper);
+        if (i >= 0) seconds[i] = (double)(eni_now_ns() - begin) * 1e-9;
+    }
+    *seconds_out = eni_probe_median(seconds, 9);
+    eni_free(memory);
+    return EN_OK;
+}
+
+static en_status probe_computing(eni_worker *w)
+{
+    const eni_buckets *buckets = w->rank.job.buckets;
+    double seconds, update, ready[ENI_COST_BUCKETS];
+    EN_TRY(eni_time_batches(w, compute_ns, &seconds, ready));
+    EN_TRY(time_update(w, &update));
+    tell(w, "compute", seconds, update);
+    for (uint32_t b = 0; w->rank.world.rank == 0 && b < buckets->n && b < ENI_COST_BUCKETS; b++)
+        tell(w, "bucket", (double)(buckets->bucket[b].hi - buckets->bucket[b].lo) * sizeof(float), ready[b]);
+    return EN_OK;
+}
+
+en_status eni_measure(eni_worker *w)
+{
+    const char *what = w->config->probe;
+    if (strcmp(what, "call") == 0) return probe_calls(w);
+    if (strcmp(what, "copy") == 0) return probe_copies(w);
+    return strcmp(what, "compute") == 0 ? probe_computing(w) : probe_allreduces(w);
+}
