@@ -23,13 +23,7 @@
 #include "core/log.h"
 #include "runtime/net/host_info.h"
 
-enum {
-    DEADLINE_MS = 600000,
-    PATH_BYTES = 4096,
-    MAX_ROWS = 256,
-    MAX_REPEATS = 15,
-    MAX_AT_ONCE = 16
-};
+enum { DEADLINE_MS = 600000, PATH_BYTES = 4096, MAX_ROWS = 256, MAX_REPEATS = 15, MAX_AT_ONCE = 16 };
 
 typedef struct options {
     words models, strategies;

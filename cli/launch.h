@@ -56,14 +56,14 @@ typedef struct eni_launch {
     int signal_fd;                                                        /* SIGINT and SIGTERM; -1: none */
     void (*on_progress)(void *user, const eni_launch_progress *progress); /* or NULL */
     void *user;
-    bool has_gpus;     /* it was asked before whether this host has the GPU of --device (eni_gpu_here) */
-    int out_fd;        /* the folder of --out, taken already (config/outputs.h); 0: it is not */
-    int data_fd;       /* a memfd: its ranks find the data set there or leave it there; 0: none */
-    bool may_go_on;    /* a death is no error yet: whoever starts the run again says what it means */
-    const char *takes; /* how many workers it may be asked for, "2..8:64"; NULL: their number stays */
-    bool is_check;     /* the workers only join, test the exchange, and leave */
-    const char *probe; /* with is_check: what they measure, as worker's --probe; NULL: nothing */
-    eni_measured *measured;      /* with probe: zeros, and then what came out */
+    bool has_gpus;          /* it was asked before whether this host has the GPU of --device (eni_gpu_here) */
+    int out_fd;             /* the folder of --out, taken already (config/outputs.h); 0: it is not */
+    int data_fd;            /* a memfd: its ranks find the data set there or leave it there; 0: none */
+    bool may_go_on;         /* a death is no error yet: whoever starts the run again says what it means */
+    const char *takes;      /* how many workers it may be asked for, "2..8:64"; NULL: their number stays */
+    bool is_check;          /* the workers only join, test the exchange, and leave */
+    const char *probe;      /* with is_check: what they measure, as worker's --probe; NULL: nothing */
+    eni_measured *measured; /* with probe: zeros, and then what came out */
     eni_launch_outcome *outcome; /* filled however it ends; or NULL */
 } eni_launch;
 

@@ -125,7 +125,8 @@ static last_process find_last(const eni_run_status *run, const worker_command *c
     for (char *const *word = c->word; *word != NULL; word++)
         comes_back |= strncmp(*word, "--server-timeout=", 17) == 0 && strcmp(*word + 17, "0s") != 0;
     last.born = last.pid != run->pid ? eni_process_born(last.pid) : 0;
-    if (last.born == 0 && !comes_back) last.pid = run->pid, last.born = run->born; /* no launcher, or it is gone by now */
+    if (last.born == 0 && !comes_back)
+        last.pid = run->pid, last.born = run->born; /* no launcher, or it is gone by now */
     return last;
 }
 

@@ -210,7 +210,8 @@ typedef struct eni_config {
     bool mute;        /* nothing for people: whoever has started the run speaks */
     int64_t begin_ns; /* when the launcher began this run (core/clock.h); 0: nobody did */
     bool check;       /* the worker joins, tries the exchange, and leaves */
-    char *probe; /* and measures "call", "copy", "compute" or all-reduces of "MIN..MAX" bytes; NULL: nothing */
+    char
+        *probe; /* and measures "call", "copy", "compute" or all-reduces of "MIN..MAX" bytes; NULL: nothing */
     char *takes; /* "2..8:64", of an elastic run whose number of workers can change: run/worker_range.h */
 
     char *config; /* the YAML file that was read, or NULL */

@@ -22,9 +22,9 @@ typedef struct eni_gpu_user {
 } eni_gpu_user;
 
 typedef struct eni_gpu_seen {
-    char name[96];                     /* "NVIDIA H100 80GB HBM3" */
-    char uuid[96];                     /* "GPU-5f1c..", "MIG-..": the same in every process and every container */
-    char bus[16];                      /* "0000:1b:00.0" */
+    char name[96]; /* "NVIDIA H100 80GB HBM3" */
+    char uuid[96]; /* "GPU-5f1c..", "MIG-..": the same in every process and every container */
+    char bus[16];  /* "0000:1b:00.0" */
     uint64_t memory_bytes, free_bytes; /* 0: not known */
     int major, minor;                  /* compute capability; 0: not known */
     char cpus[128];                    /* that are nearest, "0-31,64-95"; "": not known */
@@ -43,8 +43,9 @@ enum {
 };
 
 typedef struct eni_gpu_link {
-    uint8_t way;  /* ENI_LINK_* */
-    char path[16]; /* as `nvidia-smi topo -m` has it: "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", "X"; "": not known */
+    uint8_t way; /* ENI_LINK_* */
+    char path
+        [16]; /* as `nvidia-smi topo -m` has it: "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", "X"; "": not known */
 } eni_gpu_link;
 
 typedef struct eni_gpu_machine {
@@ -68,6 +69,7 @@ int eni_nvml_count(const char *visible);
 
 /* Asked by this process: who uses one GPU now, at most `max`, and what is free of it (0: not known). EN_EUNSUPPORTED: the driver does not tell
  * who; *free_bytes_out is set all the same. Logs nothing. */
-en_status eni_nvml_look(const char *uuid, eni_gpu_user *users_out, int max, int *n_out, uint64_t *free_bytes_out);
+en_status eni_nvml_look(const char *uuid, eni_gpu_user *users_out, int max, int *n_out,
+                        uint64_t *free_bytes_out);
 
 #endif

@@ -207,7 +207,8 @@ static void take_same(eni_json *in, const json_t *o, eni_checkpoint *c)
     {
         eni_fact *fact = &c->facts[c->nfacts];
         if (strlen(key) >= sizeof fact->key)
-            eni_json_fail(in, "same.%.40s should have a name of at most %zu bytes", key, sizeof fact->key - 1);
+            eni_json_fail(in, "same.%.40s should have a name of at most %zu bytes", key,
+                          sizeof fact->key - 1);
         if (in->status != EN_OK) return;
         memcpy(fact->key, key, strlen(key) + 1);
         eni_json_copy_text(in, same, key, fact->value, sizeof fact->value);

@@ -191,7 +191,8 @@ static en_status save_at(eni_rank *self, uint64_t samples, bool is_end)
     EN_TRY(eni_save_check_strategy(self)); /* since its first step too */
     EN_TRY(eni_step_settle(self, true));
     EN_TRY(eni_trainer_bring(&self->trainer, true));
-    eni_recorder_flush(self->records.recorder); /* before rank 0 can have it all: a kill loses no step behind a checkpoint */
+    eni_recorder_flush(
+        self->records.recorder); /* before rank 0 can have it all: a kill loses no step behind a checkpoint */
     if (is_first) end_write(&self->saving);
     s->last = samples;
     if (is_first || !self->job.is_claiming) { /* claimed: rank 0 asks the store, nobody else is needed */

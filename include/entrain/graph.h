@@ -47,7 +47,8 @@ typedef struct en_layer {
     uint32_t op;      /* EN_OP_*; 0 ends the list */
     uint32_t flags;   /* EN_OP_BIAS, EN_OP_FUSE_RELU; the model adds the others */
     const char *name; /* of a layer with weights: "conv1" owns conv1.weight and conv1.bias */
-    int64_t channels; /* conv2d, linear: outputs; EN_CLASSES: as many as the data has classes, and 10 at least */
+    int64_t
+        channels; /* conv2d, linear: outputs; EN_CLASSES: as many as the data has classes, and 10 at least */
     int64_t kernel, stride, pad;
 } en_layer;
 

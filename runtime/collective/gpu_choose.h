@@ -36,14 +36,14 @@ enum { ENI_GPU_BACKEND_AUTO, ENI_GPU_BACKEND_HOST, ENI_GPU_BACKEND_NCCL };
 typedef struct eni_gpu_facts_of_run {
     int nranks;
     const eni_rank_gpu *gpus; /* (nranks) */
-    uint32_t strategy_flags;   /* EN_SHARED_PARAMS .. */
-    int is_solo;               /* the strategy is solo: its weights change by step alone */
-    int has_store;             /* weights live on servers */
-    int accumulate;            /* micro-batches that one process averages, >= 1 */
-    int backend;               /* as asked: ENI_GPU_BACKEND_* */
-    int allreduce;             /* as asked: ENI_COLL_* */
-    int is_shaped;             /* --net */
-    const char *no_shm;        /* why memory cannot be shared although there is one host; NULL: it can */
+    uint32_t strategy_flags;  /* EN_SHARED_PARAMS .. */
+    int is_solo;              /* the strategy is solo: its weights change by step alone */
+    int has_store;            /* weights live on servers */
+    int accumulate;           /* micro-batches that one process averages, >= 1 */
+    int backend;              /* as asked: ENI_GPU_BACKEND_* */
+    int allreduce;            /* as asked: ENI_COLL_* */
+    int is_shaped;            /* --net */
+    const char *no_shm;       /* why memory cannot be shared although there is one host; NULL: it can */
 } eni_gpu_facts_of_run;
 
 typedef struct eni_gpu_choice {

@@ -284,8 +284,8 @@ int32_t eni_leader_place_of(const eni_leader *leader, int32_t server, int32_t ra
 const eni_connection *eni_leader_find_joined(const eni_leader *leader, int32_t number);
 int32_t eni_leader_count_joined(const eni_leader *leader, bool is_server);
 /* False, and the first key whose values differ in `reason_out`. */
-bool eni_leader_compare(const eni_key_value *ours, size_t nours, const eni_connection *connection, const char *whose,
-                        char reason_out[ENI_REASON_MAX]);
+bool eni_leader_compare(const eni_key_value *ours, size_t nours, const eni_connection *connection,
+                        const char *whose, char reason_out[ENI_REASON_MAX]);
 
 /* leader_status.c */
 void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_leader_member *member,

@@ -56,10 +56,11 @@ static const char *show(eni_gpu_list *m)
 static void one_gpu(void **state)
 {
     (void)state;
-    assert_string_equal(show(machine(1, ENI_LINK_SAME, "NCCL 2.28.9", 0)),
-                        "GPU  NAME      UUID          BUS            CC   MEMORY     FREE  NUMA  CPUS  USED BY\n"
-                        "  0  NVIDIA X  GPU-00000000  0000:00:00.0  9.0  80.0 GB  79.5 GB     0  0-7   nobody\n"
-                        "\nDriver: 580.65.06\nCollectives: NCCL 2.28.9\n");
+    assert_string_equal(
+        show(machine(1, ENI_LINK_SAME, "NCCL 2.28.9", 0)),
+        "GPU  NAME      UUID          BUS            CC   MEMORY     FREE  NUMA  CPUS  USED BY\n"
+        "  0  NVIDIA X  GPU-00000000  0000:00:00.0  9.0  80.0 GB  79.5 GB     0  0-7   nobody\n"
+        "\nDriver: 580.65.06\nCollectives: NCCL 2.28.9\n");
 }
 
 static void links_are_a_matrix(void **state)
@@ -171,8 +172,9 @@ static void json_says_null_where_nobody_knows(void **state)
     m->machine.gpu[0] = (eni_gpu_seen){.numa_node = -1, .nusers = -1};
     m->machine.link[0][0].path[0] = m->machine.driver[0] = 0;
     json_t *all = eni_gpus_json(m);
-    static const char *const keys[] = {"name",       "uuid",      "bus",  "compute_capability", "memory_bytes",
-                                       "free_bytes", "numa_node", "cpus", "nusers",             "users"};
+    static const char *const keys[] = {"name",         "uuid",       "bus",       "compute_capability",
+                                       "memory_bytes", "free_bytes", "numa_node", "cpus",
+                                       "nusers",       "users"};
     assert_true(is_null(all, "collectives") && is_null(all, "driver"));
     assert_true(json_is_null(json_array_get(json_array_get(json_object_get(all, "topology"), 0), 0)));
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -187,8 +189,7 @@ static void json_has_links_and_ranks(void **state)
     eni_gpu_list *m = machine(16, ENI_LINK_NVLINK, "NCCL 2", 8);
     m->machine.link[0][2] = m->machine.link[2][0] = (eni_gpu_link){ENI_LINK_HOST, "NODE"};
     json_t *all = eni_gpus_json(m), *links = json_object_get(all, "links"),
-           *paths = json_object_get(all, "topology"),
-           *ranks = json_object_get(all, "ranks");
+           *paths = json_object_get(all, "topology"), *ranks = json_object_get(all, "ranks");
     assert_int_equal(json_array_size(links), 16);
     const json_t *row = json_array_get(links, 2);
     assert_int_equal(json_array_size(row), 16);

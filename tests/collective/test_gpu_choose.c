@@ -91,8 +91,8 @@ static eni_rank_gpu gpu_of(char letter, int facts, int is_last)
 {
     const int is_far = letter < 'a';
     eni_rank_gpu gpu = {.index = (letter | 32) - 'a',
-                         .can_share = !(facts & NO_IPC && is_last), /* one is enough */
-                         .has_group = !(facts & NO_NCCL && is_last)};
+                        .can_share = !(facts & NO_IPC && is_last), /* one is enough */
+                        .has_group = !(facts & NO_NCCL && is_last)};
     snprintf(gpu.uuid, sizeof gpu.uuid, "%s-%c1%c1-xyz-more", facts & SLICES ? "MIG" : "GPU",
              facts & PLAYED ? letter | 32 : letter, letter | 32);
     snprintf(gpu.host, sizeof gpu.host, "%s", is_far ? "y" : "x");

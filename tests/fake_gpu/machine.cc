@@ -250,7 +250,7 @@ void Machine::finish(const NodeRef &node)
     node->is_done = true;
     node->done_ns = now_ns();
     if (node->op->marks) node->op->marks->node = node; /* see rearms_marks in graph.cc */
-    node->op = nullptr; /* which holds the event, which holds this node */
+    node->op = nullptr;                                /* which holds the event, which holds this node */
     node->before.clear();
     node->poll = nullptr;
     pending--;

@@ -15,7 +15,7 @@ typedef float Rows __attribute__((vector_size(64)));
 
 /* panel: rows of A, (to - from, ROWS) */
 ENI_MULTIVERSION static void whole_block(float *d, const float *panel, const float *b, int64_t m, int64_t k,
-                                   int64_t from, int64_t to)
+                                         int64_t from, int64_t to)
 {
     Rows s0 = {}, s1 = {}, s2 = {},
          s3 = {}; /* left to itself, gcc 12 turns the 4 into the vectors' direction */

@@ -285,7 +285,8 @@ static void bad_endpoints_are_one_sentence(void **state)
         if (eni_remote_place_find(&url, "--data-endpoint", bad[i].endpoint, NULL, &place) != EN_EINVAL)
             fail_msg("%s is taken", bad[i].endpoint);
         const char *const part[3] = {
-            "--data-endpoint=", strchr(bad[i].endpoint, '\n') ? "\\x0aHost: b" : bad[i].endpoint, bad[i].part};
+            "--data-endpoint=", strchr(bad[i].endpoint, '\n') ? "\\x0aHost: b" : bad[i].endpoint,
+            bad[i].part};
         expect_said(bad[i].endpoint, part);
     }
 }

@@ -9,12 +9,12 @@
 /* An arm's made-up behaviour. */
 typedef struct fixture_arm {
     const char *name, *strategy, *algorithm;
-    double lr, batch;   /* batch: samples behind one update */
-    double speed[2];    /* samples/s in the settings even and slow */
-    double accuracy;    /* final, before the seed's noise */
+    double lr, batch; /* batch: samples behind one update */
+    double speed[2];  /* samples/s in the settings even and slow */
+    double accuracy;  /* final, before the seed's noise */
     int has_server, is_synchronous;
     double staleness[2]; /* mean of rank 0 and of rank 1 in the even setting */
-    int has_no_classes; /* a regression: its accuracy is null everywhere */
+    int has_no_classes;  /* a regression: its accuracy is null everywhere */
 } fixture_arm;
 
 typedef struct fixture {

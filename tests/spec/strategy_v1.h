@@ -212,8 +212,8 @@ typedef struct en_msg {
     uint32_t what;
     uint64_t clock;        /* messages of this client to this cell so far, this one included */
     uint64_t base_version; /* the cell's version that this client last received */
-    uint64_t nsamples;     /* behind the gradient of the client's step, or of its group: the weight in the mean */
-    float *data; /* (count) the payload, the hook may edit it; NULL for a pure pull */
+    uint64_t nsamples; /* behind the gradient of the client's step, or of its group: the weight in the mean */
+    float *data;       /* (count) the payload, the hook may edit it; NULL for a pure pull */
 } en_msg;
 
 typedef struct en_store en_store;

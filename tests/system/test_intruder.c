@@ -34,7 +34,8 @@ static void expect_zero(process *p)
 {
     const int code = process_wait(p, ENDS_WITHIN * SLOWNESS);
     if (code == 0) return;
-    fprintf(stderr, "%s\n", process_err(p)); /* whole: a message of cmocka's is cut, and the cause stands last */
+    fprintf(stderr, "%s\n",
+            process_err(p)); /* whole: a message of cmocka's is cut, and the cause stands last */
     fail_msg("%s ended with %d", p->name, code);
 }
 
