@@ -13,8 +13,8 @@ extern const en_network eni_resnet18;
 const en_network *eni_network_find(const char *name);
 
 /* What a user named: "convnet", "resnet18:width=8", "./mine.so:depth=3", "./mine.so@second"; options are not looked
- * at (eni_spec_options has them). EN_EINVAL, EN_ENOENT, EN_EFORMAT, EN_EVERSION: logged with `place` ("--model")
- * and the nearest name, or the file. A file stays loaded until the process ends. */
+ * at (eni_spec_options has them). Errors as of eni_plugin_find, logged with `place` ("--model") or the file. A file stays
+ * loaded until the process ends. */
 en_status eni_network_get(const char *place, const char *spec, const en_network **network_out);
 
 /* The same, and its schema for such data: what a run needs. */

@@ -1,5 +1,4 @@
-/* device.c - finds a device library in the plugin folder, checks its table before anything in it is called,
- * and opens it; see device.h. */
+/* device.c - finds a device library in the plugin folder and opens it; see device.h. */
 #include "ops/device.h"
 
 #include <limits.h>
