@@ -339,8 +339,8 @@ static en_status read_all(eni_json *in, run_memory *m, const eni_state_stamp *st
     for (size_t i = 0; i < m->npeers; i++)
         if (m->peers[i].rank != (int32_t)i) eni_json_fail(in, "peers[%zu].rank should be %zu", i, i);
     if (file->nranks < 1 || (size_t)file->nranks != m->npeers || file->revived.incarnation != stamp->run ||
-        eni_token_parse(token, &file->attributes.token) != EN_OK)
-        eni_json_fail(in, "workers, peers, token and incarnation should be those of one run");
+        !file->attributes.version || eni_token_parse(token, &file->attributes.token) != EN_OK)
+        eni_json_fail(in, "workers, peers, version, token and incarnation should be those of one run");
     return in->status;
 }
 
