@@ -24,9 +24,8 @@
 
 #include "config/env.h"
 #include "config/folders.h"
-#include "config/outputs.h"
+#include "core/checkpoint_name.h"
 #include "core/clock.h"
-#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -353,27 +352,15 @@ static en_status bring(const options *o, const char *url, char **names, int nnam
 
 /* ---- the newest checkpoint ---- */
 
-/* Above `least`; NULL: there is none. */
-static const eni_object *find_newest(const eni_listing *listing, const char *prefix, const char *least)
+/* Of `least` samples or more; NULL: there is none. */
+static const eni_object *find_newest(const eni_listing *listing, const char *prefix, uint64_t least)
 {
     const eni_object *newest = NULL;
-    for (size_t i = 0; i < listing->n; i++) {
-        const char *name = listing->object[i].key + strlen(prefix);
-        if (eni_out_is_checkpoint(name) && strcmp(name, least) > 0)
-            newest = &listing->object[i], least = name;
-    }
+    uint64_t samples;
+    for (size_t i = 0; i < listing->n; i++)
+        if (eni_checkpoint_is(listing->object[i].key + strlen(prefix), &samples) && samples >= least)
+            newest = &listing->object[i], least = samples;
     return newest;
-}
-
-/* "" where there is none. */
-static void find_newest_here(const char *folder, char name_out[256])
-{
-    DIR *dir = opendir(folder);
-    name_out[0] = '\0';
-    for (const struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;)
-        if (eni_out_is_checkpoint(e->d_name) && strcmp(e->d_name, name_out) > 0)
-            snprintf(name_out, 256, "%.255s", e->d_name);
-    if (dir != NULL) closedir(dir);
 }
 
 /* With a name of its own until it is whole, which a run would sweep: another launcher may do the same. */
@@ -398,13 +385,14 @@ static en_status bring_newest(const options *o, const char *url, const char *fol
 {
     session s;
     eni_listing listing = {0};
-    char prefix[ENI_REMOTE_KEY + 1] = "", path[PATH_MAX] = "", here[256];
+    char prefix[ENI_REMOTE_KEY + 1] = "", path[PATH_MAX] = "";
+    uint64_t here;
+    const uint64_t least = eni_checkpoint_list(folder, "", &here, 1) > 0 ? here + 1 : 0;
     en_status st = open_session(o, "--checkpoint-dir", url, &s);
     if (st == EN_OK) prefix_of(&s, prefix);
     if (st == EN_OK) st = eni_remote_list(s.bucket, prefix, ENI_LIST_FLAT, &listing);
     if (st == EN_OK) st = check_prefix(&listing, prefix, url);
-    find_newest_here(folder, here);
-    const eni_object *newest = st == EN_OK ? find_newest(&listing, prefix, here) : NULL;
+    const eni_object *newest = st == EN_OK ? find_newest(&listing, prefix, least) : NULL;
     if (newest != NULL) {
         snprintf(path, sizeof path, "%.3000s/%.255s", folder, newest->key + strlen(prefix));
         st = get_into(&s, newest, path);
@@ -537,9 +525,10 @@ static void note_done(mirror *m, const char *name, const struct stat *info, bool
 static bool name_of(const char *entry, char name_out[256], bool *is_retired_out)
 {
     const size_t length = strlen(entry), ends = sizeof ENI_RETIRED - 1;
+    uint64_t samples;
     *is_retired_out = length > ends && length < 256 && strcmp(entry + length - ends, ENI_RETIRED) == 0;
     snprintf(name_out, 256, "%.*s", (int)(*is_retired_out ? length - ends : length), entry);
-    return eni_out_is_checkpoint(name_out);
+    return eni_checkpoint_is(name_out, &samples);
 }
 
 /* The oldest first that is not up yet; false: there is none. What is retired and was tried goes. */
@@ -617,7 +606,7 @@ static en_status open_folder(mirror *m, session *s)
     prefix_of(s, m->prefix);
     EN_TRY(eni_remote_list(s->bucket, m->prefix, ENI_LIST_FLAT, &listing));
     en_status st = check_prefix(&listing, m->prefix, m->o->into);
-    if (st == EN_OK && !m->o->resumes && find_newest(&listing, m->prefix, "") != NULL)
+    if (st == EN_OK && !m->o->resumes && find_newest(&listing, m->prefix, 0) != NULL)
         st = eni_fail(
             EN_EINVAL, "remote",
             "%s holds checkpoints of an earlier run: give --resume=auto to go on from the newest, or another "
@@ -626,9 +615,10 @@ static en_status open_folder(mirror *m, session *s)
     for (size_t i = 0; st == EN_OK && i < listing.n; i++) {
         char path[PATH_MAX];
         struct stat info;
+        uint64_t samples;
         const char *name = listing.object[i].key + strlen(m->prefix);
         snprintf(path, sizeof path, "%.3000s/%.255s", m->o->folder, name);
-        if (eni_out_is_checkpoint(name) && stat(path, &info) == 0 &&
+        if (eni_checkpoint_is(name, &samples) && stat(path, &info) == 0 &&
             (uint64_t)info.st_size == listing.object[i].size)
             note_done(m, name, &info, true);
     }
