@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "config/folders.h"
+#include "core/checkpoint_name.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -23,10 +24,7 @@ enum { LOCK_TRIES = 30, LOCK_WAIT_MS = 10, NAMED = 4 }; /* what was killed needs
 
 /* ---- whose files they are ------------------------------------------------------------------------------ */
 
-enum { OF_RUN = 1, OF_STUDY = 2, OURS = 4, CHECKPOINT = 8, WHOLE_CHECKPOINT = 16, FIGURE = 32 };
-
-/* Twelve digits or more: a user may have a checkpoint-best of his own there. */
-#define SAMPLES "[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]*([0-9])"
+enum { OF_RUN = 1, OF_STUDY = 2, OURS = 4, FIGURE = 8, CHECKPOINT = 16, RUNS = 32 };
 
 /* By their names, as fnmatch reads them. Ours is all that a run or study writes, beside its folders; what is
  * of one of them shows that it has begun. */
@@ -41,21 +39,15 @@ static const struct {
                     "events.out.tfevents.*)",
                     OURS},
                    {"@(scale|table|claims|runs).csv", OURS},
-                   {"checkpoint-" SAMPLES ".safetensors", CHECKPOINT | WHOLE_CHECKPOINT},
-                   {"checkpoint-" SAMPLES ".safetensors?(.*).tmp", CHECKPOINT},
                    {"*.@(svg|pdf|gp|csv)", FIGURE}};
 
 static bool is_of(const char *name, unsigned kind)
 {
+    uint64_t samples;
     for (size_t i = 0; i < sizeof known_files / sizeof *known_files; i++)
         if ((known_files[i].kinds & kind) != 0 && fnmatch(known_files[i].pattern, name, FNM_EXTMATCH) == 0)
             return true;
-    return false;
-}
-
-bool eni_out_is_checkpoint(const char *name)
-{
-    return is_of(name, WHOLE_CHECKPOINT);
+    return kind == CHECKPOINT && (eni_checkpoint_is(name, &samples) || eni_checkpoint_is_left(name));
 }
 
 /* ---- what it holds ------------------------------------------------------------------------------------- */
@@ -87,32 +79,18 @@ en_status eni_out_checkpoints(const eni_config *config, char *dir_out, size_t by
 
 static bool has_checkpoint(const char *dir)
 {
-    bool has = false;
-    DIR *folder = opendir(dir);
-    for (const struct dirent *e; folder != NULL && !has && (e = readdir(folder)) != NULL;)
-        has = is_of(e->d_name, WHOLE_CHECKPOINT);
-    if (folder != NULL) closedir(folder);
-    return has;
+    uint64_t newest;
+    return eni_checkpoint_list(dir, "", &newest, 1) > 0;
 }
 
-/* Their numbers have as many digits, so the names are in the order of samples. */
 en_status eni_out_newest(const eni_config *config, char *path_out, size_t bytes)
 {
-    char dir[1200], newest[256] = "";
+    char dir[1200];
+    uint64_t newest;
     EN_TRY(eni_out_checkpoints(config, dir, sizeof dir));
-    DIR *folder = opendir(dir);
-    for (const struct dirent *e; folder != NULL && (e = readdir(folder)) != NULL;)
-        if (is_of(e->d_name, WHOLE_CHECKPOINT) && strcmp(e->d_name, newest) > 0)
-            snprintf(newest, sizeof newest, "%s", e->d_name);
-    if (folder != NULL) closedir(folder);
-    if (newest[0] == '\0') return EN_ENOENT;
-    snprintf(path_out, bytes, "%.900s/%s", dir, newest);
+    if (eni_checkpoint_list(dir, "", &newest, 1) == 0) return EN_ENOENT;
+    eni_checkpoint_path(dir, newest, path_out, bytes);
     return EN_OK;
-}
-
-static bool is_equal(const json_t *budget, const char *key, int64_t value)
-{
-    return json_integer_value(json_object_get(budget, key)) == value;
 }
 
 static void look_at_run(int fd, const eni_config *config, holding *h)
@@ -120,9 +98,10 @@ static void look_at_run(int fd, const eni_config *config, holding *h)
     json_t *result = eni_json_load_at(fd, "result.json");
     const json_t *budget = json_object_get(result, "budget");
     h->is_finished = eni_json_says(result, "exit", "ok");
-    h->has_other_budget = budget != NULL && !(is_equal(budget, "epochs", config->epochs) &&
-                                              is_equal(budget, "steps", config->steps) &&
-                                              is_equal(budget, "max_samples", config->max_samples));
+    h->has_other_budget =
+        budget != NULL && (eni_json_int_of(budget, "epochs") != (uint64_t)config->epochs ||
+                           eni_json_int_of(budget, "steps") != (uint64_t)config->steps ||
+                           eni_json_int_of(budget, "max_samples") != (uint64_t)config->max_samples);
     json_decref(result);
 }
 
@@ -321,58 +300,31 @@ en_status eni_out_ask(const eni_config *config, const char *path)
 
 /* ---- clear --------------------------------------------------------------------------------------------- */
 
-static en_status clear_files(int fd, const char *path, unsigned kind)
-{
-    en_status st = EN_OK;
-    DIR *dir = open_again(fd);
-    for (const struct dirent *e; dir != NULL && st == EN_OK && (e = readdir(dir)) != NULL;) {
-        if (!is_of(e->d_name, kind) || unlinkat(fd, e->d_name, 0) == 0 || errno == ENOENT || errno == EISDIR)
-            continue;
-        st =
-            eni_fail(EN_EIO, "out", "--overwrite: cannot remove %s/%s: %s", path, e->d_name, strerror(errno));
-    }
-    if (dir != NULL) closedir(dir);
-    return st;
-}
+static en_status clear(int fd, const char *path, unsigned kind);
 
-/* A folder in ours, itself and no link; -1: there is none. */
-static int open_inside(int fd, const char *name)
-{
-    return openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-}
-
-/* And the folder with them, if nothing else is in it. */
+/* A folder in ours, itself and no link; and it goes too, if nothing else is in it. */
 static en_status clear_inside(int fd, const char *path, const char *name, unsigned kind)
 {
-    const int inside = open_inside(fd, name);
+    const int inside = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (inside < 0) return EN_OK;
-    const en_status st = clear_files(inside, path, kind);
+    const en_status st = clear(inside, path, kind);
     close(inside);
     unlinkat(fd, name, AT_REMOVEDIR);
     return st;
 }
 
-static en_status clear_run(int fd, const char *path)
+static en_status clear(int fd, const char *path, unsigned kind)
 {
-    EN_TRY(clear_inside(fd, path, "checkpoints", CHECKPOINT));
-    return clear_files(fd, path, OURS);
-}
-
-static en_status clear_runs(int fd, const char *path)
-{
-    en_status st = EN_OK;
-    const int runs = open_inside(fd, "runs");
-    DIR *dir = runs < 0 ? NULL : open_again(runs);
-    for (const struct dirent *e; dir != NULL && st == EN_OK && (e = readdir(dir)) != NULL;) {
-        const int run = e->d_name[0] == '.' ? -1 : open_inside(runs, e->d_name);
-        if (run < 0) continue;
-        st = clear_run(run, path);
-        close(run);
-        unlinkat(runs, e->d_name, AT_REMOVEDIR);
-    }
+    en_status st = kind == OURS ? clear_inside(fd, path, "checkpoints", CHECKPOINT) : EN_OK;
+    DIR *dir = st == EN_OK ? open_again(fd) : NULL;
+    for (const struct dirent *e; dir != NULL && st == EN_OK && (e = readdir(dir)) != NULL;)
+        if (kind == RUNS && e->d_name[0] != '.')
+            st = clear_inside(fd, path, e->d_name, OURS);
+        else if (is_of(e->d_name, kind) && unlinkat(fd, e->d_name, 0) != 0 && errno != ENOENT &&
+                 errno != EISDIR)
+            st = eni_fail(EN_EIO, "out", "--overwrite: cannot remove %s/%s: %s", path, e->d_name,
+                          strerror(errno));
     if (dir != NULL) closedir(dir);
-    if (runs >= 0) close(runs);
-    unlinkat(fd, "runs", AT_REMOVEDIR);
     return st;
 }
 
@@ -383,8 +335,8 @@ en_status eni_out_clear(int fd, const char *path)
     look_at_names(fd, path, &h);
     if (!h.is_run && !h.is_study) return EN_OK; /* a report.html may be anybody's */
     if (fstatat(fd, "compare.json", &is, AT_SYMLINK_NOFOLLOW) == 0) {
-        EN_TRY(clear_runs(fd, path));
+        EN_TRY(clear_inside(fd, path, "runs", RUNS));
         EN_TRY(clear_inside(fd, path, "plots", FIGURE));
     }
-    return clear_run(fd, path);
+    return clear(fd, path, OURS);
 }

@@ -29,9 +29,6 @@ en_status eni_out_ask(const eni_config *config, const char *dir);
  * behind a link. `fd` is the folder. EN_EIO, logged. */
 en_status eni_out_clear(int fd, const char *dir);
 
-/* Whether it is a checkpoint's name: so many digits that the order of the names is that of their samples. */
-bool eni_out_is_checkpoint(const char *name);
-
 /* The path of the newest checkpoint there, whole or not. EN_ENOENT, not logged: there is none. */
 en_status eni_out_newest(const eni_config *config, char *path_out, size_t bytes);
 

@@ -71,10 +71,4 @@ en_status eni_file_hold(const char *path, const char *text, size_t bytes, bool i
 /* The same for a text, without taking room (NULL: there was no memory for it); what is wrong is logged for `who` ("result"). */
 en_status eni_file_replace_text(const char *who, const char *path, const char *text);
 
-/* Two names that the rank and the program `transfer` must agree on: while that holds FOLDER/.mirror (flock), since it brings
- * a folder's checkpoints to a bucket, what a rank would remove gets this end to its name instead, and transfer removes it. While it goes up, transfer has a shared
- * lock on it. */
-#define ENI_MIRROR_LOCK ".mirror"
-#define ENI_RETIRED     ".retired.tmp"
-
 #endif

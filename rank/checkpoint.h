@@ -134,21 +134,13 @@ char *eni_checkpoint_facts(const eni_checkpoint *checkpoint);
 en_status eni_checkpoint_take_facts(const char *text, const en_schema *schema, eni_checkpoint *checkpoint_out,
                                     char why_out[ENI_ST_WHY]);
 
-/* ---- the folder ---- */
+/* ---- the folder, whose names core/checkpoint_name.h says ---- */
 
-/* "DIR/checkpoint-000000012800.safetensors" */
-void eni_checkpoint_path(const char *dir, uint64_t samples, char *path_out, size_t bytes);
-
-/* Samples of the checkpoints in `dir`, the newest first; at most `room` (1 or more) of them. A folder that is
- * not there has none.
- */
-size_t eni_checkpoint_list(const char *dir, uint64_t *samples_out, size_t room);
-
-/* Removes what killed writers left (checkpoint-*.tmp); the number of files. */
+/* Removes what killed writers left (eni_checkpoint_is_left); the number of files. */
 int eni_checkpoint_sweep(const char *dir);
 
 /* Removes all but the two newest of those with at most `samples`: call it when that one is durable. Where another process
- * brings them to a bucket (core/files.h: ENI_MIRROR_LOCK), they become NAME.retired.tmp, and it removes them.
+ * brings them to a bucket (ENI_MIRROR_LOCK), they become NAME.retired.tmp, and it removes them.
  * At most eight of these wait: the oldest that is not going up just then is removed, with a warning. */
 void eni_checkpoint_retire(const char *dir, uint64_t samples);
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/checkpoint_name.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -41,7 +42,7 @@ static en_status read_newest(eni_rank *self)
         return eni_fail(
             EN_EINVAL, "resume",
             "--resume=auto: where from? Give --checkpoint-dir=FOLDER, or --out=FOLDER of the run");
-    size_t n = eni_checkpoint_list(dir, found, LISTED);
+    size_t n = eni_checkpoint_list(dir, "", found, LISTED);
     for (size_t i = 0; i < n; i++) {
         eni_checkpoint_path(dir, found[i], self->saving.past_path, sizeof self->saving.past_path);
         en_status st =

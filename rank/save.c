@@ -11,6 +11,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "core/checkpoint_name.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -74,7 +75,7 @@ en_status eni_save_check(const eni_rank *self)
                         "--checkpoint-every=%lld: where to? Give --checkpoint-dir=FOLDER, or --out=FOLDER",
                         (long long)asked->every);
     EN_TRY(refuse(self, obstacle(self)));
-    if (eni_checkpoint_list(dir, &newest, 1) == 0) return EN_OK;
+    if (eni_checkpoint_list(dir, "", &newest, 1) == 0) return EN_OK;
     if (self->saving.is_resumed &&
         (newest <= self->saving.past.samples || strcmp(asked->resume, "auto") == 0))
         return EN_OK;
@@ -119,7 +120,8 @@ en_status eni_save_open(eni_rank *self)
     memcpy(s->dir, self->saving.asked.dir, sizeof s->dir);
     if (self->world.rank != 0) return EN_OK;
     uint64_t left; /* behind a link they were not removed */
-    if (!self->saving.is_resumed && eni_checkpoint_list(s->dir, &left, 1) > 0) return refuse_mixing(s->dir);
+    if (!self->saving.is_resumed && eni_checkpoint_list(s->dir, "", &left, 1) > 0)
+        return refuse_mixing(s->dir);
     return take_folder(s);
 }
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "config/env.h"
-#include "config/outputs.h"
+#include "core/checkpoint_name.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -212,17 +212,6 @@ en_status eni_download(const eni_transfer_options *o, const char *url, char **na
 
 /* ---- the newest checkpoint ---- */
 
-/* "" where there is none. */
-static void find_newest_here(const char *folder, char name_out[256])
-{
-    DIR *dir = opendir(folder);
-    name_out[0] = '\0';
-    for (const struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;)
-        if (eni_out_is_checkpoint(e->d_name) && strcmp(e->d_name, name_out) > 0)
-            snprintf(name_out, 256, "%.255s", e->d_name);
-    if (dir != NULL) closedir(dir);
-}
-
 /* With a name of its own until it is whole, which a run would sweep: another launcher may do the same. */
 static en_status get_into(eni_session *s, const eni_object *object, const char *path)
 {
@@ -245,13 +234,14 @@ en_status eni_download_newest(const eni_transfer_options *o, const char *url, co
 {
     eni_session s;
     eni_listing listing = {0};
-    char prefix[ENI_REMOTE_KEY + 1] = "", path[PATH_MAX] = "", here[256];
+    char prefix[ENI_REMOTE_KEY + 1] = "", path[PATH_MAX] = "";
+    uint64_t here;
+    const uint64_t least = eni_checkpoint_list(folder, "", &here, 1) > 0 ? here + 1 : 0;
     en_status st = eni_session_open(o, "--checkpoint-dir", url, &s);
     if (st == EN_OK) eni_session_prefix(&s, prefix);
     if (st == EN_OK) st = eni_remote_list(s.bucket, prefix, ENI_LIST_FLAT, &listing);
     if (st == EN_OK) st = eni_session_check_prefix(&listing, prefix, url);
-    find_newest_here(folder, here);
-    const eni_object *newest = st == EN_OK ? eni_session_newest(&listing, prefix, here) : NULL;
+    const eni_object *newest = st == EN_OK ? eni_session_newest(&listing, prefix, least) : NULL;
     if (newest != NULL) {
         snprintf(path, sizeof path, "%.3000s/%.255s", folder, newest->key + strlen(prefix));
         st = get_into(&s, newest, path);

@@ -15,7 +15,7 @@
 
 #include "config/env.h"
 #include "config/folders.h"
-#include "config/outputs.h"
+#include "core/checkpoint_name.h"
 #include "core/clock.h"
 #include "core/files.h"
 #include "core/log.h"
@@ -104,9 +104,10 @@ static void note_done(mirror *m, const char *name, const struct stat *info, bool
 static bool name_of(const char *entry, char name_out[256], bool *is_retired_out)
 {
     const size_t length = strlen(entry), ends = sizeof ENI_RETIRED - 1;
+    uint64_t samples;
     *is_retired_out = length > ends && length < 256 && strcmp(entry + length - ends, ENI_RETIRED) == 0;
     snprintf(name_out, 256, "%.*s", (int)(*is_retired_out ? length - ends : length), entry);
-    return eni_out_is_checkpoint(name_out);
+    return eni_checkpoint_is(name_out, &samples);
 }
 
 /* The oldest first that is not up yet; false: there is none. What is retired and was tried goes. */
@@ -184,7 +185,7 @@ static en_status open_folder(mirror *m, eni_session *s)
     eni_session_prefix(s, m->prefix);
     EN_TRY(eni_remote_list(s->bucket, m->prefix, ENI_LIST_FLAT, &listing));
     en_status st = eni_session_check_prefix(&listing, m->prefix, m->o->into);
-    if (st == EN_OK && !m->o->resumes && eni_session_newest(&listing, m->prefix, "") != NULL)
+    if (st == EN_OK && !m->o->resumes && eni_session_newest(&listing, m->prefix, 0) != NULL)
         st = eni_fail(
             EN_EINVAL, "remote",
             "%s holds checkpoints of an earlier run: give --resume=auto to go on from the newest, or another "
@@ -193,9 +194,10 @@ static en_status open_folder(mirror *m, eni_session *s)
     for (size_t i = 0; st == EN_OK && i < listing.n; i++) {
         char path[PATH_MAX];
         struct stat info;
+        uint64_t samples;
         const char *name = listing.object[i].key + strlen(m->prefix);
         snprintf(path, sizeof path, "%.3000s/%.255s", m->o->folder, name);
-        if (eni_out_is_checkpoint(name) && stat(path, &info) == 0 &&
+        if (eni_checkpoint_is(name, &samples) && stat(path, &info) == 0 &&
             (uint64_t)info.st_size == listing.object[i].size)
             note_done(m, name, &info, true);
     }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "config/env.h"
-#include "config/outputs.h"
+#include "core/checkpoint_name.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
@@ -109,13 +109,12 @@ en_status eni_session_check_prefix(const eni_listing *listing, const char *prefi
     return EN_OK;
 }
 
-const eni_object *eni_session_newest(const eni_listing *listing, const char *prefix, const char *least)
+const eni_object *eni_session_newest(const eni_listing *listing, const char *prefix, uint64_t least)
 {
     const eni_object *newest = NULL;
-    for (size_t i = 0; i < listing->n; i++) {
-        const char *name = listing->object[i].key + strlen(prefix);
-        if (eni_out_is_checkpoint(name) && strcmp(name, least) > 0)
-            newest = &listing->object[i], least = name;
-    }
+    uint64_t samples;
+    for (size_t i = 0; i < listing->n; i++)
+        if (eni_checkpoint_is(listing->object[i].key + strlen(prefix), &samples) && samples >= least)
+            newest = &listing->object[i], least = samples;
     return newest;
 }

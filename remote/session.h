@@ -53,8 +53,8 @@ void eni_session_prefix(const eni_session *s, char prefix_out[ENI_REMOTE_KEY + 1
 /* EN_EPROTO where the service gave keys that do not begin with `prefix`: what follows would be as wrong. */
 en_status eni_session_check_prefix(const eni_listing *listing, const char *prefix, const char *url);
 
-/* The newest checkpoint in the listing above the name `least`. NULL: there is none. Into the listing. */
-const eni_object *eni_session_newest(const eni_listing *listing, const char *prefix, const char *least);
+/* The newest checkpoint in the listing of `least` samples or more. NULL: there is none. Into the listing. */
+const eni_object *eni_session_newest(const eni_listing *listing, const char *prefix, uint64_t least);
 
 /* The path of what came, to whoever started us. */
 en_status eni_session_answer(const char *path);

@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "core/checkpoint_name.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -291,7 +292,7 @@ static void what_is_not_finite_is_not_written(void **state)
     assert_non_null(strstr(why, "optimizer.momentum_buffer/"));
     eni_checkpoint_fini(&c);
     uint64_t found[8];
-    size_t n = eni_checkpoint_list(dir, found, 8);
+    size_t n = eni_checkpoint_list(dir, "", found, 8);
     for (size_t i = 0; i < n; i++)
         assert_true(found[i] != 77);
 }
@@ -303,6 +304,32 @@ static void touch(const char *name)
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     fclose(file);
+}
+
+/* One definition for who writes, uploads, resumes and removes them: nothing of a user's is taken for one. */
+static void its_name_is_no_other(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        bool is_one, is_left;
+    } names[] = {{"checkpoint-000000012800.safetensors", true, false},
+                 {"checkpoint-1000000000000.safetensors", true, false}, /* thirteen digits */
+                 {"checkpoint-000000012800.safetensors.tmp", false, true},
+                 {"checkpoint-000000012800.safetensors.01ab.tmp", false, true},
+                 {"checkpoint-000000012800.safetensors" ENI_RETIRED, false, true},
+                 {"checkpoint-000000012800.safetensors-mine.tmp", false, false},
+                 {"checkpoint-000000012800.safetensors.bak", false, false},
+                 {"checkpoint-000000012800.pt", false, false},
+                 {"checkpoint-12800.safetensors", false, false},
+                 {"checkpoint-best.safetensors", false, false},
+                 {"my-checkpoint-000000012800.safetensors", false, false}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        uint64_t samples;
+        if (eni_checkpoint_is(names[i].name, &samples) != names[i].is_one ||
+            eni_checkpoint_is_left(names[i].name) != names[i].is_left)
+            fail_msg("%s", names[i].name);
+    }
 }
 
 static void the_folder_keeps_two_generations(void **state)
@@ -317,16 +344,16 @@ static void the_folder_keeps_two_generations(void **state)
     assert_int_equal(eni_checkpoint_sweep(dir), 1);
     assert_int_equal(eni_checkpoint_sweep(dir), 0);
     eni_checkpoint_retire(dir, 400); /* 500 is of another past: left alone */
-    size_t n = eni_checkpoint_list(dir, found, 8);
+    size_t n = eni_checkpoint_list(dir, "", found, 8);
     assert_int_equal(n, 4);
     assert_int_equal(found[0], 12800);
     assert_int_equal(found[1], 500);
     assert_int_equal(found[2], 400);
     assert_int_equal(found[3], 300);
-    assert_int_equal(eni_checkpoint_list(dir, found, 2), 2); /* room for the newest only */
+    assert_int_equal(eni_checkpoint_list(dir, "", found, 2), 2); /* room for the newest only */
     assert_int_equal(found[0], 12800);
     assert_int_equal(found[1], 500);
-    assert_int_equal(eni_checkpoint_list("/nowhere/at/all", found, 8), 0);
+    assert_int_equal(eni_checkpoint_list("/nowhere/at/all", "", found, 8), 0);
 }
 
 static bool is_there(const char *name)
@@ -398,6 +425,7 @@ int main(void)
         cmocka_unit_test(facts_that_make_no_sense_are_refused),
         cmocka_unit_test(of_another_model_it_says_which),
         cmocka_unit_test(what_is_not_finite_is_not_written),
+        cmocka_unit_test(its_name_is_no_other),
         cmocka_unit_test(the_folder_keeps_two_generations),
         cmocka_unit_test(at_most_eight_wait_for_the_bucket),
         cmocka_unit_test(a_write_that_fails_says_why),
