@@ -36,8 +36,8 @@ typedef struct figures {
     eni_cost_numbers tcp; /* a hop, between two ranks */
 } figures;
 
-/* What the formulas need comes from two ranks, so that more are predicted. Sizes are nccl-tests': 4 KB .. 64 MB by
- * fours, in 1024s. */
+/* Measures the formulas' constants between two ranks, so that the times of more ranks are predictions. The sizes are those of
+ * nccl-tests: 4 KB to 64 MB, each four times the last, in units of 1024. */
 static en_status measure(const eni_command_context *context, figures *f)
 {
     eni_measured m;

@@ -598,7 +598,7 @@ static en_status run_again(comparison *c, int setting, int seed)
     return write_index(c);
 }
 
-/* What runs one after the other: each seed, in every setting that has it. */
+/* The order of the runs: each seed in turn, in every setting that has it. */
 typedef struct turn {
     int seed, setting;
 } turn;

@@ -363,7 +363,7 @@ static en_status check_slices(const eni_gpu_list *gpus)
     return gpus->nranks > 0 ? eni_gpu_pick(&want, gpus->machine.n, 0, gpus->nranks, index, &n) : EN_OK;
 }
 
-/* What the library of the device knows, where this build has one: which collectives there are. */
+/* Asks the cuda device, if this build has one, which collectives it can use. */
 static void ask_device(const char *plugin_dir, eni_gpu_list *gpus)
 {
     const en_device *device;

@@ -14,7 +14,7 @@ enum { ENI_GPUS_LINKED = 15, ENI_GPUS_VERDICT = 256 };
 typedef struct eni_gpu_list {
     eni_gpu_machine machine;
     bool is_built;     /* there is a cuda device that can be loaded */
-    const char *group; /* "NCCL 2.28.9"; "": there is none */
+    const char *group; /* "NCCL 2.28.9"; "" without NCCL */
     int nranks;        /* -n, or by --stages; 0: not asked */
     int nstages;       /* --stages: GPUs in a row for each rank; 0: one */
     bool is_shared;    /* --gpu-sharing */

@@ -39,7 +39,7 @@ typedef struct eni_launch_outcome {
     eni_launch_course course;
 } eni_launch_outcome;
 
-/* What the workers of a check have measured (worker/measure.c): of curves the slowest, else the mean of all. */
+/* Measurements by the workers of a check (worker/measure.c): the slowest rank's curve, and the mean over ranks of the rest. */
 typedef struct eni_measured {
     eni_cost_curve call, allreduce; /* seconds by bytes */
     double sent;                    /* bytes that a rank sends in the largest all-reduce */

@@ -78,8 +78,8 @@ static void tell_end(void *user, const char *sentence)
               sentence, (int)getpid());
 }
 
-/* What lies in buckets comes before the command and goes after it. A folder that a refused command has made, and put nothing
- * into, goes again. */
+/* Downloads what the command needs from buckets, runs it, and uploads what it made. Removes an output folder that a refused
+ * command created and left empty. */
 static en_status run_between(const command *c, eni_config *config, const eni_command_context *context)
 {
     eni_uploads *uploads;

@@ -26,8 +26,8 @@ typedef struct eni_processes {
     int signal_fd; /* SIGINT and SIGTERM, which end all of them; -1: none */
 } eni_processes;
 
-/* Blocks until all have ended; the first that fails and a signal end the others. What they say is
- * said once. EN_EINVAL (one ended with 2), EN_EPEER (one ended with another code, or died: logged),
+/* Blocks until all have ended. The first failure, or a signal, ends the others. Identical messages are printed
+ * once. EN_EINVAL (one ended with 2), EN_EPEER (one ended with another code, or died: logged),
  * EN_EINTR (the signal stays in signal_fd), EN_ENOMEM. *shared_out is set with EN_OK only, and released by
  * eni_processes_release (NULL is fine). */
 en_status eni_processes_run(const eni_processes *processes, void **shared_out);

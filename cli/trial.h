@@ -77,8 +77,8 @@ en_status eni_check_measure(const eni_command_context *context, int n, const cha
 en_status eni_check_compute(const eni_command_context *context, int n, int64_t threads,
                             eni_measured *measured_out);
 
-/* What the formulas of cost_model.h need of two ranks on this host: of direct, a flag's latency and seconds
- * per byte that a core moves; of TCP, a hop's. gamma is in beta: both are work of the same core. */
+/* Measures the constants of cost_model.h between two ranks of this host: for direct, the latency of a flag and the seconds
+ * per byte that a core moves; for TCP, both of a hop. gamma is in beta: both are work of the same core. */
 en_status eni_check_numbers(const eni_command_context *context, int cores, double *flag_out, double *move_out,
                             eni_cost_numbers *tcp_out);
 

@@ -222,7 +222,7 @@ static void add_slowest(eni_cost_curve *curve, double bytes, double seconds)
     eni_cost_add(curve, bytes, seconds);
 }
 
-/* What a rank has measured (worker/measure.c). */
+/* Takes a line with one measurement of a rank (worker/measure.c). */
 static bool take_cost(const eni_launcher *l, const char *line)
 {
     double first, second;

@@ -11,7 +11,7 @@
 #define SUFFIX ".safetensors"
 enum { DIGITS = 12 };
 
-/* What is behind a checkpoint's name; NULL: there is none. */
+/* Returns what follows the checkpoint's name in `name`, or NULL if `name` does not begin with one. */
 static const char *ending_of(const char *name, uint64_t *samples_out)
 {
     char *end;

@@ -1,5 +1,5 @@
-/* json.c - jansson, with the place in the file for every value that is missing or of another type; and numbers as short
- * as they read back. */
+/* json.c - JSON on jansson: errors name the place in the file of a value that is missing or has the wrong type, and numbers
+ * are written as short as they read back (json.h). */
 #include "core/json.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* json.h - JSON (jansson): fields of an object under construction, its text, and fields that are read. What memory was
- * lacking for is left out of an object: whoever writes the text finds out. */
+/* json.h - JSON (jansson): fields of an object under construction, its text, and fields that are read. When memory runs
+ * out a field is left out of the object; whoever writes the text finds out. */
 #ifndef CORE_JSON_H
 #define CORE_JSON_H
 

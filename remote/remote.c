@@ -108,8 +108,3 @@ void eni_remote_close(eni_remote *bucket)
     curl_global_cleanup();
     eni_free(bucket);
 }
-
-const char *eni_remote_library(void)
-{
-    return curl_version();
-}

@@ -59,7 +59,4 @@ en_status eni_remote_head(eni_remote *bucket, const char *key, eni_object *objec
 en_status eni_remote_get(eni_remote *bucket, const eni_object *object, int fd, uint64_t *have_inout,
                          void (*on_have)(void *user, uint64_t have), void *user);
 
-/* "libcurl 7.88.1" */
-const char *eni_remote_library(void);
-
 #endif

@@ -32,12 +32,6 @@ void eni_member_note(eni_member *member, int64_t step, const char *phase)
     eni_wait_note_move(&member->place.wait);
 }
 
-void eni_member_where(const eni_member *member, int64_t *step_out, const char **phase_out)
-{
-    *step_out = atomic_load_explicit(&member->place.step, memory_order_relaxed);
-    *phase_out = atomic_load_explicit(&member->place.phase, memory_order_relaxed);
-}
-
 void eni_member_note_samples(eni_member *member, uint64_t samples)
 {
     atomic_store_explicit(&member->place.samples, samples, memory_order_relaxed);

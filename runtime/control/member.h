@@ -87,9 +87,6 @@ en_status eni_member_gather(eni_member *member, const char *tag, const void *blo
  * few relaxed stores: call it as often as you like. */
 void eni_member_note(eni_member *member, int64_t step, const char *phase);
 
-/* What was noted last; step -1: nothing yet. */
-void eni_member_where(const eni_member *member, int64_t *step_out, const char **phase_out);
-
 /* Samples that this rank has seen applied so far, for the leader's progress line. One relaxed store. */
 void eni_member_note_samples(eni_member *member, uint64_t samples);
 
