@@ -108,7 +108,7 @@ format-check: ## whether that would change anything
 
 TIDY ?= $(shell git ls-files '*.c' | grep -v '^tests/')
 tidy: configure ## clang-tidy over the tree, or TIDY=FILES; a function of more than 60 lines is an error
-	@echo $(TIDY) | xargs -P $(JOBS) -n 4 clang-tidy -p $(BUILD) --quiet
+	@echo $(strip $(TIDY)) | xargs -P $(JOBS) -n 4 clang-tidy -p $(BUILD) --quiet
 
 lines: ## the product's lines by folder, and what each may have
 	@tools/lines.sh
