@@ -15,9 +15,8 @@
 
 #include "cli/commands.h"
 #include "cli/compare_past.h"
-#include "cli/gpu_list.h"
-#include "cli/launch.h"
-#include "cli/live.h"
+#include "cli/launcher/launch.h"
+#include "cli/launcher/live.h"
 #include "config/folders.h"
 #include "config/outputs.h"
 #include "core/files.h"

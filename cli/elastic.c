@@ -1,6 +1,6 @@
 /* elastic.c - `entrain run`. With --elastic it is a row of attempts, each of which goes on from the last checkpoint of the
  * one before, with as many workers as are left or were asked for, and the same global batch: whether they can be,
- * each one's command, why it ended and what follows. One attempt is launch.c's; what each loss was, and what it
+ * each one's command, why it ended and what follows. One attempt is launcher/launch.c's; what each loss was, and what it
  * took, is in result.json ("restarts"). */
 #include <errno.h>
 #include <jansson.h>
@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/launch.h"
-#include "cli/machine.h"
+#include "cli/launcher/launch.h"
+#include "cli/launcher/machine.h"
 #include "config/outputs.h"
 #include "core/clock.h"
 #include "core/files.h"

@@ -326,32 +326,6 @@ static en_status print_json(const eni_gpu_list *gpus)
     return eni_fail(EN_EIO, "gpus", "--json: stdout cannot be written: %s", strerror(errno));
 }
 
-/* ---- before a run ---- */
-
-typedef struct gpu_question {
-    const eni_config *run;
-    const char *plugin_dir;
-} gpu_question;
-
-static en_status ask_cuda(void *user)
-{
-    const gpu_question *q = user;
-    const eni_gpu_want want = {
-        .spec = q->run->device, .n = eni_config_ndevices(q->run), .is_shared = q->run->gpu_sharing};
-    const en_device *table;
-    EN_TRY(eni_device_load("cuda", q->plugin_dir, &table));
-    return eni_gpu_check(&want, (int)q->run->workers, table, eni_device_host());
-}
-
-/* The child has said what is wrong. One that crashed leaves the answer to the ranks, who say more of it. */
-en_status eni_gpu_here(const eni_config *run, const char *plugin_dir, int signal_fd)
-{
-    if (!eni_device_is_gpu(run->device)) return EN_OK;
-    gpu_question question = {run, plugin_dir};
-    const en_status st = eni_driver_ask(ask_cuda, &question, signal_fd);
-    return st == EN_OK || st == EN_EIO ? EN_OK : st == EN_EINTR ? st : EN_EINVAL;
-}
-
 /* ---- the command ---- */
 
 /* Is there a slice for every rank that was asked for? */

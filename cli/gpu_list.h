@@ -27,11 +27,4 @@ json_t *eni_gpus_json(const eni_gpu_list *gpus);
 /* What `ring` does with `nranks` on these, one sentence. */
 void eni_gpus_verdict(const eni_gpu_list *gpus, char *text_out, size_t bytes);
 
-/* Does this host have the GPUs that the workers of a run are to use? Asked before any of them is started. What is no
- * GPU is EN_OK. EN_EINVAL, logged with the remedy: no CUDA in this build, no driver, no GPU, not this one, or too few.
- * EN_EINTR: signal_fd (-1: none) has a signal, which is left there.
- *
- * A child asks: CUDA does not survive a fork, and who starts the processes of a run forks. */
-en_status eni_gpu_here(const eni_config *run, const char *plugin_dir, int signal_fd);
-
 #endif

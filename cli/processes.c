@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/relay.h"
+#include "cli/launcher/relay.h"
 #include "core/log.h"
 #include "core/memory.h"
 

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/launch.h"
+#include "cli/launcher/launch.h"
 #include "config/folders.h"
 #include "core/log.h"
 #include "core/memory.h"

@@ -3,8 +3,8 @@
 #define CLI_TRIAL_H
 
 #include "cli/commands.h"
-#include "cli/live.h"
-#include "cli/machine.h"
+#include "cli/launcher/live.h"
+#include "cli/launcher/machine.h"
 #include "runtime/host/cost_model.h"
 
 typedef struct eni_trial {
@@ -39,7 +39,7 @@ en_status eni_trials_run(eni_trials *trials, int line, const eni_command_context
 void eni_trials_note(eni_trials *trials, double *values, size_t n);
 
 /* Whether nothing may be concluded, and then one sentence with the reason and the remedy. `outside`: as compare judges
- * its runs (machine.h), since eni_trials_begin. */
+ * its runs (launcher/machine.h), since eni_trials_begin. */
 bool eni_trials_doubt(const eni_trials *trials, double outside, char *text_out, size_t size);
 double eni_trials_outside(const eni_trials *trials);
 

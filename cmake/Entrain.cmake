@@ -45,10 +45,14 @@ if(EN_FUZZ)
 endif()
 set(CMAKE_C_FLAGS_RELEASE "-O3 -g")
 
-# en_library(core DEPS en_x PkgConfig::Y): a static library en_core of all .c files of this folder.
+# en_library(core DEPS en_x PkgConfig::Y): a static library en_core of all .c files of this folder, and of its ROOMS.
 function(en_library name)
-  cmake_parse_arguments(A "" "" "DEPS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.c)
+  cmake_parse_arguments(A "" "" "DEPS;ROOMS" ${ARGN})
+  set(patterns ${CMAKE_CURRENT_SOURCE_DIR}/*.c)
+  foreach(room ${A_ROOMS})
+    list(APPEND patterns ${CMAKE_CURRENT_SOURCE_DIR}/${room}/*.c)
+  endforeach()
+  file(GLOB sources CONFIGURE_DEPENDS ${patterns})
   list(FILTER sources EXCLUDE REGEX "/main\\.c$")
   add_library(en_${name} STATIC ${sources})
   target_link_libraries(en_${name} PUBLIC en_flags Threads::Threads ${A_DEPS})

@@ -51,7 +51,7 @@ typedef struct eni_image {
     float *flat; /* (schema->count) */
 } eni_image;
 
-/* fp16 on a GPU: a rank's loss scale (worker/scaler.h). */
+/* fp16 on a GPU: a rank's loss scale (worker/gpu/scaler.h). */
 typedef struct eni_scale_facts {
     double scale; /* a power of two; 0: there is none */
     uint64_t good, overflows;

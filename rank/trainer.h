@@ -8,7 +8,7 @@
  * moves a bucket's gradient there before it submits it, and takes the weights of the next step from there
  * when the bucket is finished; or says that the strategy's own steps run where its vectors are (`steps`).
  *
- * worker/ has three: trainer_host.c, trainer_gpu.c and trainer_stages.c. A new one fills the table; nothing in rank/ or in the
+ * worker/ has three: trainer_host.c, gpu/trainer_gpu.c and parallel/trainer_stages.c. A new one fills the table; nothing in rank/ or in the
  * loop (worker/train.c) changes. One that has threads or a process of its own does its waiting in slices and
  * asks eni_rank_alive in between: every wait ends when the run does.
  *

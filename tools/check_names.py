@@ -19,6 +19,7 @@ OBJECTS = {  # tables of calls and flat records (configurations, messages, resul
 }
 TREES = ("cli", "config", "core", "data", "include", "models", "ops", "plugin", "rank", "remote", "report", "run", "runtime",
          "server", "strategies", "worker")
+ROOMS = ("cli/launcher/", "worker/gpu/", "worker/parallel/")  # tested beside the folder that they are a part of
 DEVICES = ("ops/cpu", "ops/cuda", "ops/ref")  # one interface, a folder for each who has it
 SAME_FILES = [  # folders in which the same file name is the same thing
     {"ops", *DEVICES},
@@ -89,7 +90,9 @@ def untested(tree, files):
     """What is wrong with the tests that the product's files have, or are said to have."""
     lone = set()
     for name in files:
+        room = next((room for room in ROOMS if name.startswith(room)), "")
         path = pathlib.PurePath(name.removeprefix("runtime/"))
+        path = pathlib.PurePath(room).parent / path.name if room else path
         if path.suffix in (".c", ".cu") and not list((tree / "tests" / path.parent).glob(f"test_{path.stem}.*")):
             lone.add(name)
     found = set()

@@ -9,9 +9,9 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/mean.h"
-#include "worker/prefetch.h"
-#include "worker/team.h"
-#include "worker/vectors.h"
+#include "worker/gpu/prefetch.h"
+#include "worker/parallel/team.h"
+#include "worker/gpu/vectors.h"
 
 enum { PASSES = 2 };
 
@@ -94,7 +94,7 @@ static en_status open_scratch(scratch *s, uint64_t n)
     return is_on_gpu ? open_on_gpu(s, bytes) : EN_OK;
 }
 
-/* A GPU that does not answer may still write what it was given: that stays (vectors.h). */
+/* A GPU that does not answer may still write what it was given: that stays (gpu/vectors.h). */
 static void close_scratch(scratch *s, en_status st)
 {
     const eni_device *d = &s->w->device;

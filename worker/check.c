@@ -9,8 +9,8 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
-#include "worker/gpus.h"
-#include "worker/vectors.h"
+#include "worker/gpu/gpus.h"
+#include "worker/gpu/vectors.h"
 
 static void fill(const eni_worker *w, uint32_t slot, float value)
 {

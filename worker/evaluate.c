@@ -9,9 +9,9 @@
 
 #include "core/memory.h"
 #include "core/try.h"
-#include "worker/gpus.h"
-#include "worker/team.h"
-#include "worker/vectors.h"
+#include "worker/gpu/gpus.h"
+#include "worker/parallel/team.h"
+#include "worker/gpu/vectors.h"
 #include "worker/worker.h"
 
 typedef struct eni_judge {

@@ -1,5 +1,5 @@
 /* measure.c - `entrain check -v` and `advise` in the place of training: what exchanges, copies and computing take on the
- * devices and the transport of a run. Every rank tells the launcher (cli/watch.c). */
+ * devices and the transport of a run. Every rank tells the launcher (cli/launcher/watch.c). */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

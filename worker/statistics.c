@@ -6,7 +6,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "run/units.h"
-#include "worker/team.h"
+#include "worker/parallel/team.h"
 
 struct eni_statistics {
     int64_t n;     /* of `state`: one, or one for each rank that this process plays */

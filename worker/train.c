@@ -3,7 +3,7 @@
  *     batch  ->  forward  ->  backward, layer by layer; each finished bucket is submitted to the strategy
  *            ->  finish: the strategy's exchange ends, param holds the next weights  ->  record
  *
- * The first line is the trainer's (trainer_host.c: read it next; trainer_gpu.c), the second the strategy's
+ * The first line is the trainer's (trainer_host.c: read it next; gpu/trainer_gpu.c), the second the strategy's
  * (strategies/), carried out by its host (runtime/host/host.c). What a step leaves behind: rank/step.c. */
 #include <string.h>
 

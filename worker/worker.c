@@ -17,10 +17,10 @@
 #include "rank/save.h"
 #include "run/units.h"
 #include "runtime/spec/strategies.h"
-#include "worker/gpus.h"
+#include "worker/gpu/gpus.h"
 #include "worker/statistics.h"
-#include "worker/team.h"
-#include "worker/vectors.h"
+#include "worker/parallel/team.h"
+#include "worker/gpu/vectors.h"
 #include "worker/worker.h"
 
 /* ---- what is trained ---- */

@@ -5,15 +5,18 @@
  *     command.c        what the rank is told, and what it can find wrong before it meets anybody
  *     train.c          the steps: read this first
  *     trainer_host.c   the gradient of a step on the processor
- *     trainer_gpu.c    the same on a GPU; gpus.h, vectors.h, prefetch.h, scaler.h
- *     trainer_stages.c the same on several devices, or chunk by chunk; team.h, stages.h, pipeline.h
  *     batches.c        the loader, and a warm-up before the clock begins
- *     evaluate.c       what weights are worth
+ *     evaluate.c       evaluates weights
  *     statistics.h     running statistics of batch normalisation
  *     straggler.h      makes a rank slow
  *     share.c          the data set, once a host
  *     check.c          `entrain check` in place of training
  *     measure.c        what `check -v` and `advise` measure, in its place
+ *
+ *     gpu/             the same step on a GPU: trainer_gpu.c, gpus.h (which), vectors.h (where weights and gradients
+ *                      lie), prefetch.h (batches), scaler.h (fp16)
+ *     parallel/        on several devices, or chunk by chunk: trainer_stages.c, team.h (the devices), pipeline.h (the
+ *                      schedule: pure), stages.h (one pass over all of them), stage.h (one of them and its thread)
  *
  * One compute thread owns all of it; the loader has one of its own. */
 #ifndef WORKER_WORKER_H
@@ -32,13 +35,13 @@ typedef struct eni_share eni_share;
 
 /* What a trainer on a GPU has; zero elsewhere. */
 typedef struct eni_on_gpu {
-    struct eni_gpus *gpus;                         /* gpus.h */
+    struct eni_gpus *gpus;                         /* gpu/gpus.h */
     eni_gpu_choice choice;                         /* where vectors lie */
-    struct eni_vectors *vectors;                   /* vectors.h */
-    struct eni_prefetch *prefetch;                 /* prefetch.h */
-    struct eni_step_on_gpu *step;                  /* trainer_gpu.c */
+    struct eni_vectors *vectors;                   /* gpu/vectors.h */
+    struct eni_prefetch *prefetch;                 /* gpu/prefetch.h */
+    struct eni_step_on_gpu *step;                  /* gpu/trainer_gpu.c */
     struct eni_evaluation *evaluation[ENI_SPLITS]; /* models/evaluation.h, by set; rank 0 */
-    struct eni_scaler *scaler;                     /* scaler.h; NULL but with fp16 */
+    struct eni_scaler *scaler;                     /* gpu/scaler.h; NULL but with fp16 */
     uint64_t overflown;                            /* fp16: samples whose gradient did not count */
     uint64_t copied;                               /* bytes out and in for the exchange */
     int is_stuck; /* it does not answer: what it may still write is not freed */
@@ -56,7 +59,7 @@ typedef struct eni_worker {
     int threads;
     eni_device device;       /* of a team: where vectors lie, which is the host */
     en_model *model;         /* of a team: NULL, each device has its own */
-    struct eni_team *team;   /* team.h; NULL: one device computes whole batches */
+    struct eni_team *team;   /* parallel/team.h; NULL: one device computes whole batches */
     struct eni_judge *judge; /* evaluate.c; NULL: `model` itself */
     eni_straggler straggler;
     float *
@@ -81,7 +84,7 @@ en_status eni_refuse_without_gpu(const eni_config *config);
 /* The trainers: which one, worker.c decides by the devices. */
 extern const eni_trainer_ops eni_trainer_host, eni_trainer_gpu, eni_trainer_stages;
 
-/* trainer_gpu.c, called by the roof when everything else that the GPU may reach still stands. */
+/* gpu/trainer_gpu.c, called by the roof when everything else that the GPU may reach still stands. */
 void eni_gpu_close(eni_worker *worker);
 
 /* train.c: from equal weights on all ranks to the end of the budget. */

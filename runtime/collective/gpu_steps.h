@@ -21,7 +21,7 @@
  *
  * Only for strategies whose weights change through mean_step alone (EN_SHARED_PARAMS), or through step in a
  * world of one (solo). Every other strategy runs on the host's vectors, to which gradients are copied bucket
- * by bucket (worker/vectors.h). Owned by the compute thread. Driven by host/host.h, which calls begin ..
+ * by bucket (worker/gpu/vectors.h). Owned by the compute thread. Driven by host/host.h, which calls begin ..
  * take: the worker opens it, hands it to the host (eni_host_config.gpu), switches replay, and closes it after
  * the host. */
 #ifndef COLLECTIVE_GPU_STEPS_H
@@ -79,7 +79,7 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *steps, const eni_hyper *hyper, cons
                               uint64_t total);
 
 /* While `is_replayed`, submit and wait count and enqueue nothing: the step is in a graph that is launched by
- * somebody else (worker/trainer_gpu.c). ALONE, GROUP: only for steps whose total is known and in which every
+ * somebody else (worker/gpu/trainer_gpu.c). ALONE, GROUP: only for steps whose total is known and in which every
  * gradient has samples: begin says EN_EBUG, logged, of another. SHARED: submit is then called only for a
  * bucket whose gradient is there (its caller has waited for the graph's own event), and the others hear of it
  * at once. */

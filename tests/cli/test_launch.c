@@ -1,7 +1,7 @@
 /* test_launch.c - the launcher with the real programs: it ends well, or it ends all, and nothing is left.
  *
  * A long run that must be disturbed is disturbed from its first line of progress, so no test guesses when. */
-#include "cli/launch.h"
+#include "cli/launcher/launch.h"
 
 #include <ctype.h>
 #include <dirent.h>

@@ -1,5 +1,5 @@
 /* test_live.c - a line per arm: redrawn in place on a terminal, printed once per finished run elsewhere. */
-#include "cli/live.h"
+#include "cli/launcher/live.h"
 
 #include <math.h>
 #include <pty.h>

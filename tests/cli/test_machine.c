@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "cli/machine.h"
+#include "cli/launcher/machine.h"
 #include "cli/trial.h"
 #include "core/clock.h"
 

@@ -1,5 +1,5 @@
 /* test_merge_trace.c - one trace out of the parts: every event once, what was dropped added up. */
-#include "cli/launch.h"
+#include "cli/launcher/launch.h"
 
 #include <jansson.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* test_relay.c - what several processes say of one cause is printed once; a failure record over the pipe. */
-#include "cli/relay.h"
+#include "cli/launcher/relay.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

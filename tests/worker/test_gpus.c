@@ -22,7 +22,7 @@
 #include "runtime/collective/gpu_steps.h"
 #include "runtime/collective/sync.h"
 #include "tests/cluster.h"
-#include "worker/gpus.h"
+#include "worker/gpu/gpus.h"
 
 enum { MAX_RANKS = 5, BLOB = 4096 };
 

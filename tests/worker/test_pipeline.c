@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "worker/pipeline.h"
+#include "worker/parallel/pipeline.h"
 
 enum { MOST = 8 };
 

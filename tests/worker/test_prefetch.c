@@ -14,7 +14,7 @@
 #include "core/clock.h"
 #include "data/plan.h"
 #include "tests/ops/gpu_rig.h"
-#include "worker/prefetch.h"
+#include "worker/gpu/prefetch.h"
 
 enum { N = 101, BATCH = 8, SAMPLE = 16, SEED = 3 };
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "worker/scaler.h"
+#include "worker/gpu/scaler.h"
 
 static void take(eni_scale *s, int steps)
 {

@@ -12,7 +12,7 @@
 #include "models/registry.h"
 #include "tests/allocations.h"
 #include "tests/models/rig.h"
-#include "worker/stages.h"
+#include "worker/parallel/stages.h"
 
 enum { NDEVICES = 2, CHUNKS = 4, ROWS = 4, FIRST = 10, STRAY = 4 };
 
@@ -83,7 +83,7 @@ static void team_close(team *t)
     rig_close(&t->rig);
 }
 
-/* As worker/trainer_stages.c: until all tensors are there. */
+/* As worker/parallel/trainer_stages.c: until all tensors are there. */
 static void team_step(team *t, int64_t step)
 {
     uint32_t first = t->rig.schema.ntensors;

@@ -3,8 +3,8 @@
  * psd first if the strategy keeps its store on servers, then the workers. They inherit the listening socket
  * of the leader (so its address is known before anyone starts, and no port can be taken in between) and the
  * job token; they die with the launcher. */
-#ifndef CLI_LAUNCH_H
-#define CLI_LAUNCH_H
+#ifndef CLI_LAUNCHER_LAUNCH_H
+#define CLI_LAUNCHER_LAUNCH_H
 
 #include <stdint.h>
 
@@ -78,5 +78,12 @@ en_status eni_servers_check(const eni_config *config, const en_strategy *strateg
 /* Of a run with --trace: PATH (rank 0's), PATH.rank1 .. and PATH.psd become PATH; the parts are
  * removed. Missing parts are fine. */
 en_status eni_merge_trace(const char *path, int nranks);
+
+/* Does this host have the GPUs that the workers of a run are to use? Asked before any of them is started. What is no
+ * GPU is EN_OK. EN_EINVAL, logged with the remedy: no CUDA in this build, no driver, no GPU, not this one, or too few.
+ * EN_EINTR: signal_fd (-1: none) has a signal, which is left there.
+ *
+ * A child asks: CUDA does not survive a fork, and who starts the processes of a run forks. */
+en_status eni_gpu_here(const eni_config *run, const char *plugin_dir, int signal_fd);
 
 #endif

@@ -17,11 +17,11 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "models/evaluation.h"
-#include "worker/gpus.h"
-#include "worker/prefetch.h"
-#include "worker/scaler.h"
+#include "worker/gpu/gpus.h"
+#include "worker/gpu/prefetch.h"
+#include "worker/gpu/scaler.h"
 #include "worker/statistics.h"
-#include "worker/vectors.h"
+#include "worker/gpu/vectors.h"
 #include "worker/worker.h"
 
 /* A sleep of Linux lasts 50 us more than was asked, which is a quarter of a small network's step. */

@@ -1,5 +1,5 @@
 /* relay.c - reads log lines from the ranks' pipe, drops what was said, holds the control plane's back. */
-#include "cli/relay.h"
+#include "cli/launcher/relay.h"
 
 #include <stdio.h>
 #include <string.h>

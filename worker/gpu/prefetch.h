@@ -7,8 +7,8 @@
  * Two buffers on the device. A batch is computed behind the event of its copy, and a buffer is filled again
  * behind the event of the step that read it; the host waits for neither. It waits for the loader only when
  * nothing is left to be done (next), never ahead of time (ahead). Compute thread only. */
-#ifndef WORKER_PREFETCH_H
-#define WORKER_PREFETCH_H
+#ifndef WORKER_GPU_PREFETCH_H
+#define WORKER_GPU_PREFETCH_H
 
 #include "data/loader.h"
 #include "entrain/device.h"

@@ -1,6 +1,6 @@
 /* prefetch.c - see prefetch.h. Batch i lies in buffer i % 2: that of batch i - 2, which has been handed out.
  */
-#include "worker/prefetch.h"
+#include "worker/gpu/prefetch.h"
 
 #include "core/memory.h"
 #include "core/try.h"

@@ -1,5 +1,5 @@
 /* pipeline.c - see pipeline.h. */
-#include "worker/pipeline.h"
+#include "worker/parallel/pipeline.h"
 
 #include "core/memory.h"
 

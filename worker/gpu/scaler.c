@@ -1,12 +1,12 @@
 /* scaler.c - halves the scale after an overflow, doubles it after 2,000 good steps. */
-#include "worker/scaler.h"
+#include "worker/gpu/scaler.h"
 
 #include <math.h>
 
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "worker/vectors.h"
+#include "worker/gpu/vectors.h"
 
 int eni_scale_step(eni_scale *s, int has_overflown)
 {

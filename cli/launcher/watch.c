@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/launch_impl.h"
+#include "cli/launcher/launch_impl.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/signals.h"

@@ -1,12 +1,12 @@
 /* launch_impl.h - one run of the launcher: what launch.c (its course), spawn.c (who starts) and watch.c (how
  * it ends) share. */
-#ifndef CLI_LAUNCH_IMPL_H
-#define CLI_LAUNCH_IMPL_H
+#ifndef CLI_LAUNCHER_LAUNCH_IMPL_H
+#define CLI_LAUNCHER_LAUNCH_IMPL_H
 
 #include <sys/types.h>
 
-#include "cli/launch.h"
-#include "cli/relay.h"
+#include "cli/launcher/launch.h"
+#include "cli/launcher/relay.h"
 #include "runtime/control/control.h"
 #include "runtime/net/tcp.h"
 #include "runtime/net/token.h"

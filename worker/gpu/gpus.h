@@ -5,15 +5,15 @@
  *     after the join      eni_gpus_open     picks it, tells the others, prints the table of several
  *                         (the device's context is opened with facts.index)
  *                         eni_gpus_choose   where vectors lie: collective/gpu_choose.h; tries CUDA IPC
- *                         (vectors are opened: worker/vectors.h)
+ *                         (vectors are opened: worker/gpu/vectors.h)
  *     training begins     eni_gpus_report   memory per rank; who else is there
  *     it has ended        eni_gpus_look     who is there now
  *                         eni_gpus_close
  *
  * All ranks make the calls in this order; open, choose and report wait for each other (gathers). Compute
  * thread. */
-#ifndef WORKER_GPUS_H
-#define WORKER_GPUS_H
+#ifndef WORKER_GPU_GPUS_H
+#define WORKER_GPU_GPUS_H
 
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
 /* machine.c - the processor time of the whole machine less that of our children, and the load average. */
-#include "cli/machine.h"
+#include "cli/launcher/machine.h"
 
 #include <math.h>
 #include <stdio.h>

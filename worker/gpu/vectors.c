@@ -1,6 +1,6 @@
 /* vectors.c - where a rank's weights and gradients are on a GPU: the wait for it, who shares what, and the
  * copies between it and the arena. */
-#include "worker/vectors.h"
+#include "worker/gpu/vectors.h"
 
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "worker/gpus.h"
+#include "worker/gpu/gpus.h"
 
 struct eni_vectors {
     const en_gpu *gpu;

@@ -1,5 +1,5 @@
 /* team.c - see team.h. */
-#include "worker/team.h"
+#include "worker/parallel/team.h"
 
 #include <string.h>
 

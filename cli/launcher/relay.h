@@ -4,8 +4,8 @@
  * come over the pipe of their reports (log.h), and a text that one of them has said already is dropped. What
  * the control plane says of the run's end is held back until the launcher has named the first failed rank,
  * who may be the same. */
-#ifndef CLI_RELAY_H
-#define CLI_RELAY_H
+#ifndef CLI_LAUNCHER_RELAY_H
+#define CLI_LAUNCHER_RELAY_H
 
 #include <stdbool.h>
 

@@ -7,7 +7,7 @@
 #include "core/try.h"
 #include "ops/mean.h"
 #include "worker/statistics.h"
-#include "worker/team.h"
+#include "worker/parallel/team.h"
 #include "worker/worker.h"
 
 /* ---- opening and the end --------------------------------------------------------------------------------- */

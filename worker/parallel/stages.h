@@ -19,8 +19,8 @@
  *
  * One lock guards who is how far. A thread waits for its neighbours without a deadline: every wait ends when the pass
  * fails, or by eni_stages_abort. All calls come on the compute thread, but abort. */
-#ifndef WORKER_STAGES_H
-#define WORKER_STAGES_H
+#ifndef WORKER_PARALLEL_STAGES_H
+#define WORKER_PARALLEL_STAGES_H
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -29,7 +29,7 @@
 #include "entrain/model.h"
 #include "models/split.h"
 #include "ops/device.h"
-#include "worker/pipeline.h"
+#include "worker/parallel/pipeline.h"
 #include "worker/straggler.h"
 
 typedef struct eni_stages eni_stages;

@@ -1,5 +1,5 @@
 /* gpus.c - who has which GPU: gathered, printed, judged; CUDA IPC is tried between all pairs. */
-#include "worker/gpus.h"
+#include "worker/gpu/gpus.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* launch.c - one run of the launcher from begin to end; see launch.h. What is checked and taken before anyone
  * starts is here; spawn.c starts the processes, watch.c waits for the end, and
  * starts a psd again that was killed. */
-#include "cli/launch.h"
+#include "cli/launcher/launch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,16 +12,17 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "cli/gpu_list.h"
-#include "cli/launch_impl.h"
-#include "cli/machine.h"
+#include "cli/launcher/launch_impl.h"
+#include "cli/launcher/machine.h"
 #include "config/outputs.h"
 #include "core/clock.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/nvml.h"
 #include "core/options.h"
 #include "core/try.h"
+#include "ops/device.h"
 #include "runtime/spec/strategies.h"
 
 /* What only children to come would need. */
@@ -44,6 +45,30 @@ static en_status take_out(eni_launcher *l)
                    : eni_fail(EN_EIO, "launch", "cannot keep --out=%s: %s", c->out, strerror(errno));
     }
     return c->node_rank == 0 ? eni_out_take(c, c->out, ENI_OUT_RUN, &l->out_fd) : eni_out_ask(c, c->out);
+}
+
+typedef struct gpu_question {
+    const eni_config *run;
+    const char *plugin_dir;
+} gpu_question;
+
+static en_status ask_cuda(void *user)
+{
+    const gpu_question *q = user;
+    const eni_gpu_want want = {
+        .spec = q->run->device, .n = eni_config_ndevices(q->run), .is_shared = q->run->gpu_sharing};
+    const en_device *table;
+    EN_TRY(eni_device_load("cuda", q->plugin_dir, &table));
+    return eni_gpu_check(&want, (int)q->run->workers, table, eni_device_host());
+}
+
+/* The child has said what is wrong. One that crashed leaves the answer to the ranks, who say more of it. */
+en_status eni_gpu_here(const eni_config *run, const char *plugin_dir, int signal_fd)
+{
+    if (!eni_device_is_gpu(run->device)) return EN_OK;
+    gpu_question question = {run, plugin_dir};
+    const en_status st = eni_driver_ask(ask_cuda, &question, signal_fd);
+    return st == EN_OK || st == EN_EIO ? EN_OK : st == EN_EINTR ? st : EN_EINVAL;
 }
 
 static en_status start_all(eni_launcher *l)

@@ -1,10 +1,10 @@
 /* team.h - the devices of a rank that has several, or that computes its batch chunk by chunk: what its trainer
  * (trainer_stages.c), the roof (worker.c), the warm-up, statistics and evaluation share. Compute thread only. */
-#ifndef WORKER_TEAM_H
-#define WORKER_TEAM_H
+#ifndef WORKER_PARALLEL_TEAM_H
+#define WORKER_PARALLEL_TEAM_H
 
 #include "models/evaluation.h"
-#include "worker/stages.h"
+#include "worker/parallel/stages.h"
 #include "worker/worker.h"
 
 /* The devices of a rank, and what a pass hands them. */

@@ -1,6 +1,6 @@
 /* machine.h - what else the machine did while a run was on it (docs/measurement.md, "The machine"). */
-#ifndef CLI_MACHINE_H
-#define CLI_MACHINE_H
+#ifndef CLI_LAUNCHER_MACHINE_H
+#define CLI_LAUNCHER_MACHINE_H
 
 #include <stdint.h>
 

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/launch_impl.h"
+#include "cli/launcher/launch_impl.h"
 #include "config/env.h"
 #include "config/folders.h"
 #include "core/log.h"

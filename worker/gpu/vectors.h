@@ -16,8 +16,8 @@
  *     on the GPU                             submit(b) ... finish
  *
  * Compute thread only. */
-#ifndef WORKER_VECTORS_H
-#define WORKER_VECTORS_H
+#ifndef WORKER_GPU_VECTORS_H
+#define WORKER_GPU_VECTORS_H
 
 #include "runtime/collective/gpu_choose.h"
 #include "runtime/collective/gpu_steps.h"

@@ -1,11 +1,11 @@
 /* live.h - one live line per arm of a comparison: redrawn in place on a terminal, printed once per finished
  * run elsewhere. */
-#ifndef CLI_LIVE_H
-#define CLI_LIVE_H
+#ifndef CLI_LAUNCHER_LIVE_H
+#define CLI_LAUNCHER_LIVE_H
 
 #include <stdint.h>
 
-#include "cli/launch.h"
+#include "cli/launcher/launch.h"
 
 enum { ENI_LIVE_MAX = 64 };
 

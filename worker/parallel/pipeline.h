@@ -12,8 +12,8 @@
  *                                                                   PipeDream-Flush, ICML'21)
  *
  * Every stage has 2M turns and waits for (S-1) of them: the bubble, ideally (S-1) / (M + S-1) of the time. */
-#ifndef WORKER_PIPELINE_H
-#define WORKER_PIPELINE_H
+#ifndef WORKER_PARALLEL_PIPELINE_H
+#define WORKER_PARALLEL_PIPELINE_H
 
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
 /* stages.c - see stages.h: the compute thread's side; what a stage does in its turns is stage.c. */
-#include "worker/stages.h"
+#include "worker/parallel/stages.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "core/try.h"
 #include "models/evaluation.h"
 #include "models/node.h"
-#include "worker/stage.h"
+#include "worker/parallel/stage.h"
 
 enum { CLOSE_TIMEOUT_S = 2 };
 

@@ -1,5 +1,5 @@
 /* stage.c - the thread of a stage: its turns of a pass, one after the other; see stage.h. */
-#include "worker/stage.h"
+#include "worker/parallel/stage.h"
 
 #include <sched.h>
 #include <string.h>

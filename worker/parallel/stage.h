@@ -2,13 +2,13 @@
  *
  * A pass is the compute thread's until it has begun, the stages' until all threads are done with it. What both touch
  * meanwhile lies under one lock: how far each stage is. */
-#ifndef WORKER_STAGE_H
-#define WORKER_STAGE_H
+#ifndef WORKER_PARALLEL_STAGE_H
+#define WORKER_PARALLEL_STAGE_H
 
 #include <pthread.h>
 
 #include "core/memory.h"
-#include "worker/stages.h"
+#include "worker/parallel/stages.h"
 
 /* A turn, and when it began and ended: for the trace, the report and the times. */
 typedef struct eni_turn_span {

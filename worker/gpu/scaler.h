@@ -9,8 +9,8 @@
  * growth_interval 2000; Micikevicius et al. 2018, "Mixed precision training", sec. 3.2), except that the
  * scale does not sink below 1: what overflows then has diverged. Each rank has its own. Compute thread only.
  */
-#ifndef WORKER_SCALER_H
-#define WORKER_SCALER_H
+#ifndef WORKER_GPU_SCALER_H
+#define WORKER_GPU_SCALER_H
 
 #include "worker/worker.h"
 

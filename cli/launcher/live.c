@@ -1,5 +1,5 @@
 /* live.c - an arm a line: redrawn in place on a terminal, one line per finished run elsewhere. */
-#include "cli/live.h"
+#include "cli/launcher/live.h"
 
 #include <math.h>
 #include <stdio.h>
