@@ -119,6 +119,17 @@ static en_status set_int(void *zmq, int option, int value)
                     zmq_strerror(errno));
 }
 
+/* Of a socket with a ZAP domain ZeroMQ refuses peers that speak ZMTP 1 or 2. Their handshake ends in an assertion of libzmq
+ * (zmtp_engine.cpp, process_routing_id_msg) if the ROUTER is being closed meanwhile: a stranger could abort psd. There is
+ * no ZAP handler, so ZMTP 3 goes on as without. */
+static en_status set_router_options(void *zmq)
+{
+    static const char domain[] = "entrain";
+    if (zmq_setsockopt(zmq, ZMQ_ZAP_DOMAIN, domain, sizeof domain - 1) != 0)
+        return eni_fail(EN_EIO, "socket", "ZeroMQ refuses a ZAP domain: %s", zmq_strerror(errno));
+    return set_int(zmq, ZMQ_ROUTER_MANDATORY, 1);
+}
+
 static en_status set_options(void *zmq, int type, const eni_address *address, uint64_t max_payload)
 {
     int64_t max_frame =
@@ -132,7 +143,7 @@ static en_status set_options(void *zmq, int type, const eni_address *address, ui
     EN_TRY(set_int(zmq, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS));
     EN_TRY(set_int(zmq, ZMQ_IPV6, 1));
     if (eni_address_is_loopback(address)) EN_TRY(set_int(zmq, ZMQ_SNDBUF, LOOPBACK_UNREAD));
-    if (type == ZMQ_ROUTER) return set_int(zmq, ZMQ_ROUTER_MANDATORY, 1);
+    if (type == ZMQ_ROUTER) return set_router_options(zmq);
     EN_TRY(set_int(zmq, ZMQ_IMMEDIATE, 1)); /* do not queue for a connection that may never be */
     EN_TRY(set_int(zmq, ZMQ_RECONNECT_IVL, RECONNECT_MS));
     return set_int(zmq, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS);
