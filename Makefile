@@ -95,7 +95,8 @@ bench: configure ## measure everything beside its peers and limits into bench/RE
 	@$(call build,all benches)
 	@bench/run.py --build=$(BUILD) $(BENCH_FLAGS)
 
-install: all ## install to PREFIX (/usr/local)
+install: all ## install to PREFIX (/usr/local); with man pages where help2man is
+	@tools/man.sh $(BUILD) || [ $$? = 77 ]
 	@cmake --install $(BUILD) --prefix $${PREFIX:-/usr/local}
 
 # clang-format 14, of Debian 12: another one breaks other lines.
