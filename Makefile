@@ -22,7 +22,7 @@ BUILD_PACKAGES = $(BUILD_TOOLS) $(call of_arch,$(BUILD_LIBS))
 TEST_PACKAGES  = $(call of_arch,$(TEST_LIBS))
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
-.PHONY: all tests cuda deps demo demo-resnet test check long isa soak asan tsan fuzz bench install format format-check tidy lines clean help configure
+.PHONY: all tests cuda deps demo demo-resnet test check long isa soak asan tsan fuzz bench install release format format-check tidy lines clean help configure
 .DEFAULT_GOAL := all
 
 # $(call build,TARGETS)
@@ -95,8 +95,12 @@ bench: configure ## measure everything beside its peers and limits into bench/RE
 	@$(call build,all benches)
 	@bench/run.py --build=$(BUILD) $(BENCH_FLAGS)
 
-install: all ## install to PREFIX (/usr/local)
+install: all ## install to PREFIX (/usr/local); with man pages where help2man is
+	@tools/man.sh $(BUILD) || [ $$? = 77 ]
 	@cmake --install $(BUILD) --prefix $${PREFIX:-/usr/local}
+
+release: ## the tarball of this version, built twice and compared
+	@tools/release.sh
 
 # clang-format 14, of Debian 12: another one breaks other lines.
 sources = git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh'

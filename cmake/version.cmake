@@ -1,9 +1,12 @@
-# version.cmake: writes OUT, a C file with the program's version: BASE and, in a git checkout, the commit. Runs at
-# every build; the file changes only with the commit, so only then three programs are linked again.
+# version.cmake: writes OUT, a C file with the program's version: BASE, and in a git checkout that is no release (no tag vBASE)
+# the commit. Runs at every build; the file changes only with the commit, so only then three programs are linked again.
+execute_process(COMMAND git rev-parse --show-toplevel WORKING_DIRECTORY ${SOURCE}
+  OUTPUT_VARIABLE top OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 execute_process(COMMAND git describe --always --tags --abbrev=12 WORKING_DIRECTORY ${SOURCE}
-  OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+  OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 set(version ${BASE})
-if(NOT failed AND commit)
+# A tarball that was unpacked inside of another project's checkout has no commit.
+if(top STREQUAL SOURCE AND commit AND NOT commit STREQUAL "v${BASE}")
   set(version "${BASE}+${commit}")
 endif()
 file(WRITE ${OUT}.new "#include \"core/version.h\"\nconst char eni_version[] = \"${version}\";\n")

@@ -265,7 +265,7 @@ void eni_config_help(eni_program program, bool has_all, FILE *stream)
             left_out++;
             continue;
         }
-        if (strcmp(group, key->group) != 0) fprintf(stream, "\n%s\n", key->group);
+        if (strcmp(group, key->group) != 0) fprintf(stream, "\n%s:\n", key->group);
         group = key->group;
         put_key(stream, key, program);
     }
