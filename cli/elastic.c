@@ -2,9 +2,7 @@
  * one before, with as many workers as are left or were asked for, and the same global batch: whether they can be,
  * each one's command, why it ended and what follows. One attempt is launcher/launch.c's; what each loss was, and what it
  * took, is in result.json ("restarts"). */
-#include <errno.h>
 #include <jansson.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +18,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "core/try.h"
 #include "report/report_study.h"
 #include "run/units.h"
@@ -220,17 +219,6 @@ static en_status write_restarts(const elastic *e)
 
 /* ---- from one to the next ------------------------------------------------------------------------------ */
 
-static bool is_interrupted(const elastic *e, int wait_ms)
-{
-    struct pollfd p = {.fd = e->context->signal_fd, .events = POLLIN};
-    const int64_t end_ns = eni_now_ns() + wait_ms * ENI_MILLI;
-    int ready;
-    do
-        ready = poll(&p, 1, eni_ms_left(end_ns, wait_ms));
-    while (ready < 0 && errno == EINTR);
-    return ready > 0;
-}
-
 static int32_t left_after(const elastic *e, const eni_launch_course *course)
 {
     return (course->asked > 0 ? course->asked : e->workers) - course->lost;
@@ -273,7 +261,7 @@ static en_status heed_loss(elastic *e, const eni_launch_outcome *outcome, int32_
              "going on in %.1f s with %d worker%s (loss %lld of %lld%s) from the last checkpoint: %s",
              wait_ms * 1e-3, workers, workers == 1 ? "" : "s", (long long)e->losses, (long long)most,
              e->can_change ? uneven : "", place);
-    return is_interrupted(e, wait_ms) ? EN_EINTR : EN_OK;
+    return eni_signals_wait(e->context->signal_fd, wait_ms) ? EN_EINTR : EN_OK;
 }
 
 /* EN_OK: there is another attempt. */
@@ -281,7 +269,7 @@ static en_status follow(elastic *e, en_status st, const eni_launch_outcome *outc
 {
     const eni_launch_course *course = &outcome->course;
     const bool is_asked = course->asked > 0 && st == EN_EINTR && !course->is_loss;
-    if (is_interrupted(e, 0)) return EN_EINTR;
+    if (eni_signals_wait(e->context->signal_fd, 0)) return EN_EINTR;
     if (!is_asked && (!course->is_loss || st == EN_EINVAL)) return st;
     const int32_t workers = is_asked ? course->asked : workers_after(e, course);
     if (!is_asked) EN_TRY(heed_loss(e, outcome, workers));

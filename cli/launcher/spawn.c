@@ -172,23 +172,14 @@ en_status eni_servers_open(eni_launcher *l)
     if (l->out_fd >= 0) rmdir(left);
     if (c->server_restarts == 0) return EN_OK;
     l->psd.restarts_left = c->server_restarts;
-    if (c->out != NULL) {
-        memcpy(l->psd.state, left, sizeof left);
-        if (mkdir(l->psd.state, 0700) != 0 && errno != EEXIST) {
-            eni_error("launch", "cannot make %s for psd's state: %s", l->psd.state, strerror(errno));
-            l->psd.state[0] = 0;
-            return EN_EIO;
-        }
+    snprintf(l->psd.state, sizeof l->psd.state, "%s", c->out != NULL ? left : "/tmp/entrain-state-XXXXXX");
+    if (c->out != NULL ? mkdir(l->psd.state, 0700) == 0 || errno == EEXIST : mkdtemp(l->psd.state) != NULL) {
+        if (c->out == NULL) watch_folder(l);
         return EN_OK;
     }
-    snprintf(l->psd.state, sizeof l->psd.state, "/tmp/entrain-state-XXXXXX");
-    if (mkdtemp(l->psd.state) != NULL) {
-        watch_folder(l);
-        return EN_OK;
-    }
-    eni_error("launch", "cannot make a folder in /tmp for psd's state: %s", strerror(errno));
     l->psd.state[0] = 0;
-    return EN_EIO;
+    return eni_fail(EN_EIO, "launch", "cannot make %s for psd's state: %s",
+                    c->out != NULL ? left : "a folder in /tmp", strerror(errno));
 }
 
 /* Of a psd or rank 0 that was killed: the file for `entrain ps`, and the token, if it has left that. */

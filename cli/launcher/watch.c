@@ -22,7 +22,7 @@ enum {
     GRACE_MS = 1000, /* from a failure to the end of those who have not noticed */
     STOP_MS = 750,   /* the same, from a signal to us */
     RESULT_MS =
-        1500, /* and so much longer for rank 0, which writes a result before it ends: a disk may be slow */
+        1500, /* so much longer for rank 0, which writes a result before it ends: a disk may be slow */
     TOGETHER_MS = 300,  /* a death is found twice, here and by the survivors: both parts make the line */
     RESIZE_MS = 30000,  /* from the first goodbye of a run that goes on with other workers: rank 0 saves */
     LAST_MS = 2000,     /* a psd that is alone ends by itself within this time, or is ended */
@@ -396,8 +396,7 @@ static void tell_all(const eni_launcher *l, int signal_number)
  * killed. */
 static void heed_signal(eni_launcher *l)
 {
-    struct pollfd p = {.fd = l->launch->signal_fd, .events = POLLIN};
-    if (l->is_interrupted || p.fd < 0 || poll(&p, 1, 0) <= 0) return;
+    if (l->is_interrupted || !eni_signals_wait(l->launch->signal_fd, 0)) return;
     l->is_interrupted = l->is_ending = 1;
     l->first = EN_EINTR;
     tell_all(l, SIGTERM);
