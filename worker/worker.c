@@ -172,12 +172,12 @@ static en_status make_plan(eni_worker *w)
                                 .drop_last = c->drop_last};
     EN_TRY(eni_plan_make(&options, &job->plan));
     if (job->plan.train_samples < job->plan.global_batch && w->rank.world.rank == 0 && !c->check)
-        eni_info("worker",
-                 "%llu training samples do not fill a step of %llu (%llu batches of %llu): each step is an "
-                 "epoch, over "
-                 "all of them",
-                 (unsigned long long)job->plan.train_samples, (unsigned long long)job->plan.global_batch,
-                 (unsigned long long)job->plan.world, (unsigned long long)job->plan.batch);
+        eni_info(
+            "worker",
+            "%llu training samples do not fill a step of %llu (%llu batches of %llu): each step is an epoch, "
+            "over all of them",
+            (unsigned long long)job->plan.train_samples, (unsigned long long)job->plan.global_batch,
+            (unsigned long long)job->plan.world, (unsigned long long)job->plan.batch);
     w->rank.records.asked.eval_every = samples_of(w, c->eval_every);
     w->rank.saving.asked.every = samples_of(w, c->checkpoint_every);
     job->order = !c->shuffle ? ENI_ORDER_FILE : c->reshuffle ? ENI_ORDER_EACH_EPOCH : ENI_ORDER_ONCE;
@@ -361,7 +361,7 @@ static void introduce_trainer(eni_worker *w)
     const eni_config *c = w->config;
     const bool is_gpu = w->device.ops->gpu != NULL;
     eni_trainer *t = &w->rank.trainer;
-    const char *const device = w->team != NULL ? eni_team_device(w) : w->device.ops->name;
+    const char *const device = w->team != NULL ? w->team->device : w->device.ops->name;
     *t = (eni_trainer){.ops = w->team != NULL ? &eni_trainer_stages
                               : is_gpu        ? &eni_trainer_gpu
                                               : &eni_trainer_host,
@@ -513,11 +513,10 @@ static void give_up(eni_worker *w, en_status st)
     eni_rank_give_up(&w->rank, st);
 }
 
-/* What ends a run before its first step is its command's, a file's or the machine's: another one is needed.
- */
+/* What ends a run before its first step is its command's, a file's or the machine's: another one is needed. */
 static en_status as_refusal(const eni_worker *w, en_status st)
 {
-    const int is_ours = st == EN_EIO || st == EN_ENOMEM || st == EN_ETIMEOUT || st == EN_ENONFINITE;
+    const bool is_ours = st == EN_EIO || st == EN_ENOMEM || st == EN_ETIMEOUT || st == EN_ENONFINITE;
     return !w->rank.has_begun && is_ours ? EN_EINVAL : st;
 }
 

@@ -5,8 +5,7 @@
  *     the host   staged: waits for each gradient, submits it; fp16: looks whether anything overflowed
  *
  * On the GPU (vectors.h) a bucket is submitted while it is put in, which enqueues its step; with fp16 not
- * before the flag is known. There nothing waits for the GPU in between: a step's loss comes one step later.
- */
+ * before the flag is known. There nothing waits for the GPU in between: a step's loss comes one step later. */
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>

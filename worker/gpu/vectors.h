@@ -68,8 +68,7 @@ en_status eni_vectors_join(eni_worker *w);
 en_status eni_vectors_send_micro(eni_worker *w, int64_t micro);
 en_status eni_vectors_await_micros(eni_worker *w);
 
-/* Ends a step: the strategy's finish of every bucket, and the weights to where the next forward reads them.
- */
+/* Ends a step: the strategy's finish of every bucket, and the weights to where the next forward reads them. */
 en_status eni_vectors_finish(void *worker, eni_step_run *run);
 /* Staged, after before_step: a strategy that has one may have changed the weights there. */
 en_status eni_vectors_begun(eni_worker *w);

@@ -3,15 +3,10 @@
 
 #include "core/memory.h"
 
-static int smaller(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 int eni_pipeline_turns(eni_pipeline_kind kind, int nstages, int nchunks, int stage, eni_turn *turns_out)
 {
     /* forwards before the first backward; from then on they take turns, until only backwards are left */
-    const int ahead = kind == ENI_GPIPE ? nchunks : smaller(nchunks, nstages - stage);
+    const int ahead = eni_pipeline_lives(kind, nstages, nchunks, stage);
     int n = 0, forward = 0, backward = 0;
     while (backward < nchunks) {
         const bool goes_back = forward == nchunks || forward - backward == ahead;
@@ -22,7 +17,7 @@ int eni_pipeline_turns(eni_pipeline_kind kind, int nstages, int nchunks, int sta
 
 int eni_pipeline_lives(eni_pipeline_kind kind, int nstages, int nchunks, int stage)
 {
-    return kind == ENI_GPIPE ? nchunks : smaller(nchunks, nstages - stage);
+    return kind == ENI_GPIPE || nchunks < nstages - stage ? nchunks : nstages - stage;
 }
 
 double eni_pipeline_bubble(int nstages, int nchunks)
