@@ -46,9 +46,11 @@ static bool is_first_of_seed(const eni_study *study, const eni_run *run, const c
     return true;
 }
 
-/* All complete runs of one seed, over arms and settings, carry the same hash. */
-static void same_hash(const eni_study *study, const char *rule, const char *fact, eni_fairness *fairness)
+/* All complete runs of one seed, over arms and settings, carry the same hash: of the weights, or of the order. */
+static void rule_hash(const eni_study *study, eni_fairness *fairness)
 {
+    const char *rule = fairness->rules[fairness->nrules].name;
+    const char *fact = strcmp(rule, ENI_RULE_START) == 0 ? "init_sha256" : "order_sha256";
     size_t unknown = 0, compared = 0;
     char list[ENI_RULE_TEXT] = "", hash[ENI_RULE_TEXT], odd[ENI_RULE_TEXT];
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
@@ -67,16 +69,6 @@ static void same_hash(const eni_study *study, const char *rule, const char *fact
     else
         found(fairness, ENI_PASS, "one per seed over %zu run%s (%s)", compared, compared == 1 ? "" : "s",
               list);
-}
-
-static void rule_start(const eni_study *study, eni_fairness *fairness)
-{
-    same_hash(study, ENI_RULE_START, "init_sha256", fairness);
-}
-
-static void rule_samples(const eni_study *study, eni_fairness *fairness)
-{
-    same_hash(study, ENI_RULE_ORDER, "order_sha256", fairness);
 }
 
 /* ---- the learning rate --------------------------------------------------------------------------------- */
@@ -591,11 +583,11 @@ static void rule_measuring(const eni_study *study, eni_fairness *fairness)
     const bool is_uneven = moving > 0 && moving < known;
     if (is_uneven) snprintf(some, sizeof some, " in %zu of %zu runs", moving, known);
     if (left_out > 0) snprintf(lost, sizeof lost, "; %.0f snapshots were left out", left_out);
-    found(fairness, share > 0.02 || left_out > 0 || is_uneven ? ENI_WARN : ENI_PASS,
-          "copies took at most %.2g %% of a run's clock and moved %.3g MB on it%s; after it %.2g s and %.3g "
-          "MB at "
-          "most%s",
-          share * 100, on_clock * 1e-6, some, after, bytes * 1e-6, lost);
+    found(
+        fairness, share > 0.02 || left_out > 0 || is_uneven ? ENI_WARN : ENI_PASS,
+        "copies took at most %.2g %% of a run's clock and moved %.3g MB on it%s; after it %.2g s and %.3g MB "
+        "at most%s",
+        share * 100, on_clock * 1e-6, some, after, bytes * 1e-6, lost);
 }
 
 /* ---- nothing left out -------------------------------------------------------------------------------- */
@@ -737,7 +729,7 @@ void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
         const char *name;
         void (*judge)(const eni_study *study, eni_fairness *fairness);
     } rules[] = {
-        {ENI_RULE_START, rule_start},    {ENI_RULE_ORDER, rule_samples}, {"learning rate", rule_rate},
+        {ENI_RULE_START, rule_hash},     {ENI_RULE_ORDER, rule_hash},    {"learning rate", rule_rate},
         {"same budget", rule_budget},    {ENI_RULE_TASK, rule_task},     {"same conditions", rule_conditions},
         {"slow ranks", rule_slow_ranks}, {"cores per role", rule_cores}, {ENI_RULE_MACHINE, rule_machine},
         {"quiet machine", rule_quiet},   {"order of runs", rule_order},  {"no seed dropped", rule_seeds},
