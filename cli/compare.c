@@ -625,14 +625,6 @@ static en_status tell_end(const comparison *c, en_status st)
                     nfailed, c->nruns, first, c->dir);
 }
 
-static en_status make_folders(const comparison *c)
-{
-    char path[1024];
-    snprintf(path, sizeof path, "%s/runs", c->dir);
-    EN_TRY(eni_folder_check("--out", c->dir));
-    return eni_folder_check("--out", path);
-}
-
 /* Whether runs are left to do, or to do again. */
 static bool lacks_runs(const comparison *c)
 {
@@ -647,7 +639,7 @@ static bool lacks_runs(const comparison *c)
 /* The folder is ours: what it holds makes room, or is gone on with. EN_ESTOP, said: there is nothing to do. */
 static en_status begin(comparison *c)
 {
-    char report[1100];
+    char path[1100];
     const eni_config *config = c->context->config;
     if (config->resume != NULL && strcmp(config->resume, "auto") != 0)
         return eni_fail(EN_EINVAL, "compare",
@@ -657,12 +649,14 @@ static en_status begin(comparison *c)
     EN_TRY(describe(c));
     if (config->resume == NULL) EN_TRY(eni_out_clear(c->out_fd, c->dir));
     if (config->resume != NULL) EN_TRY(eni_compare_past(c->dir, c->json, &c->order));
-    snprintf(report, sizeof report, "%s/report.html", c->dir);
-    if (!lacks_runs(c) && access(report, F_OK) == 0) {
+    snprintf(path, sizeof path, "%s/report.html", c->dir);
+    if (!lacks_runs(c) && access(path, F_OK) == 0) {
         eni_info("compare", "--resume: the study in %s is finished, nothing is left to do", c->dir);
         return EN_ESTOP;
     }
-    EN_TRY(make_folders(c));
+    snprintf(path, sizeof path, "%s/runs", c->dir);
+    EN_TRY(eni_folder_check("--out", c->dir));
+    EN_TRY(eni_folder_check("--out", path));
     return write_index(c); /* from now on it can be gone on with */
 }
 

@@ -175,7 +175,8 @@ void eni_gpus_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
 static void format_slice(const eni_gpu_list *gpus, int first, char text[ENI_TABLE_TEXT])
 {
     enum { NAMED = 4 };
-    const int n = width(gpus), is_long = n > NAMED;
+    const int n = width(gpus);
+    const bool is_long = n > NAMED;
     text[0] = 0;
     for (int i = 0; i < n; i += is_long ? n - 1 : 1)
         eni_text_add(text, ENI_TABLE_TEXT, "%scuda:%d", i == 0 ? "" : is_long ? " .. " : ",", first + i);
@@ -186,7 +187,8 @@ static en_status show_ranks(FILE *out, const eni_gpu_list *gpus)
     enum { SHOWN = 64 };
     char text[ENI_GPUS_VERDICT], slice[ENI_TABLE_TEXT];
     eni_table table;
-    const int n = gpus->nranks < SHOWN ? gpus->nranks : SHOWN, has_slices = width(gpus) > 1;
+    const int n = gpus->nranks < SHOWN ? gpus->nranks : SHOWN;
+    const bool has_slices = width(gpus) > 1;
     eni_table_begin(&table, has_slices ? ">RANK|DEVICES" : ">RANK|DEVICE|NAME|UUID");
     for (int r = 0; r < n; r++) {
         const eni_gpu_seen *f = &gpus->machine.gpu[gpu_of(gpus, r)];

@@ -163,17 +163,17 @@ static en_status set_job(const eni_command_context *context, const eni_check_job
                                     {"momentum", "0"},
                                     {"transport", job->transport},
                                     {"limit-train-samples", "64"},
-                                    {"limit-test-samples", "8"}};
+                                    {"limit-test-samples", "8"},
+                                    {"net", job->net},
+                                    {"allreduce", job->allreduce}};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        EN_TRY(eni_config_set(config, fixed[i][0], fixed[i][1], "entrain check"));
+        if (fixed[i][1] != NULL) EN_TRY(eni_config_set(config, fixed[i][0], fixed[i][1], "entrain check"));
     config->workers = job->workers;
     config->shards = job->shards;
     config->backend = job->backend;
     config->mute = true;
     config->log_level =
         eni_config_is_given(context->config, "log-level") ? context->config->log_level : ENI_LEVEL_WARN;
-    if (job->net != NULL) EN_TRY(eni_config_set(config, "net", job->net, "--net"));
-    if (job->allreduce != NULL) EN_TRY(eni_config_set(config, "allreduce", job->allreduce, "entrain check"));
     if (!job->is_here) EN_TRY(set_place(context->config, config));
     return eni_config_resolve(config);
 }

@@ -90,7 +90,7 @@ static en_status start_all(eni_launcher *l)
         return eni_fail(EN_EIO, "launch", "cannot make a pipe: %s", strerror(errno));
     l->reports.fd = pipe_fds[0];
     l->may_lose_ranks = c->on_worker_loss == ENI_LOSS_CONTINUE || c->max_workers > 0;
-    int has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
+    const bool has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
     en_status st = EN_OK;
     l->reports.in_fd = pipe_fds[1];
     for (int k = 0; st == EN_OK && has_psd && c->node_rank == 0 && k < c->servers; k++)
@@ -143,7 +143,7 @@ en_status eni_launch_run(const eni_launch *launch)
     en_status st = start_all(l);
     if (st != EN_OK) {
         l->first = st;
-        l->is_ending = 1;
+        l->is_ending = true;
         eni_launcher_terminate_all(l);
     }
     eni_launcher_watch(l, tstp_fd);

@@ -87,7 +87,7 @@ en_status eni_launcher_choose_address(eni_launcher *l)
 
 en_status eni_servers_check(const eni_config *c, const en_strategy *strategy)
 {
-    const int has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
+    const bool has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
     if (!has_psd && (c->servers > 1 || c->server_restarts > 0 || c->server_timeout_ns > 0))
         return eni_fail(EN_EINVAL, "launch",
                         "%s keeps nothing on a server: leave out --servers, --server-restarts and "
@@ -269,7 +269,7 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, eni_prog
     c->pid = pid;
     c->born = eni_process_born(pid);
     c->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    c->is_running = 1;
+    c->is_running = true;
     l->nrunning++;
     return EN_OK;
 }
@@ -307,7 +307,7 @@ en_status eni_launcher_start_psd(eni_launcher *l, int server)
     return st;
 }
 
-en_status eni_launcher_start_worker(eni_launcher *l, int local_rank, int has_psd)
+en_status eni_launcher_start_worker(eni_launcher *l, int local_rank, bool has_psd)
 {
     eni_config config;
     char role[24];
