@@ -216,7 +216,6 @@ static en_status load_histogram(eni_json *reader, const json_t *object, eni_stal
     into->mean = eni_json_number(reader, object, "mean");
     into->p50 = eni_json_number(reader, object, "p50");
     into->p95 = eni_json_number(reader, object, "p95");
-    into->p99 = eni_json_number(reader, object, "p99");
     into->max = eni_json_number(reader, object, "max");
     return eni_json_list(reader, object, "histogram", SIZE_MAX, sizeof *into->bins, take_bin, &into->bins,
                          &into->nbins);
@@ -235,7 +234,7 @@ static en_status load_staleness(eni_json *reader, eni_run *run)
     const json_t *object = json_object_get(run->result, "staleness"), *psd = NULL;
     json_t *role;
     size_t i;
-    run->staleness = (eni_staleness){-1, NAN, NAN, NAN, NAN, NAN, 0, NULL};
+    run->staleness = (eni_staleness){-1, NAN, NAN, NAN, NAN, 0, NULL};
     if (!json_is_object(object)) return EN_OK; /* a run without pushes may say null */
     eni_json_at(reader, "staleness");
     EN_TRY(load_histogram(reader, object, &run->staleness));
@@ -316,7 +315,7 @@ static en_status load_texts(eni_json *reader, eni_run *run)
     const struct {
         const char *key, **at;
     } texts[] = {
-        PLACE(model), PLACE(data), PLACE(device), PLACE(transport), PLACE(version),
+        PLACE(model), PLACE(data), PLACE(device), PLACE(transport),
         PLACE(init_sha256), PLACE(order_sha256), PLACE(params_sha256), PLACE(bn_stats)};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         *texts[i].at = eni_json_text(reader, run->result, texts[i].key);
