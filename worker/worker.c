@@ -141,7 +141,7 @@ static en_status make_plan(eni_worker *w)
 {
     eni_job *job = &w->rank.job;
     const eni_config *c = w->config;
-    const int is_alone = eni_rank_is_alone(&w->rank);
+    const bool is_alone = eni_rank_is_alone(&w->rank);
     job->accumulate = c->accumulate;
     if (c->accumulate > 1 && !is_alone)
         return eni_fail(EN_EINVAL, "worker",
@@ -149,8 +149,8 @@ static en_status make_plan(eni_worker *w)
                         (long long)c->accumulate, w->rank.world.nranks, job->strategy->name);
     /* Claiming suits whoever may make another number of steps than the others: a client of a store that waits
      * for nobody. Everybody else takes part in collectives, or in rounds. */
-    int may_claim = job->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
-                    !(job->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
+    const bool may_claim = job->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
+                           !(job->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
     job->is_claiming = may_claim && c->assign != ENI_ASSIGN_FIXED;
     if (c->assign == ENI_ASSIGN_CLAIM && !may_claim)
         return eni_fail(EN_EINVAL, "worker",
@@ -321,7 +321,7 @@ static en_status prepare_model(eni_worker *w)
 
 static en_status open_vectors(eni_worker *w)
 {
-    const int is_alone = eni_rank_is_alone(&w->rank);
+    const bool is_alone = eni_rank_is_alone(&w->rank);
     const uint64_t count = w->rank.job.schema.count, room = eni_measure_room(w);
     EN_TRY(eni_arena_open(room > count ? room : count, ENI_ARENA_NSLOTS, !is_alone, &w->rank.exchange.arena));
     /* the only one of a step that is cut into chunks is their mean already */
