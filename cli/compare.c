@@ -470,7 +470,7 @@ static en_status train(comparison *c, int setting, int arm, int seed, const char
                          .user = &c->live,
                          .outcome = outcome};
     if (st == EN_OK) st = eni_launch_run(&launch);
-    if (st == EN_OK && with_trace) st = eni_merge_trace(run.trace, (int)run.workers);
+    if (st == EN_OK && with_trace) st = eni_merge_trace(run.trace, (int)run.workers, (int)run.servers);
     eni_config_fini(&run);
     return st;
 }

@@ -152,7 +152,7 @@ static en_status attempt(const elastic *e, eni_launch_outcome *outcome)
                                .outcome = outcome};
     en_status st = eni_launch_run(&launch);
     if (config.trace != NULL && (st == EN_OK || outcome->course.asked > 0)) {
-        const en_status merged = eni_merge_trace(config.trace, e->workers);
+        const en_status merged = eni_merge_trace(config.trace, e->workers, (int)config.servers);
         if (st == EN_OK) st = merged;
     }
     eni_config_fini(&config);
@@ -234,19 +234,14 @@ static int32_t workers_after(const elastic *e, const eni_launch_course *course)
     return workers;
 }
 
-static void describe_place(const elastic *e, char *text_out, size_t bytes)
-{
-    if (eni_out_newest(e->config, text_out, bytes) != EN_OK)
-        snprintf(text_out, bytes, "none: it begins anew");
-}
-
 /* A loss: EN_OK when it goes on, after a while. */
 static en_status heed_loss(elastic *e, const eni_launch_outcome *outcome, int32_t workers)
 {
     char place[1200], uneven[160];
     const int64_t most = e->config->max_restarts;
     const int shift = e->losses < 8 ? (int)e->losses - 1 : 6;
-    describe_place(e, place, sizeof place);
+    if (eni_out_newest(e->config, place, sizeof place) != EN_OK)
+        snprintf(place, sizeof place, "none: it begins anew");
     if (++e->losses > most)
         return eni_fail(
             EN_EPEER, "launch",
@@ -280,8 +275,8 @@ static en_status follow(elastic *e, en_status st, const eni_launch_outcome *outc
 
 static en_status run(elastic *e)
 {
-    eni_launch_outcome outcome;
     for (;;) {
+        eni_launch_outcome outcome = {0}; /* of an attempt that does not come to its start */
         const en_status st = attempt(e, &outcome);
         note_begun(e, &outcome.course);
         if (st == EN_OK || st == EN_ESTOP) return st;
@@ -311,16 +306,15 @@ en_status eni_command_run(const eni_command_context *context)
 {
     int64_t begin = eni_now_ns();
     const eni_machine before = eni_machine_now();
-    const bool is_elastic = context->config->elastic != NULL;
-    eni_launch launch = {
-        .config = context->config, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
+    const eni_config *c = context->config;
+    const bool is_elastic = c->elastic != NULL;
+    eni_launch launch = {.config = c, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
     const en_status st = is_elastic ? run_elastic(context) : eni_launch_run(&launch);
     if (st == EN_ESTOP) return EN_OK; /* it was finished before */
     EN_TRY(st);
-    if (context->config->trace != NULL && !is_elastic &&
-        context->config->node_rank == 0) /* its own ranks; others stay apart */
-        EN_TRY(eni_merge_trace(context->config->trace, eni_config_ranks(context->config)));
-    if (context->config->quiet || context->config->mute) return EN_OK;
+    if (c->trace != NULL && !is_elastic && c->node_rank == 0) /* its own ranks; others stay apart */
+        EN_TRY(eni_merge_trace(c->trace, eni_config_ranks(c), (int)c->servers));
+    if (c->quiet || c->mute) return EN_OK;
     printf("Time elapsed: %.2f s\n", (double)(eni_now_ns() - begin) * 1e-9);
     const eni_machine after = eni_machine_now();
     const double outside = eni_machine_outside(&before, &after);

@@ -115,16 +115,16 @@ en_status eni_servers_check(const eni_config *c, const en_strategy *strategy)
     return EN_OK;
 }
 
-/* Plain files only: psd makes no others. Not behind a link. */
-static void empty_folder(const char *path)
+/* With plain files only: psd makes no others. Not behind a link. */
+static void remove_folder(const char *path)
 {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     if (dir == NULL && fd >= 0) close(fd);
-    if (dir == NULL) return;
-    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;)
+    for (const struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;)
         if (entry->d_type == DT_REG) unlinkat(dirfd(dir), entry->d_name, 0);
-    closedir(dir);
+    if (dir != NULL) closedir(dir);
+    rmdir(path);
 }
 
 /* All descriptors but the first; one by one where the kernel does not have the call, or a filter refuses it. */
@@ -154,8 +154,7 @@ static void watch_folder(eni_launcher *l)
         close_others();
         while (read(STDIN_FILENO, &byte, 1) < 0 && errno == EINTR) {
         }
-        empty_folder(l->psd.state);
-        rmdir(l->psd.state);
+        remove_folder(l->psd.state);
         _exit(0);
     }
     close(ends[0]);
@@ -168,8 +167,7 @@ en_status eni_servers_open(eni_launcher *l)
     const eni_config *c = l->launch->config;
     char left[sizeof l->psd.state];
     snprintf(left, sizeof left, "%.1000s/server-state", c->out == NULL ? "" : c->out);
-    if (l->out_fd >= 0) empty_folder(left); /* of an older run, which is over */
-    if (l->out_fd >= 0) rmdir(left);
+    if (l->out_fd >= 0) remove_folder(left); /* of an older run, which is over */
     if (c->server_restarts == 0) return EN_OK;
     l->psd.restarts_left = c->server_restarts;
     snprintf(l->psd.state, sizeof l->psd.state, "%s", c->out != NULL ? left : "/tmp/entrain-state-XXXXXX");
@@ -201,8 +199,7 @@ void eni_servers_close(eni_launcher *l)
 {
     remove_leavings(l);
     if (l->psd.state[0] == 0) return;
-    empty_folder(l->psd.state);
-    rmdir(l->psd.state);
+    remove_folder(l->psd.state);
     if (l->psd.keeper <= 0) return;
     close(l->psd.keeper_fd);
     waitpid(l->psd.keeper, NULL, 0);

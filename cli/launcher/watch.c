@@ -73,13 +73,6 @@ int64_t eni_launcher_oom_kills(void)
     return found >= 0 ? found : count_in("/proc/vmstat", "oom_kill");
 }
 
-/* "Killed (SIGKILL)", "Segmentation fault (SIGSEGV)". */
-static void signal_text(int signal_number, char *text_out, size_t bytes)
-{
-    const char *name = sigabbrev_np(signal_number);
-    snprintf(text_out, bytes, "%s (SIG%s)", strsignal(signal_number), name == NULL ? "?" : name);
-}
-
 /* SIGSTOP, Ctrl-Z, or a debugger. */
 static bool is_stopped(const eni_child *c)
 {
@@ -114,12 +107,15 @@ static bool has_gone_astray(const eni_child *c)
     return code != 2 && code != 126 && code != 127; /* before it could say anything */
 }
 
+/* "Killed (SIGKILL)", "Segmentation fault (SIGSEGV)". */
 static void describe_end(const eni_child *c, char *text_out, size_t bytes)
 {
+    const int number = WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
+    const char *name = sigabbrev_np(number);
     if (c->cause[0] != '\0')
         snprintf(text_out, bytes, "%s", c->cause);
-    else if (WIFSIGNALED(c->status))
-        signal_text(WTERMSIG(c->status), text_out, bytes);
+    else if (number != 0)
+        snprintf(text_out, bytes, "%s (SIG%s)", strsignal(number), name == NULL ? "?" : name);
     else
         snprintf(text_out, bytes,
                  "it ended with exit code %d in the middle of the run; does its plugin call exit?",
