@@ -92,8 +92,7 @@ static bool rate_of(const eni_study *study, size_t arm, double *lr_out, double *
 /* Whether the arm's text names the key: then nobody else has chosen it. */
 static bool is_given(const eni_study *study, size_t arm, const char *key)
 {
-    const json_t *given =
-        json_object_get(json_array_get(json_object_get(study->index, "arms"), arm), "given");
+    const json_t *given = json_object_get(study->arms[arm].entry, "given");
     for (size_t i = 0; i < json_array_size(given); i++) {
         const char *name = json_string_value(json_array_get(given, i));
         if (name != NULL && strcmp(name, key) == 0) return true;
@@ -104,8 +103,7 @@ static bool is_given(const eni_study *study, size_t arm, const char *key)
 /* What an arm has of a key that is its own; NULL: what all arms have. */
 static const char *own_of(const eni_study *study, size_t arm, const char *key)
 {
-    const json_t *spec = json_array_get(json_object_get(study->index, "arms"), arm);
-    return json_string_value(json_object_get(json_object_get(spec, "own"), key));
+    return json_string_value(json_object_get(json_object_get(study->arms[arm].entry, "own"), key));
 }
 
 /* The level of the first arm that the rule holds this one to: one with the same optimizer, as rates of two are not
@@ -251,8 +249,7 @@ static void rule_machine(const eni_study *study, eni_fairness *fairness)
 /* Of a key of the condition, by compare.json; "none" where it has no value. */
 static const char *condition_of(const eni_study *study, size_t setting, size_t arm, const char *key)
 {
-    const json_t *spec = json_array_get(json_object_get(study->index, "arms"), arm);
-    const json_t *value = json_object_get(json_object_get(spec, "condition"), key);
+    const json_t *value = json_object_get(json_object_get(study->arms[arm].entry, "condition"), key);
     if (value == NULL) value = json_object_get(json_object_get(study->index, "conditions"), key);
     const char *text = json_string_value(value);
     if (text == NULL && strcmp(key, "straggler") == 0)
@@ -643,8 +640,9 @@ static bool must_be_equal(const eni_study *study, size_t arm)
     const eni_run *run = eni_study_example(study, 0, arm);
     const char *algorithm = run == NULL || run->algorithm == NULL ? "" : run->algorithm;
     const bool is_rotated = strcmp(algorithm, "ring") == 0 || strcmp(algorithm, "nccl") == 0;
-    const char *options = json_string_value(spec->options); /* "key=value,…" or an object */
-    bool has_options = json_object_size(spec->options) > 0 || (options != NULL && options[0] != 0);
+    const json_t *given = json_object_get(spec->entry, "options"); /* "key=value,…" or an object */
+    const char *options = json_string_value(given);
+    const bool has_options = json_object_size(given) > 0 || (options != NULL && options[0] != 0);
     return is_known && !is_rotated && !has_options;
 }
 
@@ -659,9 +657,8 @@ static double chunks_of(const eni_study *study, size_t arm)
  * other conditions do, and have been told already. */
 static bool differ_in(const eni_study *study, size_t a, size_t b, const char *kind)
 {
-    const json_t *arms = json_object_get(study->index, "arms");
-    json_t *one = json_object_get(json_array_get(arms, a), kind),
-           *other = json_object_get(json_array_get(arms, b), kind);
+    json_t *one = json_object_get(study->arms[a].entry, kind);
+    json_t *other = json_object_get(study->arms[b].entry, kind);
     for (int turn = 0; turn < 2; turn++) {
         const char *key;
         json_t *value, *object = turn == 0 ? one : other;

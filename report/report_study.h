@@ -147,12 +147,12 @@ typedef struct eni_setting_spec {
 
 typedef struct eni_arm {
     const char *name, *strategy;
-    json_t *options; /* borrowed; may be NULL */
+    const json_t *entry; /* of the index: its "options", "own", "given" and "condition" */
     double lr;
-    bool is_alone; /* EN_ALONE: what the others are measured against, one process that does the work of all
-                      workers */
-    int colour;    /* index of the strategy's colour: the same for two arms of one strategy */
-    int variant;   /* 0 for the first arm of a strategy, 1 for the second, … */
+    bool
+        is_alone; /* EN_ALONE: what the others are measured against, one process that does all workers' work */
+    int colour;   /* index of the strategy's colour: the same for two arms of one strategy */
+    int variant;  /* 0 for the first arm of a strategy, 1 for the second, … */
 } eni_arm;
 
 typedef struct eni_study {
