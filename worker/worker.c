@@ -276,13 +276,6 @@ static en_status choose_optimizer(eni_worker *w)
     return set_milestones(w, &job->schedule);
 }
 
-static en_status cut_buckets(eni_worker *w)
-{
-    const en_schema *s = &w->rank.job.schema;
-    return eni_buckets_new(s->tensors, s->ntensors, s->count, (uint64_t)(w->config->bucket_cap_mb * 1048576),
-                           &w->rank.job.buckets);
-}
-
 /* ---- how it computes ---- */
 
 /* A host's device is opened before anybody is met. Of a GPU only what can be known without its context: which
@@ -383,6 +376,7 @@ static void introduce_trainer(eni_worker *w)
 static en_status prepare(eni_worker *w)
 {
     const bool is_newcomer = w->config->rank == ENI_RANK_NEW; /* how many began is nothing to it */
+    const en_schema *schema = &w->rank.job.schema;
     w->rank.world =
         (en_world){.size = sizeof w->rank.world,
                    .rank = (int32_t)w->config->rank,
@@ -401,7 +395,8 @@ static en_status prepare(eni_worker *w)
     EN_TRY(make_plan(w));
     EN_TRY(check_batches(w));
     EN_TRY(choose_optimizer(w));
-    EN_TRY(cut_buckets(w));
+    EN_TRY(eni_buckets_new(schema->tensors, schema->ntensors, schema->count,
+                           (uint64_t)(w->config->bucket_cap_mb * 1048576), &w->rank.job.buckets));
     if (!w->rank.is_newcomer) EN_TRY(eni_resume_find(&w->rank));
     return eni_save_check(&w->rank);
 }
