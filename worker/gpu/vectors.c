@@ -373,12 +373,6 @@ void eni_vectors_close(eni_worker *w)
 
 /* ---- addresses ---- */
 
-static int own_grad(const eni_worker *w, int64_t micro)
-{
-    if (eni_vectors_are_staged(w)) return 0;
-    return w->gpu.choice.way == ENI_GPU_SHARED ? w->rank.world.rank : (int)micro;
-}
-
 const float *eni_vectors_param(const eni_worker *w)
 {
     return w->gpu.vectors == NULL ? eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0)
@@ -387,17 +381,14 @@ const float *eni_vectors_param(const eni_worker *w)
 
 float *eni_vectors_grad(const eni_worker *w, int64_t micro)
 {
-    if (w->gpu.vectors != NULL) return w->gpu.vectors->grads[own_grad(w, micro)];
-    return w->micro_grads != NULL ? w->micro_grads[micro]
-                                  : eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0);
+    if (eni_vectors_are_staged(w)) return w->gpu.vectors->grads[0];
+    return w->gpu.vectors->grads[w->gpu.choice.way == ENI_GPU_SHARED ? w->rank.world.rank : micro];
 }
 
 en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro)
 {
     const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
-    if (w->gpu.vectors == NULL || eni_vectors_are_staged(w))
-        memset(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0), 0, bytes);
-    if (w->gpu.vectors == NULL) return EN_OK;
+    if (eni_vectors_are_staged(w)) memset(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0), 0, bytes);
     return w->gpu.vectors->gpu->zero(w->device.ctx, EN_STREAM_COMPUTE, eni_vectors_grad(w, micro), bytes);
 }
 

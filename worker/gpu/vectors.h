@@ -49,9 +49,9 @@ static inline bool eni_vectors_are_staged(const eni_worker *w)
     return w->gpu.vectors != NULL && w->gpu.choice.vectors == ENI_VECTORS_STAGED;
 }
 
-/* What the model reads and writes: device addresses. `micro` < accumulate; staged there is one gradient for
- * all of them. */
+/* What the model reads: a device address, on the host the arena's. */
 const float *eni_vectors_param(const eni_worker *w);
+/* On a GPU, what it writes; `micro` < accumulate; staged there is one gradient for all of them. */
 float *eni_vectors_grad(const eni_worker *w, int64_t micro);
 /* Makes it zero, on the GPU and, staged, in the arena: for a rank that has no samples in this step. */
 en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro);
