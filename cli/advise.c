@@ -196,7 +196,7 @@ static en_status run_check(const eni_command_context *context, advised *a, const
 static en_status check_all(const eni_command_context *context, advised *a, const char *dir)
 {
     static const char *const strategies[] = {"ring", "ps-sync"};
-    static double steps[CHECKS_MAX][REPEATS_MAX];
+    double steps[CHECKS_MAX][REPEATS_MAX];
     const int repeats = (int)context->config->repeats;
     char name[64];
     int lines[CHECKS_MAX];

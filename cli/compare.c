@@ -6,7 +6,6 @@
  * are and is rewritten after each, so that an interrupted comparison can still be reported. */
 #include <jansson.h>
 #include <math.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +23,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
+#include "core/signals.h"
 #include "core/try.h"
 #include "data/dataset.h"
 #include "report/claims.h"
@@ -153,6 +153,15 @@ static en_status add_arm(comparison *c, const char *text)
     return check_gpu(c, &c->arm[c->narms - 1]);
 }
 
+/* The place of a setting; c->nsettings: it is not compared. */
+static int find_setting(const comparison *c, const char *name)
+{
+    int i = 0;
+    while (i < c->nsettings && strcmp(c->setting[i], name) != 0)
+        i++;
+    return i;
+}
+
 /* "slow", or "slow@1": with the first seed only. */
 static en_status add_setting(comparison *c, const char *text)
 {
@@ -160,9 +169,8 @@ static en_status add_setting(comparison *c, const char *text)
     int n = seeds == NULL ? c->nseeds : atoi(seeds + 1);
     size_t length = seeds == NULL ? strlen(text) : (size_t)(seeds - text);
     snprintf(c->setting[c->nsettings], sizeof c->setting[0], "%.*s", (int)length, text);
-    for (int i = 0; i < c->nsettings; i++)
-        if (strcmp(c->setting[i], c->setting[c->nsettings]) == 0)
-            return eni_fail(EN_EINVAL, "compare", "--settings: \"%s\" is there twice", c->setting[i]);
+    if (find_setting(c, c->setting[c->nsettings]) < c->nsettings)
+        return eni_fail(EN_EINVAL, "compare", "--settings: \"%s\" is there twice", c->setting[c->nsettings]);
     c->setting_seeds[c->nsettings++] = n < c->nseeds ? n : c->nseeds;
     return EN_OK;
 }
@@ -207,24 +215,16 @@ static en_status check_slow(const comparison *c)
         for (int k = 0; st == EN_OK && k < run.straggler.count; k++) {
             eni_straggler_parse(run.straggler.item[k], &rank, &factor);
             if (rank < run.workers) continue;
-            st = eni_fail(EN_EINVAL, "compare",
-                          "--settings=slow: \"%s\" slows a rank that the arm %s with %lld worker%s does not "
-                          "have; give a "
-                          "--straggler that it has, or leave the arm out",
-                          run.straggler.item[k], c->label[i], (long long)run.workers,
-                          run.workers == 1 ? "" : "s");
+            st = eni_fail(
+                EN_EINVAL, "compare",
+                "--settings=slow: \"%s\" slows a rank that the arm %s with %lld worker%s does not have; "
+                "give a --straggler that it has, or leave the arm out",
+                run.straggler.item[k], c->label[i], (long long)run.workers, run.workers == 1 ? "" : "s");
         }
         eni_config_fini(&run);
         EN_TRY(st);
     }
     return EN_OK;
-}
-
-static bool has_setting(const comparison *c, const char *name)
-{
-    for (int i = 0; i < c->nsettings; i++)
-        if (strcmp(c->setting[i], name) == 0) return true;
-    return false;
 }
 
 /* --settings, or else "even"; or else "slow", where --straggler says that something is. */
@@ -237,14 +237,13 @@ static en_status add_settings(comparison *c)
     else
         for (int i = 0; i < config->settings.count && c->nsettings < MAX_SETTINGS; i++)
             EN_TRY(add_setting(c, config->settings.item[i]));
-    if (has_setting(c, "slow")) return check_slow(c);
+    if (find_setting(c, "slow") < c->nsettings) return check_slow(c);
     if (!is_slowed) return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "compare",
-        "--straggler: \"%s\" would slow nobody in --settings=%s; give --settings=even,slow, or no "
-        "--settings for "
-        "slow alone",
-        c->slow, c->setting[0]);
+    return eni_fail(EN_EINVAL, "compare",
+                    "--straggler: \"%s\" would slow nobody in --settings=%s; give --settings=even,slow, or "
+                    "no --settings for "
+                    "slow alone",
+                    c->slow, c->setting[0]);
 }
 
 /* --primary: a setting and two arms that are there. */
@@ -252,10 +251,8 @@ static en_status find_primary(const comparison *c, const char *text, eni_primary
 {
     char name[32];
     int64_t a = 0, b = 0;
-    int setting = 0;
     if (!eni_primary_parse(text, name, &a, &b)) return EN_EINVAL; /* the key's check has said so */
-    while (setting < c->nsettings && strcmp(c->setting[setting], name) != 0)
-        setting++;
+    const int setting = find_setting(c, name);
     if (setting == c->nsettings)
         return eni_fail(
             EN_EINVAL, "compare",
@@ -415,11 +412,6 @@ static en_status write_index(const comparison *c)
 
 /* ---- one run ---- */
 
-static void on_progress(void *user, const eni_launch_progress *progress)
-{
-    eni_live_progress(user, progress);
-}
-
 /* The device of the first run that ended well is the study's: opened here, it would choose this process's
  * threads, and its children's. */
 static void show_outcome(comparison *c, const char *dir)
@@ -463,18 +455,6 @@ static en_status set_run(comparison *c, eni_config *run, int setting, int seed, 
     return eni_config_set(run, "trace", text, "--out");
 }
 
-/* The user's wish, which ends the comparison; not a run that was ended alone. */
-static bool is_interrupted(const comparison *c)
-{
-    struct pollfd p = {.fd = c->context->signal_fd, .events = POLLIN};
-    return p.fd >= 0 && poll(&p, 1, 0) > 0;
-}
-
-static json_t *number_or_null(double value, bool is_known)
-{
-    return is_known ? json_real(value) : json_null();
-}
-
 static en_status train(comparison *c, int setting, int arm, int seed, const char *dir,
                        eni_launch_outcome *outcome)
 {
@@ -486,11 +466,11 @@ static en_status train(comparison *c, int setting, int arm, int seed, const char
                          .plugin_dir = c->context->plugin_dir,
                          .signal_fd = c->context->signal_fd,
                          .has_gpus = true,
-                         .on_progress = on_progress,
+                         .on_progress = eni_live_progress,
                          .user = &c->live,
                          .outcome = outcome};
     if (st == EN_OK) st = eni_launch_run(&launch);
-    if (st == EN_OK && with_trace) st = eni_merge_trace(run.trace, (int)run.workers);
+    if (st == EN_OK && with_trace) st = eni_merge_trace(run.trace, (int)run.workers, (int)run.servers);
     eni_config_fini(&run);
     return st;
 }
@@ -511,13 +491,14 @@ static en_status run_one(comparison *c, int setting, int arm, int seed, bool is_
     strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     eni_live_begin(&c->live, c->line[setting][arm]);
     const en_status st = train(c, setting, arm, seed, dir, &outcome);
-    const bool has_to_end = st != EN_OK && is_interrupted(c);
+    /* the user's wish, which ends the comparison; not a run that was ended alone */
+    const bool has_to_end = st != EN_OK && eni_signals_wait(c->context->signal_fd, 0);
     if (has_to_end) snprintf(outcome.cause, sizeof outcome.cause, "interrupted");
-    json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i, s:o, s:o}", "cell", c->setting[setting],
-                              "arm", c->label[arm], "seed", (json_int_t)seed_value, "dir", relative, "order",
-                              c->order++, "started", started, "exit", st == EN_OK ? 0 : 1, "outside",
-                              number_or_null(outcome.outside, !isnan(outcome.outside)), "load",
-                              number_or_null(outcome.load, outcome.load >= 0));
+    json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "cell", c->setting[setting], "arm",
+                              c->label[arm], "seed", (json_int_t)seed_value, "dir", relative, "order",
+                              c->order++, "started", started, "exit", st == EN_OK ? 0 : 1);
+    eni_json_set_number(entry, "outside", outcome.outside);
+    eni_json_set_number(entry, "load", outcome.load >= 0 ? outcome.load : NAN);
     if (outcome.cause[0] != 0) json_object_set_new(entry, "cause", json_string(outcome.cause));
     if (is_again) json_object_update_new(entry, json_pack("{s:b, s:b}", "again", 1, "replaced", 1));
     json_array_append_new(c->runs, entry);
@@ -530,19 +511,13 @@ static en_status run_one(comparison *c, int setting, int arm, int seed, bool is_
     return EN_OK;
 }
 
-static bool is_text(const json_t *run, const char *key, const char *expected)
-{
-    const char *text = json_string_value(json_object_get(run, key));
-    return text != NULL && strcmp(text, expected) == 0;
-}
-
 /* The run that is there; NULL: none yet. */
 static json_t *find_run(const comparison *c, int setting, int arm, int seed, bool is_again)
 {
     const json_int_t value = eni_config_seed(c->context->config, seed);
     json_t *run;
     for (size_t i = 0; (run = json_array_get(c->runs, i)) != NULL; i++)
-        if (is_text(run, "cell", c->setting[setting]) && is_text(run, "arm", c->label[arm]) &&
+        if (eni_json_says(run, "cell", c->setting[setting]) && eni_json_says(run, "arm", c->label[arm]) &&
             json_integer_value(json_object_get(run, "seed")) == value &&
             json_is_true(json_object_get(run, "again")) == is_again)
             return run;
@@ -650,14 +625,6 @@ static en_status tell_end(const comparison *c, en_status st)
                     nfailed, c->nruns, first, c->dir);
 }
 
-static en_status make_folders(const comparison *c)
-{
-    char path[1024];
-    snprintf(path, sizeof path, "%s/runs", c->dir);
-    EN_TRY(eni_folder_check("--out", c->dir));
-    return eni_folder_check("--out", path);
-}
-
 /* Whether runs are left to do, or to do again. */
 static bool lacks_runs(const comparison *c)
 {
@@ -669,11 +636,10 @@ static bool lacks_runs(const comparison *c)
     return false;
 }
 
-/* The folder is ours: what it holds makes room, or is gone on with. EN_ESTOP, said: there is nothing to do.
- */
+/* The folder is ours: what it holds makes room, or is gone on with. EN_ESTOP, said: there is nothing to do. */
 static en_status begin(comparison *c)
 {
-    char report[1100];
+    char path[1100];
     const eni_config *config = c->context->config;
     if (config->resume != NULL && strcmp(config->resume, "auto") != 0)
         return eni_fail(EN_EINVAL, "compare",
@@ -683,12 +649,14 @@ static en_status begin(comparison *c)
     EN_TRY(describe(c));
     if (config->resume == NULL) EN_TRY(eni_out_clear(c->out_fd, c->dir));
     if (config->resume != NULL) EN_TRY(eni_compare_past(c->dir, c->json, &c->order));
-    snprintf(report, sizeof report, "%s/report.html", c->dir);
-    if (!lacks_runs(c) && access(report, F_OK) == 0) {
+    snprintf(path, sizeof path, "%s/report.html", c->dir);
+    if (!lacks_runs(c) && access(path, F_OK) == 0) {
         eni_info("compare", "--resume: the study in %s is finished, nothing is left to do", c->dir);
         return EN_ESTOP;
     }
-    EN_TRY(make_folders(c));
+    snprintf(path, sizeof path, "%s/runs", c->dir);
+    EN_TRY(eni_folder_check("--out", c->dir));
+    EN_TRY(eni_folder_check("--out", path));
     return write_index(c); /* from now on it can be gone on with */
 }
 

@@ -69,12 +69,10 @@ static en_status refuse(const char *dir, const difference *d)
     char then[208], now[208];
     write_value(d->then, then, sizeof then);
     write_value(d->now, now, sizeof now);
-    return eni_fail(
-        EN_EINVAL, "compare",
-        "--resume: --out=%s holds another study: %s is %s there and %s here; give what it was started "
-        "with, or "
-        "another --out",
-        dir, d->place, then, now);
+    return eni_fail(EN_EINVAL, "compare",
+                    "--resume: --out=%s holds another study: %s is %s there and %s here; give what it was "
+                    "started with, or another --out",
+                    dir, d->place, then, now);
 }
 
 /* Runs by another program, or on other processors, are no part of one comparison. */
@@ -156,21 +154,21 @@ en_status eni_compare_past(const char *dir, json_t *study, int *order_out)
 
 /* ---- the keys of the arms ------------------------------------------------------------------------------ */
 
-/* The keys of one configuration, of the condition or an arm's own, and those of that kind that any was told. */
+/* What one configuration has of each kind of keys, and the keys that any configuration was told. */
 typedef struct keys {
-    bool are_own;
-    json_t *all, *told;
+    json_t *condition, *own, *told;
 } keys;
 
 static en_status keep(void *user, const char *key, const char *value, bool is_told)
 {
     const keys *k = user;
     const eni_who who = eni_who_may_differ(key);
-    if (who == ENI_ANYBODY || (who == ENI_ARMS) != k->are_own) return EN_OK;
-    if (json_object_set_new(k->all, key, value == NULL ? json_null() : json_string(value)) != 0)
-        return EN_ENOMEM;
+    if (who == ENI_ANYBODY) return EN_OK;
     if (is_told) json_object_set_new(k->told, key, json_true());
-    return EN_OK;
+    return json_object_set_new(who == ENI_ARMS ? k->own : k->condition, key,
+                               value == NULL ? json_null() : json_string(value)) == 0
+               ? EN_OK
+               : EN_ENOMEM;
 }
 
 /* What any of them was told, of `all`, where it is not the same in `base` (NULL: everything). */
@@ -187,18 +185,6 @@ static json_t *select_told(json_t *all, const json_t *told, const json_t *base)
     return selected;
 }
 
-/* The keys of one kind of each arm and, last, of the base. */
-static en_status collect(const eni_config *base, const eni_config *arm, int narms, bool are_own,
-                         json_t *lists, json_t *told)
-{
-    for (int i = 0; i <= narms; i++) {
-        keys k = {are_own, json_object(), told};
-        json_array_append_new(lists, k.all);
-        EN_TRY(eni_config_each(i < narms ? &arm[i] : base, keep, &k));
-    }
-    return EN_OK;
-}
-
 /* The keys that the text of --arm itself sets, not the defaults and not those of the study. */
 static json_t *given_by(const eni_config *arm, const json_t *own)
 {
@@ -212,22 +198,25 @@ static json_t *given_by(const eni_config *arm, const json_t *own)
 en_status eni_compare_keys(const eni_config *base, const eni_config *arm, int narms, json_t *conditions,
                            json_t *arms)
 {
-    json_t *shared = json_array(), *own = json_array(), *shared_told = json_object(),
-           *own_told = json_object();
-    en_status st = collect(base, arm, narms, false, shared, shared_told);
-    if (st == EN_OK) st = collect(base, arm, narms, true, own, own_told);
-    json_t *common = select_told(json_array_get(shared, (size_t)narms), shared_told, NULL);
+    json_t *told = json_object(), *lists = json_array(); /* of each arm and, last, of the base: what it has */
+    en_status st = EN_OK;
+    for (int i = 0; i <= narms && st == EN_OK; i++) {
+        keys k = {json_object(), json_object(), told};
+        json_array_append_new(lists, json_pack("[o, o]", k.condition, k.own));
+        st = eni_config_each(i < narms ? &arm[i] : base, keep, &k);
+    }
+    json_t *of_base = json_array_get(json_array_get(lists, (size_t)narms), 0);
+    json_t *common = select_told(of_base, told, NULL);
     json_object_update(conditions, common);
     for (size_t i = 0; st == EN_OK && i < (size_t)narms; i++) {
-        json_t *entry = json_array_get(arms, i), *its = select_told(json_array_get(own, i), own_told, NULL);
-        json_object_set_new(entry, "given", given_by(&arm[i], its));
-        json_object_set_new(entry, "own", its);
-        json_object_set_new(entry, "condition", select_told(json_array_get(shared, i), shared_told, common));
+        json_t *entry = json_array_get(arms, i), *list = json_array_get(lists, i);
+        json_t *own = select_told(json_array_get(list, 1), told, NULL);
+        json_object_set_new(entry, "given", given_by(&arm[i], own));
+        json_object_set_new(entry, "own", own);
+        json_object_set_new(entry, "condition", select_told(json_array_get(list, 0), told, common));
     }
-    json_decref(shared);
-    json_decref(own);
-    json_decref(shared_told);
-    json_decref(own_told);
+    json_decref(told);
+    json_decref(lists);
     json_decref(common);
     return st;
 }

@@ -2,9 +2,7 @@
  * one before, with as many workers as are left or were asked for, and the same global batch: whether they can be,
  * each one's command, why it ended and what follows. One attempt is launcher/launch.c's; what each loss was, and what it
  * took, is in result.json ("restarts"). */
-#include <errno.h>
 #include <jansson.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +18,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "core/try.h"
 #include "report/report_study.h"
 #include "run/units.h"
@@ -153,7 +152,7 @@ static en_status attempt(const elastic *e, eni_launch_outcome *outcome)
                                .outcome = outcome};
     en_status st = eni_launch_run(&launch);
     if (config.trace != NULL && (st == EN_OK || outcome->course.asked > 0)) {
-        const en_status merged = eni_merge_trace(config.trace, e->workers);
+        const en_status merged = eni_merge_trace(config.trace, e->workers, (int)config.servers);
         if (st == EN_OK) st = merged;
     }
     eni_config_fini(&config);
@@ -220,17 +219,6 @@ static en_status write_restarts(const elastic *e)
 
 /* ---- from one to the next ------------------------------------------------------------------------------ */
 
-static bool is_interrupted(const elastic *e, int wait_ms)
-{
-    struct pollfd p = {.fd = e->context->signal_fd, .events = POLLIN};
-    const int64_t end_ns = eni_now_ns() + wait_ms * ENI_MILLI;
-    int ready;
-    do
-        ready = poll(&p, 1, eni_ms_left(end_ns, wait_ms));
-    while (ready < 0 && errno == EINTR);
-    return ready > 0;
-}
-
 static int32_t left_after(const elastic *e, const eni_launch_course *course)
 {
     return (course->asked > 0 ? course->asked : e->workers) - course->lost;
@@ -246,19 +234,14 @@ static int32_t workers_after(const elastic *e, const eni_launch_course *course)
     return workers;
 }
 
-static void describe_place(const elastic *e, char *text_out, size_t bytes)
-{
-    if (eni_out_newest(e->config, text_out, bytes) != EN_OK)
-        snprintf(text_out, bytes, "none: it begins anew");
-}
-
 /* A loss: EN_OK when it goes on, after a while. */
 static en_status heed_loss(elastic *e, const eni_launch_outcome *outcome, int32_t workers)
 {
     char place[1200], uneven[160];
     const int64_t most = e->config->max_restarts;
     const int shift = e->losses < 8 ? (int)e->losses - 1 : 6;
-    describe_place(e, place, sizeof place);
+    if (eni_out_newest(e->config, place, sizeof place) != EN_OK)
+        snprintf(place, sizeof place, "none: it begins anew");
     if (++e->losses > most)
         return eni_fail(
             EN_EPEER, "launch",
@@ -273,7 +256,7 @@ static en_status heed_loss(elastic *e, const eni_launch_outcome *outcome, int32_
              "going on in %.1f s with %d worker%s (loss %lld of %lld%s) from the last checkpoint: %s",
              wait_ms * 1e-3, workers, workers == 1 ? "" : "s", (long long)e->losses, (long long)most,
              e->can_change ? uneven : "", place);
-    return is_interrupted(e, wait_ms) ? EN_EINTR : EN_OK;
+    return eni_signals_wait(e->context->signal_fd, wait_ms) ? EN_EINTR : EN_OK;
 }
 
 /* EN_OK: there is another attempt. */
@@ -281,7 +264,7 @@ static en_status follow(elastic *e, en_status st, const eni_launch_outcome *outc
 {
     const eni_launch_course *course = &outcome->course;
     const bool is_asked = course->asked > 0 && st == EN_EINTR && !course->is_loss;
-    if (is_interrupted(e, 0)) return EN_EINTR;
+    if (eni_signals_wait(e->context->signal_fd, 0)) return EN_EINTR;
     if (!is_asked && (!course->is_loss || st == EN_EINVAL)) return st;
     const int32_t workers = is_asked ? course->asked : workers_after(e, course);
     if (!is_asked) EN_TRY(heed_loss(e, outcome, workers));
@@ -292,8 +275,8 @@ static en_status follow(elastic *e, en_status st, const eni_launch_outcome *outc
 
 static en_status run(elastic *e)
 {
-    eni_launch_outcome outcome;
     for (;;) {
+        eni_launch_outcome outcome = {0}; /* of an attempt that does not come to its start */
         const en_status st = attempt(e, &outcome);
         note_begun(e, &outcome.course);
         if (st == EN_OK || st == EN_ESTOP) return st;
@@ -323,16 +306,15 @@ en_status eni_command_run(const eni_command_context *context)
 {
     int64_t begin = eni_now_ns();
     const eni_machine before = eni_machine_now();
-    const bool is_elastic = context->config->elastic != NULL;
-    eni_launch launch = {
-        .config = context->config, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
+    const eni_config *c = context->config;
+    const bool is_elastic = c->elastic != NULL;
+    eni_launch launch = {.config = c, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
     const en_status st = is_elastic ? run_elastic(context) : eni_launch_run(&launch);
     if (st == EN_ESTOP) return EN_OK; /* it was finished before */
     EN_TRY(st);
-    if (context->config->trace != NULL && !is_elastic &&
-        context->config->node_rank == 0) /* its own ranks; others stay apart */
-        EN_TRY(eni_merge_trace(context->config->trace, eni_config_ranks(context->config)));
-    if (context->config->quiet || context->config->mute) return EN_OK;
+    if (c->trace != NULL && !is_elastic && c->node_rank == 0) /* its own ranks; others stay apart */
+        EN_TRY(eni_merge_trace(c->trace, eni_config_ranks(c), (int)c->servers));
+    if (c->quiet || c->mute) return EN_OK;
     printf("Time elapsed: %.2f s\n", (double)(eni_now_ns() - begin) * 1e-9);
     const eni_machine after = eni_machine_now();
     const double outside = eni_machine_outside(&before, &after);

@@ -5,6 +5,9 @@
 #include "cli/commands.h"
 #include "runtime/control/runs.h"
 
+/* What it is: "strategy", "out"; "": it does not say. */
+const char *eni_run_attribute(const eni_run_status *run, const char *key);
+
 /* What the user calls the run: who started it, or who leads it where it was started by hand. */
 int64_t eni_run_number(const eni_run_status *run);
 

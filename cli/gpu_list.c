@@ -29,9 +29,8 @@ static void format_bytes(uint64_t bytes, char text[ENI_TABLE_TEXT])
         snprintf(text, ENI_TABLE_TEXT, bytes < 10e9 ? "%.2f GB" : "%.1f GB", (double)bytes * 1e-9);
 }
 
-#define SHORT_UUID                                                                                           \
-    "%.12s" /* "GPU-5f1c2a3b": as nvidia-smi and the table at the start of a run shorten it                  \
-             */
+/* "GPU-5f1c2a3b": as nvidia-smi and the table at the start of a run shorten it. */
+#define SHORT_UUID "%.12s"
 
 static void format_users(const eni_gpu_seen *g, char text[ENI_TABLE_TEXT])
 {
@@ -90,9 +89,9 @@ static en_status show_links(FILE *out, const eni_gpu_machine *m)
             eni_table_put(&table, "%s%s", or_dash(m->link[a][b].path),
                           m->link[a][b].way == ENI_LINK_HOST ? "*" : "");
     }
-    fprintf(out, "\nLinks (NV4: four NVLinks; else by PCIe, near to far: PIX, PXB, PHB, NODE, SYS; *: not "
-                 "peer to peer, through "
-                 "the processor's memory):\n");
+    fprintf(out,
+            "\nLinks (NV4: four NVLinks; else by PCIe, near to far: PIX, PXB, PHB, NODE, SYS; *: not peer to "
+            "peer, through the processor's memory):\n");
     EN_TRY(eni_table_print(&table, out));
     if (m->n > n) fprintf(out, "(the first %d of %d)\n", n, m->n);
     return EN_OK;
@@ -120,12 +119,12 @@ static int crowd(const eni_gpu_list *gpus)
     return most;
 }
 
-static int has_unlinked_pair(const eni_gpu_list *gpus)
+static bool has_unlinked_pair(const eni_gpu_list *gpus)
 {
     for (int r = 1; r < gpus->nranks; r++)
         for (int q = 0; q < r; q++)
-            if (gpus->machine.link[gpu_of(gpus, q)][gpu_of(gpus, r)].way == ENI_LINK_NONE) return 1;
-    return 0;
+            if (gpus->machine.link[gpu_of(gpus, q)][gpu_of(gpus, r)].way == ENI_LINK_NONE) return true;
+    return false;
 }
 
 static void slices_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
@@ -158,16 +157,15 @@ void eni_gpus_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
             "pinned host memory where IPC is refused.",
             gpus->nranks);
     else if (crowd(gpus) > 1)
-        snprintf(text, bytes,
-                 "%d ranks share %d GPUs, which NCCL refuses: `ring` exchanges in pinned host memory; with "
-                 "at most "
-                 "%d ranks NCCL could pair them.",
-                 gpus->nranks, gpus->machine.n, gpus->machine.n);
+        snprintf(
+            text, bytes,
+            "%d ranks share %d GPUs, which NCCL refuses: `ring` exchanges in pinned host memory; with at "
+            "most %d ranks NCCL could pair them.",
+            gpus->nranks, gpus->machine.n, gpus->machine.n);
     else if (gpus->group[0] == 0)
         snprintf(text, bytes,
                  "Every rank has a GPU of its own, but there is no NCCL (libnccl.so.2): `ring` exchanges in "
-                 "pinned "
-                 "host memory.");
+                 "pinned host memory.");
     else
         snprintf(text, bytes, "Every rank has a GPU of its own: `ring` runs through %s%s.", gpus->group,
                  has_unlinked_pair(gpus) ? ", over the host where GPUs are not linked" : "");
@@ -177,7 +175,8 @@ void eni_gpus_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
 static void format_slice(const eni_gpu_list *gpus, int first, char text[ENI_TABLE_TEXT])
 {
     enum { NAMED = 4 };
-    const int n = width(gpus), is_long = n > NAMED;
+    const int n = width(gpus);
+    const bool is_long = n > NAMED;
     text[0] = 0;
     for (int i = 0; i < n; i += is_long ? n - 1 : 1)
         eni_text_add(text, ENI_TABLE_TEXT, "%scuda:%d", i == 0 ? "" : is_long ? " .. " : ",", first + i);
@@ -188,7 +187,8 @@ static en_status show_ranks(FILE *out, const eni_gpu_list *gpus)
     enum { SHOWN = 64 };
     char text[ENI_GPUS_VERDICT], slice[ENI_TABLE_TEXT];
     eni_table table;
-    const int n = gpus->nranks < SHOWN ? gpus->nranks : SHOWN, has_slices = width(gpus) > 1;
+    const int n = gpus->nranks < SHOWN ? gpus->nranks : SHOWN;
+    const bool has_slices = width(gpus) > 1;
     eni_table_begin(&table, has_slices ? ">RANK|DEVICES" : ">RANK|DEVICE|NAME|UUID");
     for (int r = 0; r < n; r++) {
         const eni_gpu_seen *f = &gpus->machine.gpu[gpu_of(gpus, r)];
@@ -259,28 +259,20 @@ static json_t *gpu_json(const eni_gpu_seen *g, int index)
                      "users", users_of(g));
 }
 
-static json_t *way_json(const eni_gpu_link *link)
+/* By which way each reaches each other one, or by which path. */
+static json_t *matrix(const eni_gpu_machine *m, bool is_of_paths)
 {
     static const char *const ways[] = {[ENI_LINK_NONE] = "none",
                                        [ENI_LINK_HOST] = "host",
                                        [ENI_LINK_PCIE] = "pcie",
                                        [ENI_LINK_NVLINK] = "nvlink",
                                        [ENI_LINK_SAME] = "same"};
-    return json_string(ways[link->way]);
-}
-
-static json_t *path_json(const eni_gpu_link *link)
-{
-    return name_or_null(link->path);
-}
-
-static json_t *matrix(const eni_gpu_machine *m, json_t *(*cell)(const eni_gpu_link *))
-{
     json_t *rows = json_array();
     for (int a = 0; a < m->n; a++) {
         json_t *row = json_array();
         for (int b = 0; b < m->n; b++)
-            json_array_append_new(row, cell(&m->link[a][b]));
+            json_array_append_new(row,
+                                  name_or_null(is_of_paths ? m->link[a][b].path : ways[m->link[a][b].way]));
         json_array_append_new(rows, row);
     }
     return rows;
@@ -305,10 +297,9 @@ json_t *eni_gpus_json(const eni_gpu_list *gpus)
     json_t *list = json_array();
     for (int i = 0; i < gpus->machine.n; i++)
         json_array_append_new(list, gpu_json(&gpus->machine.gpu[i], i));
-    json_t *all =
-        json_pack("{s:i, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "gpus", list, "links",
-                  matrix(&gpus->machine, way_json), "topology", matrix(&gpus->machine, path_json), "driver",
-                  name_or_null(gpus->machine.driver), "collectives", name_or_null(gpus->group));
+    json_t *all = json_pack("{s:i, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "gpus", list, "links",
+                            matrix(&gpus->machine, false), "topology", matrix(&gpus->machine, true), "driver",
+                            name_or_null(gpus->machine.driver), "collectives", name_or_null(gpus->group));
     if (gpus->nranks == 0) return all;
     eni_gpus_verdict(gpus, verdict, sizeof verdict);
     json_object_set_new(all, "ranks", ranks_json(gpus));
@@ -320,7 +311,7 @@ static en_status print_json(const eni_gpu_list *gpus)
 {
     json_t *all = eni_gpus_json(gpus);
     if (all == NULL) return EN_ENOMEM;
-    const int is_written = json_dumpf(all, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
+    const bool is_written = json_dumpf(all, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
     json_decref(all);
     if (is_written && fflush(stdout) == 0) return EN_OK;
     return eni_fail(EN_EIO, "gpus", "--json: stdout cannot be written: %s", strerror(errno));

@@ -17,12 +17,6 @@
 
 enum { ANSWER_S = 10 };
 
-static const char *attribute(const eni_run_status *run, const char *key)
-{
-    const char *value = eni_key_value_find(run->attributes, run->nattributes, key);
-    return value == NULL ? "" : value;
-}
-
 /* The run's leader has left its token under its port. */
 static en_status ask(const eni_run_status *run, eni_ask_kind kind, int64_t number,
                      char why_out[ENI_REASON_MAX])
@@ -31,7 +25,7 @@ static en_status ask(const eni_run_status *run, eni_ask_kind kind, int64_t numbe
     eni_address leader;
     eni_token token;
     EN_TRY(eni_env_runtime_dir(folder, sizeof folder));
-    EN_TRY(eni_address_parse(attribute(run, "leader"), &leader));
+    EN_TRY(eni_address_parse(eni_run_attribute(run, "leader"), &leader));
     if (eni_address_is_anywhere(&leader)) snprintf(leader.host, sizeof leader.host, "127.0.0.1");
     EN_TRY(eni_token_path(folder, leader.port, path, sizeof path));
     EN_TRY(eni_token_read(path, &token));
@@ -41,17 +35,17 @@ static en_status ask(const eni_run_status *run, eni_ask_kind kind, int64_t numbe
 /* Its ranks come and go. */
 static bool has_places(const eni_run_status *run)
 {
-    return attribute(run, "max-workers")[0] != '\0';
+    return eni_run_attribute(run, "max-workers")[0] != '\0';
 }
 
 /* What can be known before its leader is asked. */
 static en_status check(const eni_run_status *run, const char *who)
 {
-    if (attribute(run, "elastic")[0] != '\0' || has_places(run)) return EN_OK;
+    if (eni_run_attribute(run, "elastic")[0] != '\0' || has_places(run)) return EN_OK;
     return eni_fail(EN_EINVAL, who,
                     "run %" PRId64 " (%s): its number of workers cannot change: it was not started with "
                     "--elastic=MIN..MAX or --max-workers=N, or its ranks have state of their own",
-                    eni_run_number(run), attribute(run, "strategy"));
+                    eni_run_number(run), eni_run_attribute(run, "strategy"));
 }
 
 static en_status change(const eni_run_status *run, const char *who, eni_ask_kind kind, int64_t number)
@@ -60,12 +54,13 @@ static en_status change(const eni_run_status *run, const char *who, eni_ask_kind
     const en_status st = ask(run, kind, number, why);
     if (st == EN_OK && kind == ENI_ASK_LEAVE)
         printf("run %" PRId64 " (%s): rank %" PRId64 " leaves when it has done what it has claimed\n",
-               eni_run_number(run), attribute(run, "strategy"), number);
+               eni_run_number(run), eni_run_attribute(run, "strategy"), number);
     else if (st == EN_OK)
         printf("run %" PRId64 " (%s, %d worker%s): it saves, and goes on with %s\n", eni_run_number(run),
-               attribute(run, "strategy"), (int)run->nranks, run->nranks == 1 ? "" : "s", why);
+               eni_run_attribute(run, "strategy"), (int)run->nranks, run->nranks == 1 ? "" : "s", why);
     else if (why[0] != '\0')
-        eni_error(who, "run %" PRId64 " (%s): %s", eni_run_number(run), attribute(run, "strategy"), why);
+        eni_error(who, "run %" PRId64 " (%s): %s", eni_run_number(run), eni_run_attribute(run, "strategy"),
+                  why);
     return st;
 }
 

@@ -18,6 +18,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "core/try.h"
 #include "runtime/net/process.h"
 
@@ -143,13 +144,13 @@ static bool is_in_vain(last_process *last)
 /* One that is stopped, or waits for a psd that is, cannot leave: it is not waited for for ever. */
 static en_status pass_on(int signal_fd, last_process *last, const pid_t *pids, int n, int64_t *kill_ns)
 {
-    struct pollfd p = {.fd = signal_fd, .events = POLLIN};
     if (*kill_ns != 0) {
         poll(NULL, 0, LOOK_MS);
         if (eni_now_ns() >= *kill_ns) tell_all(pids, n, SIGKILL);
         return EN_OK;
     }
-    const bool is_told = poll(&p, 1, LOOK_MS) > 0; /* it stays readable: main says by it how we end */
+    const bool is_told =
+        eni_signals_wait(signal_fd, LOOK_MS); /* it stays readable: main says by it how we end */
     if (!is_told && !is_in_vain(last)) return EN_OK;
     *kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
     tell_all(pids, n, SIGTERM);
@@ -189,17 +190,18 @@ en_status eni_newcomers_start(const eni_run_status *run, int n, int signal_fd)
     const eni_run_rank *example = find_example(run);
     if (example == NULL)
         return eni_fail(EN_EINVAL, "join",
-                        "no worker of run %" PRId64
-                        " lives on this host, whose flags a newcomer could take; start "
-                        "it by hand: worker --rank=new, and the flags of the others",
+                        "no worker of run %" PRId64 " lives on this host, whose flags a newcomer could take; "
+                        "start it by hand: worker --rank=new, and the flags of the others",
                         run->pid);
     worker_command *c = eni_alloc(sizeof *c);
     pid_t *pids = eni_alloc_array((size_t)n, sizeof *pids);
     en_status st = c == NULL || pids == NULL ? EN_ENOMEM : read_command(example, c);
     const last_process last = st == EN_OK ? find_last(run, c) : (last_process){0}; /* while it lives */
     int started = 0;
-    for (; st == EN_OK && started < n; started++)
-        if ((pids[started] = start(c)) < 0)
+    while (st == EN_OK && started < n)
+        if ((pids[started] = start(c)) > 0)
+            started++;
+        else
             st = eni_fail(EN_EIO, "join", "cannot start a worker: %s", strerror(errno));
     const en_status ended = started > 0 ? await_all(c, last, signal_fd, pids, started) : EN_OK;
     eni_free(pids);

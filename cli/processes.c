@@ -16,6 +16,7 @@
 #include "cli/launcher/relay.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 
 void eni_processes_release(void *shared, size_t shared_bytes)
 {
@@ -32,12 +33,6 @@ typedef struct waiting {
     en_status st;
 } waiting;
 
-static bool is_interrupted(const waiting *w, int timeout_ms)
-{
-    struct pollfd p = {.fd = w->asked->signal_fd, .events = POLLIN};
-    return poll(&p, 1, timeout_ms) > 0;
-}
-
 static void end_all(waiting *w, en_status st)
 {
     if (w->st == EN_OK) w->st = st;
@@ -53,7 +48,7 @@ static void note_end(waiting *w, int r, int status)
     w->pid[r] = 0;
     w->left--;
     if ((WIFEXITED(status) && code == 0) || w->st != EN_OK) return;
-    if (is_interrupted(w, 0)) {
+    if (eni_signals_wait(w->asked->signal_fd, 0)) {
         end_all(w, EN_EINTR);
         return;
     }
@@ -75,7 +70,7 @@ static void await_all(waiting *w)
         if (w->left == 0 || w->left < before) continue;
         if (w->st != EN_OK) /* a signal that was seen is still there, and would end the wait at once */
             poll(NULL, 0, 1);
-        else if (is_interrupted(w, 1))
+        else if (eni_signals_wait(w->asked->signal_fd, 1))
             end_all(w, EN_EINTR);
     }
 }

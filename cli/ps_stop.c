@@ -20,16 +20,21 @@
 
 enum { END_S = 10, LOOK_MS = 10 };
 
-static const char *fact(const eni_run_status *run, const char *key)
+const char *eni_run_attribute(const eni_run_status *run, const char *key)
 {
     const char *value = eni_key_value_find(run->attributes, run->nattributes, key);
-    return value == NULL || value[0] == 0 ? "-" : value;
+    return value == NULL ? "" : value;
+}
+
+static const char *fact(const eni_run_status *run, const char *key)
+{
+    const char *value = eni_run_attribute(run, key);
+    return value[0] == 0 ? "-" : value;
 }
 
 int64_t eni_run_number(const eni_run_status *run)
 {
-    const char *launcher = eni_key_value_find(run->attributes, run->nattributes, "launcher");
-    const int64_t pid = launcher == NULL ? 0 : atoll(launcher);
+    const int64_t pid = atoll(eni_run_attribute(run, "launcher"));
     return pid > 0 ? pid : run->pid;
 }
 
@@ -61,17 +66,23 @@ static void format_time(int64_t elapsed_ns, char *text, size_t bytes)
         snprintf(text, bytes, "%" PRId64 ":%02" PRId64 ":%02" PRId64, s / 3600, s / 60 % 60, s % 60);
 }
 
+static const char *stage_of(const eni_run_status *run)
+{
+    static const char *const stages[] = {[ENI_RUN_JOINING] = "joining",
+                                         [ENI_RUN_RUNNING] = "running",
+                                         [ENI_RUN_STOPPING] = "stopping",
+                                         [ENI_RUN_ENDING] = "ending"};
+    if (run->is_stopped) return "stopped"; /* SIGSTOP, Ctrl-Z: what else is said of it is from before */
+    return eni_run_silent_ns(run, eni_now_ns()) > 0 ? "no answer" : stages[run->stage];
+}
+
+/* Of a run that is not at its steps, why. */
 static void format_step(const eni_run_status *run, char *text, size_t bytes)
 {
-    static const char *const stages[] = {
-        [ENI_RUN_JOINING] = "joining", [ENI_RUN_STOPPING] = "stopping", [ENI_RUN_ENDING] = "ending"};
     const int64_t step = furthest_step(run);
-    if (run->is_stopped)
-        snprintf(text, bytes, "stopped"); /* SIGSTOP, Ctrl-Z: what else the row says is from before */
-    else if (eni_run_silent_ns(run, eni_now_ns()) > 0)
-        snprintf(text, bytes, "no answer");
-    else if (run->stage != ENI_RUN_RUNNING)
-        snprintf(text, bytes, "%s", stages[run->stage]);
+    const char *stage = stage_of(run);
+    if (strcmp(stage, "running") != 0)
+        snprintf(text, bytes, "%s", stage);
     else if (step < 0)
         snprintf(text, bytes, "-");
     else
@@ -98,21 +109,14 @@ static void put_row(const eni_run_status *run, eni_table *table)
 /* The same for programs: numbers as they are; a step of null, none yet. */
 static json_t *json_of_run(const eni_run_status *run)
 {
-    static const char *const stages[] = {[ENI_RUN_JOINING] = "joining",
-                                         [ENI_RUN_RUNNING] = "running",
-                                         [ENI_RUN_STOPPING] = "stopping",
-                                         [ENI_RUN_ENDING] = "ending"};
     const int64_t step = furthest_step(run);
-    const char *out = eni_key_value_find(run->attributes, run->nattributes, "out");
+    const char *out = eni_run_attribute(run, "out");
     return json_pack("{s:I, s:s, s:s, s:i, s:s, s:o, s:I, s:f, s:f, s:s?}", "run",
                      (json_int_t)eni_run_number(run), "strategy", fact(run, "strategy"), "model",
-                     fact(run, "model"), "workers", (int)run->nranks, "stage",
-                     run->is_stopped                            ? "stopped"
-                     : eni_run_silent_ns(run, eni_now_ns()) > 0 ? "no answer"
-                                                                : stages[run->stage],
-                     "step", step < 0 ? json_null() : json_integer(step), "samples", (json_int_t)run->samples,
+                     fact(run, "model"), "workers", (int)run->nranks, "stage", stage_of(run), "step",
+                     step < 0 ? json_null() : json_integer(step), "samples", (json_int_t)run->samples,
                      "percent", share_done(run), "seconds", (double)(eni_now_ns() - run->started_ns) * 1e-9,
-                     "out", out == NULL || out[0] == 0 ? NULL : out);
+                     "out", out[0] == 0 ? NULL : out);
 }
 
 static en_status print_json(const eni_run_status *runs, size_t n)
@@ -196,8 +200,7 @@ static en_status stop_run(const eni_command_context *context, const eni_run_stat
         if (run->is_stopped)
             st = eni_fail(EN_ETIMEOUT, "stop",
                           "run %" PRId64 ": its leader, pid %" PRId64
-                          ", is stopped (SIGSTOP or Ctrl-Z): kill -CONT "
-                          "%" PRId64 " lets it end",
+                          ", is stopped (SIGSTOP or Ctrl-Z): kill -CONT %" PRId64 " lets it end",
                           number, run->pid, run->pid);
         else
             st = eni_fail(EN_ETIMEOUT, "stop",

@@ -58,7 +58,8 @@ static bool has_row(const scaling *s, bool is_strong, const char *strategy, int6
     return false;
 }
 
-static void make_rows(scaling *s)
+/* EN_EINVAL, logged: a global batch cannot be split. */
+static en_status make_rows(scaling *s)
 {
     const eni_config *c = s->context->config;
     const bool has_global = c->global_batch_size > 0;
@@ -69,6 +70,12 @@ static void make_rows(scaling *s)
             for (int i = 0; i < c->ranks.count; i++) {
                 int64_t workers = 1;
                 eni_parse_i64(c->ranks.item[i], &workers);
+                if (global % workers != 0)
+                    return eni_fail(
+                        EN_EINVAL, "scale",
+                        "a global batch of %lld cannot be split into %lld equal parts; give another "
+                        "--global-batch-size, or other numbers to -n",
+                        (long long)global, (long long)workers);
                 if (has_row(s, strong, c->scaled.item[a], workers)) continue;
                 s->rows[s->nrows++] = (row){.is_strong = strong,
                                             .strategy = c->scaled.item[a],
@@ -76,21 +83,6 @@ static void make_rows(scaling *s)
                                             .batch = strong ? global / workers : each,
                                             .is_crowded = workers > s->cores};
             }
-}
-
-static en_status check_batches(const scaling *s)
-{
-    const eni_config *c = s->context->config;
-    const int64_t global = c->global_batch_size > 0 ? c->global_batch_size : c->batch_size;
-    for (int i = 0; i < c->ranks.count; i++) {
-        int64_t workers = 1;
-        eni_parse_i64(c->ranks.item[i], &workers);
-        if (global % workers == 0) continue;
-        return eni_fail(EN_EINVAL, "scale",
-                        "a global batch of %lld cannot be split into %lld equal parts; give another "
-                        "--global-batch-size, or other numbers to -n",
-                        (long long)global, (long long)workers);
-    }
     return EN_OK;
 }
 
@@ -209,7 +201,9 @@ static en_status write_csv(const scaling *s)
                 (long long)r->batch, (long long)(r->batch * r->workers), r->step_ms, r->rate.median,
                 r->rate.min, r->rate.max, r->n, r->speedup, r->efficiency);
     }
-    return fclose(file) == 0 ? EN_OK : EN_EIO;
+    const bool is_whole = ferror(file) == 0;
+    if (fclose(file) == 0 && is_whole) return EN_OK;
+    return eni_fail(EN_EIO, "scale", "cannot write %s: %s", path, strerror(errno));
 }
 
 static en_status write_json(const scaling *s)
@@ -245,8 +239,7 @@ static en_status scale(scaling *s)
 {
     bool is_any_crowded = false;
     char doubt[256];
-    EN_TRY(check_batches(s));
-    make_rows(s);
+    EN_TRY(make_rows(s));
     EN_TRY(check_rows(s));
     eni_live_network(s->context->config, "\n");
     EN_TRY(run_all(s));

@@ -74,11 +74,6 @@ en_status eni_trial_check(const eni_command_context *context, const eni_trial *t
     return EN_OK;
 }
 
-static void on_progress(void *user, const eni_launch_progress *progress)
-{
-    eni_live_progress(user, progress);
-}
-
 en_status eni_trials_run(eni_trials *trials, int line, const eni_command_context *context,
                          const eni_trial *trial, const char *dir, double *samples_s_out, double *step_out)
 {
@@ -89,7 +84,7 @@ en_status eni_trials_run(eni_trials *trials, int line, const eni_command_context
     const eni_launch launch = {.config = &run,
                                .plugin_dir = context->plugin_dir,
                                .signal_fd = context->signal_fd,
-                               .on_progress = on_progress,
+                               .on_progress = eni_live_progress,
                                .user = &trials->live};
     if (line >= 0) eni_live_begin(&trials->live, line);
     if (st == EN_OK) st = eni_launch_run(&launch);
@@ -126,11 +121,11 @@ bool eni_trials_doubt(const eni_trials *trials, double outside, char *text_out, 
             "them, or wait for them, and measure again.",
             100 * outside, 100 * ENI_BUSY_SHARE);
     else if (trials->spread > ENI_TRIAL_SPREAD)
-        snprintf(text_out, size,
-                 "No conclusion is drawn: runs of the same kind differ by %.0f %% (over %.0f %%); measure "
-                 "again on a "
-                 "quiet machine, with more --steps.",
-                 100 * trials->spread, 100 * ENI_TRIAL_SPREAD);
+        snprintf(
+            text_out, size,
+            "No conclusion is drawn: runs of the same kind differ by %.0f %% (over %.0f %%); measure again "
+            "on a quiet machine, with more --steps.",
+            100 * trials->spread, 100 * ENI_TRIAL_SPREAD);
     else
         return false;
     return true;
@@ -168,17 +163,17 @@ static en_status set_job(const eni_command_context *context, const eni_check_job
                                     {"momentum", "0"},
                                     {"transport", job->transport},
                                     {"limit-train-samples", "64"},
-                                    {"limit-test-samples", "8"}};
+                                    {"limit-test-samples", "8"},
+                                    {"net", job->net},
+                                    {"allreduce", job->allreduce}};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        EN_TRY(eni_config_set(config, fixed[i][0], fixed[i][1], "entrain check"));
+        if (fixed[i][1] != NULL) EN_TRY(eni_config_set(config, fixed[i][0], fixed[i][1], "entrain check"));
     config->workers = job->workers;
     config->shards = job->shards;
     config->backend = job->backend;
     config->mute = true;
     config->log_level =
         eni_config_is_given(context->config, "log-level") ? context->config->log_level : ENI_LEVEL_WARN;
-    if (job->net != NULL) EN_TRY(eni_config_set(config, "net", job->net, "--net"));
-    if (job->allreduce != NULL) EN_TRY(eni_config_set(config, "allreduce", job->allreduce, "entrain check"));
     if (!job->is_here) EN_TRY(set_place(context->config, config));
     return eni_config_resolve(config);
 }

@@ -1,10 +1,10 @@
 /* signals.c - signals as a descriptor, the end of a child, and exit codes. */
 #include "core/signals.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -67,6 +67,17 @@ en_status eni_signals_await(pid_t child, int signal_fd, int64_t deadline_ns, int
     }
     if (pidfd >= 0) close(pidfd);
     return taken < 0 ? EN_EIO : st;
+}
+
+bool eni_signals_wait(int signal_fd, int wait_ms)
+{
+    struct pollfd p = {signal_fd, POLLIN, 0};
+    const int64_t end_ns = eni_now_ns() + wait_ms * ENI_MILLI;
+    int ready;
+    do
+        ready = poll(&p, 1, eni_ms_left(end_ns, wait_ms));
+    while (ready < 0 && errno == EINTR);
+    return ready > 0;
 }
 
 int eni_signals_take(int signal_fd)

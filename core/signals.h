@@ -2,6 +2,7 @@
 #ifndef CORE_SIGNALS_H
 #define CORE_SIGNALS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -16,6 +17,9 @@ int eni_signals_open(void);
 /* A signalfd of SIGUSR1 and SIGUSR2, which eni_signals_open has blocked for all (they end nobody who opens none): a wish
  * for a checkpoint, as Slurm's --signal sends it. -1: there is none. */
 int eni_signals_wishes(void);
+
+/* Whether a signal is there within `wait_ms`; it stays there. -1: none will be. */
+bool eni_signals_wait(int signal_fd, int wait_ms);
 
 /* The number of one that waits there, which is taken; 0: none does. */
 int eni_signals_take(int signal_fd);

@@ -41,9 +41,9 @@ typedef struct eni_claim {
     size_t seeds;         /* that the setting was given */
     bool is_planned;      /* may claim: it is the primary one or among the m of Holm's procedure */
     bool is_primary;
-    bool
-        is_apart; /* the study compares with a baseline, and it is neither of the two: no more than exploratory */
-    int bar;      /* what stands in its way beside its numbers, the caller's: FAILED .. EXPLORATORY, or 0 */
+    /* The study compares with a baseline, and it is neither of the two: no more than exploratory. */
+    bool is_apart;
+    int bar; /* what stands in its way beside its numbers, the caller's: FAILED .. EXPLORATORY, or 0 */
 
     size_t n, sooner, later; /* pairs; those in which a came before b, after b */
     double p, adjusted;      /* exact; by Holm over the m (NAN: not planned) */
@@ -56,8 +56,7 @@ typedef struct eni_primary {
     size_t setting, a, b;
 } eni_primary;
 
-/* Least number of seeds with which one of m comparisons can be clear: n >= 1 + log2(m / 0.05). 0 for m = 0.
- */
+/* Least number of seeds with which one of m comparisons can be clear: n >= 1 + log2(m / 0.05). 0 for m = 0. */
 size_t eni_claims_seeds(size_t m);
 
 /* How many entries eni_claims_plan writes: pairs of arms x settings. */

@@ -54,9 +54,8 @@ const eni_may_differ eni_may_differ_table[] = {
      "staleness_steady per_worker presence restarts samples_dropped steps updates train_seconds "
      "eval_seconds samples_per_s warmup_samples cpu_seconds max_rss data_bytes startup_seconds "
      "train_loss train_accuracy test_loss test_accuracy diverged clock staleness staleness_theory "
-     "tcp_info_bytes "
-     "payload_bytes theory_bytes padding_bytes wire_bytes shm_bytes pipeline checkpoints resumed_from "
-     "snapshots"}};
+     "tcp_info_bytes payload_bytes theory_bytes padding_bytes wire_bytes shm_bytes pipeline checkpoints "
+     "resumed_from snapshots"}};
 
 const size_t eni_may_differ_count = sizeof eni_may_differ_table / sizeof *eni_may_differ_table;
 

@@ -239,8 +239,7 @@ void eni_plot_add_row(eni_plot *plot, const char *fmt, ...)
 /* Whole numbers exactly. */
 static void put_number(FILE *file, double value, int digits)
 {
-    const bool is_whole = isfinite(value) && value == nearbyint(value) && fabs(value) < 0x1p53;
-    if (is_whole)
+    if (isfinite(value) && value == nearbyint(value) && fabs(value) < 0x1p53)
         fprintf(file, "%.0f", value);
     else
         fprintf(file, "%.*g", digits, value);
@@ -398,6 +397,13 @@ void eni_csv_name(eni_csv *csv, const char *name)
         fputc(*name == ',' ? ';' : strchr(" \t\r\n\"", *name) != NULL ? '_' : *name, csv->file);
 }
 
+void eni_csv_names(eni_csv *csv, const eni_study *study, size_t setting, size_t arm)
+{
+    eni_csv_name(csv, study->settings[setting].name);
+    fputc(',', csv->file);
+    eni_csv_name(csv, study->arms[arm].name);
+}
+
 void eni_csv_number(eni_csv *csv, double value)
 {
     if (!isnan(value) && !csv->is_blank) put_number(csv->file, value, 9);
@@ -440,9 +446,7 @@ static void put_emulated(eni_csv *csv, const json_t *emulated)
 void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
 {
     const json_t *emulated = json_object_get(json_object_get(run->result, "environment"), "emulated");
-    eni_csv_name(csv, study->settings[run->setting].name);
-    fputc(',', csv->file);
-    eni_csv_name(csv, study->arms[run->arm].name);
+    eni_csv_names(csv, study, run->setting, run->arm);
     const bool is_real = run->emulated == NULL && eni_study_is_real(study, run->setting);
     fprintf(csv->file, ",%lld,%s", (long long)run->seed, is_real ? "real" : "emulated");
     put_emulated(csv, emulated);
@@ -450,8 +454,8 @@ void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
 
 en_status eni_csv_close(eni_csv *csv, const char *dir, const char *name, FILE *page)
 {
-    fclose(csv->file);
-    en_status st = write_file(dir, name, "csv", csv->text, csv->bytes);
+    en_status st = fclose(csv->file) == 0 ? EN_OK : EN_ENOMEM;
+    if (st == EN_OK) st = write_file(dir, name, "csv", csv->text, csv->bytes);
     if (st == EN_OK && page != NULL) {
         fprintf(page, "<p class=\"csv\"><a download=\"%s.csv\" href=\"", name);
         eni_html_data_uri(page, "text/csv", csv->text, csv->bytes);

@@ -98,6 +98,8 @@ void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run);
 void eni_csv_text(eni_csv *csv, const char *text);
 /* A name that cut and awk can read: commas become ';', blanks and quotes '_'. */
 void eni_csv_name(eni_csv *csv, const char *name);
+/* Those of a setting and an arm. */
+void eni_csv_names(eni_csv *csv, const eni_study *study, size_t setting, size_t arm);
 /* Whole numbers exactly, others as "%.9g"; nothing for NAN, inf for a censored time. */
 void eni_csv_number(eni_csv *csv, double value);
 /* The same of each number, with a comma before it. */
@@ -149,14 +151,13 @@ void eni_plot_phase_legend(const eni_canvas *canvas, const bool shown[], bool wi
 
 /* ---- figures, in the page's order; each writes its panels and its CSV link ----------------------------- */
 
-en_status eni_plot_curves(eni_canvas *canvas); /* plot_curves.c: accuracy over time and over samples */
-en_status eni_plot_steps(eni_canvas *canvas);  /* plot_bars.c: where a step's time goes, per role */
-en_status
-eni_plot_settings(eni_canvas *canvas); /* plot_settings.c: the settings beside each other, a dot a seed */
-en_status eni_plot_staleness(eni_canvas *canvas);     /* plot_staleness.c: histogram per worker */
-en_status eni_plot_bytes(eni_canvas *canvas);         /* plot_bars.c: payload, wire, shared memory, theory */
-en_status eni_plot_timeline(eni_canvas *canvas);      /* plot_timeline.c: one step of workers and psd */
-en_status eni_plot_pipeline(eni_canvas *canvas);      /* plot_pipeline.c: one step, a row a stage */
+en_status eni_plot_curves(eni_canvas *canvas);    /* plot_curves.c: accuracy over time and over samples */
+en_status eni_plot_steps(eni_canvas *canvas);     /* plot_bars.c: where a step's time goes, per role */
+en_status eni_plot_settings(eni_canvas *canvas);  /* plot_settings.c: settings side by side, a dot a seed */
+en_status eni_plot_staleness(eni_canvas *canvas); /* plot_staleness.c: histogram per worker */
+en_status eni_plot_bytes(eni_canvas *canvas);     /* plot_bars.c: payload, wire, shared memory, theory */
+en_status eni_plot_timeline(eni_canvas *canvas);  /* plot_timeline.c: one step of workers and psd */
+en_status eni_plot_pipeline(eni_canvas *canvas);  /* plot_pipeline.c: one step, a row a stage */
 bool eni_plot_has_pipeline(const eni_canvas *canvas); /* whether some run has one */
 en_status eni_plot_presence(eni_canvas *canvas);      /* plot_presence.c: ranks that came and went */
 bool eni_plot_has_presence(const eni_canvas *canvas); /* whether some run has any */

@@ -2,18 +2,10 @@
  * backward of a chunk, and between boxes the bubble. From result.json's "pipeline" (docs/parallel.md). */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "core/try.h"
 #include "report/html.h"
 #include "report/plot.h"
-
-bool eni_plot_has_pipeline(const eni_canvas *canvas)
-{
-    for (const eni_run *run = NULL; (run = eni_study_next(canvas->study, ENI_ANY, ENI_ANY, run)) != NULL;)
-        if (run->is_complete && run->pipeline.nturns > 0) return true;
-    return false;
-}
 
 static double length_of(const eni_strip *strip)
 {
@@ -95,27 +87,29 @@ static const eni_run *first_of(const eni_study *study, size_t setting, size_t ar
     return NULL;
 }
 
+bool eni_plot_has_pipeline(const eni_canvas *canvas)
+{
+    return first_of(canvas->study, ENI_ANY, ENI_ANY) != NULL;
+}
+
 en_status eni_plot_pipeline(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
+    const size_t n = study->narms * study->nsettings;
+    const eni_run *run;
     eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",stage,turn,chunk,begin_ms,end_ms"));
     fputs("<div class=\"panels wide\">\n", canvas->page);
-    for (size_t a = 0; a < study->narms; a++)
-        for (size_t c = 0; c < study->nsettings; c++) {
-            const eni_run *run = first_of(study, c, a);
-            if (run == NULL) continue;
-            csv_lines(&csv, study, run);
-            fputs("<div>\n", canvas->page);
-            const en_status st = draw(canvas, run);
-            if (st != EN_OK) {
-                fclose(csv.file);
-                free(csv.text);
-                return st;
-            }
-            describe(canvas->page, run);
-            fputs("</div>\n", canvas->page);
-        }
+    for (size_t i = 0; i < n; i++) {
+        if ((run = first_of(study, i % study->nsettings, i / study->nsettings)) == NULL) continue;
+        fputs("<div>\n", canvas->page);
+        EN_TRY(draw(canvas, run));
+        describe(canvas->page, run);
+        fputs("</div>\n", canvas->page);
+    }
     fputs("</div>\n", canvas->page);
+    EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",stage,turn,chunk,begin_ms,end_ms"));
+    for (size_t i = 0; i < n; i++)
+        if ((run = first_of(study, i % study->nsettings, i / study->nsettings)) != NULL)
+            csv_lines(&csv, study, run);
     return eni_csv_close(&csv, canvas->dir, "pipeline", canvas->page);
 }

@@ -16,24 +16,23 @@
 
 enum { MAX_STEPS = 1 << 20, MAX_PROCESSES = 64, MAX_PARTS = 4096 };
 
-/* The phase that a span's name belongs to, or -1. */
+/* The phase that a span's name belongs to, by the first of these words that is in it; or -1. */
 static int phase_of(const char *name)
 {
     static const struct {
-        const char *word;
         int phase;
-    } words[] = {
-        {"wait", ENI_PHASE_WAIT},        {"hold", ENI_PHASE_WAIT},         {"idle", ENI_PHASE_WAIT},
-        {"sleep", ENI_PHASE_SLEEP},      {"data", ENI_PHASE_DATA},         {"load", ENI_PHASE_DATA},
-        {"batch", ENI_PHASE_DATA},       {"forward", ENI_PHASE_COMPUTE},   {"backward", ENI_PHASE_COMPUTE},
-        {"compute", ENI_PHASE_COMPUTE},  {"loss", ENI_PHASE_COMPUTE},      {"update", ENI_PHASE_UPDATE},
-        {"absorb", ENI_PHASE_UPDATE},    {"apply", ENI_PHASE_UPDATE},      {"optimizer", ENI_PHASE_UPDATE},
-        {"push", ENI_PHASE_EXCHANGE},    {"pull", ENI_PHASE_EXCHANGE},     {"reduce", ENI_PHASE_EXCHANGE},
-        {"gather", ENI_PHASE_EXCHANGE},  {"exchange", ENI_PHASE_EXCHANGE}, {"send", ENI_PHASE_EXCHANGE},
-        {"receive", ENI_PHASE_EXCHANGE}, {"add", ENI_PHASE_EXCHANGE},      {"reply", ENI_PHASE_EXCHANGE},
-        {"swap", ENI_PHASE_EXCHANGE}};
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (strstr(name, words[i].word) != NULL) return words[i].phase;
+        const char *words[11];
+    } phases[] = {
+        {ENI_PHASE_WAIT, {"wait", "hold", "idle"}},
+        {ENI_PHASE_SLEEP, {"sleep"}},
+        {ENI_PHASE_DATA, {"data", "load", "batch"}},
+        {ENI_PHASE_COMPUTE, {"forward", "backward", "compute", "loss"}},
+        {ENI_PHASE_UPDATE, {"update", "absorb", "apply", "optimizer"}},
+        {ENI_PHASE_EXCHANGE,
+         {"push", "pull", "reduce", "gather", "exchange", "send", "receive", "add", "reply", "swap"}}};
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++)
+        for (const char *const *word = phases[i].words; *word != NULL; word++)
+            if (strstr(name, *word) != NULL) return phases[i].phase;
     return -1;
 }
 

@@ -21,17 +21,28 @@
 #include "report/report_verdict.h"
 #include "report/table.h"
 
+/* Ends what was written to `file` (open_memstream) so far with `st`, and leaves it as OUT/NAME, as a whole: a reader never
+ * sees half a report. */
+static en_status replace(FILE *file, char **text, en_status st, const char *out, const char *name)
+{
+    char path[PATH_MAX];
+    const bool is_whole = ferror(file) == 0;
+    snprintf(path, sizeof path, "%s/%s", out, name);
+    if ((fclose(file) != 0 || !is_whole) && st == EN_OK) st = EN_ENOMEM;
+    if (st == EN_OK) st = eni_file_replace_text("report", path, *text);
+    free(*text); /* open_memstream's */
+    return st;
+}
+
 /* ---- the page ---- */
 
-/* As a whole: a reader never sees half a report. */
 static en_status write_page(const eni_verdict *verdict, const eni_fairness *fairness, const char *out,
                             int extras)
 {
     const eni_study *study = verdict->study;
-    char plots[PATH_MAX], path[PATH_MAX], *text = NULL;
+    char plots[PATH_MAX], *text = NULL;
     size_t bytes;
     snprintf(plots, sizeof plots, "%s/plots", out);
-    snprintf(path, sizeof path, "%s/report.html", out);
     if (mkdir(plots, 0777) != 0 && errno != EEXIST)
         return eni_fail(EN_EIO, "report", "cannot make the folder %s: %s", plots, strerror(errno));
     FILE *page = open_memstream(&text, &bytes);
@@ -45,11 +56,7 @@ static en_status write_page(const eni_verdict *verdict, const eni_fairness *fair
                          .formats = {(extras & ENI_REPORT_PDF) != 0, (extras & ENI_REPORT_PNG) != 0}};
     en_status st = eni_page_write(&canvas);
     if (st == EN_OK && canvas.gnuplot != NULL) st = eni_plot_legends(&canvas);
-    const bool is_whole = ferror(page) == 0;
-    if (fclose(page) != 0 || !is_whole) st = st == EN_OK ? EN_ENOMEM : st;
-    if (st == EN_OK) st = eni_file_replace_text("report", path, text);
-    free(text); /* open_memstream's */
-    return st;
+    return replace(page, &text, st, out, "report.html");
 }
 
 /* ---- CSV ---- */
@@ -67,9 +74,7 @@ static en_status write_table(const eni_study *study, const char *out)
               "wire_mb_max,staleness_mean,staleness_p50,staleness_p95,staleness_max,test_loss,test_loss_min,"
               "test_loss_max"));
     for (size_t next = 0; eni_row_next(study, &next, &row);) {
-        eni_csv_name(&csv, study->settings[row.setting].name);
-        fputc(',', csv.file);
-        eni_csv_name(&csv, study->arms[row.arm].name);
+        eni_csv_names(&csv, study, row.setting, row.arm);
         fprintf(csv.file, ",%zu,%zu", row.nruns, row.nmissed);
         const eni_summary *const summaries[] = {&row.updates, &row.speed, &row.reach, &row.accuracy,
                                                 &row.wait,    &row.ratio, &row.wire};
@@ -122,9 +127,7 @@ static en_status write_claims(const eni_verdict *verdict, const char *out)
     EN_TRY(eni_csv_open(&csv, "cell,arm,against,pairs,sooner,later,p,p_holm,least_effect,claim,who"));
     for (size_t i = 0; i < verdict->n; i++) {
         const eni_claim *claim = &verdict->claims[i];
-        eni_csv_name(&csv, study->settings[claim->setting].name);
-        fputc(',', csv.file);
-        eni_csv_name(&csv, study->arms[claim->a].name);
+        eni_csv_names(&csv, study, claim->setting, claim->a);
         fputc(',', csv.file);
         eni_csv_name(&csv, study->arms[claim->b].name);
         fprintf(csv.file, ",%zu,%zu,%zu", claim->n, claim->sooner, claim->later);
@@ -229,52 +232,45 @@ static en_status write_json(const eni_verdict *verdict, const eni_fairness *fair
 
 static en_status write_latex(const eni_study *study, const char *out)
 {
-    char path[PATH_MAX], *text = NULL;
+    char *text = NULL;
     size_t bytes;
     FILE *file = open_memstream(&text, &bytes);
     if (file == NULL) return EN_ENOMEM;
     eni_report_latex_table(study, file);
-    en_status st = fclose(file) == 0 ? EN_OK : EN_ENOMEM;
-    snprintf(path, sizeof path, "%s/table.tex", out);
-    if (st == EN_OK) st = eni_file_replace_text("report", path, text);
-    free(text); /* open_memstream's */
-    return st;
+    return replace(file, &text, EN_OK, out, "table.tex");
 }
 
 /* ---- the table ---- */
+
+/* A text without control characters, and what stands around it. */
+static void print_text(FILE *out, const char *before, const char *text, const char *behind)
+{
+    fputs(before, out);
+    eni_table_text(out, text);
+    fputs(behind, out);
+}
 
 static en_status print_summary(const eni_verdict *verdict, const eni_fairness *fairness, FILE *out)
 {
     const eni_study *study = verdict->study;
     char text[ENI_VERDICT_TEXT];
     EN_TRY(eni_report_print_table(study, out));
-    if (fairness->same_bytes[0] != 0) {
-        eni_table_text(out, fairness->same_bytes);
-        fputs("      ", out);
-    }
+    if (fairness->same_bytes[0] != 0) print_text(out, "", fairness->same_bytes, "      ");
     eni_fair_line(fairness, text, sizeof text);
-    fputs("fairness: ", out);
-    eni_table_text(out, text);
-    fputs("\n\n", out);
+    print_text(out, "fairness: ", text, "\n\n");
     eni_verdict_primary(verdict, text, sizeof text);
     if (text[0] != 0) {
-        fprintf(out, "primary, ");
-        eni_table_text(out, study->settings[study->primary.setting].name);
-        fputs(": ", out);
-        eni_table_text(out, text);
-        fputs("\n\n", out);
+        print_text(out, "primary, ", study->settings[study->primary.setting].name, ": ");
+        print_text(out, "", text, "\n\n");
     }
     for (size_t c = 0; c < study->nsettings; c++) {
         EN_TRY(eni_report_print_ranking(verdict, c, out));
         eni_verdict_sentence(verdict, c, text, sizeof text);
-        eni_table_text(out, study->settings[c].name);
-        fputs(": ", out);
-        eni_table_text(out, text);
-        fputs("\n\n", out);
+        print_text(out, "", study->settings[c].name, ": ");
+        print_text(out, "", text, "\n\n");
     }
     eni_verdict_caveat(verdict, fairness, text, sizeof text);
-    eni_table_text(out, text);
-    if (text[0] != 0) fputc('\n', out);
+    print_text(out, "", text, text[0] != 0 ? "\n" : "");
     if (fflush(out) == 0) return EN_OK;
     return eni_fail(EN_EIO, "report", "cannot print the table: %s", strerror(errno));
 }

@@ -46,9 +46,11 @@ static bool is_first_of_seed(const eni_study *study, const eni_run *run, const c
     return true;
 }
 
-/* All complete runs of one seed, over arms and settings, carry the same hash. */
-static void same_hash(const eni_study *study, const char *rule, const char *fact, eni_fairness *fairness)
+/* All complete runs of one seed, over arms and settings, carry the same hash: of the weights, or of the order. */
+static void rule_hash(const eni_study *study, eni_fairness *fairness)
 {
+    const char *rule = fairness->rules[fairness->nrules].name;
+    const char *fact = strcmp(rule, ENI_RULE_START) == 0 ? "init_sha256" : "order_sha256";
     size_t unknown = 0, compared = 0;
     char list[ENI_RULE_TEXT] = "", hash[ENI_RULE_TEXT], odd[ENI_RULE_TEXT];
     for (const eni_run *run = NULL; (run = eni_study_next(study, ENI_ANY, ENI_ANY, run)) != NULL;) {
@@ -67,16 +69,6 @@ static void same_hash(const eni_study *study, const char *rule, const char *fact
     else
         found(fairness, ENI_PASS, "one per seed over %zu run%s (%s)", compared, compared == 1 ? "" : "s",
               list);
-}
-
-static void rule_start(const eni_study *study, eni_fairness *fairness)
-{
-    same_hash(study, ENI_RULE_START, "init_sha256", fairness);
-}
-
-static void rule_samples(const eni_study *study, eni_fairness *fairness)
-{
-    same_hash(study, ENI_RULE_ORDER, "order_sha256", fairness);
 }
 
 /* ---- the learning rate --------------------------------------------------------------------------------- */
@@ -100,8 +92,7 @@ static bool rate_of(const eni_study *study, size_t arm, double *lr_out, double *
 /* Whether the arm's text names the key: then nobody else has chosen it. */
 static bool is_given(const eni_study *study, size_t arm, const char *key)
 {
-    const json_t *given =
-        json_object_get(json_array_get(json_object_get(study->index, "arms"), arm), "given");
+    const json_t *given = json_object_get(study->arms[arm].entry, "given");
     for (size_t i = 0; i < json_array_size(given); i++) {
         const char *name = json_string_value(json_array_get(given, i));
         if (name != NULL && strcmp(name, key) == 0) return true;
@@ -112,8 +103,7 @@ static bool is_given(const eni_study *study, size_t arm, const char *key)
 /* What an arm has of a key that is its own; NULL: what all arms have. */
 static const char *own_of(const eni_study *study, size_t arm, const char *key)
 {
-    const json_t *spec = json_array_get(json_object_get(study->index, "arms"), arm);
-    return json_string_value(json_object_get(json_object_get(spec, "own"), key));
+    return json_string_value(json_object_get(json_object_get(study->arms[arm].entry, "own"), key));
 }
 
 /* The level of the first arm that the rule holds this one to: one with the same optimizer, as rates of two are not
@@ -259,8 +249,7 @@ static void rule_machine(const eni_study *study, eni_fairness *fairness)
 /* Of a key of the condition, by compare.json; "none" where it has no value. */
 static const char *condition_of(const eni_study *study, size_t setting, size_t arm, const char *key)
 {
-    const json_t *spec = json_array_get(json_object_get(study->index, "arms"), arm);
-    const json_t *value = json_object_get(json_object_get(spec, "condition"), key);
+    const json_t *value = json_object_get(json_object_get(study->arms[arm].entry, "condition"), key);
     if (value == NULL) value = json_object_get(json_object_get(study->index, "conditions"), key);
     const char *text = json_string_value(value);
     if (text == NULL && strcmp(key, "straggler") == 0)
@@ -591,11 +580,11 @@ static void rule_measuring(const eni_study *study, eni_fairness *fairness)
     const bool is_uneven = moving > 0 && moving < known;
     if (is_uneven) snprintf(some, sizeof some, " in %zu of %zu runs", moving, known);
     if (left_out > 0) snprintf(lost, sizeof lost, "; %.0f snapshots were left out", left_out);
-    found(fairness, share > 0.02 || left_out > 0 || is_uneven ? ENI_WARN : ENI_PASS,
-          "copies took at most %.2g %% of a run's clock and moved %.3g MB on it%s; after it %.2g s and %.3g "
-          "MB at "
-          "most%s",
-          share * 100, on_clock * 1e-6, some, after, bytes * 1e-6, lost);
+    found(
+        fairness, share > 0.02 || left_out > 0 || is_uneven ? ENI_WARN : ENI_PASS,
+        "copies took at most %.2g %% of a run's clock and moved %.3g MB on it%s; after it %.2g s and %.3g MB "
+        "at most%s",
+        share * 100, on_clock * 1e-6, some, after, bytes * 1e-6, lost);
 }
 
 /* ---- nothing left out -------------------------------------------------------------------------------- */
@@ -651,8 +640,9 @@ static bool must_be_equal(const eni_study *study, size_t arm)
     const eni_run *run = eni_study_example(study, 0, arm);
     const char *algorithm = run == NULL || run->algorithm == NULL ? "" : run->algorithm;
     const bool is_rotated = strcmp(algorithm, "ring") == 0 || strcmp(algorithm, "nccl") == 0;
-    const char *options = json_string_value(spec->options); /* "key=value,…" or an object */
-    bool has_options = json_object_size(spec->options) > 0 || (options != NULL && options[0] != 0);
+    const json_t *given = json_object_get(spec->entry, "options"); /* "key=value,…" or an object */
+    const char *options = json_string_value(given);
+    const bool has_options = json_object_size(given) > 0 || (options != NULL && options[0] != 0);
     return is_known && !is_rotated && !has_options;
 }
 
@@ -667,9 +657,8 @@ static double chunks_of(const eni_study *study, size_t arm)
  * other conditions do, and have been told already. */
 static bool differ_in(const eni_study *study, size_t a, size_t b, const char *kind)
 {
-    const json_t *arms = json_object_get(study->index, "arms");
-    json_t *one = json_object_get(json_array_get(arms, a), kind),
-           *other = json_object_get(json_array_get(arms, b), kind);
+    json_t *one = json_object_get(study->arms[a].entry, kind);
+    json_t *other = json_object_get(study->arms[b].entry, kind);
     for (int turn = 0; turn < 2; turn++) {
         const char *key;
         json_t *value, *object = turn == 0 ? one : other;
@@ -737,7 +726,7 @@ void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
         const char *name;
         void (*judge)(const eni_study *study, eni_fairness *fairness);
     } rules[] = {
-        {ENI_RULE_START, rule_start},    {ENI_RULE_ORDER, rule_samples}, {"learning rate", rule_rate},
+        {ENI_RULE_START, rule_hash},     {ENI_RULE_ORDER, rule_hash},    {"learning rate", rule_rate},
         {"same budget", rule_budget},    {ENI_RULE_TASK, rule_task},     {"same conditions", rule_conditions},
         {"slow ranks", rule_slow_ranks}, {"cores per role", rule_cores}, {ENI_RULE_MACHINE, rule_machine},
         {"quiet machine", rule_quiet},   {"order of runs", rule_order},  {"no seed dropped", rule_seeds},

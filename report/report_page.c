@@ -55,14 +55,8 @@ static void write_sentence(FILE *page, const eni_study *study, const char *text)
             if (is_here && n > longest) longest = n;
         }
         if (longest > 0) fputs(longest > LINE ? "<b class=\"long\">" : "<b>", page);
-        size_t n = longest > 0 ? longest : strcspn(at, " ") + (strchr(at, ' ') != NULL);
-        char word[256];
-        for (size_t done = 0; done < n; done += strlen(word)) {
-            size_t part = n - done < sizeof word ? n - done : sizeof word - 1;
-            memcpy(word, at + done, part);
-            word[part] = 0;
-            eni_html_text(page, word);
-        }
+        const size_t n = longest > 0 ? longest : strcspn(at, " ") + (strchr(at, ' ') != NULL);
+        eni_html_put(page, "%.*s", (int)n, at);
         if (longest > 0) fputs("</b>", page);
         at += n;
     }
@@ -99,11 +93,10 @@ static en_status write_verdict(eni_canvas *canvas)
         fputs("</dd></div>\n", page);
     }
     fputs("</dl>\n", page);
-    char caveat[ENI_VERDICT_TEXT];
-    eni_verdict_caveat(verdict, fairness, caveat, sizeof caveat);
-    if (caveat[0] != 0 || fairness->same_bytes[0] != 0)
+    eni_verdict_caveat(verdict, fairness, text, sizeof text);
+    if (text[0] != 0 || fairness->same_bytes[0] != 0)
         eni_html_put(page, "<p class=\"note\">%s%s%s</p>\n", fairness->same_bytes,
-                     fairness->same_bytes[0] != 0 ? ". " : "", caveat);
+                     fairness->same_bytes[0] != 0 ? ". " : "", text);
     return EN_OK;
 }
 
@@ -138,10 +131,7 @@ static en_status write_fairness(eni_canvas *canvas)
 static void write_number(FILE *page, const char *format, double value)
 {
     fputs("<td>", page);
-    if (isfinite(value))
-        fprintf(page, format, value);
-    else
-        fputs("-", page);
+    fprintf(page, isfinite(value) ? format : "-", value);
     fputs("</td>", page);
 }
 
@@ -163,10 +153,9 @@ static en_status write_table(eni_canvas *canvas)
 
 static bool has_pairs(const eni_canvas *canvas)
 {
-    bool is_any = false;
     for (size_t i = 0; i < canvas->verdict->n; i++)
-        is_any = is_any || canvas->verdict->claims[i].n > 0;
-    return is_any;
+        if (canvas->verdict->claims[i].n > 0) return true;
+    return false;
 }
 
 static void write_pair(const eni_canvas *canvas, const eni_claim *claim)
@@ -241,8 +230,7 @@ static void write_word(FILE *page, const char *word)
     eni_html_put(page, "%s%s", word, "'");
 }
 
-/* The length of "--out=" or 0; "-o" and "--out" alone have their folder in the next word: then *is_next is
- * set. */
+/* The length of "--out=" or 0; "-o" and "--out" alone have their folder in the next word: then *is_next is set. */
 static size_t out_flag(const char *word, bool *is_next)
 {
     *is_next = strcmp(word, "--out") == 0 || strcmp(word, "-o") == 0;

@@ -216,7 +216,6 @@ static en_status load_histogram(eni_json *reader, const json_t *object, eni_stal
     into->mean = eni_json_number(reader, object, "mean");
     into->p50 = eni_json_number(reader, object, "p50");
     into->p95 = eni_json_number(reader, object, "p95");
-    into->p99 = eni_json_number(reader, object, "p99");
     into->max = eni_json_number(reader, object, "max");
     return eni_json_list(reader, object, "histogram", SIZE_MAX, sizeof *into->bins, take_bin, &into->bins,
                          &into->nbins);
@@ -235,7 +234,7 @@ static en_status load_staleness(eni_json *reader, eni_run *run)
     const json_t *object = json_object_get(run->result, "staleness"), *psd = NULL;
     json_t *role;
     size_t i;
-    run->staleness = (eni_staleness){-1, NAN, NAN, NAN, NAN, NAN, 0, NULL};
+    run->staleness = (eni_staleness){-1, NAN, NAN, NAN, NAN, 0, NULL};
     if (!json_is_object(object)) return EN_OK; /* a run without pushes may say null */
     eni_json_at(reader, "staleness");
     EN_TRY(load_histogram(reader, object, &run->staleness));
@@ -291,35 +290,20 @@ static en_status load_pipeline(eni_json *reader, eni_run *run)
     return reader->status;
 }
 
+/* clang-format off */
 /* Where a number or a text of result.json is kept; most keys have their member's name. */
-#define PLACE(name)                                                                                          \
-    {                                                                                                        \
-#name, &run->name                                                                                    \
-    }
+#define PLACE(name) {#name, &run->name}
 
 static void load_numbers(eni_json *reader, eni_run *run)
 {
     const struct {
         const char *key;
         double *at;
-    } numbers[] = {PLACE(workers),
-                   PLACE(updates),
-                   PLACE(steps),
-                   PLACE(samples_computed),
-                   PLACE(samples_applied),
-                   PLACE(samples_dropped),
-                   PLACE(samples_per_s),
-                   PLACE(train_seconds),
-                   PLACE(test_accuracy),
-                   PLACE(test_loss),
-                   PLACE(lr),
-                   PLACE(global_batch_size),
-                   PLACE(payload_bytes),
-                   PLACE(wire_bytes),
-                   PLACE(shm_bytes),
-                   PLACE(theory_bytes),
-                   PLACE(max_rss),
-                   {"target", &run->evaluated_for}};
+    } numbers[] = {
+        PLACE(workers), PLACE(updates), PLACE(steps), PLACE(samples_computed), PLACE(samples_applied),
+        PLACE(samples_dropped), PLACE(samples_per_s), PLACE(train_seconds), PLACE(test_accuracy), PLACE(test_loss),
+        PLACE(lr), PLACE(global_batch_size), PLACE(payload_bytes), PLACE(wire_bytes), PLACE(shm_bytes),
+        PLACE(theory_bytes), PLACE(max_rss), {"target", &run->evaluated_for}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         *numbers[i].at = eni_json_number(reader, run->result, numbers[i].key);
     if (run->test_accuracy < 0 || run->test_accuracy > 1)
@@ -330,9 +314,9 @@ static en_status load_texts(eni_json *reader, eni_run *run)
 {
     const struct {
         const char *key, **at;
-    } texts[] = {PLACE(model),        PLACE(data),          PLACE(device),
-                 PLACE(transport),    PLACE(version),       PLACE(init_sha256),
-                 PLACE(order_sha256), PLACE(params_sha256), PLACE(bn_stats)};
+    } texts[] = {
+        PLACE(model), PLACE(data), PLACE(device), PLACE(transport),
+        PLACE(init_sha256), PLACE(order_sha256), PLACE(params_sha256), PLACE(bn_stats)};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         *texts[i].at = eni_json_text(reader, run->result, texts[i].key);
 
@@ -343,6 +327,7 @@ static en_status load_texts(eni_json *reader, eni_run *run)
         run->wire_bytes = run->shm_bytes = NAN; /* what NCCL sends, and over what, cannot be seen */
     return reader->status;
 }
+/* clang-format on */
 
 /* environment.emulated is a list of texts; joined, it labels the run. */
 static en_status load_emulated(eni_json *reader, eni_run *run)
@@ -359,7 +344,7 @@ static en_status load_emulated(eni_json *reader, eni_run *run)
         if (text == NULL) eni_json_fail(reader, "environment.emulated[%zu] should be a text", i);
         fprintf(notes, "%s%s", i > 0 ? ", " : "", text == NULL ? "" : text);
     }
-    fclose(notes);
+    if (fclose(notes) != 0) return EN_ENOMEM;
     run->emulated = run->notes;
     return reader->status;
 }

@@ -186,7 +186,7 @@ static void load_arms(eni_json *reader, eni_study *study)
         arm->name = eni_json_need_text(reader, entry, "name");
         arm->strategy = eni_json_need_text(reader, entry, "strategy");
         arm->lr = eni_json_number(reader, entry, "lr");
-        arm->options = json_object_get(entry, "options");
+        arm->entry = entry;
         arm->is_alone = json_is_true(json_object_get(entry, "alone"));
         for (size_t j = 0; j < i && reader->status == EN_OK; j++) {
             if (strcmp(arm->name, study->arms[j].name) == 0)
@@ -219,13 +219,6 @@ static void choose_colours(eni_study *study)
 static void take_seed(eni_json *reader, const json_t *entry, void *into)
 {
     *(int64_t *)into = eni_json_need_integer(reader, entry, NULL);
-}
-
-static en_status load_seeds(eni_json *reader, eni_study *study)
-{
-    if (eni_json_need_array(reader, study->index, "seeds", ENI_MAX_RUNS) == NULL) return reader->status;
-    return eni_json_list(reader, study->index, "seeds", ENI_MAX_RUNS, sizeof *study->seeds, take_seed,
-                         &study->seeds, &study->nseeds);
 }
 
 static size_t find_arm(const eni_study *study, const char *name)
@@ -367,7 +360,9 @@ static en_status fill_study(eni_json *reader, double target, eni_study *study)
     load_arms(reader, study);
     EN_TRY(reader->status);
     choose_colours(study);
-    EN_TRY(load_seeds(reader, study));
+    if (eni_json_need_array(reader, study->index, "seeds", ENI_MAX_RUNS) == NULL) return reader->status;
+    EN_TRY(eni_json_list(reader, study->index, "seeds", ENI_MAX_RUNS, sizeof *study->seeds, take_seed,
+                         &study->seeds, &study->nseeds));
     EN_TRY(load_runs(reader, study));
     ask_runs(study);
     load_claims(reader, study);

@@ -58,7 +58,7 @@ typedef struct eni_bin {
 /* Staleness of the pushes of one worker (rank >= 0) or of all of them (rank -1), in versions. */
 typedef struct eni_staleness {
     int rank;
-    double mean, p50, p95, p99, max;
+    double mean, p50, p95, max;
     size_t nbins;
     eni_bin *bins;
 } eni_staleness;
@@ -112,7 +112,7 @@ typedef struct eni_run {
     const char *cause;         /* why it failed, likewise; NULL: it did not, or nobody said */
 
     json_t *result; /* owned; the texts below are borrowed from it */
-    const char *model, *data, *device, *transport, *algorithm, *version;
+    const char *model, *data, *device, *transport, *algorithm;
     const char *bn_stats; /* whose running statistics were judged; NULL: a network without any */
     const char *init_sha256, *order_sha256, *params_sha256;
     const char *emulated; /* owned by `notes`: "straggler 1:3, net …"; NULL: real */
@@ -147,12 +147,12 @@ typedef struct eni_setting_spec {
 
 typedef struct eni_arm {
     const char *name, *strategy;
-    json_t *options; /* borrowed; may be NULL */
+    const json_t *entry; /* of the index: its "options", "own", "given" and "condition" */
     double lr;
-    bool is_alone; /* EN_ALONE: what the others are measured against, one process that does the work of all
-                      workers */
-    int colour;    /* index of the strategy's colour: the same for two arms of one strategy */
-    int variant;   /* 0 for the first arm of a strategy, 1 for the second, … */
+    bool
+        is_alone; /* EN_ALONE: what the others are measured against, one process that does all workers' work */
+    int colour;   /* index of the strategy's colour: the same for two arms of one strategy */
+    int variant;  /* 0 for the first arm of a strategy, 1 for the second, … */
 } eni_arm;
 
 typedef struct eni_study {

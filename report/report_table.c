@@ -226,8 +226,7 @@ en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, F
 
 /* ---- as HTML ------------------------------------------------------------------------------------------- */
 
-/* Of which setting and arm a row is; behind the arm what stands in brackets, "ring [direct, shm]", below it.
- */
+/* Of which setting and arm a row is; behind the arm what stands in brackets, "ring [direct, shm]", below it. */
 static void begin_row(const eni_study *study, const eni_row *row, const char *strategy, FILE *page)
 {
     const bool is_real = eni_study_is_real(study, row->setting);

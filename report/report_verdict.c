@@ -152,9 +152,8 @@ void eni_verdict_time(const eni_study *study, size_t setting, size_t arm, char *
 typedef struct standing {
     size_t arm, misses;
     const char *name;
-    double time,
-        quality;       /* medians; the time INFINITY where it was missed, quality: the more the better .. */
-    double censored_t; /* .. and then the least clock that all runs passed */
+    double time, quality; /* medians; the time INFINITY where it was missed; quality: the more the better */
+    double censored_t;    /* of a missed time: the least clock that all runs passed */
 } standing;
 
 /* NAN: nothing is known, so last. */
@@ -190,33 +189,27 @@ static size_t rank_arms(const eni_study *study, size_t setting, standing rank_ou
     return n;
 }
 
-static void put_percent(double value, double unused, char *text_out, size_t size)
-{
-    (void)unused;
-    snprintf(text_out, size, "%.1f", 100 * value);
-}
-
-static void put_speed(double value, double unused, char *text_out, size_t size)
-{
-    (void)unused;
-    eni_text_grouped(eni_table_significant(value, 3), ",", text_out, size);
-}
-
-static void put_loss(double value, double unused, char *text_out, size_t size)
-{
-    (void)unused;
-    snprintf(text_out, size, "%.3g", value);
-}
-
 /* What a ranking has columns of; the last stands in the accuracy's place where there are no classes. */
 typedef struct rank_column {
     eni_metric metric;
-    void (*put)(double value, double censored_t, char *text_out, size_t size);
+    double unit;
+    const char *format; /* NULL: a time or a speed, which have functions of their own */
 } rank_column;
-static const rank_column columns[ENI_RANK_COLUMNS] = {{eni_metric_reach_t, eni_verdict_seconds},
-                                                      {eni_metric_accuracy, put_percent},
-                                                      {eni_metric_samples_per_s, put_speed}},
-                         column_of_loss = {eni_metric_loss, put_loss};
+static const rank_column columns[ENI_RANK_COLUMNS] = {{eni_metric_reach_t, 1, NULL},
+                                                      {eni_metric_accuracy, 100, "%.1f"},
+                                                      {eni_metric_samples_per_s, 1, NULL}},
+                         column_of_loss = {eni_metric_loss, 1, "%.3g"};
+
+static void put_value(const rank_column *column, double value, double censored_t,
+                      char text_out[ENI_RANK_TEXT])
+{
+    if (column->format != NULL)
+        snprintf(text_out, ENI_RANK_TEXT, column->format, column->unit * value);
+    else if (column->metric == eni_metric_reach_t)
+        eni_verdict_seconds(value, censored_t, text_out, ENI_RANK_TEXT);
+    else
+        eni_text_grouped(eni_table_significant(value, 3), ",", text_out, ENI_RANK_TEXT);
+}
 
 /* Median and exact interval of a column. */
 static void put_cell(const eni_study *study, size_t setting, const standing *s, const rank_column *column,
@@ -228,10 +221,10 @@ static void put_cell(const eni_study *study, size_t setting, const standing *s, 
     const eni_interval interval = eni_stats_interval(values, n);
     snprintf(cell->text, sizeof cell->text, "-");
     cell->range[0] = 0;
-    if (n > 0) column->put(eni_stats_median(values, n), s->censored_t, cell->text, sizeof cell->text);
+    if (n > 0) put_value(column, eni_stats_median(values, n), s->censored_t, cell->text);
     if (n < 2 || !isfinite(interval.low)) return;
-    column->put(interval.low, s->censored_t, low, sizeof low);
-    column->put(interval.high, s->censored_t, high, sizeof high);
+    put_value(column, interval.low, s->censored_t, low);
+    put_value(column, interval.high, s->censored_t, high);
     low[strcspn(low, " ")] = 0; /* the unit stands behind the second */
     snprintf(cell->range, sizeof cell->range, "%.28s to %.28s", low, high);
 }

@@ -29,8 +29,8 @@ typedef struct eni_rank_cell {
 typedef struct eni_rank_row {
     size_t arm;
     eni_rank_cell cells[ENI_RANK_COLUMNS];
-    const char *
-        differs; /* from the baseline, or else the first: "yes", "not shown"; "-" or "baseline" for that one itself */
+    /* From the baseline, or else the first: "yes", "not shown"; "-" or "baseline" for that one itself. */
+    const char *differs;
 } eni_rank_row;
 
 /* Tests what the study has planned. EN_ENOMEM. The caller frees with eni_verdict_free. */

@@ -33,7 +33,7 @@ int eni_batch_sizes(const eni_worker *w, uint64_t sizes_out[ENI_BATCH_SIZES])
 {
     const eni_plan *plan = &w->rank.job.plan;
     const uint64_t steps[3] = {0, plan->steps - 1, plan->epoch_steps > 0 ? plan->epoch_steps - 1 : 0};
-    const int has_all = w->rank.job.is_claiming || w->rank.job.accumulate > 1;
+    const bool has_all = w->rank.job.is_claiming || w->rank.job.accumulate > 1;
     const uint64_t rank = (uint64_t)w->rank.world.rank, first = has_all ? 0 : rank,
                    last = has_all ? plan->world - 1 : rank;
     int n = 0;
@@ -85,7 +85,7 @@ static en_status open_scratch(scratch *s, uint64_t n)
     const uint64_t bytes[3] = {n * w->dataset->sample_floats * sizeof(float),
                                n * eni_dataset_target_bytes(w->dataset),
                                w->rank.job.schema.count * sizeof(float)};
-    const int is_on_gpu = w->device.ops->gpu != NULL;
+    const bool is_on_gpu = w->device.ops->gpu != NULL;
     s->x = eni_alloc(bytes[0]);
     s->target = eni_alloc(bytes[1]);
     s->grad = is_on_gpu ? NULL : eni_alloc(bytes[2]);
@@ -148,7 +148,7 @@ static en_status await_buckets(scratch *s)
 static en_status pass(scratch *s, uint64_t n)
 {
     eni_worker *w = s->w;
-    const int is_there = w->device.ops->gpu != NULL;
+    const bool is_there = w->device.ops->gpu != NULL;
     const en_on_grad_ready hook = s->ready != NULL ? on_grad_ready : NULL;
     const bool is_staged = hook != NULL && eni_vectors_are_staged(w);
     const float *param = eni_vectors_param(w);

@@ -8,6 +8,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
 #include "worker/gpu/gpus.h"
 #include "worker/gpu/vectors.h"
@@ -93,9 +94,9 @@ static void tell_gpu(const eni_worker *w, double step_us, char *text, size_t byt
     const eni_gpu_choice *choice = &w->gpu.choice;
     if (w->gpu.vectors == NULL) return;
     const en_gpu_facts *facts = &w->gpu.gpus->facts;
-    snprintf(text, bytes, "; cuda:%d %.40s (%.12s), %s: step ok, %.0f us (%.150s)", (int)facts->index,
-             facts->name, facts->uuid, eni_vectors_are_staged(w) ? "staged" : ways[choice->way], step_us,
-             choice->why);
+    eni_text_add(text, bytes, "; cuda:%d %.40s (%.12s), %s: step ok, %.0f us (%.150s)", (int)facts->index,
+                 facts->name, facts->uuid, eni_vectors_are_staged(w) ? "staged" : ways[choice->way], step_us,
+                 choice->why);
 }
 
 static en_status try_all(eni_worker *w)
@@ -105,19 +106,18 @@ static en_status try_all(eni_worker *w)
     if (w->rank.exchange.all.coll != NULL) EN_TRY(try_all_reduce(w, &reduce_us));
     EN_TRY(try_step(w, &step_us));
     const bool is_nccl = eni_vectors_are_on_gpu(w) && w->gpu.choice.way == ENI_GPU_GROUP;
-    size_t n = (size_t)snprintf(text, sizeof text, "[%d] world_size %d, rank %d, backend %s, %s at %s",
-                                (int)getpid(), w->rank.world.nranks, w->rank.world.rank,
-                                is_nccl ? "nccl" : "host", w->rank.host, w->rank.mesh.address);
+    snprintf(text, sizeof text, "[%d] world_size %d, rank %d, backend %s, %s at %s", (int)getpid(),
+             w->rank.world.nranks, w->rank.world.rank, is_nccl ? "nccl" : "host", w->rank.host,
+             w->rank.mesh.address);
     if (w->rank.exchange.all.coll != NULL)
-        n += (size_t)snprintf(text + n, sizeof text - n, "; all-reduce %s (%s): sum ok, %.0f us",
-                              eni_coll_algorithm_name(w->rank.exchange.all.choice.algorithm),
-                              w->rank.exchange.all.choice.transport == ENI_OVER_SHM ? "shared memory" : "tcp",
-                              reduce_us);
+        eni_text_add(text, sizeof text, "; all-reduce %s (%s): sum ok, %.0f us",
+                     eni_coll_algorithm_name(w->rank.exchange.all.choice.algorithm),
+                     w->rank.exchange.all.choice.transport == ENI_OVER_SHM ? "shared memory" : "tcp",
+                     reduce_us);
     if (w->rank.exchange.client != NULL)
-        n += (size_t)snprintf(text + n, sizeof text - n, "; push-pull (%s): sum ok, %.0f us",
-                              eni_client_is_shared(w->rank.exchange.client) ? "shared memory" : "tcp",
-                              step_us);
-    tell_gpu(w, step_us, text + n, sizeof text - n);
+        eni_text_add(text, sizeof text, "; push-pull (%s): sum ok, %.0f us",
+                     eni_client_is_shared(w->rank.exchange.client) ? "shared memory" : "tcp", step_us);
+    tell_gpu(w, step_us, text, sizeof text);
     puts(text);
     fflush(stdout);
     return EN_OK;

@@ -194,8 +194,8 @@ static en_status dump_config(const eni_worker *w)
     FILE *file = eni_file_open(path, "w");
     if (file == NULL) return eni_fail(EN_EIO, "worker", "cannot create %s: %s", path, strerror(errno));
     en_status st = eni_config_dump(w->config, file, path);
-    if (fclose(file) != 0 && st == EN_OK) st = EN_EIO;
-    return st;
+    if (fclose(file) == 0 || st != EN_OK) return st;
+    return eni_fail(EN_EIO, "worker", "cannot write %s: %s", path, strerror(errno));
 }
 
 /* Nothing is refused any more: what the folder held makes room, before anybody writes there. */

@@ -1,8 +1,7 @@
 /* evaluate.c - what a model is judged on: the points of the curve, and the final model on the test set.
  *
  * Rank 0 does it when all have trained. On a host nobody else computes then, so it takes all cores, whatever
- * --threads says: with a device context and a model of its own, for how many threads a context has is fixed.
- */
+ * --threads says: with a device context and a model of its own, for how many threads a context has is fixed. */
 #include "models/evaluation.h"
 
 #include <math.h>

@@ -85,7 +85,7 @@ static en_status wait_for_first(const eni_worker *w, const char *name, int *set_
     do {
         st = eni_fdpass_ask(name, eni_now_ns() + LOOK_NS, w->rank.abort_fd, set_fd_out, &pid);
         if (st != EN_ETIMEOUT) return st;
-        const int is_stopped = eni_process_look(pid, eni_process_born(pid)) == ENI_PROCESS_STOPPED;
+        const bool is_stopped = eni_process_look(pid, eni_process_born(pid)) == ENI_PROCESS_STOPPED;
         stopped_ns = is_stopped ? stopped_ns + LOOK_NS : 0;
     } while (stopped_ns < peer_timeout && eni_now_ns() < until);
     if (stopped_ns < peer_timeout) {

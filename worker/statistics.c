@@ -43,20 +43,24 @@ float *eni_state_of(const eni_worker *w, int64_t micro)
     return w->statistics == NULL ? NULL : w->statistics->state[micro];
 }
 
+/* A state, from or to the device; blocks. */
+static en_status copy_state(const eni_worker *w, void *to, const void *from, int direction)
+{
+    const uint64_t bytes = w->rank.job.schema.nstate * sizeof(float);
+    EN_TRY(w->device.ops->copy(w->device.ctx, to, from, bytes, direction));
+    return w->device.ops->sync(w->device.ctx);
+}
+
 en_status eni_statistics_get(void *worker, int64_t micro, float *state_out)
 {
     const eni_worker *w = worker;
-    const uint64_t bytes = w->rank.job.schema.nstate * sizeof(float);
-    EN_TRY(w->device.ops->copy(w->device.ctx, state_out, w->statistics->state[micro], bytes, EN_COPY_OUT));
-    return w->device.ops->sync(w->device.ctx);
+    return copy_state(w, state_out, w->statistics->state[micro], EN_COPY_OUT);
 }
 
 en_status eni_statistics_set(void *worker, int64_t micro, const float *state)
 {
     const eni_worker *w = worker;
-    const uint64_t bytes = w->rank.job.schema.nstate * sizeof(float);
-    EN_TRY(w->device.ops->copy(w->device.ctx, w->statistics->state[micro], state, bytes, EN_COPY_IN));
-    return w->device.ops->sync(w->device.ctx);
+    return copy_state(w, w->statistics->state[micro], state, EN_COPY_IN);
 }
 
 /* ---- new ones (Wu and Johnson 2021, "precise BN") ---- */
@@ -121,8 +125,7 @@ static en_status add_batch(recount *r, uint64_t first)
     EN_TRY(put_in(r, r->dtarget, r->target, r->batch * eni_dataset_target_bytes(w->dataset)));
     EN_TRY(w->team != NULL ? eni_team_forward(w, r->param, r->state, &batch)
                            : en_model_forward(w->model, r->param, r->state, &batch));
-    EN_TRY(w->device.ops->copy(w->device.ctx, r->moved, r->state, bytes, EN_COPY_OUT));
-    EN_TRY(w->device.ops->sync(w->device.ctx));
+    EN_TRY(copy_state(w, r->moved, r->state, EN_COPY_OUT));
     for (uint64_t i = 0; i < schema->nstate; i++)
         r->sum[i] += (double)r->moved[i]; /* of an int64 too: nobody reads that */
     return EN_OK;

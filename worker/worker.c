@@ -141,7 +141,7 @@ static en_status make_plan(eni_worker *w)
 {
     eni_job *job = &w->rank.job;
     const eni_config *c = w->config;
-    const int is_alone = eni_rank_is_alone(&w->rank);
+    const bool is_alone = eni_rank_is_alone(&w->rank);
     job->accumulate = c->accumulate;
     if (c->accumulate > 1 && !is_alone)
         return eni_fail(EN_EINVAL, "worker",
@@ -149,8 +149,8 @@ static en_status make_plan(eni_worker *w)
                         (long long)c->accumulate, w->rank.world.nranks, job->strategy->name);
     /* Claiming suits whoever may make another number of steps than the others: a client of a store that waits
      * for nobody. Everybody else takes part in collectives, or in rounds. */
-    int may_claim = job->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
-                    !(job->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
+    const bool may_claim = job->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
+                           !(job->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
     job->is_claiming = may_claim && c->assign != ENI_ASSIGN_FIXED;
     if (c->assign == ENI_ASSIGN_CLAIM && !may_claim)
         return eni_fail(EN_EINVAL, "worker",
@@ -172,12 +172,12 @@ static en_status make_plan(eni_worker *w)
                                 .drop_last = c->drop_last};
     EN_TRY(eni_plan_make(&options, &job->plan));
     if (job->plan.train_samples < job->plan.global_batch && w->rank.world.rank == 0 && !c->check)
-        eni_info("worker",
-                 "%llu training samples do not fill a step of %llu (%llu batches of %llu): each step is an "
-                 "epoch, over "
-                 "all of them",
-                 (unsigned long long)job->plan.train_samples, (unsigned long long)job->plan.global_batch,
-                 (unsigned long long)job->plan.world, (unsigned long long)job->plan.batch);
+        eni_info(
+            "worker",
+            "%llu training samples do not fill a step of %llu (%llu batches of %llu): each step is an epoch, "
+            "over all of them",
+            (unsigned long long)job->plan.train_samples, (unsigned long long)job->plan.global_batch,
+            (unsigned long long)job->plan.world, (unsigned long long)job->plan.batch);
     w->rank.records.asked.eval_every = samples_of(w, c->eval_every);
     w->rank.saving.asked.every = samples_of(w, c->checkpoint_every);
     job->order = !c->shuffle ? ENI_ORDER_FILE : c->reshuffle ? ENI_ORDER_EACH_EPOCH : ENI_ORDER_ONCE;
@@ -276,13 +276,6 @@ static en_status choose_optimizer(eni_worker *w)
     return set_milestones(w, &job->schedule);
 }
 
-static en_status cut_buckets(eni_worker *w)
-{
-    const en_schema *s = &w->rank.job.schema;
-    return eni_buckets_new(s->tensors, s->ntensors, s->count, (uint64_t)(w->config->bucket_cap_mb * 1048576),
-                           &w->rank.job.buckets);
-}
-
 /* ---- how it computes ---- */
 
 /* A host's device is opened before anybody is met. Of a GPU only what can be known without its context: which
@@ -321,7 +314,7 @@ static en_status prepare_model(eni_worker *w)
 
 static en_status open_vectors(eni_worker *w)
 {
-    const int is_alone = eni_rank_is_alone(&w->rank);
+    const bool is_alone = eni_rank_is_alone(&w->rank);
     const uint64_t count = w->rank.job.schema.count, room = eni_measure_room(w);
     EN_TRY(eni_arena_open(room > count ? room : count, ENI_ARENA_NSLOTS, !is_alone, &w->rank.exchange.arena));
     /* the only one of a step that is cut into chunks is their mean already */
@@ -361,7 +354,7 @@ static void introduce_trainer(eni_worker *w)
     const eni_config *c = w->config;
     const bool is_gpu = w->device.ops->gpu != NULL;
     eni_trainer *t = &w->rank.trainer;
-    const char *const device = w->team != NULL ? eni_team_device(w) : w->device.ops->name;
+    const char *const device = w->team != NULL ? w->team->device : w->device.ops->name;
     *t = (eni_trainer){.ops = w->team != NULL ? &eni_trainer_stages
                               : is_gpu        ? &eni_trainer_gpu
                                               : &eni_trainer_host,
@@ -383,6 +376,7 @@ static void introduce_trainer(eni_worker *w)
 static en_status prepare(eni_worker *w)
 {
     const bool is_newcomer = w->config->rank == ENI_RANK_NEW; /* how many began is nothing to it */
+    const en_schema *schema = &w->rank.job.schema;
     w->rank.world =
         (en_world){.size = sizeof w->rank.world,
                    .rank = (int32_t)w->config->rank,
@@ -401,7 +395,8 @@ static en_status prepare(eni_worker *w)
     EN_TRY(make_plan(w));
     EN_TRY(check_batches(w));
     EN_TRY(choose_optimizer(w));
-    EN_TRY(cut_buckets(w));
+    EN_TRY(eni_buckets_new(schema->tensors, schema->ntensors, schema->count,
+                           (uint64_t)(w->config->bucket_cap_mb * 1048576), &w->rank.job.buckets));
     if (!w->rank.is_newcomer) EN_TRY(eni_resume_find(&w->rank));
     return eni_save_check(&w->rank);
 }
@@ -513,11 +508,10 @@ static void give_up(eni_worker *w, en_status st)
     eni_rank_give_up(&w->rank, st);
 }
 
-/* What ends a run before its first step is its command's, a file's or the machine's: another one is needed.
- */
+/* What ends a run before its first step is its command's, a file's or the machine's: another one is needed. */
 static en_status as_refusal(const eni_worker *w, en_status st)
 {
-    const int is_ours = st == EN_EIO || st == EN_ENOMEM || st == EN_ETIMEOUT || st == EN_ENONFINITE;
+    const bool is_ours = st == EN_EIO || st == EN_ENOMEM || st == EN_ETIMEOUT || st == EN_ENONFINITE;
     return !w->rank.has_begun && is_ours ? EN_EINVAL : st;
 }
 

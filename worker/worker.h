@@ -44,7 +44,7 @@ typedef struct eni_on_gpu {
     struct eni_scaler *scaler;                     /* gpu/scaler.h; NULL but with fp16 */
     uint64_t overflown;                            /* fp16: samples whose gradient did not count */
     uint64_t copied;                               /* bytes out and in for the exchange */
-    int is_stuck; /* it does not answer: what it may still write is not freed */
+    bool is_stuck; /* it does not answer: what it may still write is not freed */
 } eni_on_gpu;
 
 typedef struct eni_worker {
@@ -96,8 +96,7 @@ en_status eni_share_open(eni_worker *worker, const eni_data_options *options);
 void eni_share_close(eni_share *share);
 
 /* evaluate.c, at rank 0. open, on a GPU: takes what evaluations need, before step 0; nothing to do on the
- * host. The second is an eni_trainer_ops.evaluate; on a host, with all its cores. close: before the device.
- */
+ * host. The second is an eni_trainer_ops.evaluate; on a host, with all its cores. close: before the device. */
 en_status eni_evaluate_open(eni_worker *worker);
 en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, const float *state,
                                double *loss_out, double *accuracy_out);

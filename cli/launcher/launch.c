@@ -90,7 +90,7 @@ static en_status start_all(eni_launcher *l)
         return eni_fail(EN_EIO, "launch", "cannot make a pipe: %s", strerror(errno));
     l->reports.fd = pipe_fds[0];
     l->may_lose_ranks = c->on_worker_loss == ENI_LOSS_CONTINUE || c->max_workers > 0;
-    int has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
+    const bool has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
     en_status st = EN_OK;
     l->reports.in_fd = pipe_fds[1];
     for (int k = 0; st == EN_OK && has_psd && c->node_rank == 0 && k < c->servers; k++)
@@ -143,7 +143,7 @@ en_status eni_launch_run(const eni_launch *launch)
     en_status st = start_all(l);
     if (st != EN_OK) {
         l->first = st;
-        l->is_ending = 1;
+        l->is_ending = true;
         eni_launcher_terminate_all(l);
     }
     eni_launcher_watch(l, tstp_fd);
@@ -174,25 +174,28 @@ static en_status append(json_t *events, const char *path, json_int_t *dropped)
     return in.status;
 }
 
-/* Part `i` of a run of `nranks`: 0 is rank 0's, nranks is psd's. */
+/* Part `i` of a run of `nranks`: 0 is rank 0's, nranks is psd's, behind which those of the other servers come. */
 static void name_part(const char *path, int i, int nranks, char *part, size_t bytes)
 {
     if (i == 0)
         snprintf(part, bytes, "%s", path);
     else if (i < nranks)
         snprintf(part, bytes, "%s.rank%d", path, i);
-    else
+    else if (i == nranks)
         snprintf(part, bytes, "%s.psd", path);
+    else
+        snprintf(part, bytes, "%s.psd%d", path, i - nranks);
 }
 
-en_status eni_merge_trace(const char *path, int nranks)
+en_status eni_merge_trace(const char *path, int nranks, int nservers)
 {
     char part[1200];
+    const int n = nranks + nservers;
     json_t *all = json_object(), *events = json_array();
     json_int_t dropped = 0;
     en_status st = EN_OK;
     json_object_set_new(all, "traceEvents", events);
-    for (int i = 0; st == EN_OK && i <= nranks; i++) {
+    for (int i = 0; st == EN_OK && i < n; i++) {
         name_part(path, i, nranks, part, sizeof part);
         st = append(events, part, &dropped);
     }
@@ -200,7 +203,7 @@ en_status eni_merge_trace(const char *path, int nranks)
     if (st == EN_OK && json_dump_file(all, path, JSON_COMPACT) != 0)
         st = eni_fail(EN_EIO, "trace", "cannot write %s: %s", path, strerror(errno));
     json_decref(all);
-    for (int i = 1; st == EN_OK && i <= nranks; i++) { /* only now: a failure leaves the parts as they are */
+    for (int i = 1; st == EN_OK && i < n; i++) { /* only now: a failure leaves the parts as they are */
         name_part(path, i, nranks, part, sizeof part);
         unlink(part);
     }

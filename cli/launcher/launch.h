@@ -75,9 +75,9 @@ en_status eni_launch_run(const eni_launch *launch);
 /* EN_EINVAL, logged: flags about servers that do not go together, or with this strategy. */
 en_status eni_servers_check(const eni_config *config, const en_strategy *strategy);
 
-/* Of a run with --trace: PATH (rank 0's), PATH.rank1 .. and PATH.psd become PATH; the parts are
+/* Of a run with --trace: PATH (rank 0's), PATH.rank1 .., PATH.psd and PATH.psd1 .. become PATH; the parts are
  * removed. Missing parts are fine. */
-en_status eni_merge_trace(const char *path, int nranks);
+en_status eni_merge_trace(const char *path, int nranks, int nservers);
 
 /* Does this host have the GPUs that the workers of a run are to use? Asked before any of them is started. What is no
  * GPU is EN_OK. EN_EINVAL, logged with the remedy: no CUDA in this build, no driver, no GPU, not this one, or too few.

@@ -19,12 +19,13 @@ typedef struct eni_child {
     pid_t pid;
     uint64_t born; /* process.h */
     int pidfd;     /* readable when it has ended; -1: pidfd_open(2) is refused */
-    int is_running;
-    int has_ended, status; /* of waitpid, until it is noted */
-    int is_terminated;     /* we killed it: its end says nothing */
-    int has_said_end;      /* it is done and ends by itself: its exit code counts */
-    int is_lost;           /* it died, and the run with it */
-    char cause[360];       /* the hook of a plugin that has ended it, in its own words; "": none */
+    bool is_running;
+    bool has_ended;     /* and it is not noted yet */
+    int status;         /* of waitpid */
+    bool is_terminated; /* we killed it: its end says nothing */
+    bool has_said_end;  /* it is done and ends by itself: its exit code counts */
+    bool is_lost;       /* it died, and the run with it */
+    char cause[360];    /* the hook of a plugin that has ended it, in its own words; "": none */
 } eni_child;
 
 /* psd, when it may be started again. */
@@ -51,8 +52,8 @@ typedef struct eni_launcher {
     int listen_fd;
     char address[ENI_ADDRESS_TEXT];
     eni_token token;
-    int may_lose_ranks; /* --on-worker-loss=continue, and a strategy that can */
-    int out_fd;         /* the folder of --out, taken; -1: none */
+    bool may_lose_ranks; /* --on-worker-loss=continue, and a strategy that can */
+    int out_fd;          /* the folder of --out, taken; -1: none */
     eni_reports reports;
     eni_relay relay;
     eni_psd_return psd;
@@ -63,10 +64,10 @@ typedef struct eni_launcher {
     en_status first;                /* how the first that failed ended */
     const eni_child *failed;        /* the first that died of a signal which was not ours */
     eni_death death;                /* as the first survivor told it */
-    int has_death;
-    int is_ending, is_interrupted; /* the latter by a signal, which stays in signal_fd for main */
-    int has_named;                 /* the cause was said */
-    int64_t name_ns, kill_ns;      /* when to say it with what is known by then; when to end the rest */
+    bool has_death;
+    bool is_ending, is_interrupted; /* the latter by a signal, which stays in signal_fd for main */
+    bool has_named;                 /* the cause was said */
+    int64_t name_ns, kill_ns;       /* when to say it with what is known by then; when to end the rest */
 } eni_launcher;
 
 /* spawn.c. Errors are logged. */
@@ -78,7 +79,7 @@ en_status eni_servers_open(eni_launcher *launcher);
 void eni_servers_close(eni_launcher *launcher);
 /* Starts psd `server`, or the worker with this number on this host. */
 en_status eni_launcher_start_psd(eni_launcher *launcher, int server);
-en_status eni_launcher_start_worker(eni_launcher *launcher, int local_rank, int has_psd);
+en_status eni_launcher_start_worker(eni_launcher *launcher, int local_rank, bool has_psd);
 
 /* watch.c: until all children have ended. A SIGTSTP (Ctrl-Z) in tstp_fd, a signalfd (-1: none), stops all of them and then
  * this process; they go on when it does. */

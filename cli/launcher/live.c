@@ -23,17 +23,15 @@ void eni_live_network(const eni_config *config, const char *tail)
     printf("Emulated network: %s\n%s", text, tail);
 }
 
-void eni_live_init(eni_live *live, int is_quiet)
+void eni_live_init(eni_live *live, bool is_quiet)
 {
-    memset(live, 0, sizeof *live);
-    live->is_tty = isatty(STDERR_FILENO);
-    live->is_quiet = is_quiet;
-    live->active = -1;
+    *live = (eni_live){.is_tty = isatty(STDERR_FILENO), .is_quiet = is_quiet, .active = -1};
 }
 
 int eni_live_add(eni_live *live, const char *setting, const char *arm, int runs)
 {
-    if (live->drawn) live->n = live->drawn = 0; /* below what was said since */
+    if (live->is_drawn) live->n = 0; /* below what was said since */
+    live->is_drawn = false;
     if (live->n == ENI_LIVE_MAX) return -1;
     eni_live_line *l = &live->line[live->n];
     *l = (eni_live_line){.runs = runs, .accuracy = -1, .loss = NAN};
@@ -42,7 +40,7 @@ int eni_live_add(eni_live *live, const char *setting, const char *arm, int runs)
     return live->n++;
 }
 
-static double share_done(const eni_live_line *l, int is_active)
+static double share_done(const eni_live_line *l, bool is_active)
 {
     double part = is_active && l->now.total > 0 ? (double)l->now.samples / (double)l->now.total : 0;
     return ((double)l->runs_done + (part < 1 ? part : 1)) / (double)(l->runs > 0 ? l->runs : 1);
@@ -55,7 +53,7 @@ static int longer(int width, const char *text)
 
 /* The bar takes what the rest of a full line leaves of the terminal; a figure for which there is no room is
  * left out, the test's last. */
-static void draw_line(const eni_live *live, const eni_live_line *l, int is_active, const char *end)
+static void draw_line(const eni_live *live, const eni_live_line *l, bool is_active, const char *end)
 {
     char bar[BAR * 3 + 1] = "", runs[24], rate[32] = "", loss[32] = "", test[32] = "";
     const int columns = eni_terminal_columns(stderr);
@@ -91,11 +89,11 @@ static void redraw(eni_live *live)
 {
     if (live->is_quiet || !live->is_tty) return;
     fputs("\033[?7l", stderr);
-    if (live->drawn) fprintf(stderr, "\033[%dA", live->n);
+    if (live->is_drawn) fprintf(stderr, "\033[%dA", live->n);
     for (int i = 0; i < live->n; i++)
         draw_line(live, &live->line[i], i == live->active, "\033[K\n");
     fputs("\033[?7h", stderr);
-    live->drawn = 1;
+    live->is_drawn = true;
     live->drawn_ns = eni_now_ns();
 }
 
@@ -106,8 +104,9 @@ void eni_live_begin(eni_live *live, int line)
     redraw(live);
 }
 
-void eni_live_progress(eni_live *live, const eni_launch_progress *progress)
+void eni_live_progress(void *user, const eni_launch_progress *progress)
 {
+    eni_live *live = user;
     if (live->active < 0) return;
     live->line[live->active].now = *progress;
     if (eni_now_ns() - live->drawn_ns > ENI_SECOND / 10) redraw(live);
@@ -122,6 +121,6 @@ void eni_live_end(eni_live *live, double samples_per_s, double accuracy, double 
     l->accuracy = accuracy;
     l->loss = loss;
     live->active = -1;
-    if (!live->is_quiet && !live->is_tty) draw_line(live, l, 0, "\n");
+    if (!live->is_quiet && !live->is_tty) draw_line(live, l, false, "\n");
     redraw(live);
 }

@@ -3,6 +3,7 @@
 #ifndef CLI_LAUNCHER_LIVE_H
 #define CLI_LAUNCHER_LIVE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "cli/launcher/launch.h"
@@ -21,17 +22,19 @@ typedef struct eni_live_line {
 
 typedef struct eni_live {
     eni_live_line line[ENI_LIVE_MAX];
-    int n, is_tty, is_quiet, drawn, active;
+    int n, active; /* active: the line of the run under way; -1: none is */
+    bool is_tty, is_quiet, is_drawn;
     int64_t drawn_ns;
 } eni_live;
 
-void eni_live_init(eni_live *live, int is_quiet);
+void eni_live_init(eni_live *live, bool is_quiet);
 
 /* Returns the index of the new line, or -1 when there are too many. */
 int eni_live_add(eni_live *live, const char *setting, const char *arm, int runs);
 
 void eni_live_begin(eni_live *live, int line);
-void eni_live_progress(eni_live *live, const eni_launch_progress *progress);
+/* An eni_launch.on_progress, with the live lines as its user. */
+void eni_live_progress(void *live, const eni_launch_progress *progress);
 /* accuracy, loss: on the test set; negative, NAN: none. */
 void eni_live_end(eni_live *live, double samples_per_s, double accuracy, double loss);
 

@@ -87,7 +87,7 @@ en_status eni_launcher_choose_address(eni_launcher *l)
 
 en_status eni_servers_check(const eni_config *c, const en_strategy *strategy)
 {
-    const int has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
+    const bool has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
     if (!has_psd && (c->servers > 1 || c->server_restarts > 0 || c->server_timeout_ns > 0))
         return eni_fail(EN_EINVAL, "launch",
                         "%s keeps nothing on a server: leave out --servers, --server-restarts and "
@@ -115,16 +115,16 @@ en_status eni_servers_check(const eni_config *c, const en_strategy *strategy)
     return EN_OK;
 }
 
-/* Plain files only: psd makes no others. Not behind a link. */
-static void empty_folder(const char *path)
+/* With plain files only: psd makes no others. Not behind a link. */
+static void remove_folder(const char *path)
 {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     if (dir == NULL && fd >= 0) close(fd);
-    if (dir == NULL) return;
-    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;)
+    for (const struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;)
         if (entry->d_type == DT_REG) unlinkat(dirfd(dir), entry->d_name, 0);
-    closedir(dir);
+    if (dir != NULL) closedir(dir);
+    rmdir(path);
 }
 
 /* All descriptors but the first; one by one where the kernel does not have the call, or a filter refuses it. */
@@ -154,8 +154,7 @@ static void watch_folder(eni_launcher *l)
         close_others();
         while (read(STDIN_FILENO, &byte, 1) < 0 && errno == EINTR) {
         }
-        empty_folder(l->psd.state);
-        rmdir(l->psd.state);
+        remove_folder(l->psd.state);
         _exit(0);
     }
     close(ends[0]);
@@ -168,27 +167,17 @@ en_status eni_servers_open(eni_launcher *l)
     const eni_config *c = l->launch->config;
     char left[sizeof l->psd.state];
     snprintf(left, sizeof left, "%.1000s/server-state", c->out == NULL ? "" : c->out);
-    if (l->out_fd >= 0) empty_folder(left); /* of an older run, which is over */
-    if (l->out_fd >= 0) rmdir(left);
+    if (l->out_fd >= 0) remove_folder(left); /* of an older run, which is over */
     if (c->server_restarts == 0) return EN_OK;
     l->psd.restarts_left = c->server_restarts;
-    if (c->out != NULL) {
-        memcpy(l->psd.state, left, sizeof left);
-        if (mkdir(l->psd.state, 0700) != 0 && errno != EEXIST) {
-            eni_error("launch", "cannot make %s for psd's state: %s", l->psd.state, strerror(errno));
-            l->psd.state[0] = 0;
-            return EN_EIO;
-        }
+    snprintf(l->psd.state, sizeof l->psd.state, "%s", c->out != NULL ? left : "/tmp/entrain-state-XXXXXX");
+    if (c->out != NULL ? mkdir(l->psd.state, 0700) == 0 || errno == EEXIST : mkdtemp(l->psd.state) != NULL) {
+        if (c->out == NULL) watch_folder(l);
         return EN_OK;
     }
-    snprintf(l->psd.state, sizeof l->psd.state, "/tmp/entrain-state-XXXXXX");
-    if (mkdtemp(l->psd.state) != NULL) {
-        watch_folder(l);
-        return EN_OK;
-    }
-    eni_error("launch", "cannot make a folder in /tmp for psd's state: %s", strerror(errno));
     l->psd.state[0] = 0;
-    return EN_EIO;
+    return eni_fail(EN_EIO, "launch", "cannot make %s for psd's state: %s",
+                    c->out != NULL ? left : "a folder in /tmp", strerror(errno));
 }
 
 /* Of a psd or rank 0 that was killed: the file for `entrain ps`, and the token, if it has left that. */
@@ -210,8 +199,7 @@ void eni_servers_close(eni_launcher *l)
 {
     remove_leavings(l);
     if (l->psd.state[0] == 0) return;
-    empty_folder(l->psd.state);
-    rmdir(l->psd.state);
+    remove_folder(l->psd.state);
     if (l->psd.keeper <= 0) return;
     close(l->psd.keeper_fd);
     waitpid(l->psd.keeper, NULL, 0);
@@ -278,7 +266,7 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, eni_prog
     c->pid = pid;
     c->born = eni_process_born(pid);
     c->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    c->is_running = 1;
+    c->is_running = true;
     l->nrunning++;
     return EN_OK;
 }
@@ -316,7 +304,7 @@ en_status eni_launcher_start_psd(eni_launcher *l, int server)
     return st;
 }
 
-en_status eni_launcher_start_worker(eni_launcher *l, int local_rank, int has_psd)
+en_status eni_launcher_start_worker(eni_launcher *l, int local_rank, bool has_psd)
 {
     eni_config config;
     char role[24];

@@ -22,7 +22,7 @@ enum {
     GRACE_MS = 1000, /* from a failure to the end of those who have not noticed */
     STOP_MS = 750,   /* the same, from a signal to us */
     RESULT_MS =
-        1500, /* and so much longer for rank 0, which writes a result before it ends: a disk may be slow */
+        1500, /* so much longer for rank 0, which writes a result before it ends: a disk may be slow */
     TOGETHER_MS = 300,  /* a death is found twice, here and by the survivors: both parts make the line */
     RESIZE_MS = 30000,  /* from the first goodbye of a run that goes on with other workers: rank 0 saves */
     LAST_MS = 2000,     /* a psd that is alone ends by itself within this time, or is ended */
@@ -73,13 +73,6 @@ int64_t eni_launcher_oom_kills(void)
     return found >= 0 ? found : count_in("/proc/vmstat", "oom_kill");
 }
 
-/* "Killed (SIGKILL)", "Segmentation fault (SIGSEGV)". */
-static void signal_text(int signal_number, char *text_out, size_t bytes)
-{
-    const char *name = sigabbrev_np(signal_number);
-    snprintf(text_out, bytes, "%s (SIG%s)", strsignal(signal_number), name == NULL ? "?" : name);
-}
-
 /* SIGSTOP, Ctrl-Z, or a debugger. */
 static bool is_stopped(const eni_child *c)
 {
@@ -90,7 +83,7 @@ static bool is_stopped(const eni_child *c)
 
 static void terminate(eni_child *c)
 {
-    c->is_terminated = 1;
+    c->is_terminated = true;
     kill(c->pid, SIGKILL);
 }
 
@@ -100,26 +93,29 @@ static void begin_to_name(eni_launcher *l)
 }
 
 /* Where the strategy can go on without it, this rank's death is told and forgotten. */
-static int may_lose(const eni_launcher *l, const eni_child *c)
+static bool may_lose(const eni_launcher *l, const eni_child *c)
 {
     return l->may_lose_ranks && c->rank > 0 && !l->is_ending;
 }
 
 /* It ended by itself before it was done: exit() or _exit() of a plugin, or what a sanitizer does. */
-static int has_gone_astray(const eni_child *c)
+static bool has_gone_astray(const eni_child *c)
 {
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
-    if (c->is_running || !WIFEXITED(c->status) || c->has_said_end) return 0;
-    if (c->cause[0] != '\0') return 1;
+    if (c->is_running || !WIFEXITED(c->status) || c->has_said_end) return false;
+    if (c->cause[0] != '\0') return true;
     return code != 2 && code != 126 && code != 127; /* before it could say anything */
 }
 
+/* "Killed (SIGKILL)", "Segmentation fault (SIGSEGV)". */
 static void describe_end(const eni_child *c, char *text_out, size_t bytes)
 {
+    const int number = WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
+    const char *name = sigabbrev_np(number);
     if (c->cause[0] != '\0')
         snprintf(text_out, bytes, "%s", c->cause);
-    else if (WIFSIGNALED(c->status))
-        signal_text(WTERMSIG(c->status), text_out, bytes);
+    else if (number != 0)
+        snprintf(text_out, bytes, "%s (SIG%s)", strsignal(number), name == NULL ? "?" : name);
     else
         snprintf(text_out, bytes,
                  "it ended with exit code %d in the middle of the run; does its plugin call exit?",
@@ -127,10 +123,10 @@ static void describe_end(const eni_child *c, char *text_out, size_t bytes)
 }
 
 /* Whether this child, which was killed, is a psd that may be started again; then it has been. */
-static int restart(eni_launcher *l, const eni_child *c)
+static bool restart(eni_launcher *l, const eni_child *c)
 {
     char cause[sizeof c->cause];
-    if (c->rank != -1 || l->psd.restarts_left == 0 || l->is_ending || l->has_death) return 0;
+    if (c->rank != -1 || l->psd.restarts_left == 0 || l->is_ending || l->has_death) return false;
     l->psd.restarts_left--;
     describe_end(c, cause, sizeof cause);
     eni_warn("launch", "%s (pid %d) died: %s; starting it again, %lld more are allowed", c->role, (int)c->pid,
@@ -152,7 +148,7 @@ static void note_lost(eni_launcher *l, eni_child *c)
                  l->course.begun_ns != 0 ? "; the others go on" : "");
         return;
     }
-    c->is_lost = 1;
+    c->is_lost = true;
     note_broken(l);
     if (l->failed == NULL && !l->has_named) {
         l->failed = c;
@@ -182,14 +178,14 @@ static void note_end(eni_launcher *l, eni_child *c)
 
 static void reap(eni_launcher *l)
 {
-    int found;
+    bool found;
     do {
-        found = 0;
+        found = false;
         for (int i = 0; i < l->nchildren; i++) {
             eni_child *c = &l->child[i];
             if (!c->is_running || waitpid(c->pid, &c->status, WNOHANG) != c->pid) continue;
-            c->is_running = 0;
-            c->has_ended = found = 1;
+            c->is_running = false;
+            c->has_ended = found = true;
             l->nrunning--;
             if (c->pidfd >= 0) close(c->pidfd);
             c->pidfd = -1;
@@ -205,7 +201,7 @@ static void note_all(eni_launcher *l)
         for (int i = 0; i < l->nchildren; i++) {
             eni_child *c = &l->child[i];
             if (!c->has_ended || WIFSIGNALED(c->status) != by_signal) continue;
-            c->has_ended = 0;
+            c->has_ended = false;
             note_end(l, c);
         }
 }
@@ -281,7 +277,7 @@ static void take_line(eni_launcher *l, char *line)
     if (eni_end_read(line, &pid) || eni_cause_read(line, &pid, &sentence)) {
         for (int i = 0; i < l->nchildren; i++)
             if (l->child[i].pid == pid && sentence == NULL)
-                l->child[i].has_said_end = 1;
+                l->child[i].has_said_end = true;
             else if (l->child[i].pid == pid)
                 snprintf(l->child[i].cause, sizeof l->child[i].cause, "%s", sentence);
         return;
@@ -293,7 +289,7 @@ static void take_line(eni_launcher *l, char *line)
                (child_of(l, &death) == NULL || !child_of(l, &death)->is_terminated)) {
         /* not our doing: while we kill one after the other, those still alive see the first ones go */
         l->death = death;
-        l->has_death = 1;
+        l->has_death = true;
         note_broken(l);
         begin_to_name(l);
     }
@@ -341,7 +337,7 @@ static void add_cause(const eni_launcher *l, const eni_child *dead, eni_death *d
     static const char oom[] = ", out of memory";
     if (dead == NULL) return;
     if (!dead->is_running && !dead->is_terminated && WIFSIGNALED(dead->status)) {
-        const int is_oom =
+        const bool is_oom =
             WTERMSIG(dead->status) == SIGKILL && l->oom_kills >= 0 && eni_launcher_oom_kills() > l->oom_kills;
         describe_end(dead, death->cause, sizeof death->cause - sizeof oom);
         if (is_oom) strcat(death->cause, oom);
@@ -358,7 +354,7 @@ static void name_failed(eni_launcher *l)
 {
     char text[ENI_REASON_MAX];
     eni_death death = {.rank = -1, .step = -1};
-    l->has_named = 1;
+    l->has_named = true;
     l->name_ns = INT64_MAX;
     const eni_child *dead = l->has_death ? child_of(l, &l->death) : l->failed;
     if (l->has_death) {
@@ -380,7 +376,7 @@ static void maybe_name(eni_launcher *l)
 {
     if (l->has_named || l->name_ns == INT64_MAX || l->is_interrupted) return;
     const eni_child *told = l->has_death ? child_of(l, &l->death) : NULL;
-    const int is_complete = l->has_death && (told == NULL || !told->is_running || is_stopped(told));
+    const bool is_complete = l->has_death && (told == NULL || !told->is_running || is_stopped(told));
     if (is_complete || eni_now_ns() >= l->name_ns || l->nrunning == 0) name_failed(l);
 }
 
@@ -396,9 +392,8 @@ static void tell_all(const eni_launcher *l, int signal_number)
  * killed. */
 static void heed_signal(eni_launcher *l)
 {
-    struct pollfd p = {.fd = l->launch->signal_fd, .events = POLLIN};
-    if (l->is_interrupted || p.fd < 0 || poll(&p, 1, 0) <= 0) return;
-    l->is_interrupted = l->is_ending = 1;
+    if (l->is_interrupted || !eni_signals_wait(l->launch->signal_fd, 0)) return;
+    l->is_interrupted = l->is_ending = true;
     l->first = EN_EINTR;
     tell_all(l, SIGTERM);
     l->kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
@@ -410,7 +405,7 @@ static void heed_failure(eni_launcher *l)
     if (l->is_ending || (l->first == EN_OK && !l->has_death)) return;
     if (l->may_lose_ranks && l->first == EN_OK) return; /* the leader tells of losses by its own words */
     const bool is_resize = l->course.asked > 0 && l->first == EN_EINTR && !l->has_death;
-    l->is_ending = 1;
+    l->is_ending = true;
     l->kill_ns = eni_now_ns() + (l->first == EN_EINVAL ? 0 : is_resize ? RESIZE_MS : GRACE_MS) * ENI_MILLI;
 }
 

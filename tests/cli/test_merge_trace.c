@@ -46,8 +46,8 @@ static const char *part(const char *suffix)
 static int teardown(void **state)
 {
     (void)state;
-    static const char *const suffixes[] = {"", ".rank1", ".rank2", ".psd"};
-    for (int i = 0; i < 4; i++)
+    static const char *const suffixes[] = {"", ".rank1", ".rank2", ".psd", ".psd1"};
+    for (int i = 0; i < 5; i++)
         unlink(part(suffixes[i]));
     eni_log_set_sink(NULL, NULL);
     return rmdir(s.dir); /* fails if anything else was left */
@@ -108,19 +108,21 @@ static void test_all_parts(void **state)
     leave(".rank1", "rank 1", 1, 7, 5);
     leave(".rank2", "rank 2", 2, 4, 10);
     leave(".psd", "psd", 1000, 9, 8);
-    assert_int_equal(eni_merge_trace(s.path, 3), EN_OK);
+    leave(".psd1", "psd 1", 1001, 6, 10);
+    assert_int_equal(eni_merge_trace(s.path, 3, 2), EN_OK);
     json_t *merged = json_load_file(s.path, 0, NULL);
     assert_non_null(merged);
     assert_int_equal(count_of(merged, 0), 3);
     assert_int_equal(count_of(merged, 1), 5);
     assert_int_equal(count_of(merged, 2), 4);
     assert_int_equal(count_of(merged, 1000), 8);
+    assert_int_equal(count_of(merged, 1001), 6);
     for (int pid = 0; pid < 3; pid++)
         assert_int_equal(rows_of(merged, pid), 1);
     assert_int_equal(rows_of(merged, 1000), 1);
     assert_int_equal(json_integer_value(json_object_get(merged, "dropped")), 2 + 1);
     json_decref(merged);
-    assert_false(is_there(".rank1") || is_there(".rank2") || is_there(".psd"));
+    assert_false(is_there(".rank1") || is_there(".rank2") || is_there(".psd") || is_there(".psd1"));
 }
 
 static void test_missing_parts_are_fine(void **state)
@@ -128,7 +130,7 @@ static void test_missing_parts_are_fine(void **state)
     (void)state;
     leave("", "rank 0", 0, 3, 10);
     leave(".rank2", "rank 2", 2, 4, 10); /* rank 2 of an earlier run with more workers */
-    assert_int_equal(eni_merge_trace(s.path, 2), EN_OK);
+    assert_int_equal(eni_merge_trace(s.path, 2, 1), EN_OK);
     json_t *merged = json_load_file(s.path, 0, NULL);
     assert_int_equal(count_of(merged, 0), 3);
     assert_int_equal(count_of(merged, 2), 0); /* not of this run, and left alone */
@@ -146,7 +148,7 @@ static void test_damaged_parts_are_kept(void **state)
         leave(".rank1", "rank 1", 1, 4, 10);
         leave_text(".rank2", damaged[i]);
         s.said[0] = 0;
-        assert_int_equal(eni_merge_trace(s.path, 3), EN_EFORMAT);
+        assert_int_equal(eni_merge_trace(s.path, 3, 1), EN_EFORMAT);
         assert_non_null(strstr(s.said, ".rank2"));
         assert_true(is_there(".rank1") && is_there(".rank2"));
         json_t *own = json_load_file(s.path, 0, NULL);

@@ -194,12 +194,12 @@ en_status eni_gpus_choose(eni_gpus *g, en_ctx *ctx, const eni_gpu_facts_of_run *
 
 /* ---- who is there ---- */
 
-/* 1 if the process is a rank of this run, on this GPU. */
-static int is_rank(const eni_gpus *g, int64_t pid)
+/* Whether the process is a rank of this run, on this GPU. */
+static bool is_rank(const eni_gpus *g, int64_t pid)
 {
     for (int r = 0; r < g->config.world.nranks; r++)
-        if (g->config.info->peers[r].pid == pid && meet_on_one(g, r, g->config.world.rank)) return 1;
-    return 0;
+        if (g->config.info->peers[r].pid == pid && meet_on_one(g, r, g->config.world.rank)) return true;
+    return false;
 }
 
 static int count_ranks(const eni_gpus *g)
@@ -216,14 +216,15 @@ void eni_gpus_look(const eni_gpus *g, eni_gpus_use *use_out)
 {
     eni_gpu_user users[USERS_MAX];
     const int64_t own = g->config.info->peers[g->config.world.rank].pid;
-    int n = 0, is_seen = 0;
+    int n = 0;
+    bool is_seen = false;
     *use_out = (eni_gpus_use){0};
     if (eni_nvml_look(g->facts.uuid, users, USERS_MAX, &n, &use_out->free_bytes) != EN_OK) return;
     n = n < USERS_MAX ? n : USERS_MAX;
     use_out->is_known = true;
     for (int i = 0; i < n; i++) {
         if (users[i].pid == own) {
-            is_seen = 1;
+            is_seen = true;
             use_out->own_bytes = users[i].bytes;
         } else if (!is_rank(g, users[i].pid)) {
             use_out->others++;
@@ -257,7 +258,7 @@ static void warn_of_others(const eni_gpus *g, const eni_gpus_use *uses)
 {
     for (int r = 0; r < g->config.world.nranks; r++) {
         char who[48] = "";
-        int is_told = uses[r].others == 0;
+        bool is_told = uses[r].others == 0;
         for (int q = 0; q < r && !is_told; q++)
             is_told = meet_on_one(g, q, r);
         if (is_told) continue;

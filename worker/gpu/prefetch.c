@@ -1,5 +1,4 @@
-/* prefetch.c - see prefetch.h. Batch i lies in buffer i % 2: that of batch i - 2, which has been handed out.
- */
+/* prefetch.c - see prefetch.h. Batch i lies in buffer i % 2: that of batch i - 2, which has been handed out. */
 #include "worker/gpu/prefetch.h"
 
 #include "core/memory.h"

@@ -8,20 +8,20 @@
 #include "core/try.h"
 #include "worker/gpu/vectors.h"
 
-int eni_scale_step(eni_scale *s, int has_overflown)
+bool eni_scale_step(eni_scale *s, bool has_overflown)
 {
     if (has_overflown) {
         s->overflows++;
         s->good = 0;
-        if (s->scale <= 1) return 0;
+        if (s->scale <= 1) return false;
         s->scale /= 2;
-        return 1;
+        return true;
     }
-    if (++s->good < ENI_SCALE_GROWTH) return 0;
+    if (++s->good < ENI_SCALE_GROWTH) return false;
     s->good = 0;
-    if (!isfinite(s->scale * 2)) return 0;
+    if (!isfinite(s->scale * 2)) return false;
     s->scale *= 2;
-    return 1;
+    return true;
 }
 
 /* The copy reads `here` when it gets there: it is not changed before the flags of a later step have come. */
@@ -106,12 +106,12 @@ static void tell_first(const eni_worker *w)
 en_status eni_scaler_await(eni_worker *w)
 {
     eni_scaler *s = w->gpu.scaler;
-    int has_overflown = 0;
+    bool has_overflown = false;
     EN_TRY(s->gpu->event_record(s->event, EN_STREAM_COMPUTE));
     EN_TRY(eni_gpu_wait(w, s->event, "the flag that says whether fp16 overflowed"));
     for (int64_t i = 0; i < s->nmicros; i++)
         has_overflown |= s->flags[i] != 0;
-    const int has_changed = eni_scale_step(&s->scale, has_overflown);
+    const bool has_changed = eni_scale_step(&s->scale, has_overflown);
     if (has_overflown) tell_first(w);
     return has_changed ? send_scale(w) : EN_OK;
 }

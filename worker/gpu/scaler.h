@@ -7,8 +7,7 @@
  *
  * The rule is PyTorch's GradScaler (torch.amp, init_scale 2^16, growth_factor 2, backoff_factor 0.5,
  * growth_interval 2000; Micikevicius et al. 2018, "Mixed precision training", sec. 3.2), except that the
- * scale does not sink below 1: what overflows then has diverged. Each rank has its own. Compute thread only.
- */
+ * scale does not sink below 1: what overflows then has diverged. Each rank has its own. Compute thread only. */
 #ifndef WORKER_GPU_SCALER_H
 #define WORKER_GPU_SCALER_H
 
@@ -24,8 +23,8 @@ typedef struct eni_scale {
 #define ENI_SCALE_FIRST 65536.0f
 enum { ENI_SCALE_GROWTH = 2000 };
 
-/* 1 if the scale has changed. */
-int eni_scale_step(eni_scale *scale, int has_overflown);
+/* Whether the scale has changed. */
+bool eni_scale_step(eni_scale *scale, bool has_overflown);
 
 typedef struct eni_scaler {
     const en_gpu *gpu;

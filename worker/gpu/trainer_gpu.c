@@ -5,8 +5,7 @@
  *     the host   staged: waits for each gradient, submits it; fp16: looks whether anything overflowed
  *
  * On the GPU (vectors.h) a bucket is submitted while it is put in, which enqueues its step; with fp16 not
- * before the flag is known. There nothing waits for the GPU in between: a step's loss comes one step later.
- */
+ * before the flag is known. There nothing waits for the GPU in between: a step's loss comes one step later. */
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -112,13 +111,13 @@ static const char *obstacle(const eni_worker *w)
     return "";
 }
 
-static int graphs_is_due(eni_worker *w, int is_full_batch)
+static bool graphs_is_due(eni_worker *w, bool is_full_batch)
 {
     eni_step_on_gpu *g = w->gpu.step;
-    if (!is_full_batch || g->why_not[0] != 0) return 0;
-    if (g->neager == EAGER_STEPS) return 1;
+    if (!is_full_batch || g->why_not[0] != 0) return false;
+    if (g->neager == EAGER_STEPS) return true;
     g->neager++;
-    return 0;
+    return false;
 }
 
 /* The capture ends in any case: what follows is done and not captured. */
@@ -140,10 +139,10 @@ static en_status record(eni_worker *w, int buffer, en_status (*enqueue)(void *us
 }
 
 static en_status graphs_launch(eni_worker *w, int buffer, en_status (*enqueue)(void *user), void *user,
-                               int *is_launched_out)
+                               bool *is_launched_out)
 {
     eni_step_on_gpu *g = w->gpu.step;
-    *is_launched_out = 0;
+    *is_launched_out = false;
     if (g->graph[buffer] == NULL) {
         const en_status st = record(w, buffer, enqueue, user);
         if (st == EN_EUNSUPPORTED) {
@@ -157,7 +156,7 @@ static en_status graphs_launch(eni_worker *w, int buffer, en_status (*enqueue)(v
     }
     EN_TRY(g->gpu->launch(g->graph[buffer]));
     g->nlaunched++;
-    *is_launched_out = 1;
+    *is_launched_out = true;
     return EN_OK;
 }
 
@@ -169,11 +168,11 @@ typedef struct work {
     int64_t micro;
     float *pair;       /* where its loss goes */
     uint32_t complete; /* buckets whose gradient is in COMPUTE */
-    int is_captured;   /* the hooks of the strategy follow later */
+    bool is_captured;  /* the hooks of the strategy follow later */
 } work;
 
 /* The strategy's calls are the same in every step and enqueue only: they may be part of the capture. */
-static int is_strategy_captured(const eni_worker *w)
+static bool is_strategy_captured(const eni_worker *w)
 {
     const eni_gpu_steps *steps = w->rank.trainer.steps;
     return steps != NULL && eni_gpu_steps_way(steps) != ENI_GPU_SHARED && w->gpu.scaler == NULL &&
@@ -196,7 +195,7 @@ static en_status open_lag(eni_worker *w, eni_step_on_gpu *step)
     return EN_OK;
 }
 
-static en_status lag_event(eni_worker *w, int is_end)
+static en_status lag_event(eni_worker *w, bool is_end)
 {
     const eni_step_on_gpu *step = w->gpu.step;
     return step->lag[is_end] == NULL ? EN_OK : step->gpu->event_record(step->lag[is_end], EN_STREAM_COMPUTE);
@@ -292,7 +291,7 @@ static en_status put_in_captured(void *user)
 {
     work *k = user;
     eni_worker *w = k->w;
-    k->is_captured = 1;
+    k->is_captured = true;
     if (is_strategy_captured(w)) eni_gpu_steps_replay(w->rank.trainer.steps, 0);
     EN_TRY(put_in(k));
     for (uint32_t b = 0; is_strategy_captured(w) && b < w->rank.job.buckets->n; b++)
@@ -301,23 +300,23 @@ static en_status put_in_captured(void *user)
 }
 
 /* Forward and backward of one micro-batch into the streams; `is_due`: as a capture, if the device can. */
-static en_status compute(work *k, int is_due)
+static en_status compute(work *k, bool is_due)
 {
     eni_step_run *run = k->run;
     eni_worker *w = k->w;
     eni_gpu_steps *steps = is_strategy_captured(w) ? w->rank.trainer.steps : NULL;
-    int is_launched = 0;
+    bool is_launched = false;
     eni_member_note(w->rank.member, (int64_t)run->step, "forward");
     run->nsamples += k->batch->micro.count;
     k->pair = scores_pair(w->gpu.step, k->batch->micro.count);
     eni_step_compute_begins(run);
-    if (k->micro == 0) EN_TRY(lag_event(w, 0));
+    if (k->micro == 0) EN_TRY(lag_event(w, false));
     if (is_due)
         EN_TRY(graphs_launch(w, eni_prefetch_buffer(w->gpu.prefetch), put_in_captured, k, &is_launched));
     if (steps != NULL) eni_gpu_steps_replay(steps, is_launched);
-    k->is_captured = 0;
+    k->is_captured = false;
     if (!is_launched) EN_TRY(put_in(k));
-    EN_TRY(lag_event(w, 1));
+    EN_TRY(lag_event(w, true));
     EN_TRY(eni_prefetch_done(w->gpu.prefetch));
     eni_step_compute_ends(run, "enqueue");
     return EN_OK;
@@ -348,7 +347,7 @@ static en_status await_bucket(eni_worker *w, eni_step_run *run, uint32_t bucket)
     return EN_OK;
 }
 
-static en_status submit_rest(eni_worker *w, eni_step_run *run, int is_sent_out)
+static en_status submit_rest(eni_worker *w, eni_step_run *run, bool is_sent_out)
 {
     eni_member_note(w->rank.member, (int64_t)run->step, "backward");
     while (run->submitted < w->rank.job.buckets->n) {
@@ -360,7 +359,7 @@ static en_status submit_rest(eni_worker *w, eni_step_run *run, int is_sent_out)
 
 /* fp16: which gradients count is known once the GPU has looked at all of them. What does not count is zero,
  * for those who read it all the same. */
-static en_status drop_overflown(eni_worker *w, eni_step_run *run, uint64_t *samples, int is_sent_out)
+static en_status drop_overflown(eni_worker *w, eni_step_run *run, uint64_t *samples, bool is_sent_out)
 {
     eni_step_compute_begins(run);
     EN_TRY(eni_scaler_await(w));
@@ -387,7 +386,7 @@ static en_status begin(eni_worker *w, eni_step_run *run, const uint64_t *samples
 
 /* With a full batch on every rank: a capture may hold a collective, and NCCL wants each captured by all ranks
  * or by none. So no rank may decide by its own batch alone. */
-static int is_full_step(const eni_worker *w, const eni_batch *batch)
+static bool is_full_step(const eni_worker *w, const eni_batch *batch)
 {
     return batch->micro.count == w->rank.job.plan.batch &&
            eni_plan_step_samples(&w->rank.job.plan, batch->micro.step) == w->rank.job.plan.global_batch;
@@ -398,8 +397,8 @@ static en_status gradient_of_rank(eni_worker *w, eni_step_run *run, const eni_ba
 {
     work k = {.w = w, .run = run, .batch = batch};
     uint64_t n = batch->micro.count;
-    const int is_due = n > 0 && graphs_is_due(w, is_full_step(w, batch));
-    const int is_sent_out = n > 0 && eni_vectors_are_staged(w);
+    const bool is_due = n > 0 && graphs_is_due(w, is_full_step(w, batch));
+    const bool is_sent_out = n > 0 && eni_vectors_are_staged(w);
     if (w->rank.trainer.steps != NULL && eni_gpu_steps_way(w->rank.trainer.steps) != ENI_GPU_SHARED)
         eni_gpu_steps_replay(w->rank.trainer.steps, is_due && is_strategy_captured(w));
     if (w->gpu.scaler == NULL) EN_TRY(begin(w, run, &n, 1));
@@ -427,12 +426,12 @@ static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run, const
         if (i > 0) EN_TRY(eni_next_batch(w, run, &batch));
         work k = {.w = w, .run = run, .batch = batch, .micro = i};
         samples[i] = batch->micro.count;
-        if (samples[i] > 0) EN_TRY(compute(&k, 0));
+        if (samples[i] > 0) EN_TRY(compute(&k, false));
         EN_TRY(eni_prefetch_ahead(w->gpu.prefetch));
     }
     EN_TRY(scores_end(w->gpu.step));
     EN_TRY(lag(w, run, begin_ns));
-    if (w->gpu.scaler != NULL) EN_TRY(drop_overflown(w, run, samples, 0));
+    if (w->gpu.scaler != NULL) EN_TRY(drop_overflown(w, run, samples, false));
     if (eni_vectors_are_staged(w)) {
         eni_step_compute_begins(run);
         EN_TRY(eni_vectors_await_micros(w));
@@ -440,7 +439,7 @@ static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run, const
         eni_step_compute_ends(run, "gpu");
     }
     EN_TRY(begin(w, run, samples, (int)w->rank.job.accumulate));
-    return submit_rest(w, run, 0);
+    return submit_rest(w, run, false);
 }
 
 static en_status gradient(void *self, eni_step_run *run)
@@ -634,7 +633,7 @@ static void add_sums(const json_t *reports, json_t *gpu)
     size_t i;
     json_t *r;
     json_int_t overflows = 0, others = 0;
-    int is_fp16 = 0, is_known = 0;
+    bool is_fp16 = false, is_known = false;
     json_array_foreach(reports, i, r)
     {
         const json_t *own = json_object_get(r, "gpu");

@@ -19,7 +19,7 @@ struct eni_vectors {
     float *param, *slot[ENI_MAX_SLOTS];
     float **grads; /* (ngrads) ALONE: by micro-batch; SHARED: by rank */
     int ngrads;
-    int is_guest; /* param and slots are rank 0's */
+    bool is_guest; /* param and slots are rank 0's */
 
     en_group *group;
 
@@ -35,7 +35,7 @@ struct eni_vectors {
 
 /* ---- waiting for a GPU ---- */
 
-static int is_group(const eni_worker *w)
+static bool is_group(const eni_worker *w)
 {
     return eni_vectors_are_on_gpu(w) && w->gpu.choice.way == ENI_GPU_GROUP;
 }
@@ -118,7 +118,7 @@ static en_status take(const eni_worker *w, float **vector_out)
 
 static en_status take_own(eni_worker *w, eni_vectors *v)
 {
-    const int is_shared = w->gpu.choice.way == ENI_GPU_SHARED;
+    const bool is_shared = w->gpu.choice.way == ENI_GPU_SHARED;
     v->ngrads = is_shared                            ? w->rank.world.nranks
                 : w->gpu.choice.way == ENI_GPU_ALONE ? (int)w->rank.job.accumulate
                                                      : 1;
@@ -138,7 +138,7 @@ static en_status open_group(eni_worker *w, eni_vectors *v)
 {
     uint8_t id[EN_GPU_GROUP_ID] = {0};
     eni_blobs blobs = {0};
-    const int is_first = w->rank.world.rank == 0;
+    const bool is_first = w->rank.world.rank == 0;
     if (is_first) EN_TRY(v->gpu->group_id(eni_device_host(), id));
     EN_TRY(eni_member_gather(w->rank.member, "group of GPUs", id, is_first ? sizeof id : 0, &blobs,
                              eni_now_ns() + w->config->join_timeout_ns));
@@ -317,18 +317,18 @@ static en_status is_early(void *deadline_ns)
 }
 
 /* What was put into the streams may still read and write what is about to go. */
-static int has_settled(const eni_vectors *v)
+static bool has_settled(const eni_vectors *v)
 {
     en_event *const events[EN_STREAMS] = {v->computed, v->left, v->taken};
     int64_t deadline = eni_now_ns() + 2 * ENI_SECOND;
     const eni_alive alive = {is_early, &deadline, -1};
     for (int q = 0; q < EN_STREAMS; q++) {
-        if (events[q] == NULL) return 1; /* nothing can be under way yet */
+        if (events[q] == NULL) return true; /* nothing can be under way yet */
         if (v->gpu->event_record(events[q], q) == EN_OK &&
             eni_gpu_await(v->gpu, events[q], &alive, NULL, "") == EN_ETIMEOUT)
-            return 0;
+            return false;
     }
-    return 1;
+    return true;
 }
 
 void eni_vectors_settle(eni_worker *w)
@@ -373,12 +373,6 @@ void eni_vectors_close(eni_worker *w)
 
 /* ---- addresses ---- */
 
-static int own_grad(const eni_worker *w, int64_t micro)
-{
-    if (eni_vectors_are_staged(w)) return 0;
-    return w->gpu.choice.way == ENI_GPU_SHARED ? w->rank.world.rank : (int)micro;
-}
-
 const float *eni_vectors_param(const eni_worker *w)
 {
     return w->gpu.vectors == NULL ? eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0)
@@ -387,17 +381,14 @@ const float *eni_vectors_param(const eni_worker *w)
 
 float *eni_vectors_grad(const eni_worker *w, int64_t micro)
 {
-    if (w->gpu.vectors != NULL) return w->gpu.vectors->grads[own_grad(w, micro)];
-    return w->micro_grads != NULL ? w->micro_grads[micro]
-                                  : eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0);
+    if (eni_vectors_are_staged(w)) return w->gpu.vectors->grads[0];
+    return w->gpu.vectors->grads[w->gpu.choice.way == ENI_GPU_SHARED ? w->rank.world.rank : micro];
 }
 
 en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro)
 {
     const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
-    if (w->gpu.vectors == NULL || eni_vectors_are_staged(w))
-        memset(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0), 0, bytes);
-    if (w->gpu.vectors == NULL) return EN_OK;
+    if (eni_vectors_are_staged(w)) memset(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0), 0, bytes);
     return w->gpu.vectors->gpu->zero(w->device.ctx, EN_STREAM_COMPUTE, eni_vectors_grad(w, micro), bytes);
 }
 
@@ -486,7 +477,7 @@ en_status eni_vectors_finish(void *worker, eni_step_run *run)
 {
     eni_worker *w = worker;
     (void)run;
-    const int is_late = w->rank.job.strategy->after_step != NULL;
+    const bool is_late = w->rank.job.strategy->after_step != NULL;
     if (!eni_vectors_are_staged(w)) return eni_host_finish(w->rank.exchange.host);
     for (uint32_t b = 0; b < w->rank.job.buckets->n; b++) {
         EN_TRY(eni_host_finish_bucket(w->rank.exchange.host, b));

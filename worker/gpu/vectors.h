@@ -49,9 +49,9 @@ static inline bool eni_vectors_are_staged(const eni_worker *w)
     return w->gpu.vectors != NULL && w->gpu.choice.vectors == ENI_VECTORS_STAGED;
 }
 
-/* What the model reads and writes: device addresses. `micro` < accumulate; staged there is one gradient for
- * all of them. */
+/* What the model reads: a device address, on the host the arena's. */
 const float *eni_vectors_param(const eni_worker *w);
+/* On a GPU, what it writes; `micro` < accumulate; staged there is one gradient for all of them. */
 float *eni_vectors_grad(const eni_worker *w, int64_t micro);
 /* Makes it zero, on the GPU and, staged, in the arena: for a rank that has no samples in this step. */
 en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro);
@@ -68,8 +68,7 @@ en_status eni_vectors_join(eni_worker *w);
 en_status eni_vectors_send_micro(eni_worker *w, int64_t micro);
 en_status eni_vectors_await_micros(eni_worker *w);
 
-/* Ends a step: the strategy's finish of every bucket, and the weights to where the next forward reads them.
- */
+/* Ends a step: the strategy's finish of every bucket, and the weights to where the next forward reads them. */
 en_status eni_vectors_finish(void *worker, eni_step_run *run);
 /* Staged, after before_step: a strategy that has one may have changed the weights there. */
 en_status eni_vectors_begun(eni_worker *w);

@@ -3,15 +3,10 @@
 
 #include "core/memory.h"
 
-static int smaller(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 int eni_pipeline_turns(eni_pipeline_kind kind, int nstages, int nchunks, int stage, eni_turn *turns_out)
 {
     /* forwards before the first backward; from then on they take turns, until only backwards are left */
-    const int ahead = kind == ENI_GPIPE ? nchunks : smaller(nchunks, nstages - stage);
+    const int ahead = eni_pipeline_lives(kind, nstages, nchunks, stage);
     int n = 0, forward = 0, backward = 0;
     while (backward < nchunks) {
         const bool goes_back = forward == nchunks || forward - backward == ahead;
@@ -22,7 +17,7 @@ int eni_pipeline_turns(eni_pipeline_kind kind, int nstages, int nchunks, int sta
 
 int eni_pipeline_lives(eni_pipeline_kind kind, int nstages, int nchunks, int stage)
 {
-    return kind == ENI_GPIPE ? nchunks : smaller(nchunks, nstages - stage);
+    return kind == ENI_GPIPE || nchunks < nstages - stage ? nchunks : nstages - stage;
 }
 
 double eni_pipeline_bubble(int nstages, int nchunks)
@@ -60,13 +55,6 @@ static int play_stage(stage *stages, int nstages, int s, const double *f, const 
     return n;
 }
 
-static void begin(stage *g, eni_pipeline_kind kind, int nstages, int nchunks, int s)
-{
-    g->nturns = eni_pipeline_turns(kind, nstages, nchunks, s, g->turns);
-    for (int c = 0; c < nchunks; c++)
-        g->forward[c] = g->backward[c] = -1;
-}
-
 en_status eni_pipeline_play(eni_pipeline_kind kind, int nstages, int nchunks, const double *f,
                             const double *b, double *bubble_out, double *seconds_out)
 {
@@ -80,7 +68,9 @@ en_status eni_pipeline_play(eni_pipeline_kind kind, int nstages, int nchunks, co
         const size_t at = (size_t)s * (size_t)nchunks;
         stages[s] =
             (stage){.turns = turns + 2 * at, .forward = done + 2 * at, .backward = done + 2 * at + nchunks};
-        begin(&stages[s], kind, nstages, nchunks, s);
+        stages[s].nturns = eni_pipeline_turns(kind, nstages, nchunks, s, stages[s].turns);
+        for (int c = 0; c < nchunks; c++)
+            stages[s].forward[c] = stages[s].backward[c] = -1;
     }
     for (int played = 1; has_all && played > 0;) {
         played = 0;

@@ -48,9 +48,9 @@ typedef struct eni_stage {
     eni_turn_span *kept;
     int nturns, nkept;
     eni_slots y, dy; /* between it and the next stage: activations down, their gradients up */
-    float *
-        scratch; /* the gradient of one chunk, of its part; on a GPU followed by its state, and registered. NULL: the
-                       caller's vector will do */
+    /* The gradient of one chunk, of its part; on a GPU followed by its state, and registered. NULL: the caller's vector
+     * will do. */
+    float *scratch;
     eni_stage_on_gpu gpu;
     eni_straggler straggler;
     int64_t forward_ns, backward_ns; /* of counted passes, together */

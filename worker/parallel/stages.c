@@ -201,8 +201,8 @@ en_status eni_stages_prepare(eni_stages *all, uint64_t n, int mode)
     const uint64_t most = (uint64_t)all->options.nchunks, nchunks = n < most ? n : most;
     const bool trains = mode == EN_MODEL_TRAIN;
     const uint64_t largest = trains ? (n + nchunks - 1) / nchunks : n, least = trains ? n / nchunks : n;
-    *(trains ? &all->chunk_rows : &all->evaluation_rows) =
-        larger(trains ? all->chunk_rows : all->evaluation_rows, largest);
+    uint64_t *rows = trains ? &all->chunk_rows : &all->evaluation_rows;
+    *rows = larger(*rows, largest);
     for (int s = 0; s < all->options.n; s++) {
         EN_TRY(en_model_prepare(all->stage[s].model, (int64_t)largest, mode));
         if (least != largest) EN_TRY(en_model_prepare(all->stage[s].model, (int64_t)least, mode));

@@ -88,12 +88,11 @@ typedef struct eni_pass {
     int nchunks;           /* <= the options'; without backward <= ENI_STAGES_AT_ONCE */
     const en_batch *chunk; /* (nchunks), none of them empty */
     const float *param;    /* (schema count) */
-    float *
-        state; /* (schema nstate) read by EVALUATE, moved by the others; NULL: not remembered. Of replicas the
-                              first one's */
-    float *const
-        *grad;       /* of stages (1), of replicas (n): (schema count) each; overwritten by TRAIN, padding not
-                              touched. Replicas without a chunk leave theirs alone */
+    /* (schema nstate) read by EVALUATE, moved by the others; NULL: not remembered. Of replicas the first one's. */
+    float *state;
+    /* Of stages (1), of replicas (n): (schema count) each; overwritten by TRAIN, padding not touched. Replicas without a
+     * chunk leave theirs alone. */
+    float *const *grad;
     en_score *score; /* (nchunks) out: mean loss and hits of each chunk */
 } eni_pass;
 

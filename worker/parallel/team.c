@@ -109,11 +109,6 @@ en_status eni_team_open(eni_worker *w, int cores)
     return open_stages(w, list.n > 0 ? list.index : NULL);
 }
 
-const char *eni_team_device(const eni_worker *w)
-{
-    return w->team->device;
-}
-
 en_status eni_team_open_gpus(eni_worker *w)
 {
     const eni_gpu_want want = wanted_gpus(w);
@@ -139,8 +134,9 @@ en_status eni_team_prepare(eni_worker *w, const uint64_t *sizes, int n)
     return eni_stages_prepare(t->stages, asked < most ? asked : most, EN_MODEL_EVALUATE);
 }
 
-en_status eni_team_start(eni_worker *w)
+en_status eni_team_start(void *worker)
 {
+    eni_worker *w = worker;
     eni_team *t = w->team;
     const int each = t->n * w->threads, nlocal = w->rank.world.nlocal > 0 ? w->rank.world.nlocal : 1;
     int first = t->n > 1 && t->gpu == NULL ? w->rank.world.local_rank * each : -1;
@@ -172,7 +168,7 @@ void eni_team_close(eni_worker *w)
 {
     eni_team *t = w->team;
     if (t == NULL) return;
-    if (!eni_stages_close(t->stages)) w->gpu.is_stuck = 1;
+    if (!eni_stages_close(t->stages)) w->gpu.is_stuck = true;
     if (w->gpu.is_stuck) return; /* it may still write what it was given */
     for (int d = 0; t->own != NULL && d < t->n; d++)
         eni_free(t->own[d]);

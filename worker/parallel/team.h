@@ -10,7 +10,7 @@
 /* The devices of a rank, and what a pass hands them. */
 typedef struct eni_team {
     eni_stages *stages;
-    char device[ENI_DEVICE_NAME]; /* their kind */
+    char device[ENI_DEVICE_NAME]; /* their kind: "cpu" */
     const en_gpu *gpu;            /* NULL: they are the host's */
     int n, nchunks;               /* stages or replicas; of a batch */
     bool are_replicas;
@@ -33,14 +33,13 @@ int eni_team_chunks(const eni_config *config, int ndevices);
  * them. EN_EINVAL, logged with the remedy. close: safe without. */
 en_status eni_team_open(eni_worker *worker, int cores);
 void eni_team_close(eni_worker *worker);
-const char *eni_team_device(const eni_worker *worker); /* their kind: "cpu" */
 
 /* After the join: which GPUs, and they are opened; nothing to do on a host. */
 en_status eni_team_open_gpus(eni_worker *worker);
 /* Then: all `n` batch sizes of the run. */
 en_status eni_team_prepare(eni_worker *worker, const uint64_t *sizes, int n);
-/* Everything is in place: the threads. Each has cores of its own where there are as many. */
-en_status eni_team_start(eni_worker *worker);
+/* Everything is in place: the threads. Each has cores of its own where there are as many. An eni_trainer_ops.start. */
+en_status eni_team_start(void *worker);
 
 /* A batch as chunks, into team->chunk: it lies chunk by chunk (data/loader.h). How many: none of them is empty. */
 int eni_team_cut(const eni_worker *worker, const en_batch *batch);

@@ -31,11 +31,6 @@ static en_status open_trainer(void *self)
     return EN_OK;
 }
 
-static en_status start(void *self)
-{
-    return eni_team_start(self);
-}
-
 static void abort_team(void *self)
 {
     const eni_worker *w = self;
@@ -151,7 +146,7 @@ static void report_run(void *self, const json_t *reports, json_t *result)
 }
 
 const eni_trainer_ops eni_trainer_stages = {.open = open_trainer,
-                                            .start = start,
+                                            .start = eni_team_start,
                                             .warm_up = warm_up,
                                             .gradient = gradient,
                                             .state = eni_statistics_get,
