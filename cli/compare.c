@@ -394,10 +394,10 @@ static en_status describe(comparison *c)
         json_array_append_new(seeds, json_integer(eni_config_seed(config, i)));
     c->runs = json_array();
     json_t *conditions = json_object();
-    c->json = json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "argv", argv,
-                        "target", config->target / 100, "lr_scale", scales[config->lr_scale], "conditions",
-                        conditions, "cells", settings, "arms", arms, "seeds", seeds, "runs", c->runs,
-                        "environment", environment(c));
+    c->json = json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", ENI_STUDY_SCHEMA,
+                        "argv", argv, "target", config->target / 100, "lr_scale", scales[config->lr_scale],
+                        "conditions", conditions, "settings", settings, "arms", arms, "seeds", seeds, "runs",
+                        c->runs, "environment", environment(c));
     json_object_set_new(c->json, "claims", describe_claims(c));
     json_object_set_new(c->json, "planned", json_integer(c->nruns));
     json_object_set_new(c->json, "retry_busy", json_boolean(config->retry_busy));
@@ -513,7 +513,7 @@ static en_status run_one(comparison *c, int setting, int arm, int seed, bool is_
     const en_status st = train(c, setting, arm, seed, dir, &outcome);
     const bool has_to_end = st != EN_OK && is_interrupted(c);
     if (has_to_end) snprintf(outcome.cause, sizeof outcome.cause, "interrupted");
-    json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i, s:o, s:o}", "cell", c->setting[setting],
+    json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i, s:o, s:o}", "setting", c->setting[setting],
                               "arm", c->label[arm], "seed", (json_int_t)seed_value, "dir", relative, "order",
                               c->order++, "started", started, "exit", st == EN_OK ? 0 : 1, "outside",
                               number_or_null(outcome.outside, !isnan(outcome.outside)), "load",
@@ -542,7 +542,7 @@ static json_t *find_run(const comparison *c, int setting, int arm, int seed, boo
     const json_int_t value = eni_config_seed(c->context->config, seed);
     json_t *run;
     for (size_t i = 0; (run = json_array_get(c->runs, i)) != NULL; i++)
-        if (is_text(run, "cell", c->setting[setting]) && is_text(run, "arm", c->label[arm]) &&
+        if (is_text(run, "setting", c->setting[setting]) && is_text(run, "arm", c->label[arm]) &&
             json_integer_value(json_object_get(run, "seed")) == value &&
             json_is_true(json_object_get(run, "again")) == is_again)
             return run;

@@ -513,7 +513,7 @@ const eni_key eni_keys[] = {
          "shorthand for one --arm per name"),
     LIST("seeds", NULL, seeds, NULL, "INT,INT,..", check_seed, C, ENI_KEY_COMMAS | FIRST, "--seed",
          "every arm runs once per seed"),
-    LIST("settings", "cells", settings, "even", "even,slow", check_setting, C, ENI_KEY_COMMAS | FIRST, "even; slow with --straggler",
+    LIST("settings", NULL, settings, "even", "even,slow", check_setting, C, ENI_KEY_COMMAS | FIRST, "even; slow with --straggler",
          "settings: even, and slow (rank 1 is slowed 3x, or as --straggler says); slow@1: one seed"),
     BOOL("csv", NULL, csv, "off", ON(ENI_REPORT), 0, NULL,
          "also the tables as CSV"),

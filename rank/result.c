@@ -20,6 +20,8 @@
 #include "rank/rank.h"
 #include "runtime/net/tcp.h"
 
+enum { RESULT_SCHEMA = 2 }; /* counts up where a key gets another name or meaning: report/ reads one only */
+
 /* ---- what this rank reports of itself ---- */
 
 /* "0-1": the cores this process may run on. */
@@ -149,7 +151,7 @@ static const json_t *store_report(const eni_rank *self, const json_t *reports)
     const json_t *psd = report_of(reports, "psd");
     uint32_t slot;
     int which;
-    if (psd == NULL || json_integer_value(json_object_get(psd, "cells")) > 0) return psd;
+    if (psd == NULL || json_integer_value(json_object_get(psd, "parts")) > 0) return psd;
     return eni_host_eval(self->exchange.host, &which, &slot) == EN_OK && which == EN_EVAL_STORE ? psd : NULL;
 }
 
@@ -447,7 +449,7 @@ static void add_identity(const eni_rank *self, json_t *result)
     json_t *argv = json_array();
     for (int i = 0; i < c->argc; i++)
         json_array_append_new(argv, json_string(c->argv[i]));
-    eni_json_set_int(result, "schema", 1);
+    eni_json_set_int(result, "schema", RESULT_SCHEMA);
     json_object_set_new(result, "argv", argv);
     eni_json_set_text(result, "version", self->version);
     eni_json_set_text(result, "strategy", self->job.strategy->name);

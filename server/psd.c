@@ -197,7 +197,7 @@ static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i
     EN_TRY(eni_shard_start(&config, &psd->shards[i], &bound));
     memcpy(bound.host, host, sizeof bound.host);
     eni_address_format(&bound, endpoint);
-    return tell(psd, "lane", config.index, endpoint);
+    return tell(psd, "shard", config.index, endpoint);
 }
 
 /* Workers of this host may read the very weights, where they lie in one piece: one psd, no wire to emulate.

@@ -1,6 +1,6 @@
 /* psd_report.c - what the servers add to the last gather ("result"): one JSON object.
  *
- * {"role": "psd", "updates": .., "staleness": {..}, "per_worker": [{..}, ..], "lanes": [{..}, ..], ..}
+ * {"role": "psd", "updates": .., "staleness": {..}, "per_worker": [{..}, ..], "per_shard": [{..}, ..], ..}
  *
  * Stores count per partition. Updates and samples are given per model, that is divided by the number of
  * partitions; holds and histograms are given as counted, a push counting once per partition. With several
@@ -41,7 +41,7 @@ typedef struct count {
     size_t at;
 } count;
 
-static const count totals[] = {{"cells", offsetof(draft, parts)},
+static const count totals[] = {{"parts", offsetof(draft, parts)},
                                {"updates", offsetof(draft, did.updates)},
                                {"touches", offsetof(draft, did.touches)},
                                {"nonfinite", offsetof(draft, did.nonfinite)},
@@ -201,7 +201,7 @@ static char *write_report(draft *d)
         json_array_append_new(workers, worker);
     }
     json_object_set_new(o, "per_worker", workers);
-    json_object_set(o, "lanes", d->shards);
+    json_object_set(o, "per_shard", d->shards);
     write_usage(d, o);
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
@@ -268,7 +268,7 @@ static en_status add_part(draft *d, const json_t *o)
     add_counts(d, reasons, json_object_get(o, "refusals"));
     d->cpu_seconds += json_real_value(json_object_get(o, "cpu_seconds"));
     d->max_rss += eni_json_int_of(o, "max_rss");
-    json_array_extend(d->shards, json_object_get(o, "lanes"));
+    json_array_extend(d->shards, json_object_get(o, "per_shard"));
     EN_TRY(add_worker(&d->all, o));
     for (int32_t r = 0; r < d->nranks; r++)
         EN_TRY(add_worker(&d->rank[r], json_array_get(workers, (size_t)r)));

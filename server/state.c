@@ -28,7 +28,7 @@
 
 #define MAGIC UINT64_C(0x4554415453544e45) /* "ENTSTATE" */
 
-enum { VERSION = 1, NAME_MAX_BYTES = 32, DIGEST_BYTES = ENI_DIGEST_HEX - 1 };
+enum { VERSION = 2, NAME_MAX_BYTES = 32, DIGEST_BYTES = ENI_DIGEST_HEX - 1 };
 
 /* In front of the bytes, as it lies in the file: little endian, like everything that Entrain runs on. */
 typedef struct frame {
@@ -100,7 +100,7 @@ static void name_of(eni_state_kind kind, uint32_t shard, const char *end, char n
     if (kind == ENI_STATE_RUN)
         snprintf(name, NAME_MAX_BYTES, "run.%s", end);
     else
-        snprintf(name, NAME_MAX_BYTES, "lane-%u.%s", shard, end);
+        snprintf(name, NAME_MAX_BYTES, "shard-%u.%s", shard, end);
 }
 
 /* Under all names that a part may have, or have had before its rename. */
@@ -252,7 +252,7 @@ static json_t *peer_json(const eni_peer *peer)
     const bool is_seen = eni_process_look(peer->pid, peer->born) != ENI_PROCESS_ENDED;
     return json_pack("{s:i, s:I, s:I, s:s, s:s, s:o}", "rank", (int)peer->rank, "pid", (json_int_t)peer->pid,
                      "born", is_seen ? (json_int_t)peer->born : 0, "host", peer->host, "host_id",
-                     peer->host_id, "privates", key_values_json(peer->member_data, peer->nmember_data));
+                     peer->host_id, "member_data", key_values_json(peer->member_data, peer->nmember_data));
 }
 
 en_status eni_run_file_write(const eni_state *state, const eni_served *attributes,
@@ -265,9 +265,9 @@ en_status eni_run_file_write(const eni_state *state, const eni_served *attribute
     for (int32_t r = 0; r < world->nranks; r++)
         json_array_append_new(peers, peer_json(&world->peers[r]));
     json_t *run = json_pack("{s:s, s:i, s:i, s:s, s:s, s:s, s:I, s:o, s:o}", "strategy", attributes->strategy,
-                            "workers", (int)world->nranks, "lanes", (int)attributes->nshards, "version",
+                            "workers", (int)world->nranks, "shards", (int)attributes->nshards, "version",
                             attributes->version ? attributes->version : "", "token", token, "incarnation",
-                            incarnation, "epoch", (json_int_t)world->epoch, "pairs",
+                            incarnation, "epoch", (json_int_t)world->epoch, "key_values",
                             key_values_json(world->key_values, world->nkey_values), "peers", peers);
     char *text = run ? json_dumps(run, JSON_COMPACT) : NULL;
     json_decref(run);
@@ -312,8 +312,8 @@ static void take_peer(eni_json *in, const json_t *o, void *into)
     peer->host = eni_json_text(in, o, "host");
     peer->host_id = eni_json_text(in, o, "host_id");
     if (!peer->host || !peer->host_id) eni_json_fail(in, "%s should have a host and a host_id", in->where);
-    eni_json_list(in, o, "privates", SIZE_MAX, sizeof *peer->member_data, take_key_value, &peer->member_data,
-                  &peer->nmember_data);
+    eni_json_list(in, o, "member_data", SIZE_MAX, sizeof *peer->member_data, take_key_value,
+                  &peer->member_data, &peer->nmember_data);
 }
 
 static en_status read_all(eni_json *in, run_memory *m, const eni_state_stamp *stamp)
@@ -323,9 +323,9 @@ static en_status read_all(eni_json *in, run_memory *m, const eni_state_stamp *st
                *incarnation = eni_json_need_text(in, m->json, "incarnation");
     file->attributes.strategy = eni_json_need_text(in, m->json, "strategy");
     file->attributes.version = eni_json_text(in, m->json, "version");
-    file->attributes.nshards = (int32_t)eni_json_need_integer(in, m->json, "lanes");
+    file->attributes.nshards = (int32_t)eni_json_need_integer(in, m->json, "shards");
     file->nranks = (int32_t)eni_json_need_integer(in, m->json, "workers");
-    eni_json_list(in, m->json, "pairs", SIZE_MAX, sizeof *m->key_values, take_key_value, &m->key_values,
+    eni_json_list(in, m->json, "key_values", SIZE_MAX, sizeof *m->key_values, take_key_value, &m->key_values,
                   &file->revived.nkey_values);
     EN_TRY(eni_json_list(in, m->json, "peers", ENI_RANKS_MAX, sizeof *m->peers, take_peer, &m->peers,
                          &m->npeers));

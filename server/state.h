@@ -1,7 +1,7 @@
 /* state.h - the folder from which another psd can take the place of one that was killed.
  *
  *     run.0, run.1        who takes part and what was agreed (eni_run_file); the generation is the epoch
- *     lane-K.0, lane-K.1  the store of shard K (store/store_save.h)
+ *     shard-K.0, shard-K.1  the store of shard K (store/store_save.h)
  *     claims              which rank was given which micro-batch (eni_journal)
  *
  * Of a part two generations are kept: number g lies in the file that ends in g mod 2. A file is written
@@ -69,9 +69,9 @@ en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t s
 /* A run as psd needs it to lead it again: what was agreed, who takes part. One JSON object, kept
  * as part "run" of a state (state.h), whose generation is the epoch.
  *
- * {"strategy": "ps-sync", "workers": 2, "lanes": 3, "version": "..", "token": "..", "incarnation": "..",
- *  "epoch": 1, "pairs": [[key, value], ..], "peers": [{"rank": 0, "pid": .., "born": .., "host": ..,
- *  "host_id": .., "privates": [[key, value], ..]}, ..]} */
+ * {"strategy": "ps-sync", "workers": 2, "shards": 3, "version": "..", "token": "..", "incarnation": "..",
+ *  "epoch": 1, "key_values": [[key, value], ..], "peers": [{"rank": 0, "pid": .., "born": .., "host": ..,
+ *  "host_id": .., "member_data": [[key, value], ..]}, ..]} */
 
 typedef struct eni_served {
     const char *strategy, *version;
