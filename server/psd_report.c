@@ -146,7 +146,7 @@ static void write_counts(json_t *o, const count *counts, const void *of)
         eni_json_set_int(o, counts->key, *(const uint64_t *)(const void *)((const char *)of + counts->at));
 }
 
-static json_t *histogram_json(const eni_histogram *h, int has_bins)
+static json_t *histogram_json(const eni_histogram *h, bool has_bins)
 {
     json_t *o = json_object(), *bins = json_array();
     eni_json_set_number(o, "mean", eni_histogram_mean(h));
@@ -160,7 +160,7 @@ static json_t *histogram_json(const eni_histogram *h, int has_bins)
     return o;
 }
 
-static void write_client(const draft *d, json_t *o, const eni_store_client_stats *client, int has_bins)
+static void write_client(const draft *d, json_t *o, const eni_store_client_stats *client, bool has_bins)
 {
     eni_store_client_stats told = *client;
     told.pushes = per_model(d, client->pushes);
@@ -193,7 +193,7 @@ static char *write_report(draft *d)
     write_counts(why, reasons, d);
     eni_json_set_int(why, "malformed", d->figures.wire.dropped);
     json_object_set_new(o, "refusals", why);
-    write_client(d, o, &d->all, 1);
+    write_client(d, o, &d->all, true);
     for (int32_t r = 0; r < d->nranks; r++) {
         json_t *worker = json_object();
         eni_json_set_int(worker, "rank", (uint64_t)r);

@@ -28,9 +28,8 @@ typedef struct key_reader {
     char *why; /* (ENI_REASON_MAX) */
 } key_reader;
 
-static en_status refuse(const key_reader *r, en_status status, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-static en_status refuse(const key_reader *r, en_status status, const char *fmt, ...)
+static __attribute__((format(printf, 3, 4))) en_status refuse(const key_reader *r, en_status status,
+                                                              const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -137,7 +136,7 @@ static int by_offset(const void *a, const void *b)
 static en_status check_overlap(const key_reader *r, const eni_setup *setup)
 {
     uint64_t(*range)[2] = eni_alloc_array(setup->store.nbuckets, sizeof *range), end = 0;
-    int is_apart = 1;
+    bool is_apart = true;
     if (!range) return refuse(r, EN_ENOMEM, "psd is out of memory");
     for (uint32_t b = 0; b < setup->store.nbuckets; b++) {
         range[b][0] = setup->offsets[b];

@@ -63,9 +63,9 @@ en_status eni_state_open(const char *folder, eni_state **state_out)
 {
     eni_state *state = eni_alloc(sizeof *state);
     en_status st = EN_ENOMEM;
-    if (!state) return EN_ENOMEM;
+    if (state == NULL) return EN_ENOMEM;
     state->fd = -1;
-    if (!(state->path = eni_strdup(folder))) goto close_state;
+    if ((state->path = eni_strdup(folder)) == NULL) goto close_state;
     st = EN_EIO;
     if ((mkdir(folder, 0700) != 0 && errno != EEXIST) ||
         (state->fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
@@ -84,7 +84,7 @@ close_state:
 
 void eni_state_close(eni_state *state)
 {
-    if (!state) return;
+    if (state == NULL) return;
     if (state->fd >= 0) close(state->fd);
     eni_free(state->path);
     eni_free(state);
@@ -153,11 +153,10 @@ en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, 
     name_of(stamp->kind, stamp->shard, stamp->generation % 2 == 0 ? "0" : "1", place);
     const eni_file_plan plan = {.folder = state->fd, .name = place, .temporary = beside, .mode = 0600};
     if (eni_file_put(&plan, parts, 3, &doing) == 0) return EN_OK;
-    eni_warn(
-        "state",
-        "cannot write %s/%s: %s; serving goes on, and a psd that is started again would continue from an "
-        "older state",
-        state->path, place, strerror(errno));
+    eni_warn("state",
+             "cannot write %s/%s: %s; serving goes on, and a psd that is started again would continue from "
+             "an older state",
+             state->path, place, strerror(errno));
     return EN_EIO;
 }
 
@@ -165,18 +164,18 @@ en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, 
 
 /* One generation; the reason why it is not sound, or NULL. *is_there_out: there is such a file. */
 static const char *read_one(const eni_state *state, const char *name, eni_state_kind kind, uint32_t shard,
-                            frame *head, uint8_t **bytes_out, int *is_there_out)
+                            frame *head, uint8_t **bytes_out, bool *is_there_out)
 {
     struct stat info;
     char hex[ENI_DIGEST_HEX], stored[DIGEST_BYTES];
     const char *why = NULL;
     uint8_t *bytes = NULL;
-    const int fd = openat(state->fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = openat(state->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     *is_there_out = fd >= 0 || errno != ENOENT;
     if (fd < 0) return strerror(errno);
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
         why = "it is no regular file";
-    else if (read(fd, head, sizeof *head) != (ssize_t)sizeof *head || head->magic != MAGIC)
+    else if (!eni_file_read_at(fd, head, sizeof *head, 0) || head->magic != MAGIC)
         why = "it is no state of psd";
     else if (head->version != VERSION)
         why = "it was written by another version of psd";
@@ -185,18 +184,15 @@ static const char *read_one(const eni_state *state, const char *name, eni_state_
     else if (info.st_size < (off_t)(sizeof *head + DIGEST_BYTES) ||
              head->length != (uint64_t)info.st_size - sizeof *head - DIGEST_BYTES)
         why = "it was cut off";
-    else if (!(bytes = eni_alloc(head->length)))
+    else if ((bytes = eni_alloc(head->length)) == NULL)
         why = "psd is out of memory";
-    for (uint64_t at = 0; !why && at < head->length;) {
-        const ssize_t n = read(fd, bytes + at, head->length - at);
-        if (n <= 0) why = "it cannot be read";
-        at += n > 0 ? (uint64_t)n : 0;
-    }
-    if (!why && read(fd, stored, sizeof stored) != (ssize_t)sizeof stored) why = "it cannot be read";
-    if (!why) digest_frame(head, bytes, head->length, hex);
-    if (!why && memcmp(hex, stored, sizeof stored) != 0) why = "its hash is wrong: it is damaged";
+    else if (!eni_file_read_at(fd, bytes, head->length, sizeof *head) ||
+             !eni_file_read_at(fd, stored, sizeof stored, (off_t)(sizeof *head + head->length)))
+        why = "it cannot be read";
+    if (why == NULL) digest_frame(head, bytes, head->length, hex);
+    if (why == NULL && memcmp(hex, stored, sizeof stored) != 0) why = "its hash is wrong: it is damaged";
     close(fd);
-    if (why)
+    if (why != NULL)
         eni_free(bytes);
     else
         *bytes_out = bytes;
@@ -211,20 +207,21 @@ en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t s
     frame head[2];
     uint8_t *bytes[2] = {0};
     const char *why[2];
-    int is_there[2];
+    bool is_there[2];
     for (int i = 0; i < 2; i++) {
         name_of(kind, shard, ends[i], name);
         why[i] = read_one(state, name, kind, shard, &head[i], &bytes[i], &is_there[i]);
-        if (why[i] && is_there[i]) eni_warn("state", "%s/%s is of no use: %s", state->path, name, why[i]);
+        if (why[i] != NULL && is_there[i])
+            eni_warn("state", "%s/%s is of no use: %s", state->path, name, why[i]);
     }
     if (!is_there[0] && !is_there[1]) return EN_ENOENT;
-    if (why[0] && why[1]) {
+    if (why[0] != NULL && why[1] != NULL) {
         name_of(kind, shard, "*", name);
         return eni_fail(EN_EFORMAT, "state",
                         "neither generation of %s/%s is sound: psd cannot go on with that run", state->path,
                         name);
     }
-    const int newest = why[0] ? 1 : why[1] ? 0 : head[1].generation > head[0].generation;
+    const int newest = why[0] != NULL ? 1 : why[1] != NULL ? 0 : head[1].generation > head[0].generation;
     eni_free(bytes[!newest]);
     *stamp_out = (eni_state_stamp){.kind = kind,
                                    .shard = shard,
@@ -406,7 +403,7 @@ struct eni_journal {
 };
 
 /* A new one is made beside its place, so that a file of that name is always whole. */
-static en_status map_file(eni_journal *journal, const eni_state *state, uint64_t run, int is_new)
+static en_status map_file(eni_journal *journal, const eni_state *state, uint64_t run, bool is_new)
 {
     const char *folder = state->path;
     struct stat info;
@@ -451,7 +448,7 @@ close_file:
     return st;
 }
 
-en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks, int is_new,
+en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks, bool is_new,
                            eni_journal **journal_out)
 {
     eni_journal *journal = eni_alloc(sizeof *journal);

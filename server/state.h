@@ -20,6 +20,7 @@
 #ifndef SERVER_STATE_H
 #define SERVER_STATE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -108,7 +109,7 @@ typedef struct eni_journal eni_journal;
 
 /* A new file (is_new: whatever was there goes) or the one of this run. EN_ENOENT, EN_EFORMAT (another run,
  * another number of ranks, cut off), EN_EIO; logged. */
-en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks, int is_new,
+en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks, bool is_new,
                            eni_journal **journal_out);
 
 /* Before it is said. Leader's thread. */

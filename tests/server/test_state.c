@@ -172,6 +172,17 @@ static void the_state_of_an_older_psd_is_refused(void **unused)
     assert_non_null(strstr(said, "neither generation of "));
 }
 
+/* Nobody may ever write into it. */
+static void a_pipe_in_place_of_a_file_is_not_waited_for(void **unused)
+{
+    (void)unused;
+    char path[128];
+    put(1, "one");
+    path_of("shard-3.0", path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(newest("one"), 1);
+}
+
 /* What a kill between write and rename leaves. */
 static void a_file_beside_its_place_is_not_looked_at(void **unused)
 {
@@ -326,6 +337,7 @@ int main(void)
         in_folder(every_flipped_bit_and_every_cut_falls_back),
         in_folder(both_damaged_is_told_from_none),
         in_folder(the_state_of_an_older_psd_is_refused),
+        in_folder(a_pipe_in_place_of_a_file_is_not_waited_for),
         in_folder(a_file_beside_its_place_is_not_looked_at),
         in_folder(a_second_psd_is_kept_out),
         in_folder(a_folder_that_others_may_write_to_is_refused),
