@@ -61,9 +61,8 @@ static const char *check_device(const char *text)
 
 static const char *check_split(const char *text)
 {
-    static const char expected[] =
-        "NAME,.. of the first layer of each stage but the first, 63 at most, as `entrain "
-        "models NAME` lists them";
+    static const char expected[] = "NAME,.. of the first layer of each stage but the first, 63 at most, as "
+                                   "`entrain models NAME` lists them";
     int n = 1;
     for (const char *part = text; *part != '\0'; n++) {
         const size_t length = strcspn(part, ",");
@@ -94,10 +93,9 @@ static const char *check_rendezvous(const char *text)
     if (strcmp(text, "env://") == 0) return NULL;
     if (strncmp(text, "file:///", 8) == 0 && text[8] != '\0' && text[strlen(text) - 1] != '/') return NULL;
     const char *expected = eni_check_endpoint(text);
-    return expected == NULL
-               ? NULL
-               : "tcp://HOST:PORT, as tcp://127.0.0.1:23456, file:///PATH of a file that all hosts "
-                 "see, or env:// for MASTER_ADDR and MASTER_PORT";
+    return expected == NULL ? NULL
+                            : "tcp://HOST:PORT, as tcp://127.0.0.1:23456, file:///PATH of a file that all "
+                              "hosts see, or env:// for MASTER_ADDR and MASTER_PORT";
 }
 
 static const char *check_straggler(const char *text)
@@ -126,10 +124,10 @@ static const char *check_net(const char *text)
 {
     uint64_t rate;
     int64_t delay;
-    return eni_net_parse(text, &rate, &delay) ? NULL
-                                              : "rate:RATE,delay:TIME, or one of them, as "
-                                                "rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
-                                                "(bytes a second) or bit, a delay in s, ms or us";
+    return eni_net_parse(text, &rate, &delay)
+               ? NULL
+               : "rate:RATE,delay:TIME, or one of them, as rate:200MB,delay:50us or rate:1Gbit; a rate ends "
+                 "in B (bytes a second) or bit, a delay in s, ms or us";
 }
 
 static const char *check_count(const char *text)
@@ -151,19 +149,17 @@ static const char *check_milestones(const char *text)
 static const char *check_augment(const char *text)
 {
     eni_transform t;
-    return eni_augment_parse(text, &t)
-               ? NULL
-               : "none, crop:SIDE[:PAD], flip, or crop:SIDE[:PAD],flip with a side of 1 to 4096, "
-                 "as crop:32:4,flip";
+    return eni_augment_parse(text, &t) ? NULL
+                                       : "none, crop:SIDE[:PAD], flip, or crop:SIDE[:PAD],flip with a side "
+                                         "of 1 to 4096, as crop:32:4,flip";
 }
 
 static const char *check_normalize(const char *text)
 {
     eni_transform t;
-    return eni_normalize_parse(text, &t)
-               ? NULL
-               : "MEAN:DEVIATION or as many of each as there are channels, with deviations above 0, as "
-                 "0.4914,0.4822,0.4465:0.2023,0.1994,0.2010";
+    return eni_normalize_parse(text, &t) ? NULL
+                                         : "MEAN:DEVIATION or as many of each as there are channels, with "
+                                           "deviations above 0, as 0.4914,0.4822,0.4465:0.2023,0.1994,0.2010";
 }
 
 static const char *check_seed(const char *text)
@@ -704,6 +700,11 @@ int eni_key_find(const char *name, size_t length)
     return -1;
 }
 
+int eni_key_named(const char *name)
+{
+    return eni_key_find(name, strlen(name));
+}
+
 int eni_key_find_for(eni_program program, const char *name, size_t length)
 {
     for (int k = 0; k < eni_key_count; k++)
@@ -714,6 +715,29 @@ int eni_key_find_for(eni_program program, const char *name, size_t length)
 bool eni_key_applies(const eni_key *key, eni_program program)
 {
     return (key->programs >> program & 1) != 0;
+}
+
+int eni_config_origin(const eni_config *config, const char *key)
+{
+    const int k = eni_key_named(key);
+    return k < 0 ? ENI_FROM_DEFAULT : config->origin[k];
+}
+
+bool eni_config_is_given(const eni_config *config, const char *key)
+{
+    return eni_config_origin(config, key) != ENI_FROM_DEFAULT;
+}
+
+/* By its name: that a strategy is EN_ALONE is known only when its plugin is loaded, long after all flags are
+ * read. Another one that is, a plugin of a user, is refused with -n 2 by a sentence that asks for -n 1. */
+bool eni_config_is_solo(const eni_config *config)
+{
+    return eni_spec_head(config->strategy) == 4 && strncmp(config->strategy, "solo", 4) == 0;
+}
+
+bool eni_config_takes(const eni_config *config, const char *key)
+{
+    return eni_key_applies(&eni_keys[eni_key_named(key)], config->program);
 }
 
 const char *eni_key_fallback(const eni_key *key, eni_program program, char word[64])
