@@ -45,6 +45,13 @@ void eni_checkpoint_fini(eni_checkpoint *c)
     *c = (eni_checkpoint){0};
 }
 
+const char *eni_checkpoint_fact(const eni_checkpoint *c, const char *key)
+{
+    for (uint32_t i = 0; i < c->nfacts; i++)
+        if (strcmp(c->facts[i].key, key) == 0) return c->facts[i].value;
+    return NULL;
+}
+
 const eni_image *eni_checkpoint_find(const eni_checkpoint *c, const char *name)
 {
     for (uint32_t i = 0; i < c->nimages; i++)
@@ -295,12 +302,10 @@ static void take_lists(eni_json *in, const json_t *o, const en_schema *schema, e
 /* Said before its sizes are looked at, which would be told as damage. */
 static void check_model(eni_json *in, const eni_checkpoint *c, const en_schema *schema)
 {
-    for (uint32_t i = 0; i < c->nfacts && in->status == EN_OK; i++) {
-        if (strcmp(c->facts[i].key, "model") != 0 || strcmp(c->facts[i].value, schema->spec) == 0) continue;
-        eni_json_fail(in, "it is of --model=%s, and this run has %s", c->facts[i].value,
-                      schema->network->name);
-        in->status = EN_EMISMATCH;
-    }
+    const char *model = eni_checkpoint_fact(c, "model");
+    if (in->status != EN_OK || model == NULL || strcmp(model, schema->spec) == 0) return;
+    eni_json_fail(in, "it is of --model=%s, and this run has %s", model, schema->network->name);
+    in->status = EN_EMISMATCH;
 }
 
 static void take_all(eni_json *in, const json_t *o, const en_schema *schema, eni_checkpoint *c)

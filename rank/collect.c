@@ -569,7 +569,7 @@ const char *eni_collect_obstacle(const eni_rank *self)
         return "its ranks keep vectors of their own and are at no common step";
     if (k.nvectors > 0 && eni_rank_has_leaders(self) && self->world.nranks > 1)
         return "it keeps vectors in every rank, and its hosts meet at the servers only";
-    return !is_claiming && card_bytes(&k) > ENI_BLOB_MAX
-               ? "its buckets and its state are too many bytes; a larger --bucket-cap-mb makes fewer buckets"
-               : NULL;
+    if (!is_claiming && card_bytes(&k) > ENI_BLOB_MAX)
+        return "its buckets and its state are too many bytes; a larger --bucket-cap-mb makes fewer buckets";
+    return NULL;
 }

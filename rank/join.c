@@ -502,9 +502,8 @@ en_status eni_rank_bye(eni_rank *self)
 {
     EN_TRY(eni_member_bye(self->member, eni_rank_answer_by(self, 10 * ENI_SECOND)));
     /* The leader stays until the last has left: its end would look like a death to the others. */
-    return self->leader == NULL
-               ? EN_OK
-               : eni_leader_wait(self->leader, eni_now_ns() + 60 * ENI_SECOND, self->abort_fd);
+    if (self->leader == NULL) return EN_OK;
+    return eni_leader_wait(self->leader, eni_now_ns() + 60 * ENI_SECOND, self->abort_fd);
 }
 
 void eni_rank_leave(eni_rank *self)

@@ -81,9 +81,8 @@ typedef struct eni_exchange {
     eni_exchange_options asked;
     eni_shaper *shaper;
     eni_arena *arena;
-    eni_rank_group all, group,
-        leaders; /* group: of this rank, by default this host's; leaders: the first ranks of
-                                           groups */
+    /* group: of this rank, by default this host's; leaders: the first ranks of groups */
+    eni_rank_group all, group, leaders;
     eni_net *net;
     eni_endpoints *endpoints; /* of the servers, as of now */
     eni_client *client;

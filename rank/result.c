@@ -784,7 +784,7 @@ en_status eni_result(eni_rank *self)
     json_t *reports = NULL;
     if (st == EN_OK && self->world.rank == 0) st = parse_reports(&blobs, &reports);
     eni_blobs_fini(&blobs);
-    if (reports == NULL) return st;
+    if (st != EN_OK || self->world.rank != 0) return st;
     EN_TRY_GOTO(check_weights(self, reports), free_reports);
     st = evaluate_last(self, now.version, &last);
     self->records.stats.eval_ns += eni_now_ns() - begin;

@@ -130,30 +130,13 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
     return n;
 }
 
-static const char *value_of(const eni_fact *facts, uint32_t n, const char *key)
-{
-    /* Written before there were any. */
-    static const char *const before[][2] = {{"holdout", "0"},        {"decay", "all"},
-                                            {"resize", "0"},         {"augment", "none"},
-                                            {"augment-test", "off"}, {"normalize", ENI_NORMALIZE_GREY},
-                                            {"reshuffle", "on"}};
-    for (uint32_t i = 0; i < n; i++) {
-        const bool is_once = strcmp(facts[i].value, "once") == 0; /* "shuffle", before "reshuffle" was */
-        if (is_once && strcmp(key, "reshuffle") == 0) return "off";
-        if (strcmp(facts[i].key, key) == 0) return is_once ? "on" : facts[i].value;
-    }
-    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
-        if (strcmp(before[i][0], key) == 0) return before[i][1];
-    return NULL;
-}
-
 static en_status check_facts(const eni_rank *self)
 {
     const eni_checkpoint *c = &self->saving.past;
     eni_fact now[ENI_CHECKPOINT_FACTS];
     uint32_t n = eni_resume_facts(self, now);
     for (uint32_t i = 0; i < n; i++) {
-        const char *then = value_of(c->facts, c->nfacts, now[i].key);
+        const char *then = eni_checkpoint_fact(c, now[i].key);
         if (then != NULL && strcmp(then, now[i].value) == 0) continue;
         return refuse(self,
                       "it was written with %s %.80s, and this run has %.80s: give the same, or start over in "
