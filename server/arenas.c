@@ -51,7 +51,7 @@ en_status eni_weights_open(uint64_t elements, eni_weights **weights_out)
                         (unsigned long long)elements);
     }
     eni_weights *weights = eni_alloc(sizeof *weights);
-    if (!weights) return EN_ENOMEM;
+    if (weights == NULL) return EN_ENOMEM;
     weights->fd = -1;
     weights->bytes = eni_round_up((elements ? elements : 1) * sizeof(float), eni_page_bytes());
     const en_status st = make(weights);
@@ -64,7 +64,7 @@ en_status eni_weights_open(uint64_t elements, eni_weights **weights_out)
 
 void eni_weights_close(eni_weights *weights)
 {
-    if (!weights) return;
+    if (weights == NULL) return;
     if (weights->vector) munmap(weights->vector, weights->bytes);
     if (weights->fd >= 0) close(weights->fd);
     eni_free(weights);
@@ -204,7 +204,7 @@ en_status eni_arenas_start(const eni_arenas_config *config, eni_arenas **arenas_
 {
     const size_t nranks = (size_t)config->nranks;
     eni_arenas *arenas = eni_alloc(sizeof *arenas);
-    if (!arenas) return EN_ENOMEM;
+    if (arenas == NULL) return EN_ENOMEM;
     arenas->config = *config;
     arenas->listen_fd = arenas->stop_fd = -1;
     atomic_init(&arenas->epoch, config->epoch);
@@ -248,7 +248,7 @@ int eni_arenas_doorbell_fd(const eni_arenas *arenas, int32_t shard)
 
 void eni_arenas_stop(eni_arenas *arenas)
 {
-    if (!arenas) return;
+    if (arenas == NULL) return;
     eventfd_write(arenas->stop_fd, 1);
     pthread_join(arenas->thread, NULL);
     free_arenas(arenas);

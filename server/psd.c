@@ -228,7 +228,7 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     psd->shards = eni_alloc_array((size_t)psd->share.own, sizeof *psd->shards);
     psd->is_client = eni_alloc_array((size_t)psd->nranks, sizeof *psd->is_client);
     psd->told = eni_alloc(sizeof *psd->told);
-    if (!psd->shards || !psd->is_client || !psd->told) return EN_ENOMEM;
+    if (psd->shards == NULL || psd->is_client == NULL || psd->told == NULL) return EN_ENOMEM;
     /* All, or where leaders are the clients the first of every host. */
     for (int32_t r = 0; r < psd->nranks; r++) {
         psd->is_client[r] = 1;
@@ -239,7 +239,7 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     EN_TRY(eni_net_open(&psd->net));
     if (psd->setup.net_bytes_per_s > 0 || psd->setup.net_delay_ns > 0) {
         psd->shaper = eni_shaper_new(psd->setup.net_bytes_per_s, psd->setup.net_delay_ns);
-        if (!psd->shaper) return EN_ENOMEM;
+        if (psd->shaper == NULL) return EN_ENOMEM;
     }
     EN_TRY(share_weights(psd));
     const eni_arenas_config arenas = {.nranks = psd->nranks,
@@ -263,7 +263,7 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     if (psd->share.server > 0) return EN_OK;
     EN_TRY(eni_run_spec_add_whole(psd->told, "shards", (uint64_t)psd->share.nshards));
     EN_TRY(eni_run_spec_add_whole(psd->told, "servers", (uint64_t)psd->share.nservers));
-    if (!psd->kept.state) return EN_OK;
+    if (psd->kept.state == NULL) return EN_OK;
     return eni_run_spec_add_whole(psd->told, "state-every", (uint64_t)psd->config->state_every);
 }
 
@@ -344,7 +344,7 @@ static en_status revive(eni_psd *psd)
  * logged: there is something of no use. */
 static en_status open_state(eni_psd *psd)
 {
-    if (!psd->config->state) return EN_OK;
+    if (psd->config->state == NULL) return EN_OK;
     if (psd->share.nservers > 1)
         return eni_fail(EN_EINVAL, "psd",
                         "--state with --servers=%d: a psd among several cannot come back yet",
@@ -361,8 +361,8 @@ static en_status open_state(eni_psd *psd)
 static en_status write_run(eni_psd *psd, const eni_world_info *world)
 {
     const eni_served attributes = {psd->strategy->name, psd->version, psd->share.nshards, psd->token.value};
-    if (!psd->kept.state) return EN_OK;
-    if (!psd->kept.past)
+    if (psd->kept.state == NULL) return EN_OK;
+    if (psd->kept.past == NULL)
         EN_TRY(eni_journal_open(psd->kept.state, world->incarnation, psd->nranks, true, &psd->kept.journal));
     return eni_run_file_write(psd->kept.state, &attributes, world);
 }
@@ -502,7 +502,7 @@ static void on_gather(void *user, const char *tag, const eni_blob *blobs, size_t
 
 static en_status find_strategy(eni_psd *p, const char *plugins)
 {
-    if (!p->config->strategy)
+    if (p->config->strategy == NULL)
         return eni_fail(EN_EINVAL, "psd",
                         "which strategy? Give --strategy=ps-sync, or another of `entrain strategies`");
     const char *options = eni_spec_options(p->config->strategy);
@@ -533,7 +533,7 @@ static en_status leave_token(eni_psd *p)
     const eni_config *c = p->config;
     char path[TOKEN_PATH];
     /* Newcomers have inherited nothing, and who asks for other workers must find it, too. */
-    if (c->token_fd >= 0 && c->max_workers == 0 && !c->takes) return EN_OK;
+    if (c->token_fd >= 0 && c->max_workers == 0 && c->takes == NULL) return EN_OK;
     if (c->token_file != NULL && access(c->token_file, F_OK) == 0) return EN_OK;
     EN_TRY(name_token(p, p->listen.port, path));
     EN_TRY(eni_token_write(&p->token.value, path, &p->token.lock));
@@ -707,7 +707,8 @@ static void close_psd(eni_psd *p)
     eni_free(p->is_client);
     eni_free(p->shards);
     eni_journal_close(p->kept.journal);
-    if (p->kept.state && (p->lead.leader || !p->kept.past)) eni_state_clear(p->kept.state); /* it is over */
+    if (p->kept.state && (p->lead.leader || p->kept.past == NULL))
+        eni_state_clear(p->kept.state); /* it is over */
     eni_state_close(p->kept.state);
     eni_run_file_free(p->kept.past);
     eni_options_free(p->options);

@@ -30,7 +30,7 @@ enum {
  * to send them where they lie. NULL: they are copied. */
 static eni_version_buffer *acquire(eni_shard *shard, const eni_header *header, const float *data)
 {
-    if (!data || header->bytes < ENI_ZEROCOPY_MIN) return NULL;
+    if (data == NULL || header->bytes < ENI_ZEROCOPY_MIN) return NULL;
     if (data != eni_store_weights(shard->store, header->bucket, NULL)) return NULL;
     return eni_store_acquire(shard->store, header->bucket);
 }
@@ -71,7 +71,7 @@ static void post(eni_shard *shard, const eni_packet *to, eni_header *header, con
                                                                         on_wire + ENI_HEADER_CHARGE);
     eni_packet by_socket;
     if (to->source == ENI_SHARD_RING) {
-        if (!data && post_to_ring(shard, header)) return;
+        if (data == NULL && post_to_ring(shard, header)) return;
         by_socket = socket_of(shard, header->rank);
         to = &by_socket;
     }
@@ -150,7 +150,7 @@ static bool put_into_arena(eni_shard *shard, const eni_store_action *action, eni
     const uint32_t slot = (uint32_t)(ticket >> 3) & TICKET_SLOT;
     const eni_arena *arena = NULL;
     if (ticket & TICKET_SHARED) arena = arena_of(shard, action->client);
-    if (!arena) return false;
+    if (arena == NULL) return false;
     header->flags |= ENI_FLAG_SHM;
     header->slot = ENI_INTO_NOTHING;
     shard->figures.shm_bytes += header->bytes;
@@ -165,12 +165,6 @@ static bool put_into_arena(eni_shard *shard, const eni_store_action *action, eni
     return true;
 }
 
-/* All calls of this client to this partition up to this seq survive. */
-static uint64_t stable_of(const eni_shard *shard, int32_t rank, uint32_t bucket)
-{
-    return shard->saves ? eni_shard_stable(shard, rank, bucket) : 0;
-}
-
 static void reply(eni_shard *shard, const eni_store_action *action)
 {
     const eni_packet to = address_of(shard, action);
@@ -181,7 +175,7 @@ static void reply(eni_shard *shard, const eni_store_action *action)
                          .seq = ticket_seq(action->ticket),
                          .base_version = action->met,
                          .version = action->version,
-                         .stable = stable_of(shard, action->client, action->bucket),
+                         .stable = eni_shard_stable(shard, action->client, action->bucket),
                          .nsamples = action->samples,
                          .covered = action->clock,
                          .step = action->steps,
@@ -316,7 +310,7 @@ static bool find_payload(eni_shard *shard, eni_packet *packet, eni_payload *payl
         shard->figures.refusals.damaged++;
         eni_shard_refuse(shard, packet, EN_EPROTO,
                          "call %" PRIu64 " of rank %d to bucket %u was damaged on its way (checksum): "
-                                         "memory, network card or cable; it was not added",
+                         "memory, network card or cable; it was not added",
                          h->seq, h->rank, h->bucket);
         return false;
     }
@@ -336,7 +330,7 @@ static bool find_payload(eni_shard *shard, eni_packet *packet, eni_payload *payl
         return false;
     }
     const eni_arena *arena = arena_of(shard, h->rank);
-    if (!arena || h->slot >= eni_arena_nslots(arena)) {
+    if (arena == NULL || h->slot >= eni_arena_nslots(arena)) {
         shard->figures.refusals.payload++;
         eni_shard_refuse(shard, packet, EN_EPROTO, "rank %d names slot %u of a memory that psd does not have",
                          h->rank, h->slot);
@@ -402,7 +396,7 @@ static bool more_room(eni_shard *shard)
 {
     const uint32_t room = shard->delays.room ? 2 * shard->delays.room : 64;
     eni_delayed *delayed = room > DELAY_MAX ? NULL : realloc(shard->delays.list, room * sizeof *delayed);
-    if (!delayed) return false;
+    if (delayed == NULL) return false;
     shard->delays.list = delayed;
     shard->delays.room = room;
     return true;
@@ -428,7 +422,7 @@ static bool replay(eni_shard *shard, eni_packet *packet)
     const uint64_t taken = eni_store_seq(shard->store, h->rank, h->bucket);
     if (eni_store_count(shard->store, h->bucket) == 0) return false;
     if (h->seq == 0) { /* the question how far the partition is stable */
-        if (stable_of(shard, h->rank, h->bucket) < taken) eni_shard_save_ask(shard);
+        if (eni_shard_stable(shard, h->rank, h->bucket) < taken) eni_shard_save_ask(shard);
         return false;
     }
     if (h->seq > taken + 1) {

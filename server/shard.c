@@ -34,8 +34,7 @@ enum {
     LINGER_US = 1000, /* it looks for so long after the last one */
     CROWDED_US = 50,  /* who yields and gets the core back later than this takes it from somebody who works */
     SOCKET_EVERY = 32, /* idle looks at the ring, between two at the socket */
-    IDLE_MS = 1000 /* an idle shard blocks no longer, should a worker take a ring of the doorbell that was not
-                      its own */
+    IDLE_MS = 1000 /* it blocks no longer, should a worker take a ring of the doorbell that was not its own */
 };
 
 /* The memory is that of `rank`, which showed the token when it handed it over, and said HELLO. */
@@ -76,7 +75,7 @@ static int poll_rings(eni_shard *shard)
         before = n;
         for (int32_t r = 0; r < shard->config.nranks && shard->status == EN_OK; r++) {
             eni_shm_ring *ring = eni_shard_ring(shard, r);
-            if (!ring) continue;
+            if (ring == NULL) continue;
             eni_shm_ring_sleep(ring, (uint32_t)shard->config.index, 0);
             n += take_one(shard, r);
         }
@@ -92,7 +91,7 @@ static bool fall_asleep(eni_shard *shard)
     shard->posted_ns = 0;
     for (int32_t r = 0; r < shard->config.nranks; r++) {
         eni_shm_ring *ring = eni_shard_ring(shard, r);
-        if (!ring) continue;
+        if (ring == NULL) continue;
         eni_shm_ring_sleep(ring, (uint32_t)shard->config.index, 1);
         is_asked |= eni_shm_ring_has_message(ring, (uint32_t)shard->config.index);
     }
@@ -255,7 +254,7 @@ static en_status await_attention(eni_shard *shard)
     eni_shard_call_attention(shard);
     while ((shard->asked.visit || shard->asked.next_epoch) && failed == 0)
         failed = pthread_cond_clockwait(&shard->done, &shard->lock, CLOCK_MONOTONIC, &deadline);
-    const bool was_done = !shard->asked.visit && !shard->asked.next_epoch;
+    const bool was_done = shard->asked.visit == NULL && !shard->asked.next_epoch;
     shard->asked.visit = NULL;
     shard->asked.next_epoch = 0;
     if (was_done) return EN_OK;
@@ -361,7 +360,7 @@ static void close_shard(eni_shard *shard)
 en_status eni_shard_start(const eni_shard_config *config, eni_shard **shard_out, eni_address *bound_out)
 {
     eni_shard *shard = eni_alloc(sizeof *shard);
-    if (!shard) return EN_ENOMEM;
+    if (shard == NULL) return EN_ENOMEM;
     shard->config = *config;
     if (config->nfirst == 0) shard->config.nfirst = config->nranks;
     shard->handed = eni_arenas_handed_over(config->arenas);
@@ -374,7 +373,7 @@ en_status eni_shard_start(const eni_shard_config *config, eni_shard **shard_out,
     bool was_loaded = false;
     shard->route = eni_alloc_array((size_t)config->nranks, sizeof *shard->route);
     shard->asked.is_leaving = eni_alloc_array((size_t)config->nranks, sizeof *shard->asked.is_leaving);
-    if (!shard->route || !shard->asked.is_leaving) goto close_shard;
+    if (shard->route == NULL || shard->asked.is_leaving == NULL) goto close_shard;
     EN_TRY_GOTO(open_wake(shard), close_shard);
     EN_TRY_GOTO(open_store(shard), close_shard);
     EN_TRY_GOTO(eni_shard_save_open(shard, &was_loaded), close_shard);
@@ -399,7 +398,7 @@ close_shard:
 
 void eni_shard_stop(eni_shard *shard)
 {
-    if (!shard) return;
+    if (shard == NULL) return;
     pthread_mutex_lock(&shard->lock);
     shard->asked.is_stopping = true;
     eni_shard_call_attention(shard);

@@ -120,8 +120,8 @@ static inline bool eni_shard_is_meant(const eni_shard *shard, const eni_header *
  * when the state is durable, never before.
  *
  * Bytes of a state: u32 ranks, u32 0, then one byte a rank (1: it has finished), then the store's
- * (store/store_save.h). Without --state there are no `saves`, nobody is secure, and of the others only open,
- * close and ask may be called. */
+ * (store/store_save.h). Without --state there are no `saves`, no call is stable and nobody is secure, and of the
+ * others only open, close and ask may be called. */
 /* Loads the newest sound state if there is one (*was_loaded_out), and starts the thread that writes.
  * EN_EFORMAT, EN_EMISMATCH, EN_EVERSION (logged): there is one, and it is of no use. */
 en_status eni_shard_save_open(eni_shard *shard, bool *was_loaded_out);

@@ -93,7 +93,7 @@ static en_status add_bytes(void *user, const void *bytes, size_t length)
     if (length > saves->room - saves->length) {
         const size_t room = 2 * saves->room + length + (1 << 16);
         uint8_t *grown = realloc(saves->bytes, room);
-        if (!grown) {
+        if (grown == NULL) {
             eni_warn("snapshot", "out of memory for a state of %zu bytes", room);
             return EN_ENOMEM;
         }
@@ -121,13 +121,12 @@ static void note_seqs(const eni_shard *shard, uint64_t *seqs)
 
 uint64_t eni_shard_stable(const eni_shard *shard, int32_t rank, uint32_t bucket)
 {
-    const eni_shard_saves *saves = shard->saves;
-    return *seq_at(shard, saves->stable, rank, bucket);
+    return shard->saves != NULL ? *seq_at(shard, shard->saves->stable, rank, bucket) : 0;
 }
 
 bool eni_shard_is_secure(const eni_shard *shard, int32_t rank)
 {
-    return shard->saves && shard->saves->client[rank].is_secure;
+    return shard->saves != NULL && shard->saves->client[rank].is_secure;
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
@@ -292,9 +291,9 @@ en_status eni_shard_save_open(eni_shard *shard, bool *was_loaded_out)
     const eni_shard_config *config = &shard->config;
     const size_t nranks = (size_t)config->nranks, nseqs = nranks * config->setup->store.nbuckets;
     *was_loaded_out = false;
-    if (!config->state) return EN_OK;
+    if (config->state == NULL) return EN_OK;
     eni_shard_saves *saves = eni_alloc(sizeof *saves);
-    if (!saves) return EN_ENOMEM;
+    if (saves == NULL) return EN_ENOMEM;
     shard->saves = saves;
     sem_init(&saves->wake, 0, 0);
     saves->limit = config->state_every;
@@ -305,7 +304,7 @@ en_status eni_shard_save_open(eni_shard *shard, bool *was_loaded_out)
     saves->stable = eni_alloc_array(nseqs, sizeof *saves->stable);
     saves->taken = eni_alloc_array(nseqs, sizeof *saves->taken);
     saves->client = eni_alloc_array(nranks, sizeof *saves->client);
-    if (!saves->stable || !saves->taken || !saves->client) return EN_ENOMEM;
+    if (saves->stable == NULL || saves->taken == NULL || saves->client == NULL) return EN_ENOMEM;
     EN_TRY(load(shard, was_loaded_out));
     saves->is_started = pthread_create(&saves->thread, NULL, run_writer, shard) == 0;
     if (saves->is_started) return EN_OK;
@@ -316,7 +315,7 @@ en_status eni_shard_save_open(eni_shard *shard, bool *was_loaded_out)
 void eni_shard_save_close(eni_shard *shard)
 {
     eni_shard_saves *saves = shard->saves;
-    if (!saves) return;
+    if (saves == NULL) return;
     sem_post(&saves->wake); /* what is COMMITTED is written before it comes to that */
     if (saves->is_started) pthread_join(saves->thread, NULL);
     sem_destroy(&saves->wake);

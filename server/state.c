@@ -268,7 +268,7 @@ en_status eni_run_file_write(const eni_state *state, const eni_served *attribute
                             key_values_json(world->key_values, world->nkey_values), "peers", peers);
     char *text = run ? json_dumps(run, JSON_COMPACT) : NULL;
     json_decref(run);
-    if (!text)
+    if (text == NULL)
         return eni_fail(EN_ENOMEM, "state",
                         "psd cannot write down its run: out of memory, or a name is not UTF-8");
     const eni_state_stamp stamp = {
@@ -296,7 +296,7 @@ static void take_key_value(eni_json *in, const json_t *pair, void *into)
     eni_key_value *of = into;
     *of = (eni_key_value){json_string_value(json_array_get(pair, 0)),
                           json_string_value(json_array_get(pair, 1))};
-    if (!of->key || !of->value) eni_json_fail(in, "%s should be [key, value]", in->where);
+    if (of->key == NULL || of->value == NULL) eni_json_fail(in, "%s should be [key, value]", in->where);
 }
 
 /* A place that nobody has taken yet has no host: its texts are empty. */
@@ -308,7 +308,8 @@ static void take_peer(eni_json *in, const json_t *o, void *into)
     peer->born = eni_json_need_whole(in, o, "born");
     peer->host = eni_json_text(in, o, "host");
     peer->host_id = eni_json_text(in, o, "host_id");
-    if (!peer->host || !peer->host_id) eni_json_fail(in, "%s should have a host and a host_id", in->where);
+    if (peer->host == NULL || peer->host_id == NULL)
+        eni_json_fail(in, "%s should have a host and a host_id", in->where);
     eni_json_list(in, o, "member_data", SIZE_MAX, sizeof *peer->member_data, take_key_value,
                   &peer->member_data, &peer->nmember_data);
 }
@@ -336,7 +337,7 @@ static en_status read_all(eni_json *in, run_memory *m, const eni_state_stamp *st
     for (size_t i = 0; i < m->npeers; i++)
         if (m->peers[i].rank != (int32_t)i) eni_json_fail(in, "peers[%zu].rank should be %zu", i, i);
     if (file->nranks < 1 || (size_t)file->nranks != m->npeers || file->revived.incarnation != stamp->run ||
-        !file->attributes.version || eni_token_parse(token, &file->attributes.token) != EN_OK)
+        file->attributes.version == NULL || eni_token_parse(token, &file->attributes.token) != EN_OK)
         eni_json_fail(in, "workers, peers, version, token and incarnation should be those of one run");
     return in->status;
 }
@@ -351,7 +352,7 @@ en_status eni_run_file_read(const eni_state *state, eni_run_file **file_out)
     run_memory *m = eni_alloc(sizeof *m);
     if (m) m->json = eni_json_parse(&in, (const char *)bytes, length);
     eni_free(bytes);
-    if (!m) return EN_ENOMEM;
+    if (m == NULL) return EN_ENOMEM;
     m->file.memory = m;
     const en_status st = read_all(&in, m, &stamp);
     if (st == EN_OK)
@@ -363,7 +364,7 @@ en_status eni_run_file_read(const eni_state *state, eni_run_file **file_out)
 
 void eni_run_file_free(eni_run_file *file)
 {
-    if (!file) return;
+    if (file == NULL) return;
     run_memory *m = file->memory;
     for (size_t i = 0; m->peers && i < m->npeers; i++)
         eni_free((void *)m->peers[i].member_data);
@@ -452,7 +453,7 @@ en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks,
                            eni_journal **journal_out)
 {
     eni_journal *journal = eni_alloc(sizeof *journal);
-    if (!journal) return EN_ENOMEM;
+    if (journal == NULL) return EN_ENOMEM;
     journal->nranks = nranks;
     journal->bytes = sizeof(journal_file) + (size_t)nranks * sizeof journal->file->rank[0];
     const en_status st = map_file(journal, state, run, is_new);
@@ -518,7 +519,7 @@ void eni_journal_fold(const eni_journal *journal, eni_revived *revived)
 
 void eni_journal_close(eni_journal *journal)
 {
-    if (!journal) return;
+    if (journal == NULL) return;
     if (journal->file) munmap(journal->file, journal->bytes);
     eni_free(journal);
 }
