@@ -391,9 +391,9 @@ bool eni_config_is_from_env(const eni_config *config, const char *key)
 const char *eni_env_rendezvous_note(const eni_config *config)
 {
     if (!eni_config_is_from_env(config, "rendezvous")) return "";
-    return eni_env("MASTER_PORT") != NULL && has_agent_store()
-               ? "; the port after MASTER_PORT, which torchrun's agent holds"
-               : "";
+    if (eni_env("MASTER_PORT") != NULL && has_agent_store())
+        return "; the port after MASTER_PORT, which torchrun's agent holds";
+    return "";
 }
 
 static en_status set_from_env(eni_config *config, const char *key, const char *value, const char *variable)

@@ -45,8 +45,8 @@ static const char *check_arm(const char *text)
 
 static const char *check_name(const char *text)
 {
-    return strpbrk(text, ":=") == NULL ? NULL
-                                       : "names only, as ring,ps-sync; options go with --arm=NAME:KEY=VALUE";
+    if (strpbrk(text, ":=") == NULL) return NULL;
+    return "names only, as ring,ps-sync; options go with --arm=NAME:KEY=VALUE";
 }
 
 static const char *check_device(const char *text)
@@ -93,17 +93,17 @@ static const char *check_rendezvous(const char *text)
     if (strcmp(text, "env://") == 0) return NULL;
     if (strncmp(text, "file:///", 8) == 0 && text[8] != '\0' && text[strlen(text) - 1] != '/') return NULL;
     const char *expected = eni_check_endpoint(text);
-    return expected == NULL ? NULL
-                            : "tcp://HOST:PORT, as tcp://127.0.0.1:23456, file:///PATH of a file that all "
-                              "hosts see, or env:// for MASTER_ADDR and MASTER_PORT";
+    if (expected == NULL) return NULL;
+    return "tcp://HOST:PORT, as tcp://127.0.0.1:23456, file:///PATH of a file that all hosts see, or env:// "
+           "for MASTER_ADDR and MASTER_PORT";
 }
 
 static const char *check_straggler(const char *text)
 {
     int64_t rank;
     double factor;
-    return eni_straggler_parse(text, &rank, &factor) ? NULL
-                                                     : "RANK:FACTOR with a factor of 1 to 1000, as 1:3";
+    if (eni_straggler_parse(text, &rank, &factor)) return NULL;
+    return "RANK:FACTOR with a factor of 1 to 1000, as 1:3";
 }
 
 static const char *check_visit(const char *text)
@@ -116,50 +116,46 @@ static const char *check_bn_stats(const char *text)
 {
     bool is_mean;
     uint64_t n;
-    return eni_bn_stats_parse(text, &is_mean, &n) ? NULL
-                                                  : "rank0, mean, or recompute:N with N training samples";
+    if (eni_bn_stats_parse(text, &is_mean, &n)) return NULL;
+    return "rank0, mean, or recompute:N with N training samples";
 }
 
 static const char *check_net(const char *text)
 {
     uint64_t rate;
     int64_t delay;
-    return eni_net_parse(text, &rate, &delay)
-               ? NULL
-               : "rate:RATE,delay:TIME, or one of them, as rate:200MB,delay:50us or rate:1Gbit; a rate ends "
-                 "in B (bytes a second) or bit, a delay in s, ms or us";
+    if (eni_net_parse(text, &rate, &delay)) return NULL;
+    return "rate:RATE,delay:TIME, or one of them, as rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
+           "(bytes a second) or bit, a delay in s, ms or us";
 }
 
 static const char *check_count(const char *text)
 {
     int64_t count;
-    return eni_parse_i64(text, &count) && count >= 1 && count <= 1024
-               ? NULL
-               : "whole numbers from 1 to 1024, as 1,2,4";
+    if (eni_parse_i64(text, &count) && count >= 1 && count <= 1024) return NULL;
+    return "whole numbers from 1 to 1024, as 1,2,4";
 }
 
 static const char *check_milestones(const char *text)
 {
     int64_t amounts[ENI_AMOUNTS_MAX];
-    return eni_parse_amounts(text, amounts) > 0
-               ? NULL
-               : "one to eight rising amounts above 0, as 60epochs,80epochs or 600000,800000";
+    if (eni_parse_amounts(text, amounts) > 0) return NULL;
+    return "one to eight rising amounts above 0, as 60epochs,80epochs or 600000,800000";
 }
 
 static const char *check_augment(const char *text)
 {
     eni_transform t;
-    return eni_augment_parse(text, &t) ? NULL
-                                       : "none, crop:SIDE[:PAD], flip, or crop:SIDE[:PAD],flip with a side "
-                                         "of 1 to 4096, as crop:32:4,flip";
+    if (eni_augment_parse(text, &t)) return NULL;
+    return "none, crop:SIDE[:PAD], flip, or crop:SIDE[:PAD],flip with a side of 1 to 4096, as crop:32:4,flip";
 }
 
 static const char *check_normalize(const char *text)
 {
     eni_transform t;
-    return eni_normalize_parse(text, &t) ? NULL
-                                         : "MEAN:DEVIATION or as many of each as there are channels, with "
-                                           "deviations above 0, as 0.4914,0.4822,0.4465:0.2023,0.1994,0.2010";
+    if (eni_normalize_parse(text, &t)) return NULL;
+    return "MEAN:DEVIATION or as many of each as there are channels, with deviations above 0, as "
+           "0.4914,0.4822,0.4465:0.2023,0.1994,0.2010";
 }
 
 static const char *check_seed(const char *text)
@@ -182,18 +178,17 @@ static const char *check_primary(const char *text)
 {
     char setting[32];
     int64_t a, b;
-    return eni_primary_parse(text, setting, &a, &b)
-               ? NULL
-               : "SETTING:ARM:ARM, two arms by their order from 1, as even:1:2";
+    if (eni_primary_parse(text, setting, &a, &b)) return NULL;
+    return "SETTING:ARM:ARM, two arms by their order from 1, as even:1:2";
 }
 
 static const char *check_elastic(const char *text)
 {
     eni_worker_range elastic;
     const char *expected = eni_worker_range_read(text, &elastic);
-    return expected == NULL && elastic.batch > 0
-               ? "MIN..MAX, as 2..8; the samples of a step are --global-batch-size"
-               : expected;
+    if (expected == NULL && elastic.batch > 0)
+        return "MIN..MAX, as 2..8; the samples of a step are --global-batch-size";
+    return expected;
 }
 
 static const char *check_help(const char *text)

@@ -87,9 +87,8 @@ static en_status open_and_lock(eni_cache *cache)
     cache->fd = open(cache->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (cache->fd >= 0)
         cache->lock_fd = openat(cache->fd, ".lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    return cache->lock_fd >= 0
-               ? wait_for_lock(cache)
-               : eni_fail(EN_EIO, "remote", "cannot open %s: %s", cache->path, strerror(errno));
+    if (cache->lock_fd >= 0) return wait_for_lock(cache);
+    return eni_fail(EN_EIO, "remote", "cannot open %s: %s", cache->path, strerror(errno));
 }
 
 /* Who clears the cache may have removed it while we waited. */
