@@ -391,10 +391,10 @@ static en_status describe(comparison *c)
         json_array_append_new(seeds, json_integer(eni_config_seed(config, i)));
     c->runs = json_array();
     json_t *conditions = json_object();
-    c->json = json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "argv", argv,
-                        "target", config->target / 100, "lr_scale", scales[config->lr_scale], "conditions",
-                        conditions, "cells", settings, "arms", arms, "seeds", seeds, "runs", c->runs,
-                        "environment", environment(c));
+    c->json = json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", ENI_STUDY_SCHEMA,
+                        "argv", argv, "target", config->target / 100, "lr_scale", scales[config->lr_scale],
+                        "conditions", conditions, "settings", settings, "arms", arms, "seeds", seeds, "runs",
+                        c->runs, "environment", environment(c));
     json_object_set_new(c->json, "claims", describe_claims(c));
     json_object_set_new(c->json, "planned", json_integer(c->nruns));
     json_object_set_new(c->json, "retry_busy", json_boolean(config->retry_busy));
@@ -494,7 +494,7 @@ static en_status run_one(comparison *c, int setting, int arm, int seed, bool is_
     /* the user's wish, which ends the comparison; not a run that was ended alone */
     const bool has_to_end = st != EN_OK && eni_signals_wait(c->context->signal_fd, 0);
     if (has_to_end) snprintf(outcome.cause, sizeof outcome.cause, "interrupted");
-    json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "cell", c->setting[setting], "arm",
+    json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "setting", c->setting[setting], "arm",
                               c->label[arm], "seed", (json_int_t)seed_value, "dir", relative, "order",
                               c->order++, "started", started, "exit", st == EN_OK ? 0 : 1);
     eni_json_set_number(entry, "outside", outcome.outside);
@@ -517,7 +517,7 @@ static json_t *find_run(const comparison *c, int setting, int arm, int seed, boo
     const json_int_t value = eni_config_seed(c->context->config, seed);
     json_t *run;
     for (size_t i = 0; (run = json_array_get(c->runs, i)) != NULL; i++)
-        if (eni_json_says(run, "cell", c->setting[setting]) && eni_json_says(run, "arm", c->label[arm]) &&
+        if (eni_json_says(run, "setting", c->setting[setting]) && eni_json_says(run, "arm", c->label[arm]) &&
             json_integer_value(json_object_get(run, "seed")) == value &&
             json_is_true(json_object_get(run, "again")) == is_again)
             return run;

@@ -58,8 +58,8 @@ en_status eni_config_copy(const eni_config *from, eni_config *config_out)
     eni_config config = *from;
     en_status st = EN_OK;
     config.args = (eni_list){0};
-    for (int k = 0; k < eni_key_count;
-         k++) { /* to the end: what belongs to `from` is forgotten in any case */
+    /* to the end: what belongs to `from` is forgotten in any case */
+    for (int k = 0; k < eni_key_count; k++) {
         const void *source = (const char *)from + eni_keys[k].offset;
         void *field = (char *)&config + eni_keys[k].offset;
         if (eni_keys[k].type == ENI_KEY_LIST) {
@@ -81,15 +81,9 @@ en_status eni_config_copy(const eni_config *from, eni_config *config_out)
 en_status eni_config_set(eni_config *config, const char *key, const char *value, const char *place)
 {
     int k = eni_key_find_for(config->program, key, strlen(key));
-    if (k < 0) return eni_fail(EN_EINVAL, "config", "%s: there is no key \"%s\"; see --help", place, key);
+    if (k < 0) return eni_config_refuse("%s: there is no key \"%s\"; see --help", place, key);
     if (value == NULL) value = eni_keys[k].bare;
     return eni_key_set(config, k, value != NULL ? value : "", place, ENI_FROM_FLAG);
-}
-
-int eni_config_is_given(const eni_config *config, const char *key)
-{
-    int k = eni_key_find(key, strlen(key));
-    return k >= 0 && config->origin[k] != ENI_FROM_DEFAULT;
 }
 
 eni_transform eni_config_transform(const eni_config *config)
@@ -131,17 +125,15 @@ static en_status resolve_batch(eni_config *config)
 {
     int64_t global = config->global_batch_size, n = parts(config);
     if (global == 0 || config->program == ENI_SCALE || /* each of its rows splits it by itself */
-        !eni_key_applies(&eni_keys[eni_key_find("batch-size", 10)], config->program))
+        !eni_config_takes(config, "batch-size"))
         return EN_OK;
     if (global % n != 0)
-        return eni_fail(EN_EINVAL, "config",
-                        "--global-batch-size: \"%lld\" is not a multiple of the %lld batches of a step, one "
-                        "for each worker "
-                        "or --accumulate; give a multiple, or --batch-size",
-                        (long long)global, (long long)n);
+        return eni_config_refuse(
+            "--global-batch-size: \"%lld\" is not a multiple of the %lld batches of a step, one for each "
+            "worker or --accumulate; give a multiple, or --batch-size",
+            (long long)global, (long long)n);
     if (eni_config_is_given(config, "batch-size") && config->batch_size * n != global)
-        return eni_fail(
-            EN_EINVAL, "config",
+        return eni_config_refuse(
             "--global-batch-size: \"%lld\" contradicts --batch-size %lld times %lld; give one of the two",
             (long long)global, (long long)config->batch_size, (long long)n);
     config->batch_size = global / n;
@@ -151,7 +143,7 @@ static en_status resolve_batch(eni_config *config)
 /* One that nobody gave: PyTorch's default for the optimizer. */
 static en_status set_rate(eni_config *config, const char *key, const char *value)
 {
-    const int k = eni_key_find(key, strlen(key));
+    const int k = eni_key_named(key);
     if (config->origin[k] != ENI_FROM_DEFAULT || !eni_key_applies(&eni_keys[k], config->program))
         return EN_OK;
     return eni_key_set(config, k, value, key, ENI_FROM_DEFAULT);
@@ -171,25 +163,18 @@ static en_status resolve_optimizer(eni_config *config)
     const char *const *others = is_adam ? of_sgd : of_adam;
     char room[64], word[64];
     for (int i = 0; i < (is_adam ? 2 : 3); i++) {
-        const int k = eni_key_find(others[i], strlen(others[i]));
+        const int k = eni_key_named(others[i]);
         const char *text = eni_key_text(config, &eni_keys[k], room);
         if (config->origin[k] == ENI_FROM_DEFAULT ||
             strcmp(text, eni_key_fallback(&eni_keys[k], config->program, word)) == 0)
             continue;
-        return eni_fail(EN_EINVAL, "config",
-                        "--%s: \"%s\" is nothing that --optimizer=%s has; leave it out%s", others[i], text,
-                        config->optimizer, is_adam ? ", or give --beta1" : ", or give --optimizer=adamw");
+        return eni_config_refuse("--%s: \"%s\" is nothing that --optimizer=%s has; leave it out%s", others[i],
+                                 text, config->optimizer,
+                                 is_adam ? ", or give --beta1" : ", or give --optimizer=adamw");
     }
-    if (!eni_key_applies(&eni_keys[eni_key_find("optimizer", 9)], config->program)) return EN_OK;
+    if (!eni_config_takes(config, "optimizer")) return EN_OK;
     EN_TRY(set_rate(config, "lr", is_adam ? "0.001" : "0.01"));
     return set_rate(config, "weight-decay", strcmp(config->optimizer, "adamw") == 0 ? "0.01" : "0");
-}
-
-/* By its name: that a strategy is EN_ALONE is known only when its plugin is loaded, long after all flags are
- * read. Another one that is, a plugin of a user, is refused with -n 2 by a sentence that asks for -n 1. */
-bool eni_config_is_solo(const eni_config *config)
-{
-    return eni_spec_head(config->strategy) == 4 && strncmp(config->strategy, "solo", 4) == 0;
 }
 
 /* Defaults that follow from other keys. */
@@ -199,7 +184,7 @@ static en_status resolve_defaults(eni_config *config)
     if (config->target > 0 && config->eval_every == 0 && !eni_config_is_given(config, "eval-points"))
         config->eval_points = CURVE_POINTS; /* a time to it comes from a curve */
     if (strcmp(config->model, "toy") == 0 && !eni_config_is_given(config, "data"))
-        EN_TRY(eni_key_set(config, eni_key_find("data", 4), "synthetic", "data", ENI_FROM_DEFAULT));
+        EN_TRY(eni_key_set(config, eni_key_named("data"), "synthetic", "data", ENI_FROM_DEFAULT));
     if (config->program == ENI_RUN && eni_config_is_solo(config) && !eni_config_is_given(config, "workers"))
         config->workers = 1;
     return EN_OK;
@@ -209,30 +194,23 @@ static en_status resolve_ranks(const eni_config *config)
 {
     const int64_t world = world_of(config), ranks = eni_config_ranks(config);
     if (config->max_workers > 0 && config->max_workers < world)
-        return eni_fail(
-            EN_EINVAL, "config",
-            "--max-workers: \"%lld\" is below the %lld workers that the run begins with; give %lld or "
-            "more",
+        return eni_config_refuse(
+            "--max-workers: \"%lld\" is below the %lld workers that the run begins with; give %lld or more",
             (long long)config->max_workers, (long long)world, (long long)world);
     if (config->rank == ENI_RANK_NEW && config->max_workers == 0)
-        return eni_fail(
-            EN_EINVAL, "config",
-            "--rank: \"new\" joins a run that goes on; give its --max-workers=N too, and all its other "
-            "flags");
+        return eni_config_refuse("--rank: \"new\" joins a run that goes on; give its --max-workers=N too, "
+                                 "and all its other flags");
     if (world > 0 && config->rank >= world)
-        return eni_fail(EN_EINVAL, "config",
-                        "--rank: \"%lld\" is not below --world-size %lld; ranks count from 0",
-                        (long long)config->rank, (long long)world);
+        return eni_config_refuse("--rank: \"%lld\" is not below --world-size %lld; ranks count from 0",
+                                 (long long)config->rank, (long long)world);
     if (config->local_size > 0 && config->local_rank >= config->local_size)
-        return eni_fail(EN_EINVAL, "config",
-                        "--local-rank: \"%lld\" is not below --local-size %lld; ranks count from 0",
-                        (long long)config->local_rank, (long long)config->local_size);
+        return eni_config_refuse("--local-rank: \"%lld\" is not below --local-size %lld; ranks count from 0",
+                                 (long long)config->local_rank, (long long)config->local_size);
     for (int i = 0; i < config->seeds.count; i++)
         for (int j = 0; j < i; j++) {
             if (eni_config_seed(config, i) != eni_config_seed(config, j)) continue;
-            return eni_fail(EN_EINVAL, "config",
-                            "--seeds: \"%s\" is there twice, and is one run; give each seed once",
-                            config->seeds.item[i]);
+            return eni_config_refuse("--seeds: \"%s\" is there twice, and is one run; give each seed once",
+                                     config->seeds.item[i]);
         }
     for (int i = 0; i < config->straggler.count; i++) {
         int64_t rank = 0;
@@ -242,17 +220,15 @@ static en_status resolve_ranks(const eni_config *config)
             int64_t other = 0;
             eni_straggler_parse(config->straggler.item[j], &other, &factor);
             if (other != rank) continue;
-            return eni_fail(
-                EN_EINVAL, "config",
+            return eni_config_refuse(
                 "--straggler: \"%s\" names rank %lld a second time, after \"%s\"; give each rank once",
                 config->straggler.item[i], (long long)rank, config->straggler.item[j]);
         }
         if (ranks <= 0 || rank < ranks) continue;
-        return eni_fail(EN_EINVAL, "config",
-                        "--straggler: \"%s\" names a rank that a run of %lld worker%s does not have; give a "
-                        "rank from 0 to %lld",
-                        config->straggler.item[i], (long long)world, world == 1 ? "" : "s",
-                        (long long)ranks - 1);
+        return eni_config_refuse("--straggler: \"%s\" names a rank that a run of %lld worker%s does not "
+                                 "have; give a rank from 0 to %lld",
+                                 config->straggler.item[i], (long long)world, world == 1 ? "" : "s",
+                                 (long long)ranks - 1);
     }
     return EN_OK;
 }
@@ -273,36 +249,29 @@ static en_status resolve_nodes(const eni_config *config)
 {
     static const char *const only[] = {"node-rank", "master-addr", "master-port"};
     const bool may_be_many = config->program == ENI_RUN || config->program == ENI_CHECK;
-    if (config->nnodes > 1 && eni_key_applies(&eni_keys[eni_key_find("nnodes", 6)], config->program) &&
-        !may_be_many)
-        return eni_fail(
-            EN_EINVAL, "config",
-            "--nnodes: \"%lld\": %s starts its processes on one host; leave it out, or give it to "
-            "`entrain run`, on each host",
-            (long long)config->nnodes, eni_program_name(config->program));
+    if (config->nnodes > 1 && eni_config_takes(config, "nnodes") && !may_be_many)
+        return eni_config_refuse("--nnodes: \"%lld\": %s starts its processes on one host; leave it out, or "
+                                 "give it to `entrain run`, on each host",
+                                 (long long)config->nnodes, eni_program_name(config->program));
     if (config->init_method != NULL &&
         (eni_config_is_given(config, "master-addr") || eni_config_is_given(config, "master-port")))
-        return eni_fail(
-            EN_EINVAL, "config",
+        return eni_config_refuse(
             "--init-method: \"%s\" says what --master-addr and --master-port do; give one of the two ways",
             config->init_method);
     for (size_t i = 0; i < sizeof only / sizeof only[0]; i++)
         if (eni_config_is_given(config, only[i]) && !eni_config_is_given(config, "nnodes"))
-            return eni_fail(EN_EINVAL, "config", "--%s is for a run on several hosts; give --nnodes=N too",
-                            only[i]);
+            return eni_config_refuse("--%s is for a run on several hosts; give --nnodes=N too", only[i]);
     if (config->node_rank < config->nnodes) return EN_OK;
-    return eni_fail(EN_EINVAL, "config",
-                    "--node-rank: \"%lld\" is not below --nnodes %lld; hosts count from 0",
-                    (long long)config->node_rank, (long long)config->nnodes);
+    return eni_config_refuse("--node-rank: \"%lld\" is not below --nnodes %lld; hosts count from 0",
+                             (long long)config->node_rank, (long long)config->nnodes);
 }
 
 /* A file that was written by a run has it, too. */
 static en_status resolve_restarts(const eni_config *config)
 {
-    const bool is_asked = config->origin[eni_key_find("max-restarts", 12)] == ENI_FROM_FLAG;
+    const bool is_asked = eni_config_origin(config, "max-restarts") == ENI_FROM_FLAG;
     if (config->program != ENI_RUN || config->elastic != NULL || !is_asked) return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "config",
+    return eni_config_refuse(
         "--max-restarts: \"%lld\" is for a run that is started again; give --elastic=MIN..MAX too",
         (long long)config->max_restarts);
 }
@@ -318,23 +287,20 @@ static en_status resolve_schedule(const eni_config *config)
     for (int i = 0; i < config->arm.count && config->program == ENI_COMPARE; i++)
         if (strstr(config->arm.item[i], "schedule=") != NULL) return EN_OK;
     if (config->lr_schedule == ENI_SCHEDULE_STEP && config->lr_step == 0)
-        return eni_fail(EN_EINVAL, "config",
-                        "--lr-schedule: \"step\" needs --lr-step; give the samples between two steps");
+        return eni_config_refuse(
+            "--lr-schedule: \"step\" needs --lr-step; give the samples between two steps");
     if (config->lr_schedule != ENI_SCHEDULE_STEP && config->lr_step > 0)
-        return eni_fail(
-            EN_EINVAL, "config",
-            "--lr-step: \"%lld\" is that of --lr-schedule=step, and the schedule is another; give "
-            "--lr-schedule=step too, or leave --lr-step away",
-            (long long)config->lr_step);
+        return eni_config_refuse("--lr-step: \"%lld\" is that of --lr-schedule=step, and the schedule is "
+                                 "another; give --lr-schedule=step too, or leave --lr-step away",
+                                 (long long)config->lr_step);
     if (!has_gamma(config) && config->lr_gamma != 0.1 &&
-        config->origin[eni_key_find("lr-gamma", 8)] >= ENI_FROM_FLAG)
-        return eni_fail(EN_EINVAL, "config",
-                        "--lr-gamma: \"%g\" is that of --lr-schedule=step and multistep, and the schedule is "
-                        "another; give one of them too, or leave --lr-gamma away",
-                        config->lr_gamma);
+        eni_config_origin(config, "lr-gamma") >= ENI_FROM_FLAG)
+        return eni_config_refuse("--lr-gamma: \"%g\" is that of --lr-schedule=step and multistep, and the "
+                                 "schedule is another; give one of them too, or leave --lr-gamma away",
+                                 config->lr_gamma);
     if ((config->lr_schedule == ENI_SCHEDULE_MULTISTEP) != (config->lr_milestones != NULL))
-        return eni_fail(
-            EN_EINVAL, "config", "%s; give --lr-schedule=multistep --lr-milestones=60epochs,80epochs",
+        return eni_config_refuse(
+            "%s; give --lr-schedule=multistep --lr-milestones=60epochs,80epochs",
             config->lr_milestones == NULL
                 ? "--lr-schedule: \"multistep\" needs --lr-milestones"
                 : "--lr-milestones are those of --lr-schedule=multistep, and the schedule is another");
@@ -344,8 +310,8 @@ static en_status resolve_schedule(const eni_config *config)
 en_status eni_config_resolve(eni_config *config)
 {
     if ((config->program == ENI_EVAL || config->program == ENI_PREDICT) && config->init == NULL)
-        return eni_fail(EN_EINVAL, "config", "%s needs weights; give --init=FILE, as --save has written it",
-                        eni_program_name(config->program));
+        return eni_config_refuse("%s needs weights; give --init=FILE, as --save has written it",
+                                 eni_program_name(config->program));
     EN_TRY(resolve_defaults(config));
     EN_TRY(resolve_optimizer(config));
     EN_TRY(resolve_batch(config));
@@ -355,8 +321,8 @@ en_status eni_config_resolve(eni_config *config)
     EN_TRY(resolve_groups(config));
     EN_TRY(resolve_schedule(config));
     if (config->nesterov && config->momentum == 0)
-        return eni_fail(EN_EINVAL, "config",
-                        "--nesterov: \"on\" needs a momentum; give --momentum above 0, or --no-nesterov");
+        return eni_config_refuse(
+            "--nesterov: \"on\" needs a momentum; give --momentum above 0, or --no-nesterov");
     EN_TRY(resolve_restarts(config));
     if (strcmp(config->rendezvous, "env://") == 0) EN_TRY(eni_env_rendezvous(config));
     return EN_OK;
@@ -405,7 +371,7 @@ static en_status forget_schedule(eni_config *run)
     } of_schedule[] = {
         {"lr-step", is_step}, {"lr-milestones", has_gamma(run) && !is_step}, {"lr-gamma", has_gamma(run)}};
     for (size_t i = 0; i < sizeof of_schedule / sizeof *of_schedule; i++) {
-        const int k = eni_key_find(of_schedule[i].key, strlen(of_schedule[i].key));
+        const int k = eni_key_named(of_schedule[i].key);
         if (of_schedule[i].is_meant || run->origin[k] == ENI_FROM_ARM) continue;
         eni_key_clear(run, &eni_keys[k]);
         run->origin[k] = ENI_FROM_DEFAULT; /* nor is it told to the workers */
@@ -416,8 +382,7 @@ static en_status forget_schedule(eni_config *run)
 
 bool eni_config_is_of_arm(const eni_config *run, const char *key)
 {
-    const int k = eni_key_find(key, strlen(key));
-    return k >= 0 && run->origin[k] == ENI_FROM_ARM;
+    return eni_config_origin(run, key) == ENI_FROM_ARM;
 }
 
 en_status eni_config_arm(const eni_config *base, const char *text, eni_config *run_out)
@@ -433,7 +398,7 @@ en_status eni_config_arm(const eni_config *base, const char *text, eni_config *r
     snprintf(place, sizeof place, "--arm=%.200s", text);
     memcpy(spec, arm, eni_spec_head(arm));
     EN_TRY_GOTO(split_options(&run, options, place, spec), fini_run);
-    EN_TRY_GOTO(eni_key_set(&run, eni_key_find("strategy", 8), spec, place, ENI_FROM_FLAG), fini_run);
+    EN_TRY_GOTO(eni_key_set(&run, eni_key_named("strategy"), spec, place, ENI_FROM_FLAG), fini_run);
     EN_TRY_GOTO(forget_schedule(&run), fini_run);
     EN_TRY_GOTO(eni_config_resolve(&run), fini_run);
     *run_out = run;

@@ -85,8 +85,8 @@ typedef struct eni_config {
     char *strategy; /* "ssp:bound=3", "./mine.so:period=8": eni_spec_head */
     char *model;    /* "convnet" */
     char *data;     /* a name of `entrain data` or a folder */
-    char *
-        data_dir; /* the folder that holds the named set, or the copy of a URL's; NULL: the package's, to be fetched */
+    /* The folder that holds the named set, or the copy of a URL's; NULL: the package's, to be fetched. */
+    char *data_dir;
     char *data_endpoint, *data_keys; /* of buckets: remote/transfer.h */
     char *optimizer;
     double lr, momentum, weight_decay;
@@ -242,8 +242,8 @@ en_status eni_config_resolve(eni_config *config);
  * into messages. A NULL value is a flag without one ("nesterov"). */
 en_status eni_config_set(eni_config *config, const char *key, const char *value, const char *place);
 
-/* 1 if the user gave the key by flag, file or environment (not a default). 0 for an unknown key. */
-int eni_config_is_given(const eni_config *config, const char *key);
+/* Whether the user gave the key by flag, file or environment (not a default); false for an unknown key. */
+bool eni_config_is_given(const eni_config *config, const char *key);
 
 /* One arm of a comparison: `base` as a run, with the strategy and the keys that `text` names. What stands
  * behind the ':' is split at commas: known keys of `entrain run` (lr=0.005) are set, all others are options

@@ -9,11 +9,6 @@
 #include "run/device_list.h"
 #include "run/units.h"
 
-static bool takes(const eni_config *c, const char *key)
-{
-    return eni_key_applies(&eni_keys[eni_key_find(key, strlen(key))], c->program);
-}
-
 static bool has_stages(const eni_config *c)
 {
     return c->parallel == ENI_PARALLEL_MODEL || c->parallel == ENI_PARALLEL_PIPELINE;
@@ -49,8 +44,8 @@ int eni_config_ndevices(const eni_config *config)
 /* Stages that a config.yaml has, where the command line says --parallel=none or data: they are not meant. */
 static void forget_stages(eni_config *c)
 {
-    const int parallel = eni_key_find("parallel", 8), stages = eni_key_find("stages", 6),
-              split = eni_key_find("split", 5);
+    const int parallel = eni_key_named("parallel"), stages = eni_key_named("stages"),
+              split = eni_key_named("split");
     if (has_stages(c) || c->origin[parallel] < ENI_FROM_FLAG) return;
     if (c->origin[stages] == ENI_FROM_FILE) c->stages = 0, c->origin[stages] = ENI_FROM_DEFAULT;
     if (c->origin[split] != ENI_FROM_FILE) return;
@@ -61,15 +56,14 @@ static void forget_stages(eni_config *c)
 /* A --pipeline that config.yaml has of a run without one was nobody's wish. */
 static en_status check_schedule(eni_config *c)
 {
-    const int k = eni_key_find("pipeline", 8);
+    const int k = eni_key_named("pipeline");
     if (c->parallel == ENI_PARALLEL_PIPELINE || c->origin[k] == ENI_FROM_DEFAULT) return EN_OK;
     if (c->pipeline == ENI_PIPELINE_1F1B && c->origin[k] == ENI_FROM_FILE) {
         c->origin[k] = ENI_FROM_DEFAULT; /* nor is it told to the workers */
         return EN_OK;
     }
     char room[64];
-    return eni_fail(
-        EN_EINVAL, "config",
+    return eni_config_refuse(
         "--pipeline: \"%s\" is the schedule of a pipeline, and there is none; give --parallel=pipeline too",
         eni_key_text(c, &eni_keys[k], room));
 }
@@ -78,15 +72,13 @@ static en_status check_schedule(eni_config *c)
 static en_status check_one(const eni_config *c, const eni_device_list *list)
 {
     if (list->n < 2 && !list->is_all) return EN_OK;
-    if (!takes(c, "parallel"))
-        return eni_fail(EN_EINVAL, "config",
-                        "--device: \"%s\" is several devices, and %s computes on one; give one of them",
-                        c->device, eni_program_name(c->program));
-    return eni_fail(
-        EN_EINVAL, "config",
-        "--device: \"%s\" is several devices: how does one network use them? Give --parallel=data, "
-        "--parallel=model or --parallel=pipeline, or one device",
-        c->device);
+    if (!eni_config_takes(c, "parallel"))
+        return eni_config_refuse(
+            "--device: \"%s\" is several devices, and %s computes on one; give one of them", c->device,
+            eni_program_name(c->program));
+    return eni_config_refuse("--device: \"%s\" is several devices: how does one network use them? Give "
+                             "--parallel=data, --parallel=model or --parallel=pipeline, or one device",
+                             c->device);
 }
 
 static en_status check_split(const eni_config *c)
@@ -95,16 +87,14 @@ static en_status check_split(const eni_config *c)
     snprintf(stages, sizeof stages, "%lld", (long long)c->stages);
     if (c->stages == 0 && c->split == NULL) return EN_OK;
     if (!has_stages(c))
-        return eni_fail(
-            EN_EINVAL, "config",
-            "--%s: \"%s\" splits the network, which --parallel=%s does not; give --parallel=pipeline or "
-            "--parallel=model",
-            c->split != NULL ? "split" : "stages", c->split != NULL ? c->split : stages,
-            c->parallel == ENI_PARALLEL_DATA ? "data" : "none");
+        return eni_config_refuse("--%s: \"%s\" splits the network, which --parallel=%s does not; give "
+                                 "--parallel=pipeline or --parallel=model",
+                                 c->split != NULL ? "split" : "stages", c->split != NULL ? c->split : stages,
+                                 c->parallel == ENI_PARALLEL_DATA ? "data" : "none");
     if (c->stages > 0 && c->split != NULL && c->stages != count_stages(c->split))
-        return eni_fail(EN_EINVAL, "config",
-                        "--stages: \"%lld\" contradicts --split=%s, which makes %d; give one of the two",
-                        (long long)c->stages, c->split, count_stages(c->split));
+        return eni_config_refuse(
+            "--stages: \"%lld\" contradicts --split=%s, which makes %d; give one of the two",
+            (long long)c->stages, c->split, count_stages(c->split));
     return EN_OK;
 }
 
@@ -112,26 +102,20 @@ static en_status check_stages(const eni_config *c, const eni_device_list *list, 
 {
     const int n = eni_config_ndevices(c);
     if (n == 0 && !list->is_all)
-        return eni_fail(
-            EN_EINVAL, "config",
-            "--parallel: \"%s\" splits the network, into how many stages? Give --stages=2, the devices, as "
-            "--device=cpu:0,cpu:1, or --split=NAME,..",
-            parallel);
+        return eni_config_refuse("--parallel: \"%s\" splits the network, into how many stages? Give "
+                                 "--stages=2, the devices, as --device=cpu:0,cpu:1, or --split=NAME,..",
+                                 parallel);
     if (list->n > 0 && list->n != n)
-        return eni_fail(
-            EN_EINVAL, "config",
-            "--device: \"%s\" is %d device%s for %d stages; give a device for each, or --device=%s without "
-            "numbers",
-            c->device, list->n, list->n == 1 ? "" : "s", n, list->kind);
+        return eni_config_refuse("--device: \"%s\" is %d device%s for %d stages; give a device for each, or "
+                                 "--device=%s without numbers",
+                                 c->device, list->n, list->n == 1 ? "" : "s", n, list->kind);
     if (n == 1)
-        return eni_fail(EN_EINVAL, "config",
-                        "--parallel: \"%s\" with one stage splits nothing; give --stages=2 or more",
-                        parallel);
+        return eni_config_refuse("--parallel: \"%s\" with one stage splits nothing; give --stages=2 or more",
+                                 parallel);
     if (c->parallel == ENI_PARALLEL_MODEL && c->micro_batches > 1)
-        return eni_fail(EN_EINVAL, "config",
-                        "--micro-batches: \"%lld\" are for stages that work at the same time, which those of "
-                        "--parallel=model do not; give --parallel=pipeline",
-                        (long long)c->micro_batches);
+        return eni_config_refuse("--micro-batches: \"%lld\" are for stages that work at the same time, which "
+                                 "those of --parallel=model do not; give --parallel=pipeline",
+                                 (long long)c->micro_batches);
     return EN_OK;
 }
 
@@ -139,18 +123,14 @@ static en_status check_replicas(const eni_config *c, const eni_device_list *list
 {
     const int n = eni_config_ndevices(c);
     if (n == 0 && !eni_device_list_is_gpu(list))
-        return eni_fail(
-            EN_EINVAL, "config",
+        return eni_config_refuse(
             "--parallel: \"data\" on how many devices of this host? Name them, as --device=cpu:0,cpu:1");
     if (c->micro_batches > 0)
-        return eni_fail(
-            EN_EINVAL, "config",
-            "--micro-batches: \"%lld\": --parallel=data cuts the batch already, once for each device; leave "
-            "one of the two out",
-            (long long)c->micro_batches);
+        return eni_config_refuse("--micro-batches: \"%lld\": --parallel=data cuts the batch already, once "
+                                 "for each device; leave one of the two out",
+                                 (long long)c->micro_batches);
     if (n > batch_of(c))
-        return eni_fail(
-            EN_EINVAL, "config",
+        return eni_config_refuse(
             "--device: \"%s\" is %d devices for a batch of %lld samples; give a --batch-size of %d or more",
             c->device, n, (long long)batch_of(c), n);
     return EN_OK;
@@ -159,23 +139,20 @@ static en_status check_replicas(const eni_config *c, const eni_device_list *list
 static en_status check_cuts(const eni_config *c)
 {
     if (c->micro_batches > batch_of(c))
-        return eni_fail(EN_EINVAL, "config",
-                        "--micro-batches: \"%lld\" are more than the %lld samples of %s; give %lld at most",
-                        (long long)c->micro_batches, (long long)batch_of(c),
-                        c->program == ENI_SCALE && c->global_batch_size > 0 ? "a worker in the row of most"
-                                                                            : "--batch-size",
-                        (long long)batch_of(c));
+        return eni_config_refuse(
+            "--micro-batches: \"%lld\" are more than the %lld samples of %s; give %lld at most",
+            (long long)c->micro_batches, (long long)batch_of(c),
+            c->program == ENI_SCALE && c->global_batch_size > 0 ? "a worker in the row of most"
+                                                                : "--batch-size",
+            (long long)batch_of(c));
     if (c->precision == ENI_PRECISION_FP16 && (c->micro_batches > 1 || c->parallel != ENI_PARALLEL_NONE))
-        return eni_fail(EN_EINVAL, "config",
-                        "--precision: \"fp16\" scales the gradients of a whole batch on one device; give "
-                        "--precision=bf16, or leave %s out",
-                        c->parallel != ENI_PARALLEL_NONE ? "--parallel" : "--micro-batches");
+        return eni_config_refuse("--precision: \"fp16\" scales the gradients of a whole batch on one device; "
+                                 "give --precision=bf16, or leave %s out",
+                                 c->parallel != ENI_PARALLEL_NONE ? "--parallel" : "--micro-batches");
     if (c->backend == ENI_BACKEND_NCCL && (c->micro_batches > 1 || c->parallel != ENI_PARALLEL_NONE))
-        return eni_fail(
-            EN_EINVAL, "config",
-            "--backend: \"nccl\" is for gradients that stay on one GPU, and %s brings them to the "
-            "host; give --backend=host, or leave it out",
-            c->parallel != ENI_PARALLEL_NONE ? "--parallel" : "--micro-batches");
+        return eni_config_refuse("--backend: \"nccl\" is for gradients that stay on one GPU, and %s brings "
+                                 "them to the host; give --backend=host, or leave it out",
+                                 c->parallel != ENI_PARALLEL_NONE ? "--parallel" : "--micro-batches");
     return EN_OK;
 }
 
@@ -183,18 +160,17 @@ en_status eni_config_check_devices(eni_config *c)
 {
     static const char *const words[] = {"none", "data", "model", "pipeline"};
     eni_device_list list = {0};
-    if (!takes(c, "device")) return EN_OK;
+    if (!eni_config_takes(c, "device")) return EN_OK;
     (void)eni_device_list_read(c->device, &list); /* it was checked with the key */
     if (c->parallel == ENI_PARALLEL_NONE) EN_TRY(check_one(c, &list));
-    if (!takes(c, "parallel")) return EN_OK;
+    if (!eni_config_takes(c, "parallel")) return EN_OK;
     forget_stages(c);
     EN_TRY(check_split(c));
     EN_TRY(check_schedule(c));
     if (has_stages(c)) EN_TRY(check_stages(c, &list, words[c->parallel]));
     if (c->parallel == ENI_PARALLEL_DATA) EN_TRY(check_replicas(c, &list));
     if (c->gpu_sharing && !eni_device_list_is_gpu(&list))
-        return eni_fail(
-            EN_EINVAL, "config",
+        return eni_config_refuse(
             "--gpu-sharing deals GPUs out, and --device=%s is none; give --device=cuda, or leave it out",
             c->device);
     return check_cuts(c);

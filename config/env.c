@@ -306,11 +306,6 @@ static en_status check_agreement(const words *said, int count, const bool *is_de
 
 /* ---- where the run meets ---- */
 
-static int find_key(const char *name)
-{
-    return eni_key_find(name, strlen(name));
-}
-
 /* Where a launcher says that the run meets. */
 typedef struct master {
     bool is_found;
@@ -332,10 +327,9 @@ static en_status read_port(const char *text, int *port_out)
         return eni_fail(
             EN_EINVAL, "env",
             "MASTER_PORT in the environment: \"%.200s\" is not a port; give a number from 1 to 65534%s", text,
-            strncmp(text, "tcp://", 6) == 0
-                ? " (Kubernetes sets this one for a service of the name master, but with "
-                  "enableServiceLinks: false)"
-                : "");
+            strncmp(text, "tcp://", 6) == 0 ? " (Kubernetes sets this one for a service of the name master, "
+                                              "but with enableServiceLinks: false)"
+                                            : "");
     *port_out = (int)port + has_agent_store();
     return EN_OK;
 }
@@ -360,7 +354,7 @@ static en_status find_master(const eni_config *config, master *master_out)
     const char *host = eni_env("MASTER_ADDR"), *port_text = eni_env("MASTER_PORT");
     char slurm_host[256];
     int port = 0;
-    bool has_slurm = slurm_speaks() && config->origin[find_key("rank")] == ENI_FROM_ENV &&
+    bool has_slurm = slurm_speaks() && eni_config_is_from_env(config, "rank") &&
                      find_slurm_master(slurm_host, sizeof slurm_host, &port);
     *master_out = (master){.place = "MASTER_ADDR"};
     if (host == NULL && port_text == NULL && !has_slurm) return EN_OK;
@@ -382,32 +376,30 @@ en_status eni_env_rendezvous(eni_config *config)
 {
     master found;
     EN_TRY(find_master(config, &found));
-    int k = find_key("rendezvous");
+    int k = eni_key_named("rendezvous");
     if (found.is_found) return eni_key_set(config, k, found.endpoint, found.place, config->origin[k]);
-    return eni_fail(
-        EN_EINVAL, "env",
-        "--rendezvous: \"env://\" needs MASTER_ADDR and MASTER_PORT in the environment; set both, or "
-        "give tcp://HOST:PORT");
+    return eni_fail(EN_EINVAL, "env",
+                    "--rendezvous: \"env://\" needs MASTER_ADDR and MASTER_PORT in the environment; set "
+                    "both, or give tcp://HOST:PORT");
 }
 
-int eni_config_is_from_env(const eni_config *config, const char *key)
+bool eni_config_is_from_env(const eni_config *config, const char *key)
 {
-    int k = find_key(key);
-    return k >= 0 && config->origin[k] == ENI_FROM_ENV;
+    return eni_config_origin(config, key) == ENI_FROM_ENV;
 }
 
 const char *eni_env_rendezvous_note(const eni_config *config)
 {
     if (!eni_config_is_from_env(config, "rendezvous")) return "";
-    return eni_env("MASTER_PORT") != NULL && has_agent_store()
-               ? "; the port after MASTER_PORT, which torchrun's agent holds"
-               : "";
+    if (eni_env("MASTER_PORT") != NULL && has_agent_store())
+        return "; the port after MASTER_PORT, which torchrun's agent holds";
+    return "";
 }
 
 static en_status set_from_env(eni_config *config, const char *key, const char *value, const char *variable)
 {
     char place[96];
-    int k = find_key(key);
+    int k = eni_key_named(key);
     if (config->origin[k] == ENI_FROM_FLAG) return EN_OK;
     snprintf(place, sizeof place, "%s in the environment", variable);
     return eni_key_set(config, k, value, place, ENI_FROM_ENV);
@@ -419,7 +411,7 @@ static en_status set_ranks(eni_config *config)
     bool is_decided[SAID];
     int count = read_launchers(said);
     for (int what = 0; what < SAID; what++)
-        is_decided[what] = config->origin[find_key(said_keys[what])] == ENI_FROM_FLAG;
+        is_decided[what] = eni_config_origin(config, said_keys[what]) == ENI_FROM_FLAG;
     EN_TRY(check_agreement(said, count, is_decided));
     for (int what = 0; what < SAID; what++)
         for (int i = count - 1; i >= 0; i--)
@@ -433,18 +425,15 @@ static en_status check_step(const eni_config *config)
 {
     int64_t tasks = 0;
     words said[LAUNCHERS];
-    const bool is_told = config->origin[find_key("world-size")] != ENI_FROM_DEFAULT ||
-                         config->origin[find_key("rank")] != ENI_FROM_DEFAULT;
-    const bool is_solo = eni_spec_head(config->strategy) == 4 && strncmp(config->strategy, "solo", 4) == 0;
-    if (is_told || is_solo || read_launchers(said) > 0) return EN_OK;
+    const bool is_told = eni_config_is_given(config, "world-size") || eni_config_is_given(config, "rank");
+    if (is_told || eni_config_is_solo(config) || read_launchers(said) > 0) return EN_OK;
     if (!read_number("SLURM_NTASKS", &tasks)) (void)read_number("SLURM_NPROCS", &tasks);
     if (tasks <= 1 || eni_env("SLURM_JOB_ID") == NULL) return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "env",
-        "this Slurm job has %" PRId64
-        " tasks (SLURM_NTASKS), but no step started this worker, so it is not one of them: start it by "
-        "srun; --rank=0 --world-size=1 trains alone",
-        tasks);
+    return eni_fail(EN_EINVAL, "env",
+                    "this Slurm job has %" PRId64
+                    " tasks (SLURM_NTASKS), but no step started this worker, so it is not one of them: start "
+                    "it by srun; --rank=0 --world-size=1 trains alone",
+                    tasks);
 }
 
 en_status eni_env_check_tasks(const eni_config *config)
@@ -460,24 +449,23 @@ en_status eni_env_check_tasks(const eni_config *config)
     if (variable == NULL || said->variable[SAID_RANK] == NULL ||
         !eni_parse_i64(said->text[SAID_WORLD], &world) || world <= 1)
         return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "env",
-        "%s starts this command %" PRId64
-        " times (%s), and each would be a run of its own: let it start `entrain worker --strategy=..` "
-        "in place of `%s -n ..`, or one command a host with --nnodes=N --node-rank=I "
-        "(docs/launch.md); separate runs are meant where %s is unset",
-        said->name, world, variable, eni_program_name(config->program), variable);
+    return eni_fail(EN_EINVAL, "env",
+                    "%s starts this command %" PRId64
+                    " times (%s), and each would be a run of its own: let it start `entrain worker "
+                    "--strategy=..` in place of `%s -n ..`, or one command a host with --nnodes=N "
+                    "--node-rank=I (docs/launch.md); separate runs are meant where %s is unset",
+                    said->name, world, variable, eni_program_name(config->program), variable);
 }
 
 en_status eni_config_env(eni_config *config)
 {
     const char *token_file = eni_env("ENTRAIN_TOKEN_FILE");
     master found;
-    if (token_file != NULL && eni_key_applies(&eni_keys[find_key("token-file")], config->program))
+    if (token_file != NULL && eni_config_takes(config, "token-file"))
         EN_TRY(set_from_env(config, "token-file", token_file, "ENTRAIN_TOKEN_FILE"));
     if (config->program != ENI_WORKER) return EN_OK;
     EN_TRY(set_ranks(config));
-    if (config->origin[find_key("rendezvous")] == ENI_FROM_FLAG) return EN_OK;
+    if (eni_config_origin(config, "rendezvous") == ENI_FROM_FLAG) return EN_OK;
     EN_TRY(find_master(config, &found));
     return found.is_found ? set_from_env(config, "rendezvous", found.endpoint, found.place) : EN_OK;
 }

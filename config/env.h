@@ -44,8 +44,8 @@ en_status eni_env_check_tasks(const eni_config *config);
  * are not set. */
 en_status eni_env_rendezvous(eni_config *config);
 
-/* 1 if a launcher's variable has set the key, and neither file nor flag. */
-int eni_config_is_from_env(const eni_config *config, const char *key);
+/* Whether a launcher's variable has set the key, and neither file nor flag. */
+bool eni_config_is_from_env(const eni_config *config, const char *key);
 
 /* What a reader may wonder about a rendezvous that came from the environment: "" or "; the port after .." */
 const char *eni_env_rendezvous_note(const eni_config *config);

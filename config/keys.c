@@ -45,8 +45,8 @@ static const char *check_arm(const char *text)
 
 static const char *check_name(const char *text)
 {
-    return strpbrk(text, ":=") == NULL ? NULL
-                                       : "names only, as ring,ps-sync; options go with --arm=NAME:KEY=VALUE";
+    if (strpbrk(text, ":=") == NULL) return NULL;
+    return "names only, as ring,ps-sync; options go with --arm=NAME:KEY=VALUE";
 }
 
 static const char *check_device(const char *text)
@@ -61,9 +61,8 @@ static const char *check_device(const char *text)
 
 static const char *check_split(const char *text)
 {
-    static const char expected[] =
-        "NAME,.. of the first layer of each stage but the first, 63 at most, as `entrain "
-        "models NAME` lists them";
+    static const char expected[] = "NAME,.. of the first layer of each stage but the first, 63 at most, as "
+                                   "`entrain models NAME` lists them";
     int n = 1;
     for (const char *part = text; *part != '\0'; n++) {
         const size_t length = strcspn(part, ",");
@@ -94,18 +93,17 @@ static const char *check_rendezvous(const char *text)
     if (strcmp(text, "env://") == 0) return NULL;
     if (strncmp(text, "file:///", 8) == 0 && text[8] != '\0' && text[strlen(text) - 1] != '/') return NULL;
     const char *expected = eni_check_endpoint(text);
-    return expected == NULL
-               ? NULL
-               : "tcp://HOST:PORT, as tcp://127.0.0.1:23456, file:///PATH of a file that all hosts "
-                 "see, or env:// for MASTER_ADDR and MASTER_PORT";
+    if (expected == NULL) return NULL;
+    return "tcp://HOST:PORT, as tcp://127.0.0.1:23456, file:///PATH of a file that all hosts see, or env:// "
+           "for MASTER_ADDR and MASTER_PORT";
 }
 
 static const char *check_straggler(const char *text)
 {
     int64_t rank;
     double factor;
-    return eni_straggler_parse(text, &rank, &factor) ? NULL
-                                                     : "RANK:FACTOR with a factor of 1 to 1000, as 1:3";
+    if (eni_straggler_parse(text, &rank, &factor)) return NULL;
+    return "RANK:FACTOR with a factor of 1 to 1000, as 1:3";
 }
 
 static const char *check_visit(const char *text)
@@ -118,52 +116,46 @@ static const char *check_bn_stats(const char *text)
 {
     bool is_mean;
     uint64_t n;
-    return eni_bn_stats_parse(text, &is_mean, &n) ? NULL
-                                                  : "rank0, mean, or recompute:N with N training samples";
+    if (eni_bn_stats_parse(text, &is_mean, &n)) return NULL;
+    return "rank0, mean, or recompute:N with N training samples";
 }
 
 static const char *check_net(const char *text)
 {
     uint64_t rate;
     int64_t delay;
-    return eni_net_parse(text, &rate, &delay) ? NULL
-                                              : "rate:RATE,delay:TIME, or one of them, as "
-                                                "rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
-                                                "(bytes a second) or bit, a delay in s, ms or us";
+    if (eni_net_parse(text, &rate, &delay)) return NULL;
+    return "rate:RATE,delay:TIME, or one of them, as rate:200MB,delay:50us or rate:1Gbit; a rate ends in B "
+           "(bytes a second) or bit, a delay in s, ms or us";
 }
 
 static const char *check_count(const char *text)
 {
     int64_t count;
-    return eni_parse_i64(text, &count) && count >= 1 && count <= 1024
-               ? NULL
-               : "whole numbers from 1 to 1024, as 1,2,4";
+    if (eni_parse_i64(text, &count) && count >= 1 && count <= 1024) return NULL;
+    return "whole numbers from 1 to 1024, as 1,2,4";
 }
 
 static const char *check_milestones(const char *text)
 {
     int64_t amounts[ENI_AMOUNTS_MAX];
-    return eni_parse_amounts(text, amounts) > 0
-               ? NULL
-               : "one to eight rising amounts above 0, as 60epochs,80epochs or 600000,800000";
+    if (eni_parse_amounts(text, amounts) > 0) return NULL;
+    return "one to eight rising amounts above 0, as 60epochs,80epochs or 600000,800000";
 }
 
 static const char *check_augment(const char *text)
 {
     eni_transform t;
-    return eni_augment_parse(text, &t)
-               ? NULL
-               : "none, crop:SIDE[:PAD], flip, or crop:SIDE[:PAD],flip with a side of 1 to 4096, "
-                 "as crop:32:4,flip";
+    if (eni_augment_parse(text, &t)) return NULL;
+    return "none, crop:SIDE[:PAD], flip, or crop:SIDE[:PAD],flip with a side of 1 to 4096, as crop:32:4,flip";
 }
 
 static const char *check_normalize(const char *text)
 {
     eni_transform t;
-    return eni_normalize_parse(text, &t)
-               ? NULL
-               : "MEAN:DEVIATION or as many of each as there are channels, with deviations above 0, as "
-                 "0.4914,0.4822,0.4465:0.2023,0.1994,0.2010";
+    if (eni_normalize_parse(text, &t)) return NULL;
+    return "MEAN:DEVIATION or as many of each as there are channels, with deviations above 0, as "
+           "0.4914,0.4822,0.4465:0.2023,0.1994,0.2010";
 }
 
 static const char *check_seed(const char *text)
@@ -186,18 +178,17 @@ static const char *check_primary(const char *text)
 {
     char setting[32];
     int64_t a, b;
-    return eni_primary_parse(text, setting, &a, &b)
-               ? NULL
-               : "SETTING:ARM:ARM, two arms by their order from 1, as even:1:2";
+    if (eni_primary_parse(text, setting, &a, &b)) return NULL;
+    return "SETTING:ARM:ARM, two arms by their order from 1, as even:1:2";
 }
 
 static const char *check_elastic(const char *text)
 {
     eni_worker_range elastic;
     const char *expected = eni_worker_range_read(text, &elastic);
-    return expected == NULL && elastic.batch > 0
-               ? "MIN..MAX, as 2..8; the samples of a step are --global-batch-size"
-               : expected;
+    if (expected == NULL && elastic.batch > 0)
+        return "MIN..MAX, as 2..8; the samples of a step are --global-batch-size";
+    return expected;
 }
 
 static const char *check_help(const char *text)
@@ -513,7 +504,7 @@ const eni_key eni_keys[] = {
          "shorthand for one --arm per name"),
     LIST("seeds", NULL, seeds, NULL, "INT,INT,..", check_seed, C, ENI_KEY_COMMAS | FIRST, "--seed",
          "every arm runs once per seed"),
-    LIST("settings", "cells", settings, "even", "even,slow", check_setting, C, ENI_KEY_COMMAS | FIRST, "even; slow with --straggler",
+    LIST("settings", NULL, settings, "even", "even,slow", check_setting, C, ENI_KEY_COMMAS | FIRST, "even; slow with --straggler",
          "settings: even, and slow (rank 1 is slowed 3x, or as --straggler says); slow@1: one seed"),
     BOOL("csv", NULL, csv, "off", ON(ENI_REPORT), 0, NULL,
          "also the tables as CSV"),
@@ -704,6 +695,11 @@ int eni_key_find(const char *name, size_t length)
     return -1;
 }
 
+int eni_key_named(const char *name)
+{
+    return eni_key_find(name, strlen(name));
+}
+
 int eni_key_find_for(eni_program program, const char *name, size_t length)
 {
     for (int k = 0; k < eni_key_count; k++)
@@ -714,6 +710,29 @@ int eni_key_find_for(eni_program program, const char *name, size_t length)
 bool eni_key_applies(const eni_key *key, eni_program program)
 {
     return (key->programs >> program & 1) != 0;
+}
+
+int eni_config_origin(const eni_config *config, const char *key)
+{
+    const int k = eni_key_named(key);
+    return k < 0 ? ENI_FROM_DEFAULT : config->origin[k];
+}
+
+bool eni_config_is_given(const eni_config *config, const char *key)
+{
+    return eni_config_origin(config, key) != ENI_FROM_DEFAULT;
+}
+
+/* By its name: that a strategy is EN_ALONE is known only when its plugin is loaded, long after all flags are
+ * read. Another one that is, a plugin of a user, is refused with -n 2 by a sentence that asks for -n 1. */
+bool eni_config_is_solo(const eni_config *config)
+{
+    return eni_spec_head(config->strategy) == 4 && strncmp(config->strategy, "solo", 4) == 0;
+}
+
+bool eni_config_takes(const eni_config *config, const char *key)
+{
+    return eni_key_applies(&eni_keys[eni_key_named(key)], config->program);
 }
 
 const char *eni_key_fallback(const eni_key *key, eni_program program, char word[64])

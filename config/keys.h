@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "config/config.h"
+#include "core/log.h"
 
 typedef enum eni_key_type {
     ENI_KEY_BOOL,   /* bool */
@@ -52,6 +53,9 @@ typedef struct eni_key {
     const char *help;
 } eni_key;
 
+/* The end of a function that has found what cannot be: a sentence of place, value and remedy. EN_EINVAL. */
+#define eni_config_refuse(...) eni_fail(EN_EINVAL, "config", __VA_ARGS__)
+
 /* A word of another tool and the answer to it. */
 typedef struct eni_foreign {
     const char *key, *word, *answer;
@@ -71,10 +75,19 @@ extern const eni_program_info eni_programs[ENI_PROGRAMS];
 /* By name or alias, '_' read as '-'; `length` characters of `name`. -1 if there is none. */
 int eni_key_find(const char *name, size_t length);
 
+/* The same of a whole word. */
+int eni_key_named(const char *name);
+
 /* The same, where two programs use one name for different keys: that of `program` if it has one. */
 int eni_key_find_for(eni_program program, const char *name, size_t length);
 
 bool eni_key_applies(const eni_key *key, eni_program program);
+
+/* ENI_FROM_*: where its value comes from; ENI_FROM_DEFAULT for an unknown key too. */
+int eni_config_origin(const eni_config *config, const char *key);
+
+/* Whether the program of the configuration has the key. */
+bool eni_config_takes(const eni_config *config, const char *key);
 
 /* The default of `key` in `program`, as text; NULL: none. `word` is room for it. */
 const char *eni_key_fallback(const eni_key *key, eni_program program, char word[64]);

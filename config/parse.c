@@ -36,9 +36,9 @@ static en_status refuse_unknown(const scanner *line, const char *word, size_t na
     for (char *c = plain; *c != '\0'; c++)
         if (*c == '_') *c = '-';
     const char *near = eni_key_nearest(line->program, plain);
-    return eni_fail(EN_EINVAL, "config", "%.200s: %s has no such flag; %s%s%s", word,
-                    eni_program_name(line->program), near != NULL ? "the nearest is --" : "see ",
-                    near != NULL ? near : "--help", near != NULL ? ", or see --help" : "");
+    return eni_config_refuse("%.200s: %s has no such flag; %s%s%s", word, eni_program_name(line->program),
+                             near != NULL ? "the nearest is --" : "see ", near != NULL ? near : "--help",
+                             near != NULL ? ", or see --help" : "");
 }
 
 /* The key is known, but to other programs. */
@@ -49,8 +49,8 @@ static en_status refuse_foreign(const scanner *line, const char *word, const eni
         if (eni_key_applies(key, (eni_program)p))
             eni_text_add(where, sizeof where, "%s%s", where[0] != 0 ? ", " : "",
                          eni_program_name((eni_program)p));
-    return eni_fail(EN_EINVAL, "config", "%.200s: --%s is no flag of %s; give it to %s", word, key->name,
-                    eni_program_name(line->program), where);
+    return eni_config_refuse("%.200s: --%s is no flag of %s; give it to %s", word, key->name,
+                             eni_program_name(line->program), where);
 }
 
 /* Finds the key of a flag's name; a boolean may stand behind "no-". */
@@ -77,8 +77,7 @@ static en_status take_value(scanner *line, const char *word, const eni_key *key,
     if (key->bare != NULL) return EN_OK;
     const char *next = line->next < line->argc ? line->argv[line->next] : NULL;
     if (next == NULL || strncmp(next, "--", 2) == 0)
-        return eni_fail(EN_EINVAL, "config", "%.200s needs a value; give --%s=%s", word, key->name,
-                        key->words);
+        return eni_config_refuse("%.200s needs a value; give --%s=%s", word, key->name, key->words);
     line->next++;
     *value_out = next;
     return EN_OK;
@@ -100,9 +99,9 @@ static en_status read_flag(scanner *line, const char *word)
     else if (!is_long && name[1] != '\0')
         value = name + 1 + (name[1] == '=');
     if (is_negated && value != NULL)
-        return eni_fail(EN_EINVAL, "config",
-                        "%.200s: \"%s\" is a value for a flag that has none; give --no-%s or --%s=off", word,
-                        value, eni_keys[flag->key].name, eni_keys[flag->key].name);
+        return eni_config_refuse(
+            "%.200s: \"%s\" is a value for a flag that has none; give --no-%s or --%s=off", word, value,
+            eni_keys[flag->key].name, eni_keys[flag->key].name);
     if (is_negated)
         value = "off";
     else if (value == NULL)
@@ -124,8 +123,8 @@ static en_status read_line(scanner *line)
         else if (!only_args && word[0] == '-' && word[1] != '\0')
             EN_TRY(read_flag(line, word));
         else if (!eni_is_text(word))
-            return eni_fail(EN_EINVAL, "config",
-                            "\"%.200s\" is not UTF-8, or has a control character; give a name without", word);
+            return eni_config_refuse(
+                "\"%.200s\" is not UTF-8, or has a control character; give a name without", word);
         else
             EN_TRY(eni_list_add(&line->config->args, word));
     }
@@ -181,20 +180,19 @@ static void count_workers(eni_config *c)
 static en_status apply(scanner *line)
 {
     eni_config *config = line->config;
-    EN_TRY(set_flags(line, eni_key_find("help", 4)));
-    EN_TRY(set_flags(line, eni_key_find("version", 7)));
+    EN_TRY(set_flags(line, eni_key_named("help")));
+    EN_TRY(set_flags(line, eni_key_named("version")));
     if (config->help != NULL || config->version) return set_flags(line, -1);
     EN_TRY(check_args(config));
-    EN_TRY(set_flags(line, eni_key_find("result-fd", 9)));
+    EN_TRY(set_flags(line, eni_key_named("result-fd")));
     bool is_launched = config->result_fd >= 0; /* by us, with flags for all: old variables must not leak in */
     if (!is_launched) {
         static const char *const decided[] = {"rank", "world-size", "local-rank", "local-size", "rendezvous"};
-        for (size_t i = 0; i < sizeof decided / sizeof *decided;
-             i++) /* by a flag: launchers need not agree */
-            EN_TRY(set_flags(line, eni_key_find(decided[i], strlen(decided[i]))));
+        for (size_t i = 0; i < sizeof decided / sizeof *decided; i++) /* launchers need not agree */
+            EN_TRY(set_flags(line, eni_key_named(decided[i])));
         EN_TRY(eni_config_env(config));
     }
-    EN_TRY(set_flags(line, eni_key_find("config", 6)));
+    EN_TRY(set_flags(line, eni_key_named("config")));
     if (config->config != NULL) EN_TRY(eni_config_file(config, config->config));
     EN_TRY(set_flags(line, -1));
     if (!is_launched) EN_TRY(eni_env_check_tasks(config));

@@ -26,7 +26,7 @@ static const void *field_of(const eni_config *config, const eni_key *key)
 /* The one sentence for a bad value: place, value, what it is not, what to give. */
 static en_status refuse(const char *place, const char *value, const char *problem, const char *remedy)
 {
-    return eni_fail(EN_EINVAL, "config", "%s: \"%.200s\" %s; give %s", place, value, problem, remedy);
+    return eni_config_refuse("%s: \"%.200s\" %s; give %s", place, value, problem, remedy);
 }
 
 void eni_key_range(const eni_key *key, const char *unit, char *text_out, size_t bytes)
@@ -190,8 +190,7 @@ en_status eni_key_set(eni_config *config, int index, const char *value, const ch
     void *out = field(config, key);
     const char *answer = foreign_answer(key, value);
     if (answer != NULL)
-        return eni_fail(EN_EINVAL, "config", "%s: \"%s\" is a word of another tool; %s", place, value,
-                        answer);
+        return eni_config_refuse("%s: \"%s\" is a word of another tool; %s", place, value, answer);
     bool is_number = key->type == ENI_KEY_INT || key->type == ENI_KEY_REAL || key->type == ENI_KEY_TIME ||
                      key->type == ENI_KEY_AMOUNT;
     if (*value == '\0' && !is_number) /* a number says its range */

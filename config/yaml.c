@@ -30,8 +30,8 @@ typedef struct reader {
 
 static en_status refuse_at(const reader *r, const char *problem)
 {
-    return eni_fail(EN_EINVAL, "config", "%s:%zu:%zu: %s", r->name, r->event.start_mark.line + 1,
-                    r->event.start_mark.column + 1, problem);
+    return eni_config_refuse("%s:%zu:%zu: %s", r->name, r->event.start_mark.line + 1,
+                             r->event.start_mark.column + 1, problem);
 }
 
 static en_status next_event(reader *r)
@@ -41,9 +41,8 @@ static en_status next_event(reader *r)
     const yaml_parser_t *p = &r->parser;
     if (p->error == YAML_MEMORY_ERROR)
         return eni_fail(EN_ENOMEM, "config", "out of memory while reading %s", r->name);
-    return eni_fail(EN_EINVAL, "config", "%s:%zu:%zu: %s; give lines of `key: value`", r->name,
-                    p->problem_mark.line + 1, p->problem_mark.column + 1,
-                    p->problem != NULL ? p->problem : "this is no YAML");
+    return eni_config_refuse("%s:%zu:%zu: %s; give lines of `key: value`", r->name, p->problem_mark.line + 1,
+                             p->problem_mark.column + 1, p->problem != NULL ? p->problem : "this is no YAML");
 }
 
 /* The text of a scalar without anchor, valid until the next event. */

@@ -45,6 +45,13 @@ void eni_checkpoint_fini(eni_checkpoint *c)
     *c = (eni_checkpoint){0};
 }
 
+const char *eni_checkpoint_fact(const eni_checkpoint *c, const char *key)
+{
+    for (uint32_t i = 0; i < c->nfacts; i++)
+        if (strcmp(c->facts[i].key, key) == 0) return c->facts[i].value;
+    return NULL;
+}
+
 const eni_image *eni_checkpoint_find(const eni_checkpoint *c, const char *name)
 {
     for (uint32_t i = 0; i < c->nimages; i++)
@@ -168,13 +175,11 @@ char *eni_checkpoint_facts(const eni_checkpoint *c)
     return text;
 }
 
-/* ---- the facts, back: everything is checked, whoever wrote it -------------------------------------------
- */
+/* ---- the facts, back: everything is checked, whoever wrote it ------------------------------------------ */
 
 /* Says what is wrong with the file, and returns `st`. */
-static en_status wrong(char why_out[ENI_ST_WHY], en_status st, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-static en_status wrong(char why_out[ENI_ST_WHY], en_status st, const char *fmt, ...)
+static __attribute__((format(printf, 3, 4))) en_status wrong(char why_out[ENI_ST_WHY], en_status st,
+                                                             const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -297,12 +302,10 @@ static void take_lists(eni_json *in, const json_t *o, const en_schema *schema, e
 /* Said before its sizes are looked at, which would be told as damage. */
 static void check_model(eni_json *in, const eni_checkpoint *c, const en_schema *schema)
 {
-    for (uint32_t i = 0; i < c->nfacts && in->status == EN_OK; i++) {
-        if (strcmp(c->facts[i].key, "model") != 0 || strcmp(c->facts[i].value, schema->spec) == 0) continue;
-        eni_json_fail(in, "it is of --model=%s, and this run has %s", c->facts[i].value,
-                      schema->network->name);
-        in->status = EN_EMISMATCH;
-    }
+    const char *model = eni_checkpoint_fact(c, "model");
+    if (in->status != EN_OK || model == NULL || strcmp(model, schema->spec) == 0) return;
+    eni_json_fail(in, "it is of --model=%s, and this run has %s", model, schema->network->name);
+    in->status = EN_EMISMATCH;
 }
 
 static void take_all(eni_json *in, const json_t *o, const en_schema *schema, eni_checkpoint *c)
@@ -341,20 +344,21 @@ en_status eni_checkpoint_take_facts(const char *facts, const en_schema *schema,
 /* ---- the file's tensors -------------------------------------------------------------------------------- */
 
 /* "conv1.weight" of image "": itself; of any other: "IMAGE/conv1.weight". */
-static void tensor_name(const eni_image *image, const char *tensor, char name_out[TENSOR_NAME])
+static void tensor_name(const char *image, const char *tensor, char name_out[TENSOR_NAME])
 {
-    snprintf(name_out, TENSOR_NAME, "%s%s%s", image->name, image->name[0] != 0 ? "/" : "", tensor);
+    snprintf(name_out, TENSOR_NAME, "%s%s%s", image, image[0] != 0 ? "/" : "", tensor);
+}
+
+/* The strategy's bytes of a rank, and the image of the running statistics that it has of its own. */
+static void state_name(uint64_t rank, char name_out[ENI_CHECKPOINT_NAME])
+{
+    snprintf(name_out, ENI_CHECKPOINT_NAME, "rank.%llu/state", (unsigned long long)rank);
 }
 
 /* The state goes with the weights, image "". */
 static uint32_t tensors_of(const eni_image *image, const en_schema *schema)
 {
     return schema->ntensors + (image->name[0] == 0 ? schema->nbuffers : 0);
-}
-
-static void state_name(uint32_t rank, char name_out[TENSOR_NAME])
-{
-    snprintf(name_out, TENSOR_NAME, "rank.%u/state", rank);
 }
 
 /* The tensors of a file under construction, with the names that they point at. */
@@ -364,37 +368,35 @@ typedef struct table {
     uint32_t n;
 } table;
 
+/* Entry `i` of the network (eni_weights_entry), as it is in this image. */
+static en_status add_entry(table *t, const en_schema *schema, uint32_t i, const float *flat,
+                           const float *state, const char *image, char *why_out)
+{
+    eni_st_tensor *to = &t->tensors[t->n];
+    char *name = t->names[t->n++];
+    const en_status st = eni_weights_entry(schema, i, flat, state, to);
+    tensor_name(image, to->name, name);
+    to->name = name;
+    return st == EN_OK ? EN_OK : wrong(why_out, st, "tensor %s holds values that are not finite", name);
+}
+
 static en_status add_image(table *t, const en_schema *schema, const eni_image *image, const float *state,
                            char *why_out)
 {
-    for (uint32_t i = 0; i < tensors_of(image, schema); i++, t->n++) {
-        eni_st_tensor *to = &t->tensors[t->n];
-        const en_status st = eni_weights_entry(schema, i, image->flat, state, to);
-        tensor_name(image, to->name, t->names[t->n]);
-        to->name = t->names[t->n];
-        if (st != EN_OK) return wrong(why_out, st, "tensor %s holds values that are not finite", to->name);
-    }
+    for (uint32_t i = 0; i < tensors_of(image, schema); i++)
+        EN_TRY(add_entry(t, schema, i, image->flat, state, image->name, why_out));
     return EN_OK;
-}
-
-/* "rank.R/state/bn1.running_mean", the form of an image's name. */
-static void buffer_name(uint64_t rank, const char *tensor, char name_out[TENSOR_NAME])
-{
-    snprintf(name_out, TENSOR_NAME, "rank.%llu/state/%s", (unsigned long long)rank, tensor);
 }
 
 static en_status add_buffers(table *t, const en_schema *schema, const eni_checkpoint *c, char *why_out)
 {
-    for (uint64_t r = 0; r < c->nstates; r++)
-        for (uint32_t b = 0; b < schema->nbuffers; b++, t->n++) {
-            eni_st_tensor *to = &t->tensors[t->n];
-            const float *state = c->states + r * schema->nstate;
-            const en_status st = eni_weights_entry(schema, schema->ntensors + b, NULL, state, to);
-            buffer_name(r, to->name, t->names[t->n]);
-            to->name = t->names[t->n];
-            if (st != EN_OK)
-                return wrong(why_out, st, "tensor %s holds values that are not finite", to->name);
-        }
+    char image[ENI_CHECKPOINT_NAME];
+    for (uint64_t r = 0; r < c->nstates; r++) {
+        const float *state = c->states + r * schema->nstate;
+        state_name(r, image);
+        for (uint32_t i = schema->ntensors; i < schema->ntensors + schema->nbuffers; i++)
+            EN_TRY(add_entry(t, schema, i, NULL, state, image, why_out));
+    }
     return EN_OK;
 }
 
@@ -459,7 +461,7 @@ static en_status read_image(const eni_st_file *file, const en_schema *schema, en
         const en_model_tensor *want =
             is_weight ? &schema->tensors[i] : &schema->buffers[i - schema->ntensors];
         char name[TENSOR_NAME], shape[ENI_ST_SHAPE_TEXT];
-        tensor_name(image, want->name, name);
+        tensor_name(image->name, want->name, name);
         const eni_st_tensor *found = eni_st_find(file, name);
         if (found == NULL || !eni_weights_fits(found, want))
             return wrong(why_out, EN_EMISMATCH, "it has no tensor %s %s, which %s has", name,
@@ -471,7 +473,7 @@ static en_status read_image(const eni_st_file *file, const en_schema *schema, en
 
 static en_status read_state(const eni_st_file *file, uint32_t r, eni_rank_facts *rank, char *why_out)
 {
-    char name[TENSOR_NAME];
+    char name[ENI_CHECKPOINT_NAME];
     if (rank->state_bytes == 0) return EN_OK;
     state_name(r, name);
     const eni_st_tensor *found = eni_st_find(file, name);
@@ -487,9 +489,10 @@ static en_status read_state(const eni_st_file *file, uint32_t r, eni_rank_facts 
 static en_status read_buffers(const eni_st_file *file, const en_schema *schema, eni_checkpoint *c,
                               char *why_out)
 {
-    char name[TENSOR_NAME];
+    char image[ENI_CHECKPOINT_NAME], name[TENSOR_NAME];
     if (schema->nbuffers == 0) return EN_OK;
-    buffer_name(0, schema->buffers[0].name, name);
+    state_name(0, image);
+    tensor_name(image, schema->buffers[0].name, name);
     if (eni_st_find(file, name) == NULL) return EN_OK;
     if (c->world > file->ntensors || c->accumulate > file->ntensors ||
         c->world * c->accumulate > file->ntensors)
@@ -501,7 +504,8 @@ static en_status read_buffers(const eni_st_file *file, const en_schema *schema, 
     for (uint64_t i = 0; i < c->nstates * schema->nbuffers; i++) {
         const uint64_t r = i / schema->nbuffers;
         const en_model_tensor *want = &schema->buffers[i % schema->nbuffers];
-        buffer_name(r, want->name, name);
+        state_name(r, image);
+        tensor_name(image, want->name, name);
         const eni_st_tensor *found = eni_st_find(file, name);
         if (found == NULL || !eni_weights_fits(found, want))
             return wrong(why_out, EN_EMISMATCH, "it has no tensor %s as %s has it", name,
@@ -565,8 +569,7 @@ en_status eni_checkpoint_read(const char *path, const en_schema *schema, eni_che
     return st;
 }
 
-/* ---- the folder ------------------------------------------------------------------------------------------
- */
+/* ---- the folder ---------------------------------------------------------------------------------------- */
 
 enum { GENERATIONS = 2, RETIRED_MAX = 8, LISTED = 4096 };
 
@@ -604,8 +607,8 @@ static void bound_retired(const char *dir, uint64_t *room)
             left--;
             eni_warn("save",
                      "the checkpoint of sample %llu is removed and does not go to the bucket, which takes "
-                     "them more slowly "
-                     "than they are written: %d newer ones wait; a larger --checkpoint-every writes fewer",
+                     "them more slowly than they are written: %d newer ones wait; a larger "
+                     "--checkpoint-every writes fewer",
                      (unsigned long long)room[i], RETIRED_MAX);
         }
         if (fd >= 0) close(fd);

@@ -108,6 +108,9 @@ typedef struct eni_checkpoint {
 /* Frees what it holds and zeroes it; safe on zeroed memory. */
 void eni_checkpoint_fini(eni_checkpoint *checkpoint);
 
+/* The value of a fact, NULL if there is none. */
+const char *eni_checkpoint_fact(const eni_checkpoint *checkpoint, const char *key);
+
 /* The image of that name, NULL if there is none; and a new one, zeroed, at the end (NULL: out of memory). */
 const eni_image *eni_checkpoint_find(const eni_checkpoint *checkpoint, const char *name);
 eni_image *eni_checkpoint_add(eni_checkpoint *checkpoint, const en_schema *schema, const char *name);

@@ -55,7 +55,7 @@ static en_status keep(const eni_rank *self, eni_checkpoint *c, const char *name,
 static en_status look_once(eni_rank *self, eni_checkpoint *c)
 {
     char name[ENI_CHECKPOINT_NAME];
-    const float *eval = eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0);
+    const float *eval = eni_rank_flat(self, ENI_SLOT_EVAL);
     EN_TRY(eni_rank_call_store(self, ENI_MSG_SNAPSHOT, ENI_VECTOR_FREEZE, ENI_SLOT_NONE, ENI_SLOT_EVAL));
     EN_TRY(keep(self, c, "", eval));
     EN_TRY(note_partitions(self, c));
@@ -128,7 +128,7 @@ typedef struct collection {
     int nslots;
     eni_host_vector vectors[ENI_ARENA_NSLOTS];
     int nvectors;
-    int is_shared; /* some buckets live in the store, the others in every rank alike */
+    bool is_shared; /* some buckets live in the store, the others in every rank alike */
     size_t state_bytes;
     card *cards; /* (nranks) */
     part *parts; /* (nranks, buckets) */
@@ -157,11 +157,6 @@ static uint64_t fingerprint(const float *flat, uint64_t count)
     return lane[0];
 }
 
-static const float *own_flat(const collection *k, uint32_t slot)
-{
-    return eni_arena_at(k->self->exchange.arena, slot, 0);
-}
-
 /* ---- who has what ---- */
 
 /* No card of this rank is longer. */
@@ -181,9 +176,10 @@ static void put_card(const collection *k, eni_pack *out)
     const eni_rank *self = k->self;
     card own = {.facts = own_facts(self), .writes_param = eni_host_writes_param(self->exchange.host)};
     own.state.data = eni_host_state(self->exchange.host, &own.state.bytes);
-    own.prints[0] = fingerprint(own_flat(k, ENI_SLOT_PARAM), self->job.schema.count);
+    own.prints[0] = fingerprint(eni_rank_flat(k->self, ENI_SLOT_PARAM), self->job.schema.count);
     for (int i = 0; i < k->nslots; i++)
-        own.prints[1 + i] = fingerprint(own_flat(k, k->first_slot + (uint32_t)i), self->job.schema.count);
+        own.prints[1 + i] =
+            fingerprint(eni_rank_flat(k->self, k->first_slot + (uint32_t)i), self->job.schema.count);
     eni_record_put(out, card_fields, NCARD, &own);
     for (uint32_t b = 0; b < nbuckets(k); b++) {
         part range = {.steps = eni_host_steps_taken(self->exchange.host, b)};
@@ -198,8 +194,13 @@ static en_status take_card(collection *k, int rank, const eni_blob *blob)
     eni_rank_facts *facts = &own->facts;
     eni_cursor in = eni_cursor_make(blob->data, blob->bytes);
     eni_record_get(&in, card_fields, NCARD, own);
-    for (uint32_t b = 0; b < nbuckets(k); b++)
-        eni_record_get(&in, part_fields, NPART, &k->parts[(size_t)rank * nbuckets(k) + b]);
+    for (uint32_t b = 0; b < nbuckets(k); b++) {
+        const eni_bucket_range *whole = &k->self->job.buckets->bucket[b];
+        part *range = &k->parts[(size_t)rank * nbuckets(k) + b];
+        eni_record_get(&in, part_fields, NPART, range);
+        if (range->lo > range->hi || range->hi > whole->hi - whole->lo)
+            eni_cursor_refuse(&in, "its part of a bucket lies outside of it");
+    }
     if (in.why == NULL && own->state.bytes != k->state_bytes)
         eni_cursor_refuse(&in, "its strategy's state has another size");
     if (!eni_cursor_finish(&in))
@@ -231,29 +232,28 @@ static en_status exchange_cards(collection *k)
     return st;
 }
 
-/* 1 if the ranks' vectors of that print are not all equal. */
-static int differs(const collection *k, int print)
+/* Whether the ranks' vectors of that print are not all equal. */
+static bool differs(const collection *k, int print)
 {
     for (int r = 1; r < k->self->world.nranks; r++)
-        if (k->cards[r].prints[print] != k->cards[0].prints[print]) return 1;
-    return 0;
+        if (k->cards[r].prints[print] != k->cards[0].prints[print]) return true;
+    return false;
 }
 
-/* 1 if some rank steps only a part of its buckets: then a slot is the ranks' parts put together. */
-static int is_parted(const collection *k)
+/* Whether some rank steps only a part of its buckets: then a slot is the ranks' parts put together. */
+static bool is_parted(const collection *k)
 {
     size_t n = (size_t)k->self->world.nranks * nbuckets(k);
     for (size_t i = 0; i < n; i++) {
         const eni_bucket_range *whole = &k->self->job.buckets->bucket[i % nbuckets(k)];
-        if (k->parts[i].lo != 0 || k->parts[i].hi != whole->hi - whole->lo) return 1;
+        if (k->parts[i].lo != 0 || k->parts[i].hi != whole->hi - whole->lo) return true;
     }
-    return 0;
+    return false;
 }
 
 /* ---- vectors ---- */
 
-/* One vector of every rank, at rank 0: `take` gets rank 1's, rank 2's, .. in slot EVAL, and rank 0's first.
- */
+/* One vector of every rank, at rank 0: `take` gets rank 1's, rank 2's, .. in slot EVAL, and rank 0's first. */
 typedef en_status (*take_fn)(collection *k, int rank, const char *name, const float *flat);
 
 static en_status sendrecv_round(collection *k, int distance, uint32_t slot)
@@ -271,16 +271,16 @@ static en_status sendrecv_round(collection *k, int distance, uint32_t slot)
 
 static en_status for_each_rank(collection *k, uint32_t slot, const char *name, take_fn take)
 {
-    int is_first = k->self->world.rank == 0;
+    const bool is_first = k->self->world.rank == 0;
     if (eni_rank_has_leaders(k->self) && k->self->world.nranks > 1)
         return eni_fail(
             EN_EUNSUPPORTED, "save",
             "%s keeps %s in every rank, and its hosts meet at the servers only: it cannot be saved",
             k->self->job.strategy->name, name);
-    if (is_first) EN_TRY(take(k, 0, name, own_flat(k, slot)));
+    if (is_first) EN_TRY(take(k, 0, name, eni_rank_flat(k->self, slot)));
     for (int r = 1; r < k->self->world.nranks; r++) {
         EN_TRY(sendrecv_round(k, r, slot));
-        if (is_first) EN_TRY(take(k, r, name, own_flat(k, ENI_SLOT_EVAL)));
+        if (is_first) EN_TRY(take(k, r, name, eni_rank_flat(k->self, ENI_SLOT_EVAL)));
     }
     return EN_OK;
 }
@@ -312,11 +312,12 @@ static en_status collect_weights(collection *k)
 {
     eni_rank *self = k->self;
     if (!differs(k, 0))
-        return self->world.rank == 0 ? keep(k->self, k->c, "", own_flat(k, ENI_SLOT_PARAM)) : EN_OK;
+        return self->world.rank == 0 ? keep(k->self, k->c, "", eni_rank_flat(k->self, ENI_SLOT_PARAM))
+                                     : EN_OK;
     if (self->job.strategy->flags & EN_REPLICATED && !self->job.is_claiming)
         return eni_host_not_replicated(self->job.strategy);
     EN_TRY(eni_snapshot(self)); /* the model that the strategy names: a mean, mostly */
-    return self->world.rank == 0 ? keep(k->self, k->c, "", own_flat(k, ENI_SLOT_EVAL)) : EN_OK;
+    return self->world.rank == 0 ? keep(k->self, k->c, "", eni_rank_flat(k->self, ENI_SLOT_EVAL)) : EN_OK;
 }
 
 static en_status collect_slot(collection *k, int i)
@@ -327,7 +328,7 @@ static en_status collect_slot(collection *k, int i)
     eni_save_slot_name(self, i, name);
     if (is_parted(k)) return for_each_rank(k, slot, name, keep_part);
     if (differs(k, 1 + i)) return for_each_rank(k, slot, name, keep_of_rank);
-    return self->world.rank == 0 ? keep(k->self, k->c, name, own_flat(k, slot)) : EN_OK;
+    return self->world.rank == 0 ? keep(k->self, k->c, name, eni_rank_flat(k->self, slot)) : EN_OK;
 }
 
 static en_status note_buckets(collection *k)
@@ -356,7 +357,8 @@ static int by_lo(const void *left, const void *right)
 static en_status find_shared(collection *k)
 {
     uint32_t slot;
-    int which, is_same = !differs(k, 0);
+    int which;
+    bool is_same = !differs(k, 0);
     if (!eni_rank_has_store(k->self)) return EN_OK;
     EN_TRY(eni_host_eval(k->self->exchange.host, &which, &slot));
     for (int i = 0; i < k->nslots; i++)
@@ -374,12 +376,12 @@ static void lay_over(collection *k)
         const eni_bucket_range *range = &self->job.buckets->bucket[b];
         const uint64_t steps = k->parts[b].steps, bytes = (range->hi - range->lo) * sizeof(float);
         if (eni_host_is_called(self->exchange.host, b)) continue;
-        memcpy(eni_checkpoint_find(k->c, "")->flat + range->lo, own_flat(k, ENI_SLOT_PARAM) + range->lo,
-               bytes);
+        memcpy(eni_checkpoint_find(k->c, "")->flat + range->lo,
+               eni_rank_flat(k->self, ENI_SLOT_PARAM) + range->lo, bytes);
         for (int i = 0; i < k->nslots; i++) {
             eni_save_slot_name(self, i, name);
             memcpy(eni_checkpoint_find(k->c, name)->flat + range->lo,
-                   own_flat(k, k->first_slot + (uint32_t)i) + range->lo, bytes);
+                   eni_rank_flat(k->self, k->first_slot + (uint32_t)i) + range->lo, bytes);
         }
         for (uint32_t s = 0; s < k->c->nstretches; s++) {
             eni_stretch *stretch = &k->c->stretches[s];
@@ -393,12 +395,12 @@ static void lay_over(collection *k)
  * not saved with the store's already. */
 static en_status collect_own(collection *k)
 {
-    int writes = 0;
+    const bool has_store = eni_rank_has_store(k->self);
+    bool writes = false;
     for (int r = 0; r < k->self->world.nranks && !k->is_shared; r++)
         writes |= k->cards[r].writes_param;
-    int is_own = !eni_rank_has_store(k->self) ? differs(k, 0) : writes;
-    if (is_own) EN_TRY(for_each_rank(k, ENI_SLOT_PARAM, "param", keep_of_rank));
-    for (int i = 0; i < k->nslots && eni_rank_has_store(k->self) && writes; i++) {
+    if (has_store ? writes : differs(k, 0)) EN_TRY(for_each_rank(k, ENI_SLOT_PARAM, "param", keep_of_rank));
+    for (int i = 0; i < k->nslots && has_store && writes; i++) {
         char name[ENI_CHECKPOINT_NAME];
         eni_save_slot_name(k->self, i, name);
         EN_TRY(for_each_rank(k, k->first_slot + (uint32_t)i, name, keep_of_rank));
@@ -567,7 +569,7 @@ const char *eni_collect_obstacle(const eni_rank *self)
         return "its ranks keep vectors of their own and are at no common step";
     if (k.nvectors > 0 && eni_rank_has_leaders(self) && self->world.nranks > 1)
         return "it keeps vectors in every rank, and its hosts meet at the servers only";
-    return !is_claiming && card_bytes(&k) > ENI_BLOB_MAX
-               ? "its buckets and its state are too many bytes; a larger --bucket-cap-mb makes fewer buckets"
-               : NULL;
+    if (!is_claiming && card_bytes(&k) > ENI_BLOB_MAX)
+        return "its buckets and its state are too many bytes; a larger --bucket-cap-mb makes fewer buckets";
+    return NULL;
 }

@@ -91,7 +91,7 @@ en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out)
     return st;
 }
 
-int eni_curve_is_due(const eni_curve *curve, uint64_t samples)
+bool eni_curve_is_due(const eni_curve *curve, uint64_t samples)
 {
     return curve->config.every > 0 && samples >= curve->next;
 }
@@ -130,11 +130,10 @@ void eni_curve_keep(eni_curve *curve)
     if (eni_copies_save(curve->copies))
         curve->is_kept = eni_copies_count(curve->copies) > 0;
     else
-        eni_warn(
-            "curve",
-            "cannot write %s: a run that goes on from this checkpoint lacks points of its curve; make room "
-            "there",
-            eni_copies_place(curve->copies));
+        eni_warn("curve",
+                 "cannot write %s: a run that goes on from this checkpoint lacks points of its curve; make "
+                 "room there",
+                 eni_copies_place(curve->copies));
 }
 
 void eni_curve_expect(eni_curve *curve, uint64_t n, uint64_t budget)

@@ -51,8 +51,8 @@ typedef struct eni_curve_end {
 /* Takes what an earlier run has left up to `resumed`, and forgets the rest. EN_EIO, logged. */
 en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out);
 
-/* 1 if `samples` global samples call for a new point. */
-int eni_curve_is_due(const eni_curve *curve, uint64_t samples);
+/* Whether `samples` global samples call for a new point. */
+bool eni_curve_is_due(const eni_curve *curve, uint64_t samples);
 
 /* Its place among the points, alike on all ranks and servers: for its note. */
 uint32_t eni_curve_number(const eni_curve *curve, uint64_t samples);

@@ -81,11 +81,10 @@ static en_status check_depth(const eni_rank *self)
     const uint32_t flags = self->job.strategy->flags;
     const bool has_collectives = !(flags & EN_STORE_ON_SERVERS) || flags & EN_LEADERS_ARE_CLIENTS;
     if (!has_collectives || self->job.buckets->n <= ENI_COLL_DEPTH) return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "exchange",
-        "--bucket-cap-mb=%g cuts the model into %u buckets, and at most %d can be under way: give a "
-        "larger --bucket-cap-mb",
-        self->exchange.asked.bucket_cap_mb, self->job.buckets->n, ENI_COLL_DEPTH);
+    return eni_fail(EN_EINVAL, "exchange",
+                    "--bucket-cap-mb=%g cuts the model into %u buckets, and at most %d can be under way: "
+                    "give a larger --bucket-cap-mb",
+                    self->exchange.asked.bucket_cap_mb, self->job.buckets->n, ENI_COLL_DEPTH);
 }
 
 static en_status open_all(eni_rank *self, int64_t deadline)
@@ -194,7 +193,7 @@ static en_status open_shaper(eni_rank *self)
 
 static en_status find_endpoints(const eni_rank *self, const eni_peer *psd, uint32_t epoch)
 {
-    int may_share = self->exchange.shaper == NULL && self->exchange.asked.no_shm == NULL;
+    const bool may_share = self->exchange.shaper == NULL && self->exchange.asked.no_shm == NULL;
     return eni_endpoints_find(psd, epoch, may_share ? self->host_id : NULL, self->exchange.endpoints);
 }
 
@@ -289,8 +288,7 @@ static en_status share_weights(eni_rank *self)
 static en_status check_same_start(eni_rank *self, int64_t deadline)
 {
     eni_blobs blobs = {0};
-    EN_TRY(eni_weights_digest(&self->job.schema, eni_arena_at(self->exchange.arena, ENI_SLOT_PARAM, 0),
-                              self->job.init_sha256));
+    EN_TRY(eni_weights_digest(&self->job.schema, eni_rank_flat(self, ENI_SLOT_PARAM), self->job.init_sha256));
     EN_TRY(eni_member_gather(self->member, "start", self->job.init_sha256, sizeof self->job.init_sha256,
                              &blobs, deadline));
     en_status st = EN_OK;
@@ -368,11 +366,10 @@ en_status eni_exchange_measure(void *user, eni_costs *costs_out)
     eni_rank *self = user;
     const int64_t begin = eni_now_ns();
     if (eni_rank_has_places(self))
-        return eni_fail(
-            EN_EUNSUPPORTED, "exchange",
-            "%s asks what an exchange costs, which all ranks measure together, and with --max-workers "
-            "they come and go: leave it out",
-            self->job.strategy->name);
+        return eni_fail(EN_EUNSUPPORTED, "exchange",
+                        "%s asks what an exchange costs, which all ranks measure together, and with "
+                        "--max-workers they come and go: leave it out",
+                        self->job.strategy->name);
     const eni_costs_config config = {.rank = self->world.rank,
                                      .nranks = self->world.nranks,
                                      .buckets = self->job.buckets,
@@ -390,22 +387,17 @@ en_status eni_exchange_measure(void *user, eni_costs *costs_out)
 
 /* Ranks that claim take their copies at steps of their own, and one may be lost, for whom the others would wait at the end;
  * between hosts what a mean over all ranks would need is not open. */
-static en_status check_mean(eni_rank *self)
+static en_status check_mean(const eni_rank *self)
 {
-    uint32_t slot;
-    int which;
     const eni_run_spec *spec = self->asked.spec;
     const char *loss = eni_key_value_find(spec->key_value, spec->n, "on-worker-loss");
     const bool may_lose = loss != NULL && strcmp(loss, "continue") == 0;
-    EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
-    if (which != EN_EVAL_MEAN) return EN_OK;
     if (eni_rank_has_places(self) || (self->world.nranks > 1 && (self->job.is_claiming || may_lose)))
-        return eni_fail(
-            EN_EUNSUPPORTED, "exchange",
-            "%s evaluates the mean of all ranks' weights, for which all have to be there and at the same "
-            "step: give --assign=fixed, and neither --max-workers nor --on-worker-loss=continue, or let "
-            "eval return EN_EVAL_STORE",
-            self->job.strategy->name);
+        return eni_fail(EN_EUNSUPPORTED, "exchange",
+                        "%s evaluates the mean of all ranks' weights, for which all have to be there and at "
+                        "the same step: give --assign=fixed, and neither --max-workers nor "
+                        "--on-worker-loss=continue, or let eval return EN_EVAL_STORE",
+                        self->job.strategy->name);
     if (!eni_rank_has_leaders(self) || self->world.nranks == 1) return EN_OK;
     return eni_fail(EN_EUNSUPPORTED, "exchange",
                     "%s evaluates the mean of all ranks' weights, and with EN_LEADERS_ARE_CLIENTS ranks of "
@@ -414,20 +406,26 @@ static en_status check_mean(eni_rank *self)
 }
 
 /* No rank has trained with a mean of weights, or of their past, so nobody has its statistics. */
-static en_status warn_of_statistics(const eni_rank *self)
+static void warn_of_statistics(const eni_rank *self, int which)
+{
+    const bool is_mean = which == EN_EVAL_MEAN && self->world.nranks > 1, is_vector = which == EN_EVAL_VEC;
+    if (self->job.state == NULL || self->job.is_mean || self->job.is_recomputed || self->world.rank != 0 ||
+        (!is_mean && !is_vector))
+        return;
+    eni_warn("exchange",
+             "%s judges %s, with which no rank has trained, by the running statistics of rank 0's own "
+             "weights: --bn-stats=recompute:N makes those that fit",
+             self->job.strategy->name, is_mean ? "the mean of all ranks' weights" : "a vector of its own");
+}
+
+/* What the strategy has judged, now that it is open. */
+static en_status check_judged(const eni_rank *self)
 {
     uint32_t slot;
     int which;
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
-    const bool is_mean = which == EN_EVAL_MEAN && self->world.nranks > 1, is_vector = which == EN_EVAL_VEC;
-    if (self->job.state == NULL || self->job.is_mean || self->job.is_recomputed || self->world.rank != 0 ||
-        (!is_mean && !is_vector))
-        return EN_OK;
-    eni_warn(
-        "exchange",
-        "%s judges %s, with which no rank has trained, by the running statistics of rank 0's own weights: "
-        "--bn-stats=recompute:N makes those that fit",
-        self->job.strategy->name, is_mean ? "the mean of all ranks' weights" : "a vector of its own");
+    if (which == EN_EVAL_MEAN) EN_TRY(check_mean(self));
+    warn_of_statistics(self, which);
     return EN_OK;
 }
 
@@ -508,8 +506,7 @@ en_status eni_rank_start(eni_rank *self)
                               .alive_status = eni_rank_alive,
                               .alive_user = self};
     EN_TRY(eni_host_open(&config, &self->exchange.host));
-    EN_TRY(check_mean(self));
-    EN_TRY(warn_of_statistics(self));
+    EN_TRY(check_judged(self));
     EN_TRY(eni_resume_state(self));
     eni_member_wait_begin(self->member, "barrier", "one copy of the weights", 0, 1);
     const en_status st = eni_host_share_params(self->exchange.host);

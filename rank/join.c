@@ -23,12 +23,12 @@
 
 /* ---- where a run meets, and with which token ---- */
 
-static int is_file(const eni_rank *self)
+static bool is_file(const eni_rank *self)
 {
     return strncmp(self->asked.rendezvous, "file://", 7) == 0;
 }
 
-static int leads_everywhere(const eni_rank *self)
+static bool leads_everywhere(const eni_rank *self)
 {
     return self->leader != NULL && eni_address_is_anywhere(eni_leader_address(self->leader));
 }
@@ -140,11 +140,10 @@ static en_status check_reachable(const eni_rank *self, const eni_address *listen
     eni_own_address own;
     if (c->local_size == 0 || c->local_size >= self->world.nranks || c->host_id != NULL) return EN_OK;
     if (!c->has_rendezvous)
-        return eni_fail(
-            EN_EINVAL, "join",
-            "%lld of %d ranks are on this host, and their launcher does not say where rank 0 is: give "
-            "--rendezvous=tcp://HOST:PORT, or file:///PATH on a disk that all hosts share",
-            (long long)c->local_size, self->world.nranks);
+        return eni_fail(EN_EINVAL, "join",
+                        "%lld of %d ranks are on this host, and their launcher does not say where rank 0 is: "
+                        "give --rendezvous=tcp://HOST:PORT, or file:///PATH on a disk that all hosts share",
+                        (long long)c->local_size, self->world.nranks);
     if (is_file(self) || self->world.rank != 0 || eni_address_is_anywhere(listen)) return EN_OK;
     EN_TRY(eni_host_info_address(listen, &own));
     if (!own.is_loopback) return EN_OK;
@@ -214,7 +213,7 @@ static en_status read_token(eni_rank *self, const eni_address *leader, int64_t d
 {
     char path[512];
     const int64_t begin = eni_now_ns();
-    const int is_users = self->asked.token_file != NULL;
+    const bool is_users = self->asked.token_file != NULL;
     int64_t say = begin + 5 * ENI_SECOND;
     if (self->asked.token_fd >= 0) return eni_token_read_fd(self->asked.token_fd, &self->token.value);
     EN_TRY(check_near(self, leader));
@@ -253,11 +252,10 @@ static en_status follow(eni_rank *self, int64_t deadline_ns, eni_address *leader
 static en_status check_asked(const eni_rank *self)
 {
     if (eni_rank_has_store(self) && self->asked.server == NULL)
-        return eni_fail(
-            EN_EINVAL, "join",
-            "%s keeps its weights on a server: start entrain psd --strategy=%s --world-size=%d, and give its "
-            "address by --server=tcp://HOST:PORT",
-            self->job.strategy->name, self->job.strategy->name, self->world.nranks);
+        return eni_fail(EN_EINVAL, "join",
+                        "%s keeps its weights on a server: start entrain psd --strategy=%s --world-size=%d, "
+                        "and give its address by --server=tcp://HOST:PORT",
+                        self->job.strategy->name, self->job.strategy->name, self->world.nranks);
     if (eni_rank_has_store(self) || self->world.rank >= 0) return EN_OK;
     return eni_fail(EN_EINVAL, "join",
                     "which of the %d ranks is this? Give --rank=0 to --rank=%d, or start it with a launcher",
@@ -356,11 +354,10 @@ static en_status check_reach(const eni_rank *self)
         if (data == NULL || strcmp(peer->host_id, own->host_id) == 0) continue;
         EN_TRY(eni_address_parse(data, &address));
         if (!eni_address_is_loopback(&address)) continue;
-        return eni_fail(
-            EN_EINVAL, "join",
-            "rank %d on %s takes part by its loopback (%s), but rank %d is on another host (%s): start it "
-            "with the address of rank 0 that the others use, not with localhost",
-            r, peer->host, address.host, own->rank, own->host);
+        return eni_fail(EN_EINVAL, "join",
+                        "rank %d on %s takes part by its loopback (%s), but rank %d is on another host (%s): "
+                        "start it with the address of rank 0 that the others use, not with localhost",
+                        r, peer->host, address.host, own->rank, own->host);
     }
     return EN_OK;
 }
@@ -505,9 +502,8 @@ en_status eni_rank_bye(eni_rank *self)
 {
     EN_TRY(eni_member_bye(self->member, eni_rank_answer_by(self, 10 * ENI_SECOND)));
     /* The leader stays until the last has left: its end would look like a death to the others. */
-    return self->leader == NULL
-               ? EN_OK
-               : eni_leader_wait(self->leader, eni_now_ns() + 60 * ENI_SECOND, self->abort_fd);
+    if (self->leader == NULL) return EN_OK;
+    return eni_leader_wait(self->leader, eni_now_ns() + 60 * ENI_SECOND, self->abort_fd);
 }
 
 void eni_rank_leave(eni_rank *self)

@@ -51,7 +51,7 @@ typedef struct eni_job {
     eni_hyper hyper;
     eni_groups *groups; /* hyper.groups, owned; NULL: none */
     eni_schedule schedule;
-    int is_claiming; /* the next micro-batch is claimed, not assigned */
+    bool is_claiming; /* the next micro-batch is claimed, not assigned */
     int64_t accumulate;
     double momentum, weight_decay; /* as given: `hyper` has them in float */
     uint64_t seed;
@@ -81,9 +81,8 @@ typedef struct eni_exchange {
     eni_exchange_options asked;
     eni_shaper *shaper;
     eni_arena *arena;
-    eni_rank_group all, group,
-        leaders; /* group: of this rank, by default this host's; leaders: the first ranks of
-                                           groups */
+    /* group: of this rank, by default this host's; leaders: the first ranks of groups */
+    eni_rank_group all, group, leaders;
     eni_net *net;
     eni_endpoints *endpoints; /* of the servers, as of now */
     eni_client *client;
@@ -92,7 +91,7 @@ typedef struct eni_exchange {
 
 /* A step that has been taken and is not recorded yet: its loss is on its way from a GPU. */
 typedef struct eni_deferred_step {
-    int is_there;
+    bool is_there;
     eni_step step; /* but for loss and correct */
     int set;       /* where they will be (trainer.score) */
     double loss;   /* sum over the samples */
@@ -111,7 +110,7 @@ typedef struct eni_stats {
     int64_t before_ns;    /* on the training clock when its own begins */
     uint64_t begin_steps; /* `sum.steps` when this process began; the *_ns are of those since */
     eni_moved moved;      /* by training steps alone */
-    int has_diverged;     /* a loss was not finite: said once */
+    bool has_diverged;    /* a loss was not finite: said once */
     double first_loss, newest_loss; /* of this process's first step, and of the one recorded last: means */
 } eni_stats;
 
@@ -127,9 +126,9 @@ typedef struct eni_records {
     uint64_t shown_every; /* every so many steps all ranks tell what rank 0 shows; 0: it shows nothing */
     eni_curve *curve;
     eni_looks looks;
-    int out_fd;        /* rank 0: the folder of --out, which is this run's alone (config/outputs.h); -1 */
-    int has_result;    /* result.json is written */
-    int is_concluding; /* training is over: what is left to evaluate may be left out */
+    int out_fd;         /* rank 0: the folder of --out, which is this run's alone (config/outputs.h); -1 */
+    bool has_result;    /* result.json is written */
+    bool is_concluding; /* training is over: what is left to evaluate may be left out */
 } eni_records;
 
 /* Checkpoints: those to come, and the one that this run goes on from. */
@@ -138,7 +137,7 @@ typedef struct eni_saving {
     struct eni_saver *saver; /* save.h; NULL without --checkpoint-every */
     eni_checkpoint past;     /* is_resumed: what this run goes on from */
     char past_path[1024];
-    int is_resumed;
+    bool is_resumed;
     uint64_t first_step, first_micro; /* where this process begins */
     uint64_t carried;                 /* samples of the past that no rank's stats have */
     uint64_t nwritten, nfailed;       /* rank 0: checkpoints of this process */
@@ -176,25 +175,24 @@ struct eni_rank {
     eni_trainer trainer;
     eni_records records;
     eni_saving saving;
-    uint64_t step; /* in progress */
-    int has_begun; /* training has */
+    uint64_t step;  /* in progress */
+    bool has_begun; /* training has */
 };
 
-/* Weights live on servers. Then rank 0 is a client of theirs; the others are too, or the first of every host.
- */
-static inline int eni_rank_has_store(const eni_rank *self)
+/* Weights live on servers. Then rank 0 is a client of theirs; the others are too, or the first of every host. */
+static inline bool eni_rank_has_store(const eni_rank *self)
 {
     return (self->job.strategy->flags & EN_STORE_ON_SERVERS) != 0;
 }
 
 /* Hosts meet at the servers, and ranks inside their host only. */
-static inline int eni_rank_has_leaders(const eni_rank *self)
+static inline bool eni_rank_has_leaders(const eni_rank *self)
 {
     return (self->job.strategy->flags & EN_LEADERS_ARE_CLIENTS) != 0;
 }
 
 /* EN_GROUP and EN_LEADERS are there. */
-static inline int eni_rank_uses_groups(const eni_rank *self)
+static inline bool eni_rank_uses_groups(const eni_rank *self)
 {
     return (self->job.strategy->flags & EN_USES_GROUPS) != 0;
 }
@@ -205,8 +203,14 @@ static inline bool eni_rank_has_places(const eni_rank *self)
     return self->nfirst < self->world.nranks;
 }
 
+/* A flat vector of this rank, by its slot in the arena. */
+static inline float *eni_rank_flat(const eni_rank *self, uint32_t slot)
+{
+    return eni_arena_at(self->exchange.arena, slot, 0);
+}
+
 /* Nobody to exchange with. */
-static inline int eni_rank_is_alone(const eni_rank *self)
+static inline bool eni_rank_is_alone(const eni_rank *self)
 {
     return self->world.nranks == 1 && !eni_rank_has_store(self);
 }

@@ -18,13 +18,13 @@
 
 /* ---- files of one JSON object a line ---- */
 
-/* 1 for a whole object of at most `resumed` samples and, if it has one, a time of at most `seconds`. */
-static int stays(const char *line, size_t length, uint64_t resumed, double seconds)
+/* Whether it is a whole object of at most `resumed` samples and, if it has one, a time of at most `seconds`. */
+static bool stays(const char *line, size_t length, uint64_t resumed, double seconds)
 {
     static const char key[] = "\"samples\":", time_key[] = "\"t\":";
     const char *at = strstr(line, key), *t = strstr(line, time_key);
-    if (length <= 2 || strcmp(line + length - 2, "}\n") != 0 || at == NULL) return 0;
-    if (t != NULL && !eni_jsonl_is_before(strtod(t + sizeof time_key - 1, NULL), seconds)) return 0;
+    if (length <= 2 || strcmp(line + length - 2, "}\n") != 0 || at == NULL) return false;
+    if (t != NULL && !eni_jsonl_is_before(strtod(t + sizeof time_key - 1, NULL), seconds)) return false;
     return strtoull(at + sizeof key - 1, NULL, 10) <= resumed;
 }
 
@@ -62,9 +62,8 @@ en_status eni_jsonl_open(const char *path, uint64_t resumed, double seconds, FIL
 en_status eni_record_close(const char *who, const char *path, FILE *file)
 {
     if (file == NULL) return EN_OK;
-    int failed = ferror(file);
-    failed |= fclose(file) != 0;
-    if (!failed) return EN_OK;
+    const bool has_failed = ferror(file) != 0;
+    if (fclose(file) == 0 && !has_failed) return EN_OK;
     return eni_fail(EN_EIO, who, "cannot write %s: %s", path, strerror(errno));
 }
 
@@ -138,8 +137,8 @@ en_status eni_recorder_close(eni_recorder *recorder)
 enum {
     BAR_WIDTH = 20,
     BESIDE = 58,
-    BESIDE_ACCURACY = 14
-}; /* a line that is wider than the terminal would not be overwritten */
+    BESIDE_ACCURACY = 14 /* a line that is wider than the terminal would not be overwritten */
+};
 
 void eni_bar_begin(eni_bar *bar)
 {
@@ -157,10 +156,18 @@ static void format_left(double seconds, char text[32])
         snprintf(text, 32, "%d:%02d min", (int)(seconds / 60), (int)seconds % 60);
 }
 
-static void draw_bar(const eni_bar *bar, uint64_t samples, double rate)
+/* Samples per second since the beginning. */
+static double rate_of(const eni_bar *bar)
+{
+    const double seconds = (double)(eni_now_ns() - bar->begin_ns) * 1e-9;
+    return seconds > 0 ? (double)bar->samples / seconds : 0;
+}
+
+static void draw_bar(const eni_bar *bar)
 {
     char drawn[BAR_WIDTH * 3 + 1] = "", left[32], score[48] = "";
-    double done = bar->total > 0 ? (double)samples / (double)bar->total : 1;
+    const double rate = rate_of(bar);
+    double done = bar->total > 0 ? (double)bar->samples / (double)bar->total : 1;
     if (done > 1) done = 1;
     int room = eni_terminal_columns(stderr) - BESIDE;
     if (!isnan(bar->loss)) snprintf(score, sizeof score, "loss %.4f  ", bar->loss);
@@ -189,13 +196,10 @@ static void print_line(const eni_bar *bar, uint64_t samples)
 static void tell_launcher(const eni_bar *bar)
 {
     char line[200];
-    const double seconds = (double)(eni_now_ns() - bar->begin_ns) * 1e-9;
-    const double rate = seconds > 0 ? (double)bar->samples / seconds : 0;
     if (bar->fd < 0) return;
     int n = snprintf(line, sizeof line, "progress %" PRIu64 " %" PRIu64 " %.1f %.6g %" PRIu64 "\n",
-                     bar->samples, bar->total, rate, bar->loss, bar->steps);
-    ssize_t ignored = write(bar->fd, line, (size_t)n);
-    (void)ignored;
+                     bar->samples, bar->total, rate_of(bar), bar->loss, bar->steps);
+    (void)!write(bar->fd, line, (size_t)n);
 }
 
 void eni_bar_score(eni_bar *bar, uint64_t samples, double loss, double accuracy)
@@ -217,12 +221,11 @@ void eni_bar_step(eni_bar *bar, uint64_t steps, uint64_t samples)
     int64_t now = eni_now_ns();
     bar->steps = steps;
     bar->samples = samples;
-    int due = now - bar->last_ns >= ENI_SECOND / 10 || samples >= bar->total;
-    double seconds = (double)(now - bar->begin_ns) * 1e-9;
-    double rate = seconds > 0 ? (double)samples / seconds : 0;
-    if (due) tell_launcher(bar);
-    if (due && !bar->quiet && bar->tty) draw_bar(bar, samples, rate);
-    if (due) bar->last_ns = now;
+    const bool is_due = now - bar->last_ns >= ENI_SECOND / 10 || samples >= bar->total;
+    if (!is_due) return;
+    tell_launcher(bar);
+    if (!bar->quiet && bar->tty) draw_bar(bar);
+    bar->last_ns = now;
 }
 
 void eni_bar_done(eni_bar *bar)
@@ -230,6 +233,8 @@ void eni_bar_done(eni_bar *bar)
     tell_launcher(bar);
     if (!bar->quiet && bar->tty) fputc('\n', stderr);
 }
+
+/* ---- TensorBoard: protocol buffers, as much as a scalar needs ---- */
 
 static const int64_t flush_ns = 2 * ENI_SECOND;
 
@@ -241,8 +246,6 @@ struct eni_tensorboard {
     uint64_t samples; /* at the last step that was shown */
     double t;
 };
-
-/* ---- TensorBoard: protocol buffers, as much as a scalar needs ---- */
 
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 }; /* wire types */
 

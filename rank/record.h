@@ -76,16 +76,15 @@ void eni_recorder_add(eni_recorder *recorder, const eni_step *step);
 /* Flushes and closes; EN_EIO if any write failed (logged). NULL is fine. */
 en_status eni_recorder_close(eni_recorder *recorder);
 
-/* ---- what a person sees: a bar on a terminal, plain lines elsewhere; for a launcher a line per update ----
- */
+/* ---- what a person sees: a bar on a terminal, plain lines elsewhere; for a launcher a line per update -- */
 
 typedef struct eni_bar {
     int fd;         /* >= 0: machine-readable lines for a launcher go here */
-    int quiet;      /* nothing for people */
+    bool quiet;     /* nothing for people */
     uint64_t total; /* global samples of the run */
     uint64_t per_epoch;
     bool has_lines; /* a plain line for each score where there is no terminal */
-    int tty;        /* stderr is a terminal: this and the rest by eni_bar_begin */
+    bool tty;       /* stderr is a terminal: this and the rest by eni_bar_begin */
     int64_t begin_ns, last_ns;
     uint64_t steps, samples; /* as far as the run has come */
     double loss, accuracy;   /* of the last score; NaN: none yet, or no classes */

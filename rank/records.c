@@ -121,8 +121,8 @@ en_status eni_records_point_zero(eni_rank *self)
     const eni_record_options *asked = &self->records.asked;
     if (self->world.rank != 0 || self->saving.is_resumed || (asked->target <= 0 && !asked->eval_first))
         return EN_OK;
-    return eni_curve_add(self->records.curve, &(eni_copy_note){0},
-                         eni_arena_at(self->exchange.arena, ENI_SLOT_PARAM, 0), self->job.state);
+    return eni_curve_add(self->records.curve, &(eni_copy_note){0}, eni_rank_flat(self, ENI_SLOT_PARAM),
+                         self->job.state);
 }
 
 /* ---- all of them ---- */
@@ -166,8 +166,7 @@ en_status eni_records_close(eni_rank *self)
     self->records.tensorboard = NULL;
     const en_status st[] = {self->has_begun ? write_trace(self) : EN_OK, eni_recorder_close(recorder),
                             eni_tensorboard_close(board)};
-    for (size_t i = 0; i < sizeof st / sizeof *st;
-         i++) /* a full disk shows when the last buffer is written */
+    for (size_t i = 0; i < sizeof st / sizeof *st; i++)
         EN_TRY(st[i]);
     return EN_OK;
 }

@@ -20,6 +20,8 @@
 #include "rank/rank.h"
 #include "runtime/net/tcp.h"
 
+enum { RESULT_SCHEMA = 2 }; /* counts up where a key gets another name or meaning: report/ reads one only */
+
 /* ---- what this rank reports of itself ---- */
 
 /* "0-1": the cores this process may run on. */
@@ -95,7 +97,7 @@ static char *report_of_this_rank(const eni_rank *self)
 /* What the final model is worth, and what the curve says. */
 typedef struct judgement {
     double loss, accuracy; /* on the test set; of a regression there is no accuracy */
-    int is_there;
+    bool is_there;
     eni_curve_end curve;
 } judgement;
 
@@ -142,14 +144,13 @@ static const json_t *report_of_rank(const json_t *reports, int rank)
     return report_of(reports, role);
 }
 
-/* psd's, if it knows what was applied: the strategy has sent it something, or means its weights and has not.
- */
+/* psd's, if it knows what was applied: the strategy has sent it something, or means its weights and has not. */
 static const json_t *store_report(const eni_rank *self, const json_t *reports)
 {
     const json_t *psd = report_of(reports, "psd");
     uint32_t slot;
     int which;
-    if (psd == NULL || json_integer_value(json_object_get(psd, "cells")) > 0) return psd;
+    if (psd == NULL || json_integer_value(json_object_get(psd, "parts")) > 0) return psd;
     return eni_host_eval(self->exchange.host, &which, &slot) == EN_OK && which == EN_EVAL_STORE ? psd : NULL;
 }
 
@@ -186,7 +187,7 @@ static json_t *mean_over_ranks(const json_t *reports, const char *key, double n)
 /* What the checkpoint says of a rank: a store knows only what it was sent since. */
 static uint64_t own_samples_before(const eni_rank *self, int rank)
 {
-    int is_known =
+    const bool is_known =
         self->saving.past.world == (uint64_t)self->nfirst && (uint32_t)rank < self->saving.past.nranks;
     return is_known ? self->saving.past.ranks[rank].sum.samples : 0;
 }
@@ -447,7 +448,7 @@ static void add_identity(const eni_rank *self, json_t *result)
     json_t *argv = json_array();
     for (int i = 0; i < c->argc; i++)
         json_array_append_new(argv, json_string(c->argv[i]));
-    eni_json_set_int(result, "schema", 1);
+    eni_json_set_int(result, "schema", RESULT_SCHEMA);
     json_object_set_new(result, "argv", argv);
     eni_json_set_text(result, "version", self->version);
     eni_json_set_text(result, "strategy", self->job.strategy->name);
@@ -562,8 +563,7 @@ static en_status write_json(const eni_rank *self, const json_t *result)
     return st;
 }
 
-/* A run that goes on from a finished one knows the end of its curve only: `entrain report` reads all of it.
- */
+/* A run that goes on from a finished one knows the end of its curve only: `entrain report` reads all of it. */
 static void print_reached(const eni_rank *self, const eni_curve_end *curve)
 {
     char samples[32];
@@ -652,8 +652,7 @@ static bool has_grown(const eni_rank *self, const json_t *result)
     if (!(fmin(mean, t->newest_loss) > 10 * fmax(t->first_loss, guess))) return false;
     eni_warn("train",
              "the training loss has grown from %.4g in the first step to %.4g in the last one: training has "
-             "diverged; "
-             "try a smaller --lr than %g, and look at the signs in a strategy of your own",
+             "diverged; try a smaller --lr than %g, and look at the signs in a strategy of your own",
              t->first_loss, t->newest_loss, self->job.schedule.base);
     return true;
 }
@@ -661,7 +660,7 @@ static bool has_grown(const eni_rank *self, const json_t *result)
 /* Rank 0: the final model is in slot ENI_SLOT_EVAL, and its state in job.state. */
 static en_status conclude(eni_rank *self, json_t *reports, const judgement *last)
 {
-    const float *flat = eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0);
+    const float *flat = eni_rank_flat(self, ENI_SLOT_EVAL);
     char params_sha256[ENI_DIGEST_HEX];
     if (self->records.asked.save != NULL)
         EN_TRY(eni_weights_save(self->records.asked.save, &self->job.schema, flat, self->job.state));
@@ -718,7 +717,7 @@ void eni_result_cut_short(const eni_rank *self, const char *exit, const char *ca
 /* The curve and the final model: on the test set, also where the curve is of another one. */
 static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
 {
-    const float *flat = eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0);
+    const float *flat = eni_rank_flat(self, ENI_SLOT_EVAL);
     const eni_copy_note last = {.samples = self->job.plan.samples,
                                 .update = version,
                                 .t = (double)self->records.stats.train_ns * 1e-9};
@@ -731,7 +730,7 @@ static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
     if (!is_judged_by_test(self))
         EN_TRY(self->trainer.ops->evaluate(self->trainer.self, ENI_JUDGED_TEST, flat, self->job.state,
                                            &j->loss, &j->accuracy));
-    j->is_there = 1;
+    j->is_there = true;
     return EN_OK;
 }
 
@@ -782,15 +781,10 @@ en_status eni_result(eni_rank *self)
     if (report == NULL) return EN_ENOMEM;
     en_status st = eni_member_gather(self->member, "result", report, strlen(report), &blobs, INT64_MAX);
     free(report);
-    EN_TRY(st);
-    if (self->world.rank != 0) {
-        eni_blobs_fini(&blobs);
-        return EN_OK;
-    }
     json_t *reports = NULL;
-    st = parse_reports(&blobs, &reports);
+    if (st == EN_OK && self->world.rank == 0) st = parse_reports(&blobs, &reports);
     eni_blobs_fini(&blobs);
-    EN_TRY(st);
+    if (st != EN_OK || self->world.rank != 0) return st;
     EN_TRY_GOTO(check_weights(self, reports), free_reports);
     st = evaluate_last(self, now.version, &last);
     self->records.stats.eval_ns += eni_now_ns() - begin;

@@ -19,8 +19,7 @@
 
 enum { LISTED = 64 };
 
-static en_status refuse(const eni_rank *self, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static en_status refuse(const eni_rank *self, const char *fmt, ...)
+static __attribute__((format(printf, 2, 3))) en_status refuse(const eni_rank *self, const char *fmt, ...)
 {
     char text[512];
     va_list args;
@@ -71,9 +70,8 @@ static en_status read_given(eni_rank *self)
 
 /* ---- whether ---- */
 
-static void add(eni_fact *facts, uint32_t *n, const char *key, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-static void add(eni_fact *facts, uint32_t *n, const char *key, const char *fmt, ...)
+static __attribute__((format(printf, 4, 5))) void add(eni_fact *facts, uint32_t *n, const char *key,
+                                                      const char *fmt, ...)
 {
     eni_fact *fact = &facts[(*n)++];
     va_list args;
@@ -132,31 +130,13 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
     return n;
 }
 
-static const char *value_of(const eni_fact *facts, uint32_t n, const char *key)
-{
-    /* Written before there were any. */
-    static const char *const before[][2] = {{"holdout", "0"},        {"decay", "all"},
-                                            {"resize", "0"},         {"augment", "none"},
-                                            {"augment-test", "off"}, {"normalize", ENI_NORMALIZE_GREY},
-                                            {"reshuffle", "on"}};
-    for (uint32_t i = 0; i < n; i++) {
-        const bool is_once =
-            strcmp(facts[i].value, "once") == 0; /* "shuffle", before there was "reshuffle" */
-        if (is_once && strcmp(key, "reshuffle") == 0) return "off";
-        if (strcmp(facts[i].key, key) == 0) return is_once ? "on" : facts[i].value;
-    }
-    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
-        if (strcmp(before[i][0], key) == 0) return before[i][1];
-    return NULL;
-}
-
 static en_status check_facts(const eni_rank *self)
 {
     const eni_checkpoint *c = &self->saving.past;
     eni_fact now[ENI_CHECKPOINT_FACTS];
     uint32_t n = eni_resume_facts(self, now);
     for (uint32_t i = 0; i < n; i++) {
-        const char *then = value_of(c->facts, c->nfacts, now[i].key);
+        const char *then = eni_checkpoint_fact(c, now[i].key);
         if (then != NULL && strcmp(then, now[i].value) == 0) continue;
         return refuse(self,
                       "it was written with %s %.80s, and this run has %.80s: give the same, or start over in "
@@ -189,8 +169,8 @@ static en_status check_strategy(const eni_rank *self)
     char name[ENI_CHECKPOINT_NAME];
     const char *device = self->trainer.about.computes;
     const char *thing = rank_thing(c, name), *options = eni_options_canonical(self->job.options);
-    int is_other = strcmp(c->strategy, self->job.strategy->name) != 0,
-        has_options = strcmp(c->options, options) == 0;
+    const bool is_other = strcmp(c->strategy, self->job.strategy->name) != 0,
+               has_options = strcmp(c->options, options) == 0;
     if (thing != NULL && (is_other || !has_options))
         return refuse(self, "it has %s for each rank of %s:%s, and this run is %s:%s", thing, c->strategy,
                       c->options, self->job.strategy->name, options);
@@ -247,9 +227,8 @@ static en_status find_position(eni_rank *self)
                       c->samples, self->job.plan.samples);
     if (self->job.is_claiming) {
         self->saving.first_micro = eni_plan_micro_at(&self->job.plan, c->samples);
-        self->saving.first_step =
-            self->saving.first_micro /
-            self->job.plan.world; /* random numbers of steps that were are not drawn again */
+        /* random numbers of steps that were are not drawn again */
+        self->saving.first_step = self->saving.first_micro / self->job.plan.world;
         return EN_OK;
     }
     if (eni_plan_step_at(&self->job.plan, c->samples, &self->saving.first_step) == EN_OK) {
@@ -279,7 +258,7 @@ en_status eni_resume_find(eni_rank *self)
 
 static void put(const eni_rank *self, uint32_t slot, const eni_image *image)
 {
-    memcpy(eni_arena_at(self->exchange.arena, slot, 0), image->flat, self->job.schema.count * sizeof(float));
+    memcpy(eni_rank_flat(self, slot), image->flat, self->job.schema.count * sizeof(float));
 }
 
 /* "rank.R/NAME" of this rank, or NULL. */
@@ -392,10 +371,9 @@ static en_status restore_vectors(eni_rank *self)
 static en_status check_buckets(const eni_rank *self)
 {
     const eni_checkpoint *c = &self->saving.past;
-    int is_same = eni_rank_has_store(self) || c->nstretches == self->job.buckets->n;
+    bool is_same = eni_rank_has_store(self) || c->nstretches == self->job.buckets->n;
     for (uint32_t b = 0; b < self->job.buckets->n && is_same && !eni_rank_has_store(self); b++) {
-        const eni_bucket_range *range =
-            &self->job.buckets->bucket[b]; /* numbered from the end of the vector */
+        const eni_bucket_range *range = &self->job.buckets->bucket[b]; /* from the end of the vector */
         const eni_stretch *stretch = &c->stretches[c->nstretches - 1 - b];
         is_same = stretch->lo == range->lo && stretch->hi == range->hi;
     }
@@ -422,7 +400,7 @@ static en_status restore_state(eni_rank *self)
 static en_status restore_scale(eni_rank *self)
 {
     const eni_checkpoint *c = &self->saving.past;
-    const int is_same_world = c->world == (uint64_t)self->nfirst;
+    const bool is_same_world = c->world == (uint64_t)self->nfirst;
     const uint32_t r = is_same_world ? (uint32_t)self->world.rank : 0;
     if (r >= c->nranks) return EN_OK;
     eni_scale_facts facts = c->ranks[r].scale;
@@ -437,7 +415,7 @@ static void restore_tally(eni_rank *self)
     eni_stats *t = &self->records.stats;
     const uint32_t r = (uint32_t)self->world.rank;
     uint64_t known = 0;
-    int is_same_world = c->world == (uint64_t)self->nfirst;
+    const bool is_same_world = c->world == (uint64_t)self->nfirst;
     for (uint32_t i = 0; is_same_world && i < c->nranks; i++)
         known += c->ranks[i].sum.samples;
     if (is_same_world && r < c->nranks) t->sum = c->ranks[r].sum;

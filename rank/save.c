@@ -27,7 +27,7 @@ struct eni_saver {
 
     /* the write under way: the thread's until it is joined */
     pthread_t thread;
-    int is_writing;
+    bool is_writing;
     eni_checkpoint job;
     const en_schema *schema;
     en_status status;
@@ -153,7 +153,7 @@ static void end_write(eni_saving *saving)
     eni_saver *s = saving->saver;
     if (!s->is_writing) return;
     pthread_join(s->thread, NULL);
-    s->is_writing = 0;
+    s->is_writing = false;
     if (s->status == EN_OK) {
         saving->nwritten++;
         eni_checkpoint_path(s->dir, s->job.samples, saving->last_path, sizeof saving->last_path);
@@ -244,8 +244,8 @@ en_status eni_save_finish(eni_rank *self)
     eni_saver *s = self->saving.saver;
     if (s == NULL) return EN_OK;
     uint64_t samples = end_samples(self);
-    int is_early = self->job.is_claiming ? eni_shutdown_is_asked(self->shutdown)
-                                         : samples < self->job.plan.samples && samples > s->last;
+    const bool is_early = self->job.is_claiming ? eni_shutdown_is_asked(self->shutdown)
+                                                : samples < self->job.plan.samples && samples > s->last;
     if (is_early) EN_TRY(save_at(self, samples, true));
     if (self->world.rank == 0) end_write(&self->saving);
     return EN_OK;

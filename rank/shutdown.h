@@ -31,8 +31,7 @@ typedef struct eni_shutdown_config {
 
 en_status eni_shutdown_start(const eni_shutdown_config *config, eni_shutdown **shutdown_out);
 
-/* The member has joined: from now on a signal is a wish, which it passes on. NULL: it is about to be closed.
- */
+/* The member has joined: from now on a signal is a wish, which it passes on. NULL: it is about to be closed. */
 void eni_shutdown_watch(eni_shutdown *shutdown, eni_member *member);
 
 /* Readable, for ever, once it is over. Borrowed: poll it only. */

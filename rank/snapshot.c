@@ -18,11 +18,6 @@
 #include "ops/mean.h"
 #include "rank/rank.h"
 
-static float *weights_at(const eni_rank *self, uint32_t slot)
-{
-    return eni_arena_at(self->exchange.arena, slot, 0);
-}
-
 /* ---- running statistics ---- */
 
 /* Where this rank's running statistics are among those of all (or of its micro-batches, where it is alone). */
@@ -121,7 +116,8 @@ en_status eni_snapshot(eni_rank *self)
     EN_TRY(eni_snapshot_state(self));
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
     EN_TRY(eni_trainer_bring(&self->trainer, false));
-    memcpy(weights_at(self, ENI_SLOT_EVAL), weights_at(self, slot), self->job.schema.count * sizeof(float));
+    memcpy(eni_rank_flat(self, ENI_SLOT_EVAL), eni_rank_flat(self, slot),
+           self->job.schema.count * sizeof(float));
     if (which == EN_EVAL_MEAN) return mean_of_weights(self);
     if (which != EN_EVAL_STORE || self->exchange.client == NULL) return EN_OK;
     return eni_rank_call_store(self, ENI_MSG_SNAPSHOT, 0, ENI_SLOT_NONE, ENI_SLOT_EVAL);
@@ -185,14 +181,14 @@ static en_status keep_own(eni_rank *self, const portion *s, const eni_copy_note 
     if (room == NULL) return EN_OK;
     float *copy = room;
     EN_TRY(copy_states(self, copy));
-    if (s->nweights > 0) memcpy(copy + s->nstates, weights_at(self, s->slot), s->nweights * sizeof(float));
+    if (s->nweights > 0) memcpy(copy + s->nstates, eni_rank_flat(self, s->slot), s->nweights * sizeof(float));
     return EN_OK;
 }
 
 static en_status keep_whole(eni_rank *self, const portion *s, const eni_copy_note *note)
 {
     EN_TRY(copy_states(self, own_state(self)));
-    return eni_curve_add(self->records.curve, note, weights_at(self, s->slot), self->job.state);
+    return eni_curve_add(self->records.curve, note, eni_rank_flat(self, s->slot), self->job.state);
 }
 
 en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples)
@@ -260,7 +256,7 @@ static en_status make_whole(eni_rank *self, const portion *s, float *room)
                         eni_copies_place(own));
     if (s->nstates > 0) memcpy(own_state(self), copy, s->nstates * sizeof(float));
     if (s->nweights > 0)
-        memcpy(weights_at(self, ENI_SLOT_EVAL), copy + s->nstates, s->nweights * sizeof(float));
+        memcpy(eni_rank_flat(self, ENI_SLOT_EVAL), copy + s->nstates, s->nweights * sizeof(float));
     eni_copies_forget(own, 0, 1);
     EN_TRY(judge_states(self));
     if (s->is_mean) EN_TRY(mean_of_weights(self));
@@ -268,7 +264,7 @@ static en_status make_whole(eni_rank *self, const portion *s, float *room)
     if (s->is_store) st = pull_kept(self, note.number);
     if (st == EN_OK && s->is_store) note_of_store(self, &note);
     if (st == EN_OK)
-        return eni_curve_add(self->records.curve, &note, weights_at(self, ENI_SLOT_EVAL), self->job.state);
+        return eni_curve_add(self->records.curve, &note, eni_rank_flat(self, ENI_SLOT_EVAL), self->job.state);
     self->records.looks.lost += st == EN_ENOENT;
     return st == EN_ENOENT ? EN_OK : st;
 }
@@ -346,8 +342,7 @@ en_status eni_snapshots_finish(eni_rank *self, bool is_called_off)
     if (looks->lost > lost && !is_called_off && self->world.rank == 0)
         eni_warn("snapshots",
                  "%llu points of the accuracy curve are left out: somebody who had a part of them has lost "
-                 "it, or had no "
-                 "room for it",
+                 "it, or had no room for it",
                  (unsigned long long)(looks->lost - lost));
     const eni_moved after = eni_count_moved(self);
     *(self->records.is_concluding ? &looks->after_bytes : &looks->clock_bytes) +=

@@ -181,7 +181,7 @@ en_status eni_step_check_loss(eni_rank *self, uint64_t step, double loss)
     if (!self->trainer.may_drop)
         return eni_fail(EN_ENONFINITE, "train", sentence, what, self->job.schedule.base);
     if (!self->records.stats.has_diverged) eni_warn("train", sentence, what, self->job.schedule.base);
-    self->records.stats.has_diverged = 1;
+    self->records.stats.has_diverged = true;
     return EN_OK;
 }
 
@@ -215,7 +215,7 @@ static void note_step(eni_step_run *run)
                         .payload_bytes = moved.payload_sent + moved.payload_received,
                         .wire_bytes = moved.wire,
                         .staleness = after.staleness};
-    self->records.deferred = (eni_deferred_step){.is_there = 1,
+    self->records.deferred = (eni_deferred_step){.is_there = true,
                                                  .step = s,
                                                  .set = run->set,
                                                  .loss = run->loss,
@@ -278,7 +278,7 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
     if (trainer->ops->score != NULL)
         EN_TRY(
             trainer->ops->score(trainer->self, deferred->set, may_wait, &deferred->loss, &deferred->correct));
-    deferred->is_there = 0;
+    deferred->is_there = false;
     s->loss = s->nsamples > 0 ? (float)(deferred->loss / (double)s->nsamples) : 0;
     s->correct = deferred->correct;
     s->accuracy =

@@ -73,8 +73,7 @@ typedef struct eni_trainer_ops {
     /* fp16's loss scale, as a checkpoint keeps it; zeroes where there is none. */
     eni_scale_facts (*scale)(void *self);
     en_status (*set_scale)(void *self, const eni_scale_facts *facts);
-    /* What it has to say in result.json: of this rank; of the run, from all ranks' reports (NULL: cut short).
-     */
+    /* What it has to say in result.json: of this rank; of the run, from all ranks' reports (NULL: cut short). */
     void (*report_rank)(void *self, json_t *report);
     void (*report_run)(void *self, const json_t *reports, json_t *result);
 
@@ -109,8 +108,8 @@ typedef struct eni_trainer {
     /* set by `open` */
     int late;         /* steps by which loss and hits come after their step: 0 or 1 */
     bool reads_arena; /* forward reads slot PARAM itself: it may be mapped from elsewhere */
-    bool may_drop; /* samples may turn out not to count (fp16), so nobody knows a step's before it is computed
-                    */
+    /* Samples may turn out not to count (fp16), so nobody knows a step's before it is computed. */
+    bool may_drop;
     const char *carrier;  /* what carries gradients where `steps` do: "nccl", "cuda-ipc"; NULL: not they */
     const char *why;      /* of it */
     eni_gpu_steps *steps; /* set by `connect`: the strategy's steps run there; NULL: in the arena */

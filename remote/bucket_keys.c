@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "core/digest.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/try.h"
 #include "remote/url.h"
@@ -81,7 +82,7 @@ static void take_pair(const char *key, size_t key_length, const char *value, siz
     if (is_word(key, key_length, regions)) take(keys, keys->region, sizeof keys->region, value, length);
 }
 
-int eni_keys_parse(const char *text, size_t bytes, const char *profile, eni_keys *keys)
+bool eni_keys_parse(const char *text, size_t bytes, const char *profile, eni_keys *keys)
 {
     static const char bom[] = {'\xef', '\xbb', '\xbf'}; /* editors of Windows put it in front */
     const size_t skipped = bytes >= sizeof bom && memcmp(text, bom, sizeof bom) == 0 ? sizeof bom : 0;
@@ -126,15 +127,11 @@ static en_status read_file(const char *path, bool is_secret, char text_out[FILE_
                       S_ISREG(info.st_mode) ? "too large" : "not a regular file");
     else if (is_secret && (info.st_uid != geteuid() || (info.st_mode & 077) != 0))
         st = eni_fail(EN_EINVAL, "remote",
-                      "%s: others may read these keys, or it is another user's (mode %04o); "
-                      "chown it to yourself and chmod 600 it",
+                      "%s: others may read these keys, or it is another user's (mode %04o); chown it to "
+                      "yourself and chmod 600 it",
                       path, (unsigned)info.st_mode & 07777);
-    ssize_t n = 0;
-    *bytes_out = 0;
-    while (st == EN_OK && *bytes_out < FILE_BYTES &&
-           (n = read(fd, text_out + *bytes_out, FILE_BYTES - *bytes_out)) > 0)
-        *bytes_out += (size_t)n;
-    if (st == EN_OK && n < 0)
+    *bytes_out = st == EN_OK ? (size_t)info.st_size : 0;
+    if (st == EN_OK && !eni_file_read_at(fd, text_out, *bytes_out, 0))
         st = eni_fail(EN_EINVAL, "remote", "cannot read the keys in %s: %s", path, strerror(errno));
     close(fd);
     return st;
@@ -147,7 +144,7 @@ static en_status read_profile(const char *path, const char *profile, bool is_sec
     size_t bytes;
     *has_out = false;
     const en_status st = read_file(path, is_secret, text, &bytes);
-    if (st == EN_OK) *has_out = eni_keys_parse(text, bytes, profile, keys) != 0;
+    if (st == EN_OK) *has_out = eni_keys_parse(text, bytes, profile, keys);
     eni_wipe(text, sizeof text);
     return st;
 }
@@ -235,11 +232,10 @@ static en_status from_anywhere(const struct service *s, const char *file, lookup
     if (!is_s3 || !name_file(variable, variable("AWS_CONFIG_FILE"), ".aws/config", path)) return EN_OK;
     EN_TRY(take_config(path, profile, keys));
     if (asked_profile == NULL || keys->id[0] != '\0' || keys->by[0] != '\0') return EN_OK;
-    return eni_fail(
-        EN_EINVAL, "remote",
-        "AWS_PROFILE=%s: neither ~/.aws/credentials nor ~/.aws/config has a [%s] with aws_access_key_id "
-        "and aws_secret_access_key",
-        profile, profile);
+    return eni_fail(EN_EINVAL, "remote",
+                    "AWS_PROFILE=%s: neither ~/.aws/credentials nor ~/.aws/config has a [%s] with "
+                    "aws_access_key_id and aws_secret_access_key",
+                    profile, profile);
 }
 
 /* What goes into a header must be one line of it. */
@@ -263,17 +259,16 @@ en_status eni_keys_find(int kind, const char *file, const char *(*variable)(cons
                         keys->from[0] != '\0' ? keys->from : "the environment");
     if (keys->is_none) return EN_OK;
     if (keys->id[0] == '\0' && keys->by[0] != '\0')
-        return eni_fail(
-            EN_EINVAL, "remote",
-            "the profile gets its keys by %s, which only the AWS command line does: eval \"$(aws configure "
-            "export-credentials --format env)\" sets them as variables",
-            keys->by);
+        return eni_fail(EN_EINVAL, "remote",
+                        "the profile gets its keys by %s, which only the AWS command line does: eval \"$(aws "
+                        "configure export-credentials --format env)\" sets them as variables",
+                        keys->by);
     if (keys->id[0] == '\0' || keys->secret[0] == '\0')
         return eni_fail(
             EN_EINVAL, "remote",
-            "no keys for %s: set %s and %s (and %s for keys that end), or put them into ~/%s, or into a file "
-            "of mode 0600 for --data-keys; --data-keys=none asks a bucket that is open to all",
-            kind == ENI_S3 ? "s3://" : "oss://", s->id, s->secret, s->token, s->file);
+            "no keys for %s://: set %s and %s (and %s for keys that end), or put them into ~/%s, or into a "
+            "file of mode 0600 for --data-keys; --data-keys=none asks a bucket that is open to all",
+            eni_url_scheme(kind), s->id, s->secret, s->token, s->file);
     if (is_header_text(keys->id) && is_header_text(keys->secret) && is_header_text(keys->token)) return EN_OK;
     return eni_fail(EN_EINVAL, "remote", "the keys of %s have blanks or letters that no key has", keys->from);
 }

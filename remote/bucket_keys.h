@@ -40,6 +40,6 @@ en_status eni_keys_find(int kind, const char *file, const char *(*variable)(cons
 
 /* The values of a profile in such a text, into what is still empty; false: it has no such profile. Exposed for its
  * test and its fuzz target. */
-int eni_keys_parse(const char *text, size_t bytes, const char *profile, eni_keys *keys);
+bool eni_keys_parse(const char *text, size_t bytes, const char *profile, eni_keys *keys);
 
 #endif

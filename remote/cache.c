@@ -47,8 +47,7 @@ static en_status make_private(const char *path)
     else if (info.st_uid != geteuid() || (info.st_mode & 022) != 0)
         st = eni_fail(EN_EINVAL, "remote",
                       "the cache %s is another user's, or others may write there (mode %04o), so what lies "
-                      "there could be "
-                      "anybody's: remove it, or set XDG_CACHE_HOME",
+                      "there could be anybody's: remove it, or set XDG_CACHE_HOME",
                       path, (unsigned)info.st_mode & 07777);
     else if ((info.st_mode & 077) != 0 && fchmod(fd, 0700) != 0)
         st = eni_fail(EN_EIO, "remote", "cannot close the cache %s to others: %s", path, strerror(errno));
@@ -88,9 +87,8 @@ static en_status open_and_lock(eni_cache *cache)
     cache->fd = open(cache->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (cache->fd >= 0)
         cache->lock_fd = openat(cache->fd, ".lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    return cache->lock_fd >= 0
-               ? wait_for_lock(cache)
-               : eni_fail(EN_EIO, "remote", "cannot open %s: %s", cache->path, strerror(errno));
+    if (cache->lock_fd >= 0) return wait_for_lock(cache);
+    return eni_fail(EN_EIO, "remote", "cannot open %s: %s", cache->path, strerror(errno));
 }
 
 /* Who clears the cache may have removed it while we waited. */
@@ -261,8 +259,7 @@ en_status eni_cache_look(eni_cache *cache, eni_cache_file *files, size_t n)
     if (needed <= room) return EN_OK;
     return eni_fail(EN_EINVAL, "remote",
                     "%s needs %.1f MB in %s, and %.1f MB are free there: make room (entrain data "
-                    "--clear-cache empties the "
-                    "cache), or set XDG_CACHE_HOME",
+                    "--clear-cache empties the cache), or set XDG_CACHE_HOME",
                     cache->url, (double)needed * 1e-6, cache->path, (double)room * 1e-6);
 }
 

@@ -19,14 +19,20 @@
 
 enum { ROUNDS = 3, FILES_MAX = 64, SHOWN = 3 };
 
+/* The object of this name below the prefix; NULL: there is none. */
+static const eni_object *find(const eni_listing *listing, const char *prefix, const char *name)
+{
+    for (size_t i = 0; i < listing->n; i++)
+        if (strcmp(listing->object[i].key + strlen(prefix), name) == 0) return &listing->object[i];
+    return NULL;
+}
+
 static size_t choose(const eni_listing *listing, const char *prefix, char **names, int nnames,
                      eni_cache_file *files)
 {
     size_t n = 0;
     for (int k = 0; k < nnames; k++) {
-        const eni_object *found = NULL;
-        for (size_t i = 0; i < listing->n && found == NULL; i++)
-            if (strcmp(listing->object[i].key + strlen(prefix), names[k]) == 0) found = &listing->object[i];
+        const eni_object *found = find(listing, prefix, names[k]);
         if (found != NULL && n < FILES_MAX) files[n++] = (eni_cache_file){.object = found, .name = names[k]};
     }
     return n;
@@ -41,14 +47,12 @@ static en_status refuse_empty(const char *flag, const char *url, const char *pre
     for (size_t i = 0; i < listing->n && i < SHOWN; i++)
         eni_text_add(some, sizeof some, "%s%.100s", some[0] != '\0' ? ", " : "",
                      listing->object[i].key + strlen(prefix));
-    for (size_t i = 0; i < listing->n; i++)
-        if (strcmp(listing->object[i].key + strlen(prefix), "training.pt") == 0)
-            return eni_fail(
-                EN_EINVAL, "remote",
-                "%s=%s: there lies training.pt, a pickled file of PyTorch, which runs code when it is "
-                "read, so Entrain does not: fetch it and test.pt, write the IDX files with "
-                "tools/pt2idx.py training.pt test.pt FOLDER, and put those there",
-                flag, url);
+    if (find(listing, prefix, "training.pt") != NULL)
+        return eni_fail(EN_EINVAL, "remote",
+                        "%s=%s: there lies training.pt, a pickled file of PyTorch, which runs code when it "
+                        "is read, so Entrain does not: fetch it and test.pt, write the IDX files with "
+                        "tools/pt2idx.py training.pt test.pt FOLDER, and put those there",
+                        flag, url);
     if (some[0] == '\0')
         return eni_fail(EN_EINVAL, "remote",
                         "%s=%s: nothing lies there; `entrain data s3://BUCKET` lists a bucket", flag, url);
@@ -117,8 +121,7 @@ static en_status refuse_unlisted(const eni_session *s, const char *flag, const c
     }
     return eni_fail(EN_EINVAL, "remote",
                     "%s=%s: %s may not list it (%s is missing), and found no file of a data set by its name: "
-                    "there is none, "
-                    "or %s is missing too. Check the prefix, or allow %s. Tried: %s",
+                    "there is none, or %s is missing too. Check the prefix, or allow %s. Tried: %s",
                     flag, url, s->keys.is_none ? "who has no keys (--data-keys=none)" : "these keys",
                     is_s3 ? "s3:ListBucket" : "oss:ListObjects", is_s3 ? "s3:GetObject" : "oss:GetObject",
                     is_s3 ? "s3:ListBucket" : "oss:ListObjects", tried);
@@ -156,9 +159,7 @@ static en_status get_once(eni_session *s, eni_cache *cache, const char *flag, co
     if (st == EN_OK) return fetch_files(s, cache, &file, 1);
     if (st != EN_ENOENT && st != EN_EDENIED) return st;
     EN_TRY(eni_remote_list(s->bucket, s->url.key, ENI_LIST_FLAT, &listing));
-    bool is_listed = false;
-    for (size_t i = 0; i < listing.n; i++)
-        is_listed = is_listed || strcmp(listing.object[i].key, s->url.key) == 0;
+    const bool is_listed = find(&listing, "", s->url.key) != NULL;
     eni_listing_fini(&listing);
     return eni_fail(EN_EINVAL, "remote", "%s=%s %s", flag, url,
                     is_listed && st == EN_EDENIED ? "is listed, but these keys may not read it"
@@ -181,11 +182,10 @@ en_status eni_download(const eni_transfer_options *o, const char *url, char **na
     const char *flag = o->flag != NULL ? o->flag : "--data", *slash = strrchr(url, '/');
     en_status st = eni_session_open(o, flag, url, &s);
     if (st == EN_OK && names == NULL && !is_file_name(s.url.key[0] == '\0' ? "" : slash + 1))
-        st = eni_fail(
-            EN_EINVAL, "remote",
-            "%s=%s: the last part of the key must be a name for a file: of 1 to 200 bytes, not with a '.' in "
-            "front, and no .entrain",
-            flag, url);
+        st = eni_fail(EN_EINVAL, "remote",
+                      "%s=%s: the last part of the key must be a name for a file: of 1 to 200 bytes, not "
+                      "with a '.' in front, and no .entrain",
+                      flag, url);
     eni_env_forget_keys();
     if (st == EN_OK) st = eni_cache_open(o->cache, url, s.endpoint, &cache);
     for (int round = 0; st == EN_OK || st == EN_EMISMATCH; round++) {

@@ -13,8 +13,18 @@
 
 enum { DEPTH = 8, TEXT = 3 * ENI_REMOTE_KEY };
 
+/* What is looked for in a document: one of them. */
+typedef struct wanted {
+    bool *encoding;
+    eni_listing *listing;
+    bool is_url_encoded; /* its keys are */
+    eni_service_error *error;
+    char *upload_id;
+} wanted;
+
 /* Of one document: where the parser is, and the text of the element that it is in. */
 typedef struct reading {
+    wanted to;
     XML_Parser parser;
     const char *why; /* it was stopped; NULL: it was not */
     int depth;
@@ -22,11 +32,7 @@ typedef struct reading {
     char text[TEXT];
     size_t length;
     eni_object object;
-    bool has_size, is_url_encoded;
-    bool *encoding;           /* what is looked for: this, .. */
-    eni_listing *listing;     /* .. or this, .. */
-    eni_service_error *error; /* .. or this, .. */
-    char *upload_id;          /* .. or this */
+    bool has_size;
 } reading;
 
 static void stop(reading *r, const char *why)
@@ -89,7 +95,7 @@ static bool keep_whole(reading *r, char *into, size_t bytes, const char *what)
 
 static void end_object(reading *r)
 {
-    eni_listing *l = r->listing;
+    eni_listing *l = r->to.listing;
     if (r->object.key[0] == '\0' || r->object.etag[0] == '\0' || !r->has_size) {
         stop(r, "an object has no key, no ETag or no size");
         return;
@@ -131,7 +137,7 @@ bool eni_etag_set(char etag_out[ENI_ETAG], const char *text, size_t length)
 
 static void end_key(reading *r, char key_out[ENI_REMOTE_KEY])
 {
-    if (r->is_url_encoded && !eni_url_decode(r->text)) stop(r, "a key is not encoded as it says");
+    if (r->to.is_url_encoded && !eni_url_decode(r->text)) stop(r, "a key is not encoded as it says");
     r->length = strlen(r->text);
     keep_whole(r, key_out, ENI_REMOTE_KEY, "a key has over 1,024 bytes");
 }
@@ -157,37 +163,42 @@ static void XMLCALL end_element(void *user, const XML_Char *name)
 {
     reading *r = user;
     r->text[r->length] = '\0';
-    if (r->depth == 2 && r->encoding != NULL && strcmp(name, "EncodingType") == 0) {
-        *r->encoding = strcmp(r->text, "url") == 0;
-    } else if (r->depth == 2 && r->error != NULL) {
-        if (strcmp(name, "Code") == 0) keep(r->error->code, sizeof r->error->code, r->text);
-        if (strcmp(name, "Message") == 0) keep(r->error->message, sizeof r->error->message, r->text);
-        if (strcmp(name, "Region") == 0) keep(r->error->region, sizeof r->error->region, r->text);
-    } else if (r->depth == 2 && r->upload_id != NULL) {
-        if (strcmp(name, "UploadId") == 0) keep_whole(r, r->upload_id, ENI_UPLOAD_ID, "its id is too long");
-    } else if (r->depth == 2 && r->listing != NULL) {
-        if (strcmp(name, "IsTruncated") == 0) r->listing->is_truncated = strcmp(r->text, "true") == 0;
+    if (r->depth == 2 && r->to.encoding != NULL && strcmp(name, "EncodingType") == 0) {
+        *r->to.encoding = strcmp(r->text, "url") == 0;
+    } else if (r->depth == 2 && r->to.error != NULL) {
+        if (strcmp(name, "Code") == 0) keep(r->to.error->code, sizeof r->to.error->code, r->text);
+        if (strcmp(name, "Message") == 0) keep(r->to.error->message, sizeof r->to.error->message, r->text);
+        if (strcmp(name, "Region") == 0) keep(r->to.error->region, sizeof r->to.error->region, r->text);
+    } else if (r->depth == 2 && r->to.upload_id != NULL) {
+        if (strcmp(name, "UploadId") == 0)
+            keep_whole(r, r->to.upload_id, ENI_UPLOAD_ID, "its id is too long");
+    } else if (r->depth == 2 && r->to.listing != NULL) {
+        if (strcmp(name, "IsTruncated") == 0) r->to.listing->is_truncated = strcmp(r->text, "true") == 0;
         if (strcmp(name, "NextContinuationToken") == 0)
-            keep_whole(r, r->listing->token, sizeof r->listing->token,
+            keep_whole(r, r->to.listing->token, sizeof r->to.listing->token,
                        "the token of its next page is too long");
         if (strcmp(name, "Contents") == 0) end_object(r);
-    } else if (r->depth == 3 && r->listing != NULL && strcmp(r->name[1], "Contents") == 0) {
+    } else if (r->depth == 3 && r->to.listing != NULL && strcmp(r->name[1], "Contents") == 0) {
         end_field(r, name);
-    } else if (r->depth == 3 && r->listing != NULL && strcmp(r->name[1], "CommonPrefixes") == 0 &&
-               strcmp(name, "Prefix") == 0 && r->listing->folder[0] == '\0') {
-        end_key(r, r->listing->folder);
+    } else if (r->depth == 3 && r->to.listing != NULL && strcmp(r->name[1], "CommonPrefixes") == 0 &&
+               strcmp(name, "Prefix") == 0 && r->to.listing->folder[0] == '\0') {
+        end_key(r, r->to.listing->folder);
     }
     r->length = 0;
     r->depth--;
 }
 
 /* Parses all of it; the clause that says what is wrong, or NULL. Blanks in front of it have kept a connection. */
-static const char *parse(reading *r, const char *root, const char *xml, size_t bytes)
+static const char *parse(wanted to, const char *root, const char *xml, size_t bytes)
 {
+    reading *r = eni_alloc(sizeof *r);
+    if (r != NULL) *r = (reading){.to = to, .parser = XML_ParserCreate("UTF-8")};
+    if (r == NULL || r->parser == NULL) {
+        eni_free(r);
+        return "there is no memory for it";
+    }
     while (bytes > 0 && isspace((unsigned char)*xml))
         xml++, bytes--;
-    r->parser = XML_ParserCreate("UTF-8");
-    if (r->parser == NULL) return "there is no memory for it";
     XML_SetUserData(r->parser, r);
     XML_SetElementHandler(r->parser, begin_element, end_element);
     XML_SetCharacterDataHandler(r->parser, add_text);
@@ -196,6 +207,7 @@ static const char *parse(reading *r, const char *root, const char *xml, size_t b
     const char *why = r->why != NULL ? r->why : is_read ? NULL : XML_ErrorString(XML_GetErrorCode(r->parser));
     XML_ParserFree(r->parser);
     if (why == NULL && strcmp(r->name[0], root) != 0) why = "it is another document";
+    eni_free(r);
     return why;
 }
 
@@ -203,15 +215,11 @@ en_status eni_listing_add(eni_listing *listing, int kind, const char *xml, size_
                           size_t why_bytes)
 {
     bool is_url_encoded = false; /* may be said behind the keys */
-    reading *r = eni_alloc(sizeof *r);
-    if (r == NULL) return EN_ENOMEM;
-    r->encoding = &is_url_encoded;
-    parse(r, "ListBucketResult", xml, bytes);
-    *r = (reading){.listing = listing, .is_url_encoded = is_url_encoded};
+    parse((wanted){.encoding = &is_url_encoded}, "ListBucketResult", xml, bytes);
     listing->is_truncated = false;
     listing->token[0] = '\0';
-    const char *why = parse(r, "ListBucketResult", xml, bytes);
-    eni_free(r);
+    const wanted to = {.listing = listing, .is_url_encoded = is_url_encoded};
+    const char *why = parse(to, "ListBucketResult", xml, bytes);
     /* OSS encodes it as it does keys ("GetBucketV2 (ListObjectsV2)", EncodingType); S3 does not. */
     if (why == NULL && is_url_encoded && kind == ENI_OSS && !eni_url_decode(listing->token))
         why = "the token of its next page is not encoded as it says";
@@ -230,30 +238,20 @@ void eni_listing_fini(eni_listing *listing)
 void eni_service_error_read(const char *xml, size_t bytes, eni_service_error *error_out)
 {
     *error_out = (eni_service_error){{0}, {0}, {0}};
-    reading *r = eni_alloc(sizeof *r);
-    if (r == NULL) return;
-    r->error = error_out;
-    if (parse(r, "Error", xml, bytes) != NULL) *error_out = (eni_service_error){{0}, {0}, {0}};
-    eni_free(r);
+    if (parse((wanted){.error = error_out}, "Error", xml, bytes) != NULL)
+        *error_out = (eni_service_error){{0}, {0}, {0}};
 }
 
 bool eni_upload_begun_read(const char *xml, size_t bytes, char id_out[ENI_UPLOAD_ID])
 {
-    reading *r = eni_alloc(sizeof *r);
     id_out[0] = '\0';
-    if (r == NULL) return false;
-    r->upload_id = id_out;
-    const bool is_read = parse(r, "InitiateMultipartUploadResult", xml, bytes) == NULL;
-    eni_free(r);
-    if (is_read && id_out[0] != '\0' && eni_is_text(id_out)) return true;
+    const char *why = parse((wanted){.upload_id = id_out}, "InitiateMultipartUploadResult", xml, bytes);
+    if (why == NULL && id_out[0] != '\0' && eni_is_text(id_out)) return true;
     id_out[0] = '\0';
     return false;
 }
 
 bool eni_upload_over_read(const char *xml, size_t bytes)
 {
-    reading *r = eni_alloc(sizeof *r);
-    const bool is_read = r != NULL && parse(r, "CompleteMultipartUploadResult", xml, bytes) == NULL;
-    eni_free(r);
-    return is_read;
+    return parse((wanted){0}, "CompleteMultipartUploadResult", xml, bytes) == NULL;
 }

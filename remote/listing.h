@@ -19,8 +19,8 @@
 
 enum { ENI_ETAG = 130, ENI_UPLOAD_ID = 1024, ENI_LISTING_TOKEN = 1024, ENI_LISTING_OBJECTS = 100000 };
 
-#define ENI_OBJECT_MAX                                                                                       \
-    (UINT64_C(1) << 50) /* bytes: no service has larger ones, and no sum of ours overflows */
+/* Bytes: no service has larger ones, and no sum of ours overflows. */
+#define ENI_OBJECT_MAX (UINT64_C(1) << 50)
 
 typedef struct eni_object {
     char key[ENI_REMOTE_KEY];
@@ -41,7 +41,7 @@ typedef struct eni_listing {
 } eni_listing;
 
 /* Adds the objects of a page of such a service (url.h) to those of the pages before, and sets what follows. EN_EFORMAT, with a clause in why_out
- * ("it has a DOCTYPE"); EN_ENOMEM. The caller finis in any case. */
+ * ("it has a DOCTYPE"). The caller finis in any case. */
 en_status eni_listing_add(eni_listing *listing, int kind, const char *xml, size_t bytes, char *why_out,
                           size_t why_bytes);
 void eni_listing_fini(eni_listing *listing); /* safe on zeroed memory */

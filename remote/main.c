@@ -90,27 +90,23 @@ static en_status dispatch(const eni_transfer_options *o, const char *verb, int n
 
 int main(int argc, char **argv)
 {
+    enum { CACHE, ENDPOINT, KEYS, FLAG, FILE_OF, AS, FOLDER, INTO, TEXTS };
     static const struct option known[] = {
-        {"cache", required_argument, NULL, 'c'}, {"endpoint", required_argument, NULL, 'e'},
-        {"keys", required_argument, NULL, 'k'},  {"log-level", required_argument, NULL, 'l'},
-        {"flag", required_argument, NULL, 'g'},  {"file", required_argument, NULL, 'f'},
-        {"as", required_argument, NULL, 'a'},    {"folder", required_argument, NULL, 'd'},
-        {"into", required_argument, NULL, 'i'},  {"put-max", required_argument, NULL, 'm'},
-        {"part", required_argument, NULL, 'p'},  {"quiet", no_argument, NULL, 'q'},
-        {"resumes", no_argument, NULL, 'r'},     {NULL, 0, NULL, 0}};
+        {"cache", required_argument, NULL, CACHE},   {"endpoint", required_argument, NULL, ENDPOINT},
+        {"keys", required_argument, NULL, KEYS},     {"flag", required_argument, NULL, FLAG},
+        {"file", required_argument, NULL, FILE_OF},  {"as", required_argument, NULL, AS},
+        {"folder", required_argument, NULL, FOLDER}, {"into", required_argument, NULL, INTO},
+        {"log-level", required_argument, NULL, 'l'}, {"put-max", required_argument, NULL, 'm'},
+        {"part", required_argument, NULL, 'p'},      {"quiet", no_argument, NULL, 'q'},
+        {"resumes", no_argument, NULL, 'r'},         {NULL, 0, NULL, 0}};
     eni_transfer_options o = {.cache = "", .sizes = {ENI_PUT_MAX, ENI_PART_BYTES}};
+    const char **const text[TEXTS] = {&o.cache, &o.endpoint, &o.keys,   &o.flag,
+                                      &o.file,  &o.as,       &o.folder, &o.into};
     prctl(PR_SET_DUMPABLE, 0);
     signal(SIGXFSZ, SIG_IGN);
     for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
-        if (c == 'c') o.cache = optarg;
-        if (c == 'e') o.endpoint = optarg;
-        if (c == 'k') o.keys = optarg;
+        if (c >= 0 && c < TEXTS) *text[c] = optarg;
         if (c == 'l') eni_log_set_level(atoi(optarg));
-        if (c == 'g') o.flag = optarg;
-        if (c == 'f') o.file = optarg;
-        if (c == 'a') o.as = optarg;
-        if (c == 'd') o.folder = optarg;
-        if (c == 'i') o.into = optarg;
         if (c == 'q') o.is_quiet = true;
         if (c == 'r') o.resumes = true;
         if (c == 'm') o.sizes.put_max = strtoull(optarg, NULL, 10); /* of tests */

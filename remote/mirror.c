@@ -59,17 +59,18 @@ static en_status upload(eni_session *s, const char *path, const char *key, struc
     snprintf(retired, sizeof retired, "%s" ENI_RETIRED, path);
     if (fd < 0 && errno == ENOENT) fd = open(retired, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) return EN_ENOENT;
-    if ((fd < 0 && lstat(path, info_out) != 0) || (fd >= 0 && fstat(fd, info_out) != 0) || fd < 0) {
+    if (fd < 0 || fstat(fd, info_out) != 0) {
+        const int cause = errno;
         if (fd >= 0) close(fd);
-        return eni_fail(EN_EIO, "remote", "cannot read %s: %s", path, strerror(errno));
+        (void)lstat(path, info_out); /* by which it is known again */
+        return eni_fail(EN_EIO, "remote", "cannot read %s: %s", path, strerror(cause));
     }
     (void)flock(fd, LOCK_SH | LOCK_NB); /* a rank removes others first, when too many wait */
     const en_status st = eni_upload(s->bucket, key, fd, (uint64_t)info_out->st_size, &s->sizes);
     close(fd);
     if (st == EN_OK)
-        eni_info("remote", "%s is saved in %s://%s too: %.1f MB in %.1f s", path,
-                 s->url.kind == ENI_S3 ? "s3" : "oss", s->url.bucket, (double)info_out->st_size * 1e-6,
-                 (double)(eni_now_ns() - begin) * 1e-9);
+        eni_info("remote", "%s is saved in %s://%s too: %.1f MB in %.1f s", path, eni_url_scheme(s->url.kind),
+                 s->url.bucket, (double)info_out->st_size * 1e-6, (double)(eni_now_ns() - begin) * 1e-9);
     else
         eni_warn("remote", "%s is not in the bucket%s", path,
                  access(path, F_OK) == 0 ? "; it stays here" : ", and newer ones have taken its place here");
@@ -186,11 +187,10 @@ static en_status open_folder(mirror *m, eni_session *s)
     EN_TRY(eni_remote_list(s->bucket, m->prefix, ENI_LIST_FLAT, &listing));
     en_status st = eni_session_check_prefix(&listing, m->prefix, m->o->into);
     if (st == EN_OK && !m->o->resumes && eni_session_newest(&listing, m->prefix, 0) != NULL)
-        st = eni_fail(
-            EN_EINVAL, "remote",
-            "%s holds checkpoints of an earlier run: give --resume=auto to go on from the newest, or another "
-            "--checkpoint-dir",
-            m->o->into);
+        st = eni_fail(EN_EINVAL, "remote",
+                      "%s holds checkpoints of an earlier run: give --resume=auto to go on from the newest, "
+                      "or another --checkpoint-dir",
+                      m->o->into);
     for (size_t i = 0; st == EN_OK && i < listing.n; i++) {
         char path[PATH_MAX];
         struct stat info;

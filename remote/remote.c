@@ -28,7 +28,7 @@ static en_status list_page(eni_remote *b, const char *prefix, unsigned how, eni_
     if (st == EN_OK) st = eni_listing_add(listing, b->o.url->kind, c->text, c->length, why, sizeof why);
     if (st == EN_EFORMAT)
         eni_error("remote", "%s answers no list of %s://%s: %s", b->o.place->host,
-                  b->o.url->kind == ENI_S3 ? "s3" : "oss", b->o.url->bucket, why);
+                  eni_url_scheme(b->o.url->kind), b->o.url->bucket, why);
     return eni_remote_call_end(c, st);
 }
 

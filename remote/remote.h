@@ -25,10 +25,10 @@ typedef struct eni_remote_options { /* all is borrowed until close */
     const eni_remote_place *place;
     const eni_keys *keys;
     const char *ca_file; /* of https; NULL: the system's */
-    void (*on_bytes)(void *user,
-                     int64_t more); /* of a body that came or went, less where it begins anew; or NULL */
-    void (*on_sign)(
-        void *user); /* of life: something answered, or came, or went further than before; or NULL */
+    /* Of a body that came or went, less where it begins anew; or NULL. */
+    void (*on_bytes)(void *user, int64_t more);
+    /* Of life: something answered, or came, or went further than before; or NULL. */
+    void (*on_sign)(void *user);
     bool (*is_stopped)(void *user); /* every second at least: true ends a request, EN_EINTR; or NULL */
     void *user;
 } eni_remote_options;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
@@ -174,14 +175,9 @@ static size_t take_body(char *data, size_t one, size_t n, void *user)
         c->is_other = c->disk == 0;
         return 0;
     }
-    for (size_t done = 0; done < n;) {
-        const ssize_t w = pwrite(c->fd, data + done, n - done, (off_t)(c->have + done));
-        if (w < 0 && errno == EINTR) continue;
-        if (w <= 0) {
-            c->disk = w < 0 ? errno : ENOSPC;
-            return 0;
-        }
-        done += (size_t)w;
+    if (!eni_file_write_at(c->fd, data, n, (off_t)c->have)) {
+        c->disk = errno;
+        return 0;
     }
     c->have += n;
     if (c->on_have != NULL) c->on_have(c->user, c->have);
@@ -319,11 +315,6 @@ static en_status try_once(eni_remote_call *c, CURLcode *result_out)
 
 /* ---- what it means ---- */
 
-static const char *scheme_of(const eni_remote_call *c)
-{
-    return c->b->o.url->kind == ENI_S3 ? "s3" : "oss";
-}
-
 static en_status refuse_other_host(const eni_remote_call *c, const eni_service_error *said)
 {
     const eni_remote_options *o = &c->b->o;
@@ -334,9 +325,8 @@ static en_status refuse_other_host(const eni_remote_call *c, const eni_service_e
                         o->url->bucket, region, o->place->region, region);
     return eni_fail(EN_EINVAL, "remote",
                     "%s sends requests for %s://%s on to %.200s, which is not followed: the signature is for "
-                    "%s only. Name "
-                    "the right host%s",
-                    o->place->host, scheme_of(c), o->url->bucket,
+                    "%s only. Name the right host%s",
+                    o->place->host, eni_url_scheme(o->url->kind), o->url->bucket,
                     c->location[0] != '\0' ? c->location : "another place", o->place->host,
                     o->url->kind == ENI_S3 ? ", or the right AWS_REGION" : " in the URL");
 }
@@ -345,7 +335,7 @@ static en_status refuse_other_host(const eni_remote_call *c, const eni_service_e
 static en_status refuse(const eni_remote_call *c)
 {
     const eni_remote_options *o = &c->b->o;
-    const char *scheme = scheme_of(c), *bucket = o->url->bucket;
+    const char *scheme = eni_url_scheme(o->url->kind), *bucket = o->url->bucket;
     eni_service_error said;
     eni_service_error_read(c->text, c->length, &said);
     char told[400] = "";
@@ -372,8 +362,7 @@ static en_status refuse(const eni_remote_call *c)
     if (c->code == 403 || c->code == 401)
         return eni_fail(EN_EINVAL, "remote",
                         "%s://%s: %s does not let the keys of %s (region %s) in, HTTP %ld%s: are they right, "
-                        "and may they "
-                        "do that?",
+                        "and may they do that?",
                         scheme, bucket, o->place->host, o->keys->from, o->place->region, c->code, told);
     if (c->code == 404)
         return eni_fail(EN_EINVAL, "remote",
@@ -510,7 +499,7 @@ en_status eni_remote_call_perform(eni_remote_call *c)
     for (int tries = 1;; tries++) {
         CURLcode result = CURLE_OK;
         en_status st;
-        c->tries = tries == 0 ? 1 : tries;
+        c->tries = tries;
         EN_TRY(try_once(c, &result));
         if (result == CURLE_OK) tell_life(c);
         if (judge(c, result, &st)) return st;

@@ -12,10 +12,10 @@
 /* In what the two services differ. */
 typedef struct dialect {
     const char *algorithm, *secret_prefix, *service, *terminator, *header_prefix, *token;
-    bool
-        names_headers; /* all that are signed, Host among them; else only those with the prefix are, unnamed */
-    bool hashes_body;  /* else the word below stands for it, and TLS guards it */
-    bool has_bucket;   /* in the canonical path, wherever it is in the URL */
+    /* All that are signed, Host among them; else only those with the prefix are, unnamed. */
+    bool names_headers;
+    bool hashes_body; /* else the word below stands for it, and TLS guards it */
+    bool has_bucket;  /* in the canonical path, wherever it is in the URL */
 } dialect;
 
 static const dialect dialects[] = {[ENI_S3] = {"AWS4-HMAC-SHA256", "AWS4", "s3", "aws4_request", "x-amz-",

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,9 +39,14 @@ typedef struct args {
     char cache[PATH_MAX], level[8];
 } args;
 
-static void add(args *a, const char *text)
+/* Texts up to a NULL. */
+static __attribute__((sentinel)) void add(args *a, const char *text, ...)
 {
-    if (a->n < ARGS - 1) a->arg[a->n++] = text;
+    va_list more;
+    va_start(more, text);
+    for (; text != NULL && a->n < ARGS - 1; text = va_arg(more, const char *))
+        a->arg[a->n++] = text;
+    va_end(more);
 }
 
 static en_status begin_args(args *a, const eni_config *c, const char *verb)
@@ -48,14 +54,10 @@ static en_status begin_args(args *a, const eni_config *c, const char *verb)
     *a = (args){.n = 1};
     EN_TRY(eni_env_cache_dir(a->cache, sizeof a->cache));
     snprintf(a->level, sizeof a->level, "%d", (int)c->log_level);
-    add(a, verb);
-    add(a, "--cache");
-    add(a, a->cache);
-    add(a, "--log-level");
-    add(a, a->level);
-    if (c->quiet || c->mute) add(a, "--quiet");
-    if (c->data_endpoint != NULL) add(a, "--endpoint"), add(a, c->data_endpoint);
-    if (c->data_keys != NULL) add(a, "--keys"), add(a, c->data_keys);
+    add(a, verb, "--cache", a->cache, "--log-level", a->level, NULL);
+    if (c->quiet || c->mute) add(a, "--quiet", NULL);
+    if (c->data_endpoint != NULL) add(a, "--endpoint", c->data_endpoint, NULL);
+    if (c->data_keys != NULL) add(a, "--keys", c->data_keys, NULL);
     return EN_OK;
 }
 
@@ -192,10 +194,9 @@ static en_status bring_data(eni_config *c, int signal_fd)
     const char *name;
     if (!eni_is_url(c->data) || c->data_dir != NULL) return EN_OK;
     EN_TRY(begin_args(&a, c, "fetch"));
-    add(&a, "--");
-    add(&a, c->data);
+    add(&a, "--", c->data, NULL);
     for (int i = 0; (name = eni_dataset_file_at(i)) != NULL; i++)
-        add(&a, name);
+        add(&a, name, NULL);
     EN_TRY(run(&a, signal_fd, folder));
     return eni_config_set(c, "data-dir", folder, "--data");
 }
@@ -207,10 +208,7 @@ static en_status bring_file(const eni_config *c, const char *flag, char **field,
     args a;
     if (!eni_is_url(*field)) return EN_OK;
     EN_TRY(begin_args(&a, c, "get"));
-    add(&a, "--flag");
-    add(&a, flag);
-    add(&a, "--");
-    add(&a, *field);
+    add(&a, "--flag", flag, "--", *field, NULL);
     EN_TRY(run(&a, signal_fd, path));
     return set(field, path);
 }
@@ -219,8 +217,7 @@ en_status eni_transfer_list(const eni_config *config, const char *url, int signa
 {
     args a;
     EN_TRY(begin_args(&a, config, "list"));
-    add(&a, "--");
-    add(&a, url);
+    add(&a, "--", url, NULL);
     return run(&a, signal_fd, NULL);
 }
 
@@ -251,11 +248,10 @@ static void *watch(void *user)
     }
     if (watched[1].revents != 0 || waitid(P_PID, (id_t)t->process.pid, &how, WEXITED | WNOWAIT) != 0)
         return NULL;
-    eni_error(
-        "remote",
-        "the program transfer (pid %d) has ended by %s %d: nothing goes to the bucket from now on; the run "
-        "goes on, and what it saves stays in --out",
-        (int)t->process.pid, how.si_code == CLD_EXITED ? "exit code" : "signal", how.si_status);
+    eni_error("remote",
+              "the program transfer (pid %d) has ended by %s %d: nothing goes to the bucket from now on; the "
+              "run goes on, and what it saves stays in --out",
+              (int)t->process.pid, how.si_code == CLD_EXITED ? "exit code" : "signal", how.si_status);
     return NULL;
 }
 
@@ -336,9 +332,7 @@ static en_status bring_newest(const eni_config *c, const outputs *o, int signal_
     if (o->into[0] == '\0' || c->resume == NULL || strcmp(c->resume, "auto") != 0) return EN_OK;
     EN_TRY(eni_folder_check("--out", o->folder));
     EN_TRY(begin_args(&a, c, "newest"));
-    add(&a, "--");
-    add(&a, o->into);
-    add(&a, o->folder);
+    add(&a, "--", o->into, o->folder, NULL);
     return run(&a, signal_fd, path);
 }
 
@@ -361,9 +355,9 @@ static en_status start_mirror(const eni_config *c, const outputs *o, int signal_
     args a;
     if (o->file[0] == '\0' && o->folder[0] == '\0') return EN_OK;
     EN_TRY(begin_args(&a, c, "mirror"));
-    if (o->file[0] != '\0') add(&a, "--file"), add(&a, o->file), add(&a, "--as"), add(&a, o->as);
-    if (o->folder[0] != '\0') add(&a, "--folder"), add(&a, o->folder), add(&a, "--into"), add(&a, o->into);
-    if (c->resume != NULL) add(&a, "--resumes");
+    if (o->file[0] != '\0') add(&a, "--file", o->file, "--as", o->as, NULL);
+    if (o->folder[0] != '\0') add(&a, "--folder", o->folder, "--into", o->into, NULL);
+    if (c->resume != NULL) add(&a, "--resumes", NULL);
     eni_uploads *t = eni_alloc(sizeof *t);
     if (t == NULL) return EN_ENOMEM;
     t->signal_fd = signal_fd;

@@ -218,8 +218,7 @@ en_status eni_upload(eni_remote *bucket, const char *key, int fd, uint64_t bytes
 {
     upload u = {.bucket = bucket, .o = &bucket->o, .key = key, .fd = fd, .bytes = bytes};
     char etag[ENI_ETAG];
-    snprintf(u.place, sizeof u.place, "%s://%s/%s", u.o->url->kind == ENI_S3 ? "s3" : "oss", u.o->url->bucket,
-             key);
+    snprintf(u.place, sizeof u.place, "%s://%s/%s", eni_url_scheme(u.o->url->kind), u.o->url->bucket, key);
     const uint64_t part = eni_upload_part(bytes, sizes->part);
     if (part > ENI_PUT_MAX)
         return eni_fail(EN_EUNSUPPORTED, "remote", "%s: %llu bytes are more than %d parts of 5 GiB", u.place,

@@ -37,6 +37,11 @@ static bool is_host(const char *name, size_t length)
     return true;
 }
 
+const char *eni_url_scheme(int kind)
+{
+    return kind == ENI_S3 ? "s3" : "oss";
+}
+
 static const char *how_written(int kind)
 {
     return kind == ENI_S3 ? "s3://BUCKET/PREFIX" : "oss://BUCKET.HOST/PREFIX";
@@ -59,19 +64,17 @@ en_status eni_remote_url_parse(const char *flag, const char *text, eni_remote_ur
     const char *dot = url.kind == ENI_OSS ? memchr(rest, '.', head) : NULL;
     const size_t name = dot != NULL ? (size_t)(dot - rest) : head;
     if (!is_bucket(rest, name, url.kind == ENI_S3))
-        return eni_fail(
-            EN_EINVAL, "remote",
-            "%s=%.200s: \"%.*s\" can be no bucket (3 to 63 lower-case letters, digits and '-'); it is "
-            "written %s",
-            flag, text, name < 80 ? (int)name : 80, rest, how_written(url.kind));
+        return eni_fail(EN_EINVAL, "remote",
+                        "%s=%.200s: \"%.*s\" can be no bucket (3 to 63 lower-case letters, digits and '-'); "
+                        "it is written %s",
+                        flag, text, name < 80 ? (int)name : 80, rest, how_written(url.kind));
     memcpy(url.bucket, rest, name);
     if (url.kind == ENI_OSS) {
         if (dot == NULL || !is_host(dot + 1, head - name - 1))
-            return eni_fail(
-                EN_EINVAL, "remote",
-                "%s=%.200s: where is the bucket? Write oss://%s.HOST/PREFIX, with the HOST of its "
-                "region, such as oss-cn-hangzhou.aliyuncs.com",
-                flag, text, url.bucket);
+            return eni_fail(EN_EINVAL, "remote",
+                            "%s=%.200s: where is the bucket? Write oss://%s.HOST/PREFIX, with the HOST of "
+                            "its region, such as oss-cn-hangzhou.aliyuncs.com",
+                            flag, text, url.bucket);
         memcpy(url.host, dot + 1, head - name - 1);
     }
     const char *key = slash != NULL ? slash + 1 : "";
@@ -136,8 +139,8 @@ static en_status read_endpoint(const char *by, const char *endpoint, eni_remote_
     place->host[length] = '\0';
     if (!place->is_plain || is_loopback(place->host)) return EN_OK;
     return eni_fail(EN_EINVAL, "remote",
-                    "%s=%.200s: http:// is for this host only, since everyone on the way could read "
-                    "the data; give https://%.200s",
+                    "%s=%.200s: http:// is for this host only, since everyone on the way could read the "
+                    "data; give https://%.200s",
                     by, endpoint, place->host);
 }
 
@@ -173,11 +176,10 @@ en_status eni_remote_place_find(const eni_remote_url *url, const char *by, const
         strcpy(place.region, region);
     }
     if (place.region[0] == '\0' && url->kind == ENI_OSS)
-        return eni_fail(
-            EN_EINVAL, "remote",
-            "oss://%s.%s: its region does not follow from the host's name; set OSS_REGION, such as "
-            "cn-hangzhou",
-            url->bucket, url->host);
+        return eni_fail(EN_EINVAL, "remote",
+                        "oss://%s.%s: its region does not follow from the host's name; set OSS_REGION, such "
+                        "as cn-hangzhou",
+                        url->bucket, url->host);
     if (place.region[0] == '\0') strcpy(place.region, "us-east-1");
     if (endpoint == NULL) {
         char host[2 * ENI_REMOTE_HOST];

@@ -23,6 +23,9 @@ typedef struct eni_remote_url {
     char key[ENI_REMOTE_KEY]; /* a whole key or the beginning of several, without a '/' in front; may be "" */
 } eni_remote_url;
 
+/* "s3", "oss" */
+const char *eni_url_scheme(int kind);
+
 /* EN_EINVAL, logged with `flag` ("--data"): another scheme, no bucket or a name that none can have, a key over 1,024
  * bytes or with control characters. */
 en_status eni_remote_url_parse(const char *flag, const char *text, eni_remote_url *url_out);

@@ -93,7 +93,7 @@ typedef struct eni_csv {
 en_status eni_csv_open(eni_csv *csv, const char *head);
 /* The columns that start the line of a run, and their values: setting, arm, seed, kind ("real" or "emulated")
  * and what was emulated, nothing where nothing was. Several slow ranks: "0;2". */
-#define ENI_CSV_RUN "cell,arm,seed,kind,straggler_rank,straggler_factor,net_bytes_per_s,net_delay_s"
+#define ENI_CSV_RUN "setting,arm,seed,kind,straggler_rank,straggler_factor,net_bytes_per_s,net_delay_s"
 void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run);
 void eni_csv_text(eni_csv *csv, const char *text);
 /* A name that cut and awk can read: commas become ';', blanks and quotes '_'. */

@@ -55,7 +55,7 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
     const eni_study *study = canvas->study;
     double low, high;
     eni_plot plot;
-    EN_TRY(eni_plot_open(&plot, canvas, "cells-%s", what->name));
+    EN_TRY(eni_plot_open(&plot, canvas, "settings-%s", what->name));
     eni_plot_label(&plot, "%s", what->title);
     eni_plot_text(&plot, what->title, 64, "across");
     find_range(study, what, &low, &high);
@@ -89,7 +89,7 @@ en_status eni_plot_settings(eni_canvas *canvas)
         if (isfinite(least)) EN_TRY(draw_panel(canvas, &panels[i]));
     }
     fputs("</div>\n", canvas->page);
-    return eni_csv_write(canvas, "cells",
+    return eni_csv_write(canvas, "settings",
                          ENI_CSV_RUN ",seconds_to_target,samples_to_target,test_accuracy,samples_per_s,"
                                      "last_evaluation_s,test_loss",
                          put_run);

@@ -67,7 +67,7 @@ static en_status write_table(const eni_study *study, const char *out)
     eni_csv csv;
     eni_row row = {0};
     EN_TRY(eni_csv_open(
-        &csv, "cell,arm,runs,missed,updates,updates_min,updates_max,samples_per_s,"
+        &csv, "setting,arm,runs,missed,updates,updates_min,updates_max,samples_per_s,"
               "samples_per_s_min,samples_per_s_max,target_s,target_s_min,target_s_max,"
               "target_s_censored,test_accuracy,test_accuracy_min,test_accuracy_max,wait,wait_min,wait_max,"
               "payload_ratio,payload_ratio_min,payload_ratio_max,wire_mb,wire_mb_min,"
@@ -124,7 +124,7 @@ static en_status write_claims(const eni_verdict *verdict, const char *out)
 {
     const eni_study *study = verdict->study;
     eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, "cell,arm,against,pairs,sooner,later,p,p_holm,least_effect,claim,who"));
+    EN_TRY(eni_csv_open(&csv, "setting,arm,against,pairs,sooner,later,p,p_holm,least_effect,claim,who"));
     for (size_t i = 0; i < verdict->n; i++) {
         const eni_claim *claim = &verdict->claims[i];
         eni_csv_names(&csv, study, claim->setting, claim->a);

@@ -290,6 +290,14 @@ static en_status load_pipeline(eni_json *reader, eni_run *run)
     return reader->status;
 }
 
+void eni_study_check_schema(eni_json *reader, const json_t *file, int schema)
+{
+    const int64_t its = eni_json_need_integer(reader, file, "schema");
+    if (reader->status == EN_OK && its != schema)
+        eni_json_fail(reader, "schema %lld is not %d, the only one that this version reads", (long long)its,
+                      schema);
+}
+
 /* clang-format off */
 /* Where a number or a text of result.json is kept; most keys have their member's name. */
 #define PLACE(name) {#name, &run->name}
@@ -371,7 +379,10 @@ en_status eni_study_load_run(const char *dir, double target, eni_run *run)
 
     run->step_ms[0] = run->step_ms[1] = run->step_ms[2] = NAN;
     run->is_complete = run->exit == 0;
-    if (run->is_complete) run->result = eni_json_load(&reader);
+    if (run->is_complete) {
+        run->result = eni_json_load(&reader);
+        eni_study_check_schema(&reader, run->result, ENI_RESULT_SCHEMA);
+    }
     load_numbers(&reader, run);
     if (run->is_complete) {
         EN_TRY(reader.status);

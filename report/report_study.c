@@ -162,9 +162,9 @@ static size_t find_setting(const eni_study *study, const char *name)
 
 static void load_settings(eni_json *reader, eni_study *study)
 {
-    json_t *list = eni_json_need_array(reader, study->index, "cells", ENI_MAX_SETTINGS);
+    json_t *list = eni_json_need_array(reader, study->index, "settings", ENI_MAX_SETTINGS);
     for (size_t i = 0; i < json_array_size(list); i++) {
-        eni_json_at(reader, "cells[%zu]", i);
+        eni_json_at(reader, "settings[%zu]", i);
         json_t *entry = json_array_get(list, i);
         eni_setting_spec *setting = &study->settings[i];
         setting->name = eni_json_need_text(reader, entry, "name");
@@ -245,7 +245,7 @@ static void load_entry(eni_json *reader, eni_study *study, const json_t *entry, 
 {
     eni_json_at(reader, "runs[%zu]", i);
     eni_run *run = &study->runs[i];
-    const char *setting = eni_json_need_text(reader, entry, "cell");
+    const char *setting = eni_json_need_text(reader, entry, "setting");
     const char *arm = eni_json_need_text(reader, entry, "arm");
     run->seed = eni_json_need_integer(reader, entry, "seed");
     run->dir = eni_json_need_text(reader, entry, "dir");
@@ -261,7 +261,7 @@ static void load_entry(eni_json *reader, eni_study *study, const json_t *entry, 
     run->setting = find_setting(study, setting);
     run->arm = find_arm(study, arm);
     if (run->setting == study->nsettings)
-        eni_json_fail(reader, "%s names the setting %s, which is not in cells", reader->where, setting);
+        eni_json_fail(reader, "%s names the setting %s, which is not in settings", reader->where, setting);
     if (run->arm == study->narms)
         eni_json_fail(reader, "%s names the arm %s, which is not in arms", reader->where, arm);
     if (!is_inside(run->dir))
@@ -347,10 +347,7 @@ static void ask_runs(eni_study *study)
 
 static en_status fill_study(eni_json *reader, double target, eni_study *study)
 {
-    json_int_t schema = eni_json_need_integer(reader, study->index, "schema");
-    if (reader->status == EN_OK && schema != 1)
-        eni_json_fail(reader, "schema %lld is not 1, the only one that this version reads",
-                      (long long)schema);
+    eni_study_check_schema(reader, study->index, ENI_STUDY_SCHEMA);
     study->target = target > 0 ? target : eni_json_need_number(reader, study->index, "target");
     if (reader->status == EN_OK && !(study->target > 0 && study->target <= 1))
         eni_json_fail(reader, "target %g should be a fraction above 0 and up to 1, such as 0.75",
@@ -382,9 +379,9 @@ static json_t *index_of_single_run(const char *dir)
     const double target = json_number_value(json_object_get(result, "target"));
     json_t *index = json_pack(
         "{s:i, s:f, s:[{s:s}], s:[{s:s, s:s}], s:[I], s:[{s:s, s:s, s:I, s:s, s:i, s:i}], s:{s:{s:i}}}",
-        "schema", 1, "target", target > 0 ? target : 0.75, "cells", "name", "run", "arms", "name",
-        strategy ? strategy : "run", "strategy", strategy ? strategy : "run", "seeds", seed, "runs", "cell",
-        "run", "arm", strategy ? strategy : "run", "seed", seed, "dir", ".", "order", 0, "exit",
+        "schema", ENI_STUDY_SCHEMA, "target", target > 0 ? target : 0.75, "settings", "name", "run", "arms",
+        "name", strategy ? strategy : "run", "strategy", strategy ? strategy : "run", "seeds", seed, "runs",
+        "setting", "run", "arm", strategy ? strategy : "run", "seed", seed, "dir", ".", "order", 0, "exit",
         !eni_json_says(result, "exit", "ok"), "claims", "seeds", "run", 1);
     if (index != NULL) {
         json_object_set(index, "argv", json_object_get(result, "argv"));

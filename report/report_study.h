@@ -6,11 +6,11 @@
 #ifndef REPORT_REPORT_STUDY_H
 #define REPORT_REPORT_STUDY_H
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/json.h"
 #include "entrain/status.h"
 #include "report/claims.h"
 #include "report/stats.h"
@@ -25,6 +25,9 @@ enum {
     ENI_MAX_STAGES = 64,
     ENI_MAX_CHUNKS = 1024 /* of --micro-batches */
 };
+
+/* Of compare.json and result.json: they count up where a key gets another name or meaning. */
+enum { ENI_STUDY_SCHEMA = 2, ENI_RESULT_SCHEMA = 2 };
 
 #define ENI_BUSY_SHARE 0.05 /* of all cores, by processes outside a run: more, and its machine was busy */
 
@@ -181,6 +184,9 @@ void eni_study_free(eni_study *study);
 /* Reads result.json, eval.jsonl and metrics-*.jsonl of a run whose setting, arm, seed and exit are set, and
  * finds its time to target. A run that failed (exit != 0) may lack any of them. `dir` is the study's. */
 en_status eni_study_load_run(const char *dir, double target, eni_run *run);
+
+/* Refuses a file of another schema. */
+void eni_study_check_schema(eni_json *reader, const json_t *file, int schema);
 void eni_study_drop_run(eni_run *run);
 
 /* Sets reach and last_t by the rule of run/reach.h. */

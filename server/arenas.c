@@ -51,7 +51,7 @@ en_status eni_weights_open(uint64_t elements, eni_weights **weights_out)
                         (unsigned long long)elements);
     }
     eni_weights *weights = eni_alloc(sizeof *weights);
-    if (!weights) return EN_ENOMEM;
+    if (weights == NULL) return EN_ENOMEM;
     weights->fd = -1;
     weights->bytes = eni_round_up((elements ? elements : 1) * sizeof(float), eni_page_bytes());
     const en_status st = make(weights);
@@ -64,7 +64,7 @@ en_status eni_weights_open(uint64_t elements, eni_weights **weights_out)
 
 void eni_weights_close(eni_weights *weights)
 {
-    if (!weights) return;
+    if (weights == NULL) return;
     if (weights->vector) munmap(weights->vector, weights->bytes);
     if (weights->fd >= 0) close(weights->fd);
     eni_free(weights);
@@ -97,8 +97,8 @@ static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int f
     if (hello->rank < 0 || hello->rank >= arenas->config.nranks || hello->epoch != epoch ||
         hello->count != arenas->config.elements) {
         eni_warn("arenas",
-                 "refused an arena of %llu elements for rank %d, epoch %u: this run has %llu for "
-                 "ranks below %d, epoch %u",
+                 "refused an arena of %llu elements for rank %d, epoch %u: this run has %llu for ranks below "
+                 "%d, epoch %u",
                  (unsigned long long)hello->count, hello->rank, hello->epoch,
                  (unsigned long long)arenas->config.elements, arenas->config.nranks, epoch);
         return EN_EMISMATCH;
@@ -123,16 +123,16 @@ static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int f
     return EN_OK;
 }
 
-/* Maps a worker's ring. 0: it goes on by socket. */
-static int take_ring(eni_arenas *arenas, const eni_arena_hello *hello, int fd)
+/* Maps a worker's ring. false: it goes on by socket. */
+static bool take_ring(eni_arenas *arenas, const eni_arena_hello *hello, int fd)
 {
     eni_shm_ring *ring, *old = atomic_load_explicit(&arenas->handed[hello->rank].ring, memory_order_relaxed);
-    if (arenas->ndoorbells == 0 || (int32_t)hello->shards != arenas->config.nshards) return 0;
-    if (old && arenas->nold == OLD_RINGS) return 0;
-    if (eni_shm_ring_map(fd, hello->shards, hello->slots, &ring) != EN_OK) return 0;
+    if (arenas->ndoorbells == 0 || (int32_t)hello->shards != arenas->config.nshards) return false;
+    if (old && arenas->nold == OLD_RINGS) return false;
+    if (eni_shm_ring_map(fd, hello->shards, hello->slots, &ring) != EN_OK) return false;
     if (old) arenas->old[arenas->nold++] = old;
     atomic_store_explicit(&arenas->handed[hello->rank].ring, ring, memory_order_release);
-    return 1;
+    return true;
 }
 
 /* One worker: its descriptors and a hello in; a status, our weights and doorbells out. */
@@ -175,12 +175,12 @@ static void *accept_workers(void *user)
 }
 
 /* With more shards than fit into one message none has a doorbell. */
-static int open_doorbells(eni_arenas *arenas)
+static bool open_doorbells(eni_arenas *arenas)
 {
-    if (arenas->config.own_shards > DOORBELLS) return 1;
+    if (arenas->config.own_shards > DOORBELLS) return true;
     for (int32_t k = 0; k < arenas->config.own_shards; k++, arenas->ndoorbells++)
-        if ((arenas->doorbell_fd[k] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return 0;
-    return 1;
+        if ((arenas->doorbell_fd[k] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return false;
+    return true;
 }
 
 static void free_arenas(eni_arenas *arenas)
@@ -204,7 +204,7 @@ en_status eni_arenas_start(const eni_arenas_config *config, eni_arenas **arenas_
 {
     const size_t nranks = (size_t)config->nranks;
     eni_arenas *arenas = eni_alloc(sizeof *arenas);
-    if (!arenas) return EN_ENOMEM;
+    if (arenas == NULL) return EN_ENOMEM;
     arenas->config = *config;
     arenas->listen_fd = arenas->stop_fd = -1;
     atomic_init(&arenas->epoch, config->epoch);
@@ -248,7 +248,7 @@ int eni_arenas_doorbell_fd(const eni_arenas *arenas, int32_t shard)
 
 void eni_arenas_stop(eni_arenas *arenas)
 {
-    if (!arenas) return;
+    if (arenas == NULL) return;
     eventfd_write(arenas->stop_fd, 1);
     pthread_join(arenas->thread, NULL);
     free_arenas(arenas);

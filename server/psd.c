@@ -29,10 +29,12 @@ typedef struct shares {
     int32_t server, nservers, nshards, own, first;
 } shares;
 
+enum { TOKEN_PATH = 512 };
+
 typedef struct job_token {
     eni_token value;
-    char path[512]; /* written by us; "": not ours to remove */
-    int lock;       /* on it while we live; -1: none */
+    char path[TOKEN_PATH]; /* written by us; "": not ours to remove */
+    int lock;              /* on it while we live; -1: none */
 } job_token;
 
 /* Who leads: a shard that fails may be faster than main, so all is under `lock`. */
@@ -197,11 +199,10 @@ static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i
     EN_TRY(eni_shard_start(&config, &psd->shards[i], &bound));
     memcpy(bound.host, host, sizeof bound.host);
     eni_address_format(&bound, endpoint);
-    return tell(psd, "lane", config.index, endpoint);
+    return tell(psd, "shard", config.index, endpoint);
 }
 
-/* Workers of this host may read the very weights, where they lie in one piece: one psd, no wire to emulate.
- */
+/* Workers of this host may read the very weights, where they lie in one piece: one psd, no wire to emulate. */
 static en_status share_weights(eni_psd *psd)
 {
     if (!(psd->strategy->flags & EN_ROUNDS) || psd->config->transport == ENI_TRANSPORT_TCP || psd->shaper)
@@ -227,9 +228,9 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     psd->shards = eni_alloc_array((size_t)psd->share.own, sizeof *psd->shards);
     psd->is_client = eni_alloc_array((size_t)psd->nranks, sizeof *psd->is_client);
     psd->told = eni_alloc(sizeof *psd->told);
-    if (!psd->shards || !psd->is_client || !psd->told) return EN_ENOMEM;
-    for (int32_t r = 0; r < psd->nranks;
-         r++) { /* all, or where leaders are the clients the first of every host */
+    if (psd->shards == NULL || psd->is_client == NULL || psd->told == NULL) return EN_ENOMEM;
+    /* All, or where leaders are the clients the first of every host. */
+    for (int32_t r = 0; r < psd->nranks; r++) {
         psd->is_client[r] = 1;
         for (int32_t q = 0; q < r && psd->strategy->flags & EN_LEADERS_ARE_CLIENTS; q++)
             if (strcmp(world->peers[q].host_id, world->peers[r].host_id) == 0) psd->is_client[r] = 0;
@@ -238,7 +239,7 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     EN_TRY(eni_net_open(&psd->net));
     if (psd->setup.net_bytes_per_s > 0 || psd->setup.net_delay_ns > 0) {
         psd->shaper = eni_shaper_new(psd->setup.net_bytes_per_s, psd->setup.net_delay_ns);
-        if (!psd->shaper) return EN_ENOMEM;
+        if (psd->shaper == NULL) return EN_ENOMEM;
     }
     EN_TRY(share_weights(psd));
     const eni_arenas_config arenas = {.nranks = psd->nranks,
@@ -262,7 +263,7 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     if (psd->share.server > 0) return EN_OK;
     EN_TRY(eni_run_spec_add_whole(psd->told, "shards", (uint64_t)psd->share.nshards));
     EN_TRY(eni_run_spec_add_whole(psd->told, "servers", (uint64_t)psd->share.nservers));
-    if (!psd->kept.state) return EN_OK;
+    if (psd->kept.state == NULL) return EN_OK;
     return eni_run_spec_add_whole(psd->told, "state-every", (uint64_t)psd->config->state_every);
 }
 
@@ -330,7 +331,8 @@ static en_status revive(eni_psd *psd)
             past->attributes.nshards, past->attributes.version, psd->strategy->name, psd->nranks,
             psd->share.nshards);
     set_shards(psd, past->attributes.nshards);
-    EN_TRY(eni_journal_open(psd->kept.state, past->revived.incarnation, psd->nranks, 0, &psd->kept.journal));
+    EN_TRY(
+        eni_journal_open(psd->kept.state, past->revived.incarnation, psd->nranks, false, &psd->kept.journal));
     eni_journal_fold(psd->kept.journal, &past->revived);
     eni_info("psd", "%s: going on with the run of %d worker%s, epoch %u, %llu micro-batches handed out",
              eni_state_path(psd->kept.state), psd->nranks, psd->nranks == 1 ? "" : "s",
@@ -342,7 +344,7 @@ static en_status revive(eni_psd *psd)
  * logged: there is something of no use. */
 static en_status open_state(eni_psd *psd)
 {
-    if (!psd->config->state) return EN_OK;
+    if (psd->config->state == NULL) return EN_OK;
     if (psd->share.nservers > 1)
         return eni_fail(EN_EINVAL, "psd",
                         "--state with --servers=%d: a psd among several cannot come back yet",
@@ -359,9 +361,9 @@ static en_status open_state(eni_psd *psd)
 static en_status write_run(eni_psd *psd, const eni_world_info *world)
 {
     const eni_served attributes = {psd->strategy->name, psd->version, psd->share.nshards, psd->token.value};
-    if (!psd->kept.state) return EN_OK;
-    if (!psd->kept.past)
-        EN_TRY(eni_journal_open(psd->kept.state, world->incarnation, psd->nranks, 1, &psd->kept.journal));
+    if (psd->kept.state == NULL) return EN_OK;
+    if (psd->kept.past == NULL)
+        EN_TRY(eni_journal_open(psd->kept.state, world->incarnation, psd->nranks, true, &psd->kept.journal));
     return eni_run_file_write(psd->kept.state, &attributes, world);
 }
 
@@ -399,25 +401,31 @@ static void on_ask(void *user, const char *tag, eni_blob *own_out)
     add_report(user, tag, NULL, 0, own_out);
 }
 
-/* psd 0 leaves it under its port; it may be started after us. */
+/* --token-file, or where psd 0, which listens on `port`, leaves it. */
+static en_status name_token(const eni_psd *psd, uint16_t port, char path_out[TOKEN_PATH])
+{
+    char folder[256];
+    if (psd->config->token_file != NULL) {
+        snprintf(path_out, TOKEN_PATH, "%s", psd->config->token_file);
+        return EN_OK;
+    }
+    EN_TRY(eni_env_runtime_dir(folder, sizeof folder));
+    return eni_token_path(folder, port, path_out, TOKEN_PATH);
+}
+
+/* psd 0 may be started after us. */
 static en_status read_token(eni_psd *psd, const eni_address *leader, int64_t deadline_ns)
 {
     const eni_config *c = psd->config;
-    char folder[256], path[512];
+    char path[TOKEN_PATH];
     if (c->token_fd >= 0) return eni_token_read_fd((int)c->token_fd, &psd->token.value);
-    if (c->token_file) {
-        snprintf(path, sizeof path, "%s", c->token_file);
-    } else {
-        EN_TRY(eni_env_runtime_dir(folder, sizeof folder));
-        EN_TRY(eni_token_path(folder, leader->port, path, sizeof path));
-    }
+    EN_TRY(name_token(psd, leader->port, path));
     while (access(path, F_OK) != 0) {
         if (eni_now_ns() > deadline_ns)
-            return eni_fail(
-                EN_ENOENT, "psd",
-                "no token at %s: is psd 0 running on this host, by the same user? Else copy its token "
-                "file here and give --token-file",
-                path);
+            return eni_fail(EN_ENOENT, "psd",
+                            "no token at %s: is psd 0 running on this host, by the same user? Else copy its "
+                            "token file here and give --token-file",
+                            path);
         eni_sleep_until(eni_now_ns() + RETRY_MS * ENI_MILLI);
     }
     return eni_token_read(path, &psd->token.value);
@@ -494,7 +502,7 @@ static void on_gather(void *user, const char *tag, const eni_blob *blobs, size_t
 
 static en_status find_strategy(eni_psd *p, const char *plugins)
 {
-    if (!p->config->strategy)
+    if (p->config->strategy == NULL)
         return eni_fail(EN_EINVAL, "psd",
                         "which strategy? Give --strategy=ps-sync, or another of `entrain strategies`");
     const char *options = eni_spec_options(p->config->strategy);
@@ -523,16 +531,11 @@ static en_status find_token(eni_psd *p)
 static en_status leave_token(eni_psd *p)
 {
     const eni_config *c = p->config;
-    char folder[256], path[sizeof p->token.path];
+    char path[TOKEN_PATH];
     /* Newcomers have inherited nothing, and who asks for other workers must find it, too. */
-    if (c->token_fd >= 0 && c->max_workers == 0 && !c->takes) return EN_OK;
-    if (c->token_file) {
-        if (access(c->token_file, F_OK) == 0) return EN_OK;
-        snprintf(path, sizeof path, "%s", c->token_file);
-    } else {
-        EN_TRY(eni_env_runtime_dir(folder, sizeof folder));
-        EN_TRY(eni_token_path(folder, p->listen.port, path, sizeof path));
-    }
+    if (c->token_fd >= 0 && c->max_workers == 0 && c->takes == NULL) return EN_OK;
+    if (c->token_file != NULL && access(c->token_file, F_OK) == 0) return EN_OK;
+    EN_TRY(name_token(p, p->listen.port, path));
     EN_TRY(eni_token_write(&p->token.value, path, &p->token.lock));
     memcpy(p->token.path, path, sizeof path);
     return EN_OK;
@@ -613,7 +616,7 @@ static void print_lines(const eni_psd *p)
     if (eni_folder_program("worker", worker, sizeof worker) != EN_OK) return;
     if (eni_folder_program("psd", psd, sizeof psd) != EN_OK) return;
     eni_address at = p->listen;
-    const int is_anywhere = eni_address_is_anywhere(&at);
+    const bool is_anywhere = eni_address_is_anywhere(&at);
     if (is_anywhere) memcpy(at.host, p->host, sizeof at.host);
     eni_address_format(&at, address);
     snprintf(rest, sizeof rest, "%s%s%s", token ? " --token-file=" : "", token ? token : "",
@@ -636,10 +639,10 @@ static en_status count_servers(eni_psd *p)
         return eni_fail(EN_EINVAL, "psd", "--server-rank=%lld: with --servers=%lld the last one is %lld",
                         (long long)c->server_rank, (long long)c->servers, (long long)c->servers - 1);
     if ((c->server_rank > 0) != (c->leader != NULL))
-        return eni_fail(EN_EINVAL, "psd",
-                        "--server-rank=%lld, %s: psd 0 leads, every other psd joins it by "
-                        "--leader=tcp://HOST:PORT",
-                        (long long)c->server_rank, c->leader ? c->leader : "no --leader");
+        return eni_fail(
+            EN_EINVAL, "psd",
+            "--server-rank=%lld, %s: psd 0 leads, every other psd joins it by --leader=tcp://HOST:PORT",
+            (long long)c->server_rank, c->leader ? c->leader : "no --leader");
     if (c->servers * c->shards > ENI_SHARDS_MAX)
         return eni_fail(
             EN_EINVAL, "psd",
@@ -704,7 +707,8 @@ static void close_psd(eni_psd *p)
     eni_free(p->is_client);
     eni_free(p->shards);
     eni_journal_close(p->kept.journal);
-    if (p->kept.state && (p->lead.leader || !p->kept.past)) eni_state_clear(p->kept.state); /* it is over */
+    if (p->kept.state && (p->lead.leader || p->kept.past == NULL))
+        eni_state_clear(p->kept.state); /* it is over */
     eni_state_close(p->kept.state);
     eni_run_file_free(p->kept.past);
     eni_options_free(p->options);
@@ -727,9 +731,9 @@ static en_status end_early(eni_psd *p)
 }
 
 /* Waits for the end, and says how it came. */
-static en_status serve(eni_psd *p, int signal_fd)
+static en_status serve(eni_psd *p)
 {
-    en_status st = eni_leader_wait(p->lead.leader, INT64_MAX, signal_fd);
+    en_status st = eni_leader_wait(p->lead.leader, INT64_MAX, p->signal_fd);
     if (st == EN_EINTR && !eni_leader_is_over(p->lead.leader)) st = end_early(p);
     const eni_run_outcome outcome = eni_leader_outcome(p->lead.leader);
     if (outcome.stop_why[0] != 0) st = EN_EINTR;
@@ -749,7 +753,7 @@ en_status eni_psd_run(const eni_config *config, const char *version, const char 
     pthread_mutex_init(&p.lead.lock, NULL);
     en_status st = open_psd(&p, plugins);
     if (st == EN_EIO || st == EN_ENOMEM) st = EN_EINVAL; /* nothing has begun: another command is needed */
-    if (st == EN_OK) st = p.lead.member ? await_end(&p) : serve(&p, signal_fd);
+    if (st == EN_OK) st = p.lead.member ? await_end(&p) : serve(&p);
     stop_threads(&p); /* no shard may record while the spans are written */
     if (p.trace && st == EN_OK) st = eni_trace_write(p.trace, config->trace);
     close_psd(&p);

@@ -1,6 +1,6 @@
 /* psd_report.c - what the servers add to the last gather ("result"): one JSON object.
  *
- * {"role": "psd", "updates": .., "staleness": {..}, "per_worker": [{..}, ..], "lanes": [{..}, ..], ..}
+ * {"role": "psd", "updates": .., "staleness": {..}, "per_worker": [{..}, ..], "per_shard": [{..}, ..], ..}
  *
  * Stores count per partition. Updates and samples are given per model, that is divided by the number of
  * partitions; holds and histograms are given as counted, a push counting once per partition. With several
@@ -41,7 +41,7 @@ typedef struct count {
     size_t at;
 } count;
 
-static const count totals[] = {{"cells", offsetof(draft, parts)},
+static const count totals[] = {{"parts", offsetof(draft, parts)},
                                {"updates", offsetof(draft, did.updates)},
                                {"touches", offsetof(draft, did.touches)},
                                {"nonfinite", offsetof(draft, did.nonfinite)},
@@ -146,7 +146,7 @@ static void write_counts(json_t *o, const count *counts, const void *of)
         eni_json_set_int(o, counts->key, *(const uint64_t *)(const void *)((const char *)of + counts->at));
 }
 
-static json_t *histogram_json(const eni_histogram *h, int has_bins)
+static json_t *histogram_json(const eni_histogram *h, bool has_bins)
 {
     json_t *o = json_object(), *bins = json_array();
     eni_json_set_number(o, "mean", eni_histogram_mean(h));
@@ -160,7 +160,7 @@ static json_t *histogram_json(const eni_histogram *h, int has_bins)
     return o;
 }
 
-static void write_client(const draft *d, json_t *o, const eni_store_client_stats *client, int has_bins)
+static void write_client(const draft *d, json_t *o, const eni_store_client_stats *client, bool has_bins)
 {
     eni_store_client_stats told = *client;
     told.pushes = per_model(d, client->pushes);
@@ -193,7 +193,7 @@ static char *write_report(draft *d)
     write_counts(why, reasons, d);
     eni_json_set_int(why, "malformed", d->figures.wire.dropped);
     json_object_set_new(o, "refusals", why);
-    write_client(d, o, &d->all, 1);
+    write_client(d, o, &d->all, true);
     for (int32_t r = 0; r < d->nranks; r++) {
         json_t *worker = json_object();
         eni_json_set_int(worker, "rank", (uint64_t)r);
@@ -201,7 +201,7 @@ static char *write_report(draft *d)
         json_array_append_new(workers, worker);
     }
     json_object_set_new(o, "per_worker", workers);
-    json_object_set(o, "lanes", d->shards);
+    json_object_set(o, "per_shard", d->shards);
     write_usage(d, o);
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
@@ -268,7 +268,7 @@ static en_status add_part(draft *d, const json_t *o)
     add_counts(d, reasons, json_object_get(o, "refusals"));
     d->cpu_seconds += json_real_value(json_object_get(o, "cpu_seconds"));
     d->max_rss += eni_json_int_of(o, "max_rss");
-    json_array_extend(d->shards, json_object_get(o, "lanes"));
+    json_array_extend(d->shards, json_object_get(o, "per_shard"));
     EN_TRY(add_worker(&d->all, o));
     for (int32_t r = 0; r < d->nranks; r++)
         EN_TRY(add_worker(&d->rank[r], json_array_get(workers, (size_t)r)));

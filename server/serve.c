@@ -30,7 +30,7 @@ enum {
  * to send them where they lie. NULL: they are copied. */
 static eni_version_buffer *acquire(eni_shard *shard, const eni_header *header, const float *data)
 {
-    if (!data || header->bytes < ENI_ZEROCOPY_MIN) return NULL;
+    if (data == NULL || header->bytes < ENI_ZEROCOPY_MIN) return NULL;
     if (data != eni_store_weights(shard->store, header->bucket, NULL)) return NULL;
     return eni_store_acquire(shard->store, header->bucket);
 }
@@ -48,8 +48,8 @@ static const eni_arena *arena_of(const eni_shard *shard, int32_t rank)
     return atomic_load_explicit(&shard->handed[rank].arena, memory_order_acquire);
 }
 
-/* Through the client's ring. 0: it must go by socket. */
-static int post_to_ring(eni_shard *shard, const eni_header *header)
+/* Through the client's ring. false: it must go by socket. */
+static bool post_to_ring(eni_shard *shard, const eni_header *header)
 {
     eni_shm_ring *ring = eni_shard_ring(shard, header->rank);
     return ring && eni_shm_ring_answer(ring, (uint32_t)shard->config.index, header) == EN_OK;
@@ -71,7 +71,7 @@ static void post(eni_shard *shard, const eni_packet *to, eni_header *header, con
                                                                         on_wire + ENI_HEADER_CHARGE);
     eni_packet by_socket;
     if (to->source == ENI_SHARD_RING) {
-        if (!data && post_to_ring(shard, header)) return;
+        if (data == NULL && post_to_ring(shard, header)) return;
         by_socket = socket_of(shard, header->rank);
         to = &by_socket;
     }
@@ -143,32 +143,26 @@ static float *arena_at(const eni_shard *shard, const eni_arena *arena, uint32_t 
 }
 
 /* Puts the vector where the worker wants it: it sees the live weights already, or they go straight into the
- * slot of its call. 0: it must travel in the message. */
-static int put_into_arena(eni_shard *shard, const eni_store_action *action, eni_header *header)
+ * slot of its call. false: it must travel in the message. */
+static bool put_into_arena(eni_shard *shard, const eni_store_action *action, eni_header *header)
 {
     const uint64_t ticket = action->ticket;
     const uint32_t slot = (uint32_t)(ticket >> 3) & TICKET_SLOT;
     const eni_arena *arena = NULL;
     if (ticket & TICKET_SHARED) arena = arena_of(shard, action->client);
-    if (!arena) return 0;
+    if (arena == NULL) return false;
     header->flags |= ENI_FLAG_SHM;
     header->slot = ENI_INTO_NOTHING;
     shard->figures.shm_bytes += header->bytes;
     if (ticket & TICKET_MAPPED && shard->config.weights &&
         action->data == eni_store_weights(shard->store, action->bucket, NULL)) {
         header->flags |= ENI_FLAG_MAPPED;
-        return 1;
+        return true;
     }
-    if (slot >= eni_arena_nslots(arena)) return 1; /* nobody wants it */
+    if (slot >= eni_arena_nslots(arena)) return true; /* nobody wants it */
     header->slot = slot;
     memmove(arena_at(shard, arena, slot, action->bucket), action->data, header->bytes); /* may be its own */
-    return 1;
-}
-
-/* All calls of this client to this partition up to this seq survive. */
-static uint64_t stable_of(const eni_shard *shard, int32_t rank, uint32_t bucket)
-{
-    return shard->saves ? eni_shard_stable(shard, rank, bucket) : 0;
+    return true;
 }
 
 static void reply(eni_shard *shard, const eni_store_action *action)
@@ -181,7 +175,7 @@ static void reply(eni_shard *shard, const eni_store_action *action)
                          .seq = ticket_seq(action->ticket),
                          .base_version = action->met,
                          .version = action->version,
-                         .stable = stable_of(shard, action->client, action->bucket),
+                         .stable = eni_shard_stable(shard, action->client, action->bucket),
                          .nsamples = action->samples,
                          .covered = action->clock,
                          .step = action->steps,
@@ -290,36 +284,35 @@ static void release_box(void *owner)
 }
 
 /* Moves the packet into a box, so that its payload lives until the store is done with it. */
-static int payload_of_message(eni_shard *shard, eni_packet *packet, eni_payload *payload_out)
+static bool payload_of_message(eni_shard *shard, eni_packet *packet, eni_payload *payload_out)
 {
     eni_box *box = shard->idle;
     if (box)
         shard->idle = box->next;
     else if (!(box = eni_alloc(sizeof *box)))
-        return 0;
+        return false;
     *box = (eni_box){.packet = *packet, .shard = shard};
     packet->owner = NULL;
     *payload_out = (eni_payload){.data = (float *)(void *)box->packet.payload,
                                  .count = box->packet.bytes / sizeof(float),
                                  .release = release_box,
                                  .owner = box};
-    return 1;
+    return true;
 }
 
-/* Finds the payload of a CALL or INIT. 0: refused. */
-static int find_payload(eni_shard *shard, eni_packet *packet, eni_payload *payload_out)
+/* Finds the payload of a CALL or INIT. false: refused. */
+static bool find_payload(eni_shard *shard, eni_packet *packet, eni_payload *payload_out)
 {
     const eni_header *h = &packet->header;
     const uint64_t count = eni_store_count(shard->store, h->bucket);
-    if (h->bytes == 0 && (h->count == 0 || h->count == count)) return 1;
+    if (h->bytes == 0 && (h->count == 0 || h->count == count)) return true;
     if (packet->is_damaged) {
         shard->figures.refusals.damaged++;
         eni_shard_refuse(shard, packet, EN_EPROTO,
-                         "call %" PRIu64
-                         " of rank %d to bucket %u was damaged on its way (checksum): memory, network "
-                         "card or cable; it was not added",
+                         "call %" PRIu64 " of rank %d to bucket %u was damaged on its way (checksum): "
+                         "memory, network card or cable; it was not added",
                          h->seq, h->rank, h->bucket);
-        return 0;
+        return false;
     }
     if (h->dtype != ENI_DTYPE_F32 || h->codec != ENI_CODEC_NONE || h->bytes != count * sizeof(float) ||
         h->count != count || count == 0) {
@@ -329,25 +322,25 @@ static int find_payload(eni_shard *shard, eni_packet *packet, eni_payload *paylo
                          " bytes (type %u, codec %u) for bucket %u, of which shard %d has %" PRIu64
                          " elements",
                          h->count, h->bytes, h->dtype, h->codec, h->bucket, shard->config.index, count);
-        return 0;
+        return false;
     }
     if (!(h->flags & ENI_FLAG_SHM)) {
-        if (payload_of_message(shard, packet, payload_out)) return 1;
+        if (payload_of_message(shard, packet, payload_out)) return true;
         eni_shard_refuse(shard, packet, EN_ENOMEM, "psd is out of memory");
-        return 0;
+        return false;
     }
     const eni_arena *arena = arena_of(shard, h->rank);
-    if (!arena || h->slot >= eni_arena_nslots(arena)) {
+    if (arena == NULL || h->slot >= eni_arena_nslots(arena)) {
         shard->figures.refusals.payload++;
         eni_shard_refuse(shard, packet, EN_EPROTO, "rank %d names slot %u of a memory that psd does not have",
                          h->rank, h->slot);
-        return 0;
+        return false;
     }
     shard->figures.shm_bytes += h->bytes;
     *payload_out = (eni_payload){.data = arena_at(shard, arena, h->slot, h->bucket),
                                  .count = count,
                                  .flags = ENI_PAYLOAD_BORROWED | ENI_PAYLOAD_READ_ONLY};
-    return 1;
+    return true;
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------ */
@@ -366,8 +359,7 @@ static void on_hello(eni_shard *shard, const eni_packet *packet)
         shard->figures.refusals.member++;
         eni_shard_refuse(shard, packet, EN_EMEMBER,
                          "HELLO of rank %d, epoch %u, incarnation %" PRIu64
-                         " to shard %u: this is shard %d of a run of %d "
-                         "ranks in epoch %u",
+                         " to shard %u: this is shard %d of a run of %d ranks in epoch %u",
                          h->rank, h->epoch, h->incarnation, h->shard, shard->config.index,
                          shard->config.nranks, shard->config.epoch);
         return;
@@ -382,10 +374,10 @@ static void on_hello(eni_shard *shard, const eni_packet *packet)
 }
 
 /* Whether the message came over the connection that said HELLO for its rank. */
-static int is_believed(const eni_shard *shard, const eni_packet *packet)
+static bool is_believed(const eni_shard *shard, const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
-    if (!eni_shard_is_meant(shard, h)) return 0;
+    if (!eni_shard_is_meant(shard, h)) return false;
     const eni_route *route = &shard->route[h->rank];
     return route->bytes > 0 && route->bytes == packet->route_bytes &&
            memcmp(route->route, packet->route, route->bytes) == 0;
@@ -398,31 +390,52 @@ static void on_finished(eni_shard *shard, const eni_packet *packet)
     if (shard->saves == NULL || eni_shard_save_finished(shard, rank)) say_goodbye(shard, rank);
 }
 
+/* ---- what an emulated wire has not delivered yet ------------------------------------------------------- */
+
+static bool more_room(eni_shard *shard)
+{
+    const uint32_t room = shard->delays.room ? 2 * shard->delays.room : 64;
+    eni_delayed *delayed = room > DELAY_MAX ? NULL : realloc(shard->delays.list, room * sizeof *delayed);
+    if (delayed == NULL) return false;
+    shard->delays.list = delayed;
+    shard->delays.room = room;
+    return true;
+}
+
+/* Puts a message where the last to become ready comes first. false: there is no room. */
+static bool delay(eni_shard *shard, const eni_packet *packet, int64_t ready_ns)
+{
+    if (shard->delays.n == shard->delays.room && !more_room(shard)) return false;
+    uint32_t at = shard->delays.n++;
+    for (; at > 0 && shard->delays.list[at - 1].ready_ns <= ready_ns; at--)
+        shard->delays.list[at] = shard->delays.list[at - 1];
+    shard->delays.list[at] = (eni_delayed){*packet, ready_ns};
+    return true;
+}
+
 /* ---- calls that are sent again, for this psd may have come back without them --------------------------- */
 
-static int delay(eni_shard *shard, const eni_packet *packet, int64_t ready_ns);
-
-/* What the store need not, or cannot yet, see of them. 1: that was all. */
-static int replay(eni_shard *shard, eni_packet *packet)
+/* What the store need not, or cannot yet, see of them. true: that was all. */
+static bool replay(eni_shard *shard, eni_packet *packet)
 {
     const eni_header *h = &packet->header;
     const uint64_t taken = eni_store_seq(shard->store, h->rank, h->bucket);
-    if (eni_store_count(shard->store, h->bucket) == 0) return 0;
+    if (eni_store_count(shard->store, h->bucket) == 0) return false;
     if (h->seq == 0) { /* the question how far the partition is stable */
-        if (stable_of(shard, h->rank, h->bucket) < taken) eni_shard_save_ask(shard);
-        return 0;
+        if (eni_shard_stable(shard, h->rank, h->bucket) < taken) eni_shard_save_ask(shard);
+        return false;
     }
     if (h->seq > taken + 1) {
         eni_shard_refuse(shard, packet, EN_EPROTO,
                          "psd came back from an older state than it had promised: it has call %" PRIu64
                          " of rank %d to bucket %u, and the next one that the rank has kept is call %" PRIu64,
                          taken, h->rank, h->bucket, h->seq);
-        return 1;
+        return true;
     }
-    if (eni_store_weights(shard->store, h->bucket, NULL)) return 0;
-    if (!delay(shard, packet, eni_now_ns() + TRY_AGAIN_MS * ENI_MILLI)) return 0;
+    if (eni_store_weights(shard->store, h->bucket, NULL)) return false;
+    if (!delay(shard, packet, eni_now_ns() + TRY_AGAIN_MS * ENI_MILLI)) return false;
     packet->owner = NULL; /* it has moved */
-    return 1;
+    return true;
 }
 
 static void on_partition(eni_shard *shard, eni_packet *packet, eni_store_event_type type)
@@ -581,27 +594,6 @@ void eni_shard_handle(eni_shard *shard, eni_packet *packet)
     eni_packet_release(packet); /* unless it moved into a box */
 }
 
-static int more_room(eni_shard *shard)
-{
-    const uint32_t room = shard->delays.room ? 2 * shard->delays.room : 64;
-    eni_delayed *delayed = room > DELAY_MAX ? NULL : realloc(shard->delays.list, room * sizeof *delayed);
-    if (!delayed) return 0;
-    shard->delays.list = delayed;
-    shard->delays.room = room;
-    return 1;
-}
-
-/* Puts a message where the last to become ready comes first. 0: there is no room. */
-static int delay(eni_shard *shard, const eni_packet *packet, int64_t ready_ns)
-{
-    if (shard->delays.n == shard->delays.room && !more_room(shard)) return 0;
-    uint32_t at = shard->delays.n++;
-    for (; at > 0 && shard->delays.list[at - 1].ready_ns <= ready_ns; at--)
-        shard->delays.list[at] = shard->delays.list[at - 1];
-    shard->delays.list[at] = (eni_delayed){*packet, ready_ns};
-    return 1;
-}
-
 void eni_shard_take(eni_shard *shard, eni_packet *packet)
 {
     if (packet->header.type == ENI_MSG_HELLO) {
@@ -611,10 +603,10 @@ void eni_shard_take(eni_shard *shard, eni_packet *packet)
     }
     if (!is_believed(shard, packet)) {
         shard->figures.refusals.unknown++;
-        eni_shard_refuse(shard, packet, EN_EDENIED,
-                         "a message for rank %d came over a connection that has not said HELLO "
-                         "for it in this run",
-                         packet->header.rank);
+        eni_shard_refuse(
+            shard, packet, EN_EDENIED,
+            "a message for rank %d came over a connection that has not said HELLO for it in this run",
+            packet->header.rank);
         eni_packet_release(packet);
         return;
     }

@@ -28,9 +28,8 @@ typedef struct key_reader {
     char *why; /* (ENI_REASON_MAX) */
 } key_reader;
 
-static en_status refuse(const key_reader *r, en_status status, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-static en_status refuse(const key_reader *r, en_status status, const char *fmt, ...)
+static __attribute__((format(printf, 3, 4))) en_status refuse(const key_reader *r, en_status status,
+                                                              const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -113,10 +112,10 @@ static en_status list_of(const key_reader *r, const char *key, uint64_t **list_o
         n += *p == ',';
     if (n > MAX_BUCKETS) return refuse(r, EN_EPROTO, "'%s' has %u entries, at most %d", key, n, MAX_BUCKETS);
     uint64_t *list = eni_alloc_array(n, sizeof *list);
-    if (!list) return refuse(r, EN_ENOMEM, "psd is out of memory");
+    if (list == NULL) return refuse(r, EN_ENOMEM, "psd is out of memory");
     for (uint32_t i = 0; i < n; i++) {
         const char *end = parse_whole(text, &list[i]);
-        if (!end || *end != (i + 1 < n ? ',' : 0)) {
+        if (end == NULL || *end != (i + 1 < n ? ',' : 0)) {
             eni_free(list);
             return refuse(r, EN_EPROTO, "entry %u of '%s' is not a whole number", i, key);
         }
@@ -137,8 +136,8 @@ static int by_offset(const void *a, const void *b)
 static en_status check_overlap(const key_reader *r, const eni_setup *setup)
 {
     uint64_t(*range)[2] = eni_alloc_array(setup->store.nbuckets, sizeof *range), end = 0;
-    int is_apart = 1;
-    if (!range) return refuse(r, EN_ENOMEM, "psd is out of memory");
+    bool is_apart = true;
+    if (range == NULL) return refuse(r, EN_ENOMEM, "psd is out of memory");
     for (uint32_t b = 0; b < setup->store.nbuckets; b++) {
         range[b][0] = setup->offsets[b];
         range[b][1] = setup->offsets[b] + setup->counts[b];
@@ -181,9 +180,8 @@ static en_status read_milestones(const key_reader *r, eni_schedule *schedule)
         schedule->milestone[i] = list[i];
     schedule->nmilestones = (int)n;
     eni_free(list);
-    return n <= ENI_MILESTONES
-               ? EN_OK
-               : refuse(r, EN_EPROTO, "'lr-milestones' has %u entries, at most %d", n, ENI_MILESTONES);
+    if (n <= ENI_MILESTONES) return EN_OK;
+    return refuse(r, EN_EPROTO, "'lr-milestones' has %u entries, at most %d", n, ENI_MILESTONES);
 }
 
 /* Who says nothing of them has none. */
@@ -193,9 +191,8 @@ static en_status read_groups(const key_reader *r, eni_setup *setup)
     if (text == NULL) return EN_OK;
     setup->groups = eni_groups_parse(text);
     setup->store.hyper.groups = setup->groups;
-    return setup->groups != NULL
-               ? EN_OK
-               : refuse(r, EN_EPROTO, "'groups' is %.60s, which are no groups of tensors", text);
+    if (setup->groups != NULL) return EN_OK;
+    return refuse(r, EN_EPROTO, "'groups' is %.60s, which are no groups of tensors", text);
 }
 
 static en_status read_adam(const key_reader *r, eni_hyper *hyper)
@@ -215,7 +212,7 @@ static en_status read_optimizer(const key_reader *r, eni_setup *setup)
     int kind = 0;
     EN_TRY(text_of(r, "optimizer", &name));
     setup->store.optimizer = eni_optimizer_find(name);
-    if (!setup->store.optimizer)
+    if (setup->store.optimizer == NULL)
         return refuse(r, EN_EPROTO, "this psd does not know the optimizer %.60s", name);
     EN_TRY(real_of(r, "momentum", 0, &momentum));
     EN_TRY(real_of(r, "weight-decay", 0, &decay));

@@ -2,8 +2,7 @@
  *
  * psd itself is told addresses, limits and the strategy's name. Buckets, optimizer, schedule and options come
  * as key-values of text with the first rank's JOIN, which every other rank's equal (leader.h). They come from
- * a socket, so every one is checked, and what is wrong is refused in one sentence that all ranks get to see.
- */
+ * a socket, so every one is checked, and what is wrong is refused in one sentence that all ranks get to see. */
 #ifndef SERVER_SETUP_H
 #define SERVER_SETUP_H
 

@@ -34,12 +34,11 @@ enum {
     LINGER_US = 1000, /* it looks for so long after the last one */
     CROWDED_US = 50,  /* who yields and gets the core back later than this takes it from somebody who works */
     SOCKET_EVERY = 32, /* idle looks at the ring, between two at the socket */
-    IDLE_MS = 1000 /* an idle shard blocks no longer, should a worker take a ring of the doorbell that was not
-                      its own */
+    IDLE_MS = 1000 /* it blocks no longer, should a worker take a ring of the doorbell that was not its own */
 };
 
 /* The memory is that of `rank`, which showed the token when it handed it over, and said HELLO. */
-static int is_believed(const eni_shard *shard, int32_t rank, const eni_header *h)
+static bool is_believed(const eni_shard *shard, int32_t rank, const eni_header *h)
 {
     return h->rank == rank && eni_shard_is_meant(shard, h) && shard->route[rank].bytes > 0 &&
            h->type != ENI_MSG_HELLO && (h->bytes == 0 || h->flags & ENI_FLAG_SHM);
@@ -52,19 +51,19 @@ static void refuse(eni_shard *shard, int32_t rank, const char *why)
     eni_shard_refuse(shard, &to, EN_EPROTO, "rank %d posted a message that is none: %s", rank, why);
 }
 
-/* One message of this rank's. 0: there was none. */
-static int take_one(eni_shard *shard, int32_t rank)
+/* One message of this rank's. false: there was none. */
+static bool take_one(eni_shard *shard, int32_t rank)
 {
     eni_packet packet = {.source = ENI_SHARD_RING};
     const char *why = "it is not this rank's to send";
     const en_status st =
         eni_shm_ring_take(eni_shard_ring(shard, rank), (uint32_t)shard->config.index, &packet.header, &why);
-    if (st == EN_ETIMEOUT) return 0;
+    if (st == EN_ETIMEOUT) return false;
     if (st == EN_OK && is_believed(shard, rank, &packet.header))
         eni_shard_handle(shard, &packet);
     else
         refuse(shard, rank, why);
-    return 1;
+    return true;
 }
 
 /* Handles what clients have posted to their rings, so much at once that sockets are not kept waiting. How
@@ -76,7 +75,7 @@ static int poll_rings(eni_shard *shard)
         before = n;
         for (int32_t r = 0; r < shard->config.nranks && shard->status == EN_OK; r++) {
             eni_shm_ring *ring = eni_shard_ring(shard, r);
-            if (!ring) continue;
+            if (ring == NULL) continue;
             eni_shm_ring_sleep(ring, (uint32_t)shard->config.index, 0);
             n += take_one(shard, r);
         }
@@ -86,13 +85,13 @@ static int poll_rings(eni_shard *shard)
 }
 
 /* Says that it sleeps, and looks once more. */
-static int fall_asleep(eni_shard *shard)
+static bool fall_asleep(eni_shard *shard)
 {
-    int is_asked = 0;
+    bool is_asked = false;
     shard->posted_ns = 0;
     for (int32_t r = 0; r < shard->config.nranks; r++) {
         eni_shm_ring *ring = eni_shard_ring(shard, r);
-        if (!ring) continue;
+        if (ring == NULL) continue;
         eni_shm_ring_sleep(ring, (uint32_t)shard->config.index, 1);
         is_asked |= eni_shm_ring_has_message(ring, (uint32_t)shard->config.index);
     }
@@ -101,7 +100,7 @@ static int fall_asleep(eni_shard *shard)
 
 /* After that: how long to wait at the socket, in ms; 0: only look; -1: look at the rings again. Yields while
  * clients have posted a moment ago; then whoever posts rings its doorbell. */
-static int rest(eni_shard *shard, int was_busy)
+static int rest(eni_shard *shard, bool was_busy)
 {
     if (was_busy || ++shard->nlooks % SOCKET_EVERY == 0) return 0; /* those on other hosts have their turn */
     if (shard->posted_ns == 0) return fall_asleep(shard) ? IDLE_MS : -1;
@@ -135,21 +134,21 @@ static void take_leavers(eni_shard *shard)
 {
     for (int32_t r = 0; r < shard->config.nranks; r++) {
         pthread_mutex_lock(&shard->lock);
-        const int is_leaving = shard->asked.is_leaving[r];
-        shard->asked.is_leaving[r] = 0;
+        const bool is_leaving = shard->asked.is_leaving[r];
+        shard->asked.is_leaving[r] = false;
         pthread_mutex_unlock(&shard->lock);
         if (is_leaving) eni_shard_lose(shard, r);
     }
 }
 
-/* Looks at what other threads ask for. 0: to stop. */
-static int attend(eni_shard *shard)
+/* Looks at what other threads ask for. false: to stop. */
+static bool attend(eni_shard *shard)
 {
-    if (!atomic_exchange(&shard->attention, 0)) return 1;
+    if (!atomic_exchange(&shard->attention, 0)) return true;
     take_leavers(shard);
     eni_router_count(shard->router, &shard->figures.wire);
     pthread_mutex_lock(&shard->lock);
-    const int is_stopping = shard->asked.is_stopping;
+    const bool is_stopping = shard->asked.is_stopping;
     if (shard->asked.next_epoch) {
         shard->config.epoch = shard->asked.next_epoch;
         shard->asked.next_epoch = 0;
@@ -213,7 +212,7 @@ static en_status serve_socket(eni_shard *shard, int timeout_ms)
 static en_status serve_once(eni_shard *shard)
 {
     eni_shard_tend(shard); /* before we block: what has become durable may be waited for */
-    const int was_busy = poll_rings(shard) > 0;
+    const bool was_busy = poll_rings(shard) > 0;
     if (shard->status == EN_OK) {
         const int timeout_ms = rest(shard, was_busy);
         if (timeout_ms >= 0) EN_TRY(serve_socket(shard, timeout_ms));
@@ -243,8 +242,7 @@ static void *run_shard(void *user)
     return NULL;
 }
 
-/* ---- asking a shard -------------------------------------------------------------------------------------
- */
+/* ---- asking a shard ------------------------------------------------------------------------------------ */
 
 /* Under lock: until the thread has done what was asked. */
 static en_status await_attention(eni_shard *shard)
@@ -256,7 +254,7 @@ static en_status await_attention(eni_shard *shard)
     eni_shard_call_attention(shard);
     while ((shard->asked.visit || shard->asked.next_epoch) && failed == 0)
         failed = pthread_cond_clockwait(&shard->done, &shard->lock, CLOCK_MONOTONIC, &deadline);
-    const int was_done = !shard->asked.visit && !shard->asked.next_epoch;
+    const bool was_done = shard->asked.visit == NULL && !shard->asked.next_epoch;
     shard->asked.visit = NULL;
     shard->asked.next_epoch = 0;
     if (was_done) return EN_OK;
@@ -286,7 +284,7 @@ void eni_shard_leave(eni_shard *shard, int32_t rank)
 {
     if (rank < 0 || rank >= shard->config.nranks) return;
     pthread_mutex_lock(&shard->lock);
-    shard->asked.is_leaving[rank] = 1;
+    shard->asked.is_leaving[rank] = true;
     eni_shard_call_attention(shard);
     pthread_mutex_unlock(&shard->lock);
 }
@@ -362,7 +360,7 @@ static void close_shard(eni_shard *shard)
 en_status eni_shard_start(const eni_shard_config *config, eni_shard **shard_out, eni_address *bound_out)
 {
     eni_shard *shard = eni_alloc(sizeof *shard);
-    if (!shard) return EN_ENOMEM;
+    if (shard == NULL) return EN_ENOMEM;
     shard->config = *config;
     if (config->nfirst == 0) shard->config.nfirst = config->nranks;
     shard->handed = eni_arenas_handed_over(config->arenas);
@@ -372,10 +370,10 @@ en_status eni_shard_start(const eni_shard_config *config, eni_shard **shard_out,
     pthread_mutex_init(&shard->lock, NULL);
     pthread_cond_init(&shard->done, NULL);
     en_status st = EN_ENOMEM;
-    int was_loaded = 0;
+    bool was_loaded = false;
     shard->route = eni_alloc_array((size_t)config->nranks, sizeof *shard->route);
     shard->asked.is_leaving = eni_alloc_array((size_t)config->nranks, sizeof *shard->asked.is_leaving);
-    if (!shard->route || !shard->asked.is_leaving) goto close_shard;
+    if (shard->route == NULL || shard->asked.is_leaving == NULL) goto close_shard;
     EN_TRY_GOTO(open_wake(shard), close_shard);
     EN_TRY_GOTO(open_store(shard), close_shard);
     EN_TRY_GOTO(eni_shard_save_open(shard, &was_loaded), close_shard);
@@ -400,9 +398,9 @@ close_shard:
 
 void eni_shard_stop(eni_shard *shard)
 {
-    if (!shard) return;
+    if (shard == NULL) return;
     pthread_mutex_lock(&shard->lock);
-    shard->asked.is_stopping = 1;
+    shard->asked.is_stopping = true;
     eni_shard_call_attention(shard);
     pthread_mutex_unlock(&shard->lock);
     pthread_join(shard->thread, NULL);

@@ -31,8 +31,8 @@ typedef struct eni_shard_config {
     int32_t index, nshards; /* of all psds .. */
     int32_t nown;           /* .. and of this one */
     int32_t nranks;
-    int32_t
-        nfirst; /* of these are there from the beginning (0: all); the others join by HELLO, if they come */
+    /* Of these are there from the beginning (0: all); the others join by HELLO, if they come. */
+    int32_t nfirst;
     const uint8_t *is_client; /* (nranks) 0: this rank never calls (leader-only strategies) */
     uint32_t epoch;
     uint64_t incarnation; /* of all ranks: given by the leader at JOIN */
@@ -54,8 +54,8 @@ typedef struct eni_shard_refusals {
     uint64_t token;   /* HELLO without this run's token */
     uint64_t member;  /* HELLO with it, of another rank, epoch, incarnation or shard */
     uint64_t unknown; /* anything over a connection that has not said HELLO for that rank */
-    uint64_t
-        payload; /* of another length or type than the partition, or in memory that was not handed over */
+    /* Of another length or type than the partition, or in memory that was not handed over. */
+    uint64_t payload;
     uint64_t damaged; /* the checksum says that it changed on its way */
 } eni_shard_refusals;
 

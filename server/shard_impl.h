@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <sys/eventfd.h>
 
 #include "core/copies.h"
@@ -49,8 +50,8 @@ typedef struct eni_delays {
 
 /* What other threads want of the shard's. */
 typedef struct eni_shard_asked {
-    int is_stopping;
-    uint8_t *is_leaving;   /* (nranks) lost, and the store has not heard of it */
+    bool is_stopping;
+    bool *is_leaving;      /* (nranks) lost, and the store has not heard of it */
     eni_shard_visit visit; /* NULL: none is asked for */
     void *visit_user;
     uint32_t next_epoch; /* 0: none */
@@ -105,7 +106,7 @@ static inline eni_shm_ring *eni_shard_ring(const eni_shard *shard, int32_t rank)
 }
 
 /* Whether a message is for this shard, and says that it is from a rank of this run. */
-static inline int eni_shard_is_meant(const eni_shard *shard, const eni_header *h)
+static inline bool eni_shard_is_meant(const eni_shard *shard, const eni_header *h)
 {
     return h->rank >= 0 && h->rank < shard->config.nranks && h->epoch == shard->config.epoch &&
            h->incarnation == shard->config.incarnation && (int32_t)h->shard == shard->config.index;
@@ -119,11 +120,11 @@ static inline int eni_shard_is_meant(const eni_shard *shard, const eni_header *h
  * when the state is durable, never before.
  *
  * Bytes of a state: u32 ranks, u32 0, then one byte a rank (1: it has finished), then the store's
- * (store/store_save.h). Without --state there are no `saves`, nobody is secure, and of the others only open,
- * close and ask may be called. */
+ * (store/store_save.h). Without --state there are no `saves`, no call is stable and nobody is secure, and of the
+ * others only open, close and ask may be called. */
 /* Loads the newest sound state if there is one (*was_loaded_out), and starts the thread that writes.
  * EN_EFORMAT, EN_EMISMATCH, EN_EVERSION (logged): there is one, and it is of no use. */
-en_status eni_shard_save_open(eni_shard *shard, int *was_loaded_out);
+en_status eni_shard_save_open(eni_shard *shard, bool *was_loaded_out);
 void eni_shard_save_close(eni_shard *shard);
 
 void eni_shard_save_tend(eni_shard *shard); /* eni_shard_tend */
@@ -140,11 +141,11 @@ void eni_shard_save_ask(eni_shard *shard);
 /* All calls of this client to this partition up to this seq survive. */
 uint64_t eni_shard_stable(const eni_shard *shard, int32_t rank, uint32_t bucket);
 
-/* A client said FINISHED. 1: it may be answered at once; 0: finish_due says when that is on disk, or cannot
- * be. */
-int eni_shard_save_finished(eni_shard *shard, int32_t rank);
+/* A client said FINISHED. true: it may be answered at once; else finish_due says when that is on disk, or
+ * cannot be. */
+bool eni_shard_save_finished(eni_shard *shard, int32_t rank);
 /* Whether that is on disk: nothing that this client has sent will be asked for again. */
-int eni_shard_is_secure(const eni_shard *shard, int32_t rank);
+bool eni_shard_is_secure(const eni_shard *shard, int32_t rank);
 
 /* ---- serve.c; shard's thread */
 

@@ -29,7 +29,7 @@ enum { NONE, WAITS, UNDER_WAY, DUE };
 typedef struct client_saves {
     uint64_t calls;       /* since the last state was begun */
     uint8_t has_finished; /* as of the store */
-    uint8_t is_secure;    /* the same as of the newest durable state */
+    bool is_secure;       /* the same as of the newest durable state */
     uint8_t finished;     /* NONE, WAITS, .. */
 } client_saves;
 
@@ -40,7 +40,7 @@ struct eni_shard_saves {
     client_saves *client;     /* (nranks) */
     uint64_t updates;         /* of the store when the last state was begun */
     uint64_t limit;           /* updates of a partition, or calls of a client on it, between two states */
-    int is_due, is_initialised;
+    bool is_due, is_initialised;
 
     atomic_int phase;      /* IDLE, COMMITTED: what follows is the writer's thread's, WRITTEN */
     eni_state_stamp stamp; /* of the newest state that is on disk */
@@ -50,7 +50,7 @@ struct eni_shard_saves {
     eni_snapshot_figures figures;
 
     pthread_t thread;
-    int is_started;
+    bool is_started;
     sem_t wake; /* a state is COMMITTED, or the thread is to end */
 };
 
@@ -93,7 +93,7 @@ static en_status add_bytes(void *user, const void *bytes, size_t length)
     if (length > saves->room - saves->length) {
         const size_t room = 2 * saves->room + length + (1 << 16);
         uint8_t *grown = realloc(saves->bytes, room);
-        if (!grown) {
+        if (grown == NULL) {
             eni_warn("snapshot", "out of memory for a state of %zu bytes", room);
             return EN_ENOMEM;
         }
@@ -121,13 +121,12 @@ static void note_seqs(const eni_shard *shard, uint64_t *seqs)
 
 uint64_t eni_shard_stable(const eni_shard *shard, int32_t rank, uint32_t bucket)
 {
-    const eni_shard_saves *saves = shard->saves;
-    return *seq_at(shard, saves->stable, rank, bucket);
+    return shard->saves != NULL ? *seq_at(shard, shard->saves->stable, rank, bucket) : 0;
 }
 
-int eni_shard_is_secure(const eni_shard *shard, int32_t rank)
+bool eni_shard_is_secure(const eni_shard *shard, int32_t rank)
 {
-    return shard->saves && shard->saves->client[rank].is_secure;
+    return shard->saves != NULL && shard->saves->client[rank].is_secure;
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
@@ -171,7 +170,7 @@ static void begin(eni_shard *shard)
 {
     eni_shard_saves *saves = shard->saves;
     const int64_t begin_ns = eni_now_ns();
-    saves->is_due = 0;
+    saves->is_due = false;
     saves->updates = updates_of(shard);
     for (int32_t r = 0; r < shard->config.nranks; r++) {
         saves->client[r].calls = 0;
@@ -204,7 +203,7 @@ void eni_shard_save_tend(eni_shard *shard)
         atomic_store(&saves->phase, IDLE);
         end(shard, saves->status);
     }
-    if (updates_of(shard) - saves->updates >= limit_of(shard)) saves->is_due = 1;
+    if (updates_of(shard) - saves->updates >= limit_of(shard)) saves->is_due = true;
     if (saves->is_due && atomic_load(&saves->phase) == IDLE) begin(shard);
 }
 
@@ -220,28 +219,28 @@ int32_t eni_shard_save_finish_due(eni_shard *shard)
 
 void eni_shard_save_called(eni_shard *shard, int32_t rank)
 {
-    if (++shard->saves->client[rank].calls >= limit_of(shard)) shard->saves->is_due = 1;
+    if (++shard->saves->client[rank].calls >= limit_of(shard)) shard->saves->is_due = true;
 }
 
 void eni_shard_save_begun(eni_shard *shard)
 {
     if (shard->saves->is_initialised || !eni_store_is_initialised(shard->store)) return;
-    shard->saves->is_initialised = shard->saves->is_due = 1;
+    shard->saves->is_initialised = shard->saves->is_due = true;
 }
 
 void eni_shard_save_ask(eni_shard *shard)
 {
-    if (shard->saves) shard->saves->is_due = 1;
+    if (shard->saves != NULL) shard->saves->is_due = true;
 }
 
-int eni_shard_save_finished(eni_shard *shard, int32_t rank)
+bool eni_shard_save_finished(eni_shard *shard, int32_t rank)
 {
     client_saves *client = &shard->saves->client[rank];
     client->has_finished = 1;
-    if (client->is_secure) return 1;
+    if (client->is_secure) return true;
     if (client->finished == NONE) client->finished = WAITS;
-    shard->saves->is_due = 1;
-    return 0;
+    shard->saves->is_due = true;
+    return false;
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------- */
@@ -271,7 +270,7 @@ static en_status take_state(eni_shard *shard, const eni_state_stamp *stamp, cons
     return EN_OK;
 }
 
-static en_status load(eni_shard *shard, int *was_loaded_out)
+static en_status load(eni_shard *shard, bool *was_loaded_out)
 {
     uint8_t *bytes;
     size_t length;
@@ -287,14 +286,14 @@ static en_status load(eni_shard *shard, int *was_loaded_out)
     return st;
 }
 
-en_status eni_shard_save_open(eni_shard *shard, int *was_loaded_out)
+en_status eni_shard_save_open(eni_shard *shard, bool *was_loaded_out)
 {
     const eni_shard_config *config = &shard->config;
     const size_t nranks = (size_t)config->nranks, nseqs = nranks * config->setup->store.nbuckets;
-    *was_loaded_out = 0;
-    if (!config->state) return EN_OK;
+    *was_loaded_out = false;
+    if (config->state == NULL) return EN_OK;
     eni_shard_saves *saves = eni_alloc(sizeof *saves);
-    if (!saves) return EN_ENOMEM;
+    if (saves == NULL) return EN_ENOMEM;
     shard->saves = saves;
     sem_init(&saves->wake, 0, 0);
     saves->limit = config->state_every;
@@ -305,7 +304,7 @@ en_status eni_shard_save_open(eni_shard *shard, int *was_loaded_out)
     saves->stable = eni_alloc_array(nseqs, sizeof *saves->stable);
     saves->taken = eni_alloc_array(nseqs, sizeof *saves->taken);
     saves->client = eni_alloc_array(nranks, sizeof *saves->client);
-    if (!saves->stable || !saves->taken || !saves->client) return EN_ENOMEM;
+    if (saves->stable == NULL || saves->taken == NULL || saves->client == NULL) return EN_ENOMEM;
     EN_TRY(load(shard, was_loaded_out));
     saves->is_started = pthread_create(&saves->thread, NULL, run_writer, shard) == 0;
     if (saves->is_started) return EN_OK;
@@ -316,7 +315,7 @@ en_status eni_shard_save_open(eni_shard *shard, int *was_loaded_out)
 void eni_shard_save_close(eni_shard *shard)
 {
     eni_shard_saves *saves = shard->saves;
-    if (!saves) return;
+    if (saves == NULL) return;
     sem_post(&saves->wake); /* what is COMMITTED is written before it comes to that */
     if (saves->is_started) pthread_join(saves->thread, NULL);
     sem_destroy(&saves->wake);

@@ -28,7 +28,7 @@
 
 #define MAGIC UINT64_C(0x4554415453544e45) /* "ENTSTATE" */
 
-enum { VERSION = 1, NAME_MAX_BYTES = 32, DIGEST_BYTES = ENI_DIGEST_HEX - 1 };
+enum { VERSION = 2, NAME_MAX_BYTES = 32, DIGEST_BYTES = ENI_DIGEST_HEX - 1 };
 
 /* In front of the bytes, as it lies in the file: little endian, like everything that Entrain runs on. */
 typedef struct frame {
@@ -63,9 +63,9 @@ en_status eni_state_open(const char *folder, eni_state **state_out)
 {
     eni_state *state = eni_alloc(sizeof *state);
     en_status st = EN_ENOMEM;
-    if (!state) return EN_ENOMEM;
+    if (state == NULL) return EN_ENOMEM;
     state->fd = -1;
-    if (!(state->path = eni_strdup(folder))) goto close_state;
+    if ((state->path = eni_strdup(folder)) == NULL) goto close_state;
     st = EN_EIO;
     if ((mkdir(folder, 0700) != 0 && errno != EEXIST) ||
         (state->fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
@@ -84,7 +84,7 @@ close_state:
 
 void eni_state_close(eni_state *state)
 {
-    if (!state) return;
+    if (state == NULL) return;
     if (state->fd >= 0) close(state->fd);
     eni_free(state->path);
     eni_free(state);
@@ -100,7 +100,7 @@ static void name_of(eni_state_kind kind, uint32_t shard, const char *end, char n
     if (kind == ENI_STATE_RUN)
         snprintf(name, NAME_MAX_BYTES, "run.%s", end);
     else
-        snprintf(name, NAME_MAX_BYTES, "lane-%u.%s", shard, end);
+        snprintf(name, NAME_MAX_BYTES, "shard-%u.%s", shard, end);
 }
 
 /* Under all names that a part may have, or have had before its rename. */
@@ -153,11 +153,10 @@ en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, 
     name_of(stamp->kind, stamp->shard, stamp->generation % 2 == 0 ? "0" : "1", place);
     const eni_file_plan plan = {.folder = state->fd, .name = place, .temporary = beside, .mode = 0600};
     if (eni_file_put(&plan, parts, 3, &doing) == 0) return EN_OK;
-    eni_warn(
-        "state",
-        "cannot write %s/%s: %s; serving goes on, and a psd that is started again would continue from an "
-        "older state",
-        state->path, place, strerror(errno));
+    eni_warn("state",
+             "cannot write %s/%s: %s; serving goes on, and a psd that is started again would continue from "
+             "an older state",
+             state->path, place, strerror(errno));
     return EN_EIO;
 }
 
@@ -165,18 +164,18 @@ en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, 
 
 /* One generation; the reason why it is not sound, or NULL. *is_there_out: there is such a file. */
 static const char *read_one(const eni_state *state, const char *name, eni_state_kind kind, uint32_t shard,
-                            frame *head, uint8_t **bytes_out, int *is_there_out)
+                            frame *head, uint8_t **bytes_out, bool *is_there_out)
 {
     struct stat info;
     char hex[ENI_DIGEST_HEX], stored[DIGEST_BYTES];
     const char *why = NULL;
     uint8_t *bytes = NULL;
-    const int fd = openat(state->fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = openat(state->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     *is_there_out = fd >= 0 || errno != ENOENT;
     if (fd < 0) return strerror(errno);
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
         why = "it is no regular file";
-    else if (read(fd, head, sizeof *head) != (ssize_t)sizeof *head || head->magic != MAGIC)
+    else if (!eni_file_read_at(fd, head, sizeof *head, 0) || head->magic != MAGIC)
         why = "it is no state of psd";
     else if (head->version != VERSION)
         why = "it was written by another version of psd";
@@ -185,18 +184,15 @@ static const char *read_one(const eni_state *state, const char *name, eni_state_
     else if (info.st_size < (off_t)(sizeof *head + DIGEST_BYTES) ||
              head->length != (uint64_t)info.st_size - sizeof *head - DIGEST_BYTES)
         why = "it was cut off";
-    else if (!(bytes = eni_alloc(head->length)))
+    else if ((bytes = eni_alloc(head->length)) == NULL)
         why = "psd is out of memory";
-    for (uint64_t at = 0; !why && at < head->length;) {
-        const ssize_t n = read(fd, bytes + at, head->length - at);
-        if (n <= 0) why = "it cannot be read";
-        at += n > 0 ? (uint64_t)n : 0;
-    }
-    if (!why && read(fd, stored, sizeof stored) != (ssize_t)sizeof stored) why = "it cannot be read";
-    if (!why) digest_frame(head, bytes, head->length, hex);
-    if (!why && memcmp(hex, stored, sizeof stored) != 0) why = "its hash is wrong: it is damaged";
+    else if (!eni_file_read_at(fd, bytes, head->length, sizeof *head) ||
+             !eni_file_read_at(fd, stored, sizeof stored, (off_t)(sizeof *head + head->length)))
+        why = "it cannot be read";
+    if (why == NULL) digest_frame(head, bytes, head->length, hex);
+    if (why == NULL && memcmp(hex, stored, sizeof stored) != 0) why = "its hash is wrong: it is damaged";
     close(fd);
-    if (why)
+    if (why != NULL)
         eni_free(bytes);
     else
         *bytes_out = bytes;
@@ -211,20 +207,21 @@ en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t s
     frame head[2];
     uint8_t *bytes[2] = {0};
     const char *why[2];
-    int is_there[2];
+    bool is_there[2];
     for (int i = 0; i < 2; i++) {
         name_of(kind, shard, ends[i], name);
         why[i] = read_one(state, name, kind, shard, &head[i], &bytes[i], &is_there[i]);
-        if (why[i] && is_there[i]) eni_warn("state", "%s/%s is of no use: %s", state->path, name, why[i]);
+        if (why[i] != NULL && is_there[i])
+            eni_warn("state", "%s/%s is of no use: %s", state->path, name, why[i]);
     }
     if (!is_there[0] && !is_there[1]) return EN_ENOENT;
-    if (why[0] && why[1]) {
+    if (why[0] != NULL && why[1] != NULL) {
         name_of(kind, shard, "*", name);
         return eni_fail(EN_EFORMAT, "state",
                         "neither generation of %s/%s is sound: psd cannot go on with that run", state->path,
                         name);
     }
-    const int newest = why[0] ? 1 : why[1] ? 0 : head[1].generation > head[0].generation;
+    const int newest = why[0] != NULL ? 1 : why[1] != NULL ? 0 : head[1].generation > head[0].generation;
     eni_free(bytes[!newest]);
     *stamp_out = (eni_state_stamp){.kind = kind,
                                    .shard = shard,
@@ -252,7 +249,7 @@ static json_t *peer_json(const eni_peer *peer)
     const bool is_seen = eni_process_look(peer->pid, peer->born) != ENI_PROCESS_ENDED;
     return json_pack("{s:i, s:I, s:I, s:s, s:s, s:o}", "rank", (int)peer->rank, "pid", (json_int_t)peer->pid,
                      "born", is_seen ? (json_int_t)peer->born : 0, "host", peer->host, "host_id",
-                     peer->host_id, "privates", key_values_json(peer->member_data, peer->nmember_data));
+                     peer->host_id, "member_data", key_values_json(peer->member_data, peer->nmember_data));
 }
 
 en_status eni_run_file_write(const eni_state *state, const eni_served *attributes,
@@ -265,13 +262,13 @@ en_status eni_run_file_write(const eni_state *state, const eni_served *attribute
     for (int32_t r = 0; r < world->nranks; r++)
         json_array_append_new(peers, peer_json(&world->peers[r]));
     json_t *run = json_pack("{s:s, s:i, s:i, s:s, s:s, s:s, s:I, s:o, s:o}", "strategy", attributes->strategy,
-                            "workers", (int)world->nranks, "lanes", (int)attributes->nshards, "version",
+                            "workers", (int)world->nranks, "shards", (int)attributes->nshards, "version",
                             attributes->version ? attributes->version : "", "token", token, "incarnation",
-                            incarnation, "epoch", (json_int_t)world->epoch, "pairs",
+                            incarnation, "epoch", (json_int_t)world->epoch, "key_values",
                             key_values_json(world->key_values, world->nkey_values), "peers", peers);
     char *text = run ? json_dumps(run, JSON_COMPACT) : NULL;
     json_decref(run);
-    if (!text)
+    if (text == NULL)
         return eni_fail(EN_ENOMEM, "state",
                         "psd cannot write down its run: out of memory, or a name is not UTF-8");
     const eni_state_stamp stamp = {
@@ -299,7 +296,7 @@ static void take_key_value(eni_json *in, const json_t *pair, void *into)
     eni_key_value *of = into;
     *of = (eni_key_value){json_string_value(json_array_get(pair, 0)),
                           json_string_value(json_array_get(pair, 1))};
-    if (!of->key || !of->value) eni_json_fail(in, "%s should be [key, value]", in->where);
+    if (of->key == NULL || of->value == NULL) eni_json_fail(in, "%s should be [key, value]", in->where);
 }
 
 /* A place that nobody has taken yet has no host: its texts are empty. */
@@ -311,9 +308,10 @@ static void take_peer(eni_json *in, const json_t *o, void *into)
     peer->born = eni_json_need_whole(in, o, "born");
     peer->host = eni_json_text(in, o, "host");
     peer->host_id = eni_json_text(in, o, "host_id");
-    if (!peer->host || !peer->host_id) eni_json_fail(in, "%s should have a host and a host_id", in->where);
-    eni_json_list(in, o, "privates", SIZE_MAX, sizeof *peer->member_data, take_key_value, &peer->member_data,
-                  &peer->nmember_data);
+    if (peer->host == NULL || peer->host_id == NULL)
+        eni_json_fail(in, "%s should have a host and a host_id", in->where);
+    eni_json_list(in, o, "member_data", SIZE_MAX, sizeof *peer->member_data, take_key_value,
+                  &peer->member_data, &peer->nmember_data);
 }
 
 static en_status read_all(eni_json *in, run_memory *m, const eni_state_stamp *stamp)
@@ -323,9 +321,9 @@ static en_status read_all(eni_json *in, run_memory *m, const eni_state_stamp *st
                *incarnation = eni_json_need_text(in, m->json, "incarnation");
     file->attributes.strategy = eni_json_need_text(in, m->json, "strategy");
     file->attributes.version = eni_json_text(in, m->json, "version");
-    file->attributes.nshards = (int32_t)eni_json_need_integer(in, m->json, "lanes");
+    file->attributes.nshards = (int32_t)eni_json_need_integer(in, m->json, "shards");
     file->nranks = (int32_t)eni_json_need_integer(in, m->json, "workers");
-    eni_json_list(in, m->json, "pairs", SIZE_MAX, sizeof *m->key_values, take_key_value, &m->key_values,
+    eni_json_list(in, m->json, "key_values", SIZE_MAX, sizeof *m->key_values, take_key_value, &m->key_values,
                   &file->revived.nkey_values);
     EN_TRY(eni_json_list(in, m->json, "peers", ENI_RANKS_MAX, sizeof *m->peers, take_peer, &m->peers,
                          &m->npeers));
@@ -339,7 +337,7 @@ static en_status read_all(eni_json *in, run_memory *m, const eni_state_stamp *st
     for (size_t i = 0; i < m->npeers; i++)
         if (m->peers[i].rank != (int32_t)i) eni_json_fail(in, "peers[%zu].rank should be %zu", i, i);
     if (file->nranks < 1 || (size_t)file->nranks != m->npeers || file->revived.incarnation != stamp->run ||
-        !file->attributes.version || eni_token_parse(token, &file->attributes.token) != EN_OK)
+        file->attributes.version == NULL || eni_token_parse(token, &file->attributes.token) != EN_OK)
         eni_json_fail(in, "workers, peers, version, token and incarnation should be those of one run");
     return in->status;
 }
@@ -354,7 +352,7 @@ en_status eni_run_file_read(const eni_state *state, eni_run_file **file_out)
     run_memory *m = eni_alloc(sizeof *m);
     if (m) m->json = eni_json_parse(&in, (const char *)bytes, length);
     eni_free(bytes);
-    if (!m) return EN_ENOMEM;
+    if (m == NULL) return EN_ENOMEM;
     m->file.memory = m;
     const en_status st = read_all(&in, m, &stamp);
     if (st == EN_OK)
@@ -366,7 +364,7 @@ en_status eni_run_file_read(const eni_state *state, eni_run_file **file_out)
 
 void eni_run_file_free(eni_run_file *file)
 {
-    if (!file) return;
+    if (file == NULL) return;
     run_memory *m = file->memory;
     for (size_t i = 0; m->peers && i < m->npeers; i++)
         eni_free((void *)m->peers[i].member_data);
@@ -406,7 +404,7 @@ struct eni_journal {
 };
 
 /* A new one is made beside its place, so that a file of that name is always whole. */
-static en_status map_file(eni_journal *journal, const eni_state *state, uint64_t run, int is_new)
+static en_status map_file(eni_journal *journal, const eni_state *state, uint64_t run, bool is_new)
 {
     const char *folder = state->path;
     struct stat info;
@@ -451,11 +449,11 @@ close_file:
     return st;
 }
 
-en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks, int is_new,
+en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks, bool is_new,
                            eni_journal **journal_out)
 {
     eni_journal *journal = eni_alloc(sizeof *journal);
-    if (!journal) return EN_ENOMEM;
+    if (journal == NULL) return EN_ENOMEM;
     journal->nranks = nranks;
     journal->bytes = sizeof(journal_file) + (size_t)nranks * sizeof journal->file->rank[0];
     const en_status st = map_file(journal, state, run, is_new);
@@ -521,7 +519,7 @@ void eni_journal_fold(const eni_journal *journal, eni_revived *revived)
 
 void eni_journal_close(eni_journal *journal)
 {
-    if (!journal) return;
+    if (journal == NULL) return;
     if (journal->file) munmap(journal->file, journal->bytes);
     eni_free(journal);
 }

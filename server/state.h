@@ -1,7 +1,7 @@
 /* state.h - the folder from which another psd can take the place of one that was killed.
  *
  *     run.0, run.1        who takes part and what was agreed (eni_run_file); the generation is the epoch
- *     lane-K.0, lane-K.1  the store of shard K (store/store_save.h)
+ *     shard-K.0, shard-K.1  the store of shard K (store/store_save.h)
  *     claims              which rank was given which micro-batch (eni_journal)
  *
  * Of a part two generations are kept: number g lies in the file that ends in g mod 2. A file is written
@@ -20,6 +20,7 @@
 #ifndef SERVER_STATE_H
 #define SERVER_STATE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -69,9 +70,9 @@ en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t s
 /* A run as psd needs it to lead it again: what was agreed, who takes part. One JSON object, kept
  * as part "run" of a state (state.h), whose generation is the epoch.
  *
- * {"strategy": "ps-sync", "workers": 2, "lanes": 3, "version": "..", "token": "..", "incarnation": "..",
- *  "epoch": 1, "pairs": [[key, value], ..], "peers": [{"rank": 0, "pid": .., "born": .., "host": ..,
- *  "host_id": .., "privates": [[key, value], ..]}, ..]} */
+ * {"strategy": "ps-sync", "workers": 2, "shards": 3, "version": "..", "token": "..", "incarnation": "..",
+ *  "epoch": 1, "key_values": [[key, value], ..], "peers": [{"rank": 0, "pid": .., "born": .., "host": ..,
+ *  "host_id": .., "member_data": [[key, value], ..]}, ..]} */
 
 typedef struct eni_served {
     const char *strategy, *version;
@@ -108,7 +109,7 @@ typedef struct eni_journal eni_journal;
 
 /* A new file (is_new: whatever was there goes) or the one of this run. EN_ENOENT, EN_EFORMAT (another run,
  * another number of ranks, cut off), EN_EIO; logged. */
-en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks, int is_new,
+en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks, bool is_new,
                            eni_journal **journal_out);
 
 /* Before it is said. Leader's thread. */

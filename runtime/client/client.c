@@ -613,7 +613,7 @@ en_status eni_endpoints_find(const eni_peer *psd, uint32_t epoch, const char *ho
         return eni_fail(EN_EPROTO, "endpoints",
                         "the leader at %s is no psd: give the address that psd prints", psd->host);
     for (int k = 0; k < endpoints_out->shards; k++) {
-        endpoints_out->tcp[k] = find_text(psd, "lane", k);
+        endpoints_out->tcp[k] = find_text(psd, "shard", k);
         if (endpoints_out->tcp[k] != NULL) continue;
         return eni_fail(EN_EPROTO, "endpoints",
                         "psd did not say where its shard %d listens: is it of this version?", k);

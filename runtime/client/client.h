@@ -133,7 +133,7 @@ int eni_client_is_shared(const eni_client *client);
  *
  *     servers       how many psds there are
  *     shards        how many over all of them
- *     lane.K        tcp://.. of shard K
+ *     shard.K       tcp://.. of shard K
  *     arena.S       abstract socket where server S takes arenas
  *     host-id.S     who may hand one over
  *     state-every   updates between two states on disk; absent: this psd cannot come back

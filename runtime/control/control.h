@@ -18,7 +18,7 @@
 #include "run/worker_range.h"
 
 #define ENI_CONTROL_MAGIC   0x454e4331u /* "ENC1" */
-#define ENI_CONTROL_VERSION 4u
+#define ENI_CONTROL_VERSION 5u
 #define ENI_BLOB_MAX        (UINT32_C(1) << 20) /* bytes one rank may put into a gather, or into its JOIN */
 #define ENI_RANKS_MAX       4096
 #define ENI_SERVERS_MAX     64

@@ -142,7 +142,7 @@ struct expected {
 static void expect_run(const json_t *run, int order, const struct expected *e)
 {
     char relative[128];
-    assert_string_equal(text_of(run, "cell"), e->setting);
+    assert_string_equal(text_of(run, "setting"), e->setting);
     assert_string_equal(text_of(run, "arm"), e->arm);
     assert_int_equal(json_integer_value(json_object_get(run, "seed")), e->seed);
     assert_int_equal(json_integer_value(json_object_get(run, "order")), order);
@@ -182,9 +182,9 @@ static void test_runs_are_interleaved(void **state)
     assert_int_equal(json_array_size(runs), 6);
     for (int i = 0; i < 6; i++)
         expect_run(json_array_get(runs, (size_t)i), i, &expected[i]);
-    assert_int_equal(json_integer_value(json_object_get(index, "schema")), 1);
+    assert_int_equal(json_integer_value(json_object_get(index, "schema")), 2);
     assert_true(json_number_value(json_object_get(index, "target")) == 0.75); /* unless --target says else */
-    const json_t *settings = json_object_get(index, "cells"), *arms = json_object_get(index, "arms");
+    const json_t *settings = json_object_get(index, "settings"), *arms = json_object_get(index, "arms");
     assert_int_equal(json_array_size(settings), 2);
     assert_true(json_is_null(json_object_get(json_array_get(settings, 0), "straggler")));
     assert_string_equal(text_of(json_array_get(settings, 1), "straggler"), "1:1.5");
@@ -316,7 +316,7 @@ static void test_stragglers_run_and_are_recorded(void **state)
                                               "--straggler=1:2", NULL}),
                      EN_OK);
     json_t *index = load("compare.json");
-    const json_t *settings = json_object_get(index, "cells"), *arms = json_object_get(index, "arms");
+    const json_t *settings = json_object_get(index, "settings"), *arms = json_object_get(index, "arms");
     assert_int_equal(json_array_size(settings), 1); /* --straggler alone is the setting slow */
     assert_string_equal(text_of(json_array_get(settings, 0), "name"), "slow");
     assert_string_equal(text_of(json_array_get(settings, 0), "straggler"), "0:1.5,1:2");
@@ -637,6 +637,18 @@ static void test_a_busy_seed_is_made_again(void **state)
     json_decref(load("runs/even-ring-s2-again/result.json"));
 }
 
+static void test_a_study_of_another_schema_is_refused(void **state)
+{
+    (void)state;
+    char path[64];
+    snprintf(path, sizeof path, "%s/compare.json", s.dir);
+    json_t *index = json_pack("{s:i, s:[{s:s}]}", "schema", 1, "cells", "name", "even");
+    assert_int_equal(json_dump_file(index, path, 0), 0);
+    json_decref(index);
+    assert_int_equal(compare((const char *[]){"--arm=ring", "--resume", NULL}), EN_EINVAL);
+    assert_non_null(strstr(s.said, "holds another study: schema is 1 there and 2 here"));
+}
+
 /* What a run was replaced by is no further run. */
 static void test_failed_runs_are_of_those_that_count(void **state)
 {
@@ -676,6 +688,7 @@ int main(void)
         TEST(test_every_fact_has_a_row),
         TEST(test_an_arm_has_a_name),
         TEST(test_a_busy_seed_is_made_again),
+        TEST(test_a_study_of_another_schema_is_refused),
         TEST(test_failed_runs_are_of_those_that_count),
         TEST(test_a_baseline_is_an_arm),
         TEST(test_a_regression_has_no_accuracy),

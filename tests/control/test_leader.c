@@ -168,7 +168,7 @@ static void a_difference_is_named_to_all(void **state)
     }
 }
 
-static const eni_key_value shards[] = {{"lane0", "tcp://127.0.0.1:1"}};
+static const eni_key_value shards[] = {{"shard0", "tcp://127.0.0.1:1"}};
 
 static en_status configure(void *user, const eni_world_info *world, eni_terms *terms)
 {
@@ -205,7 +205,7 @@ static void on_world_decides_before_anyone_is_in(void **state)
             const eni_world_info *world = eni_member_world(c.hand[1].member);
             assert_int_equal(world->budget, 7);
             assert_string_equal(
-                eni_key_value_find(world->leader.member_data, world->leader.nmember_data, "lane0"),
+                eni_key_value_find(world->leader.member_data, world->leader.nmember_data, "shard0"),
                 shards[0].value);
             assert_true(crew_bye(&c));
             assert_string_equal(eni_key_value_find(seen->key_values, seen->nkey_values, "batches"),

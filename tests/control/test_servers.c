@@ -45,7 +45,7 @@ static void add_word(void *user, const char *tag, eni_blob *own_out)
     if (strcmp(tag, "result") == 0) *own_out = (eni_blob){(const uint8_t *)s->word, strlen(s->word)};
 }
 
-static const eni_key_value shard0 = {"lane.0", "first"};
+static const eni_key_value shard0 = {"shard.0", "first"};
 
 static en_status lead(void *user, const eni_world_info *world, eni_terms *terms)
 {
@@ -85,7 +85,7 @@ static void start(crew *c, server servers[SERVERS], char *words)
         server *s = &servers[k];
         eni_member_config *config = &c->hand[FIRST + k - 1].config;
         memset(s, 0, sizeof *s);
-        snprintf(s->key, sizeof s->key, "lane.%d", k);
+        snprintf(s->key, sizeof s->key, "shard.%d", k);
         snprintf(s->value, sizeof s->value, "of server %d", k);
         snprintf(s->word, sizeof s->word, "[%d]", k);
         config->server = k;
@@ -131,9 +131,9 @@ static void all_shards_and_words_are_merged(void **state)
         const eni_world_info *world = eni_member_world(c.hand[r].member);
         assert_int_equal(world->nservers, SERVERS);
         assert_int_equal(world->leader.nmember_data, SERVERS);
-        assert_string_equal(shard(&world->leader, "lane.0"), "first");
-        assert_string_equal(shard(&world->leader, "lane.1"), "of server 1");
-        assert_string_equal(shard(&world->leader, "lane.2"), "of server 2");
+        assert_string_equal(shard(&world->leader, "shard.0"), "first");
+        assert_string_equal(shard(&world->leader, "shard.1"), "of server 1");
+        assert_string_equal(shard(&world->leader, "shard.2"), "of server 2");
     }
     for (int k = 1; k < SERVERS; k++) {
         assert_true(servers[k].has_right_world);
@@ -200,8 +200,8 @@ static void a_server_may_come_back(void **state)
         assert_int_equal(eni_member_generation(c.hand[r].member), 1);
         const eni_peer *leader = eni_member_leader(c.hand[r].member, &epoch);
         assert_int_equal(epoch, 1);
-        assert_string_equal(shard(leader, "lane.1"), "of server 1");
-        assert_string_equal(shard(leader, "lane.2"), "elsewhere");
+        assert_string_equal(shard(leader, "shard.1"), "of server 1");
+        assert_string_equal(shard(leader, "shard.2"), "elsewhere");
         assert_int_equal(eni_member_status(c.hand[r].member), EN_OK);
     }
     for (int r = 0; r < RANKS; r++)

@@ -271,7 +271,7 @@ static json_t *result_of(const made_run *run)
     double updates = SAMPLES / run->arm->batch, theory = 2 * (SAMPLES / 64.0) * PARAM_BYTES;
     if (!run->arm->has_server) theory = SAMPLES / 128.0 * 2 * PARAM_BYTES;
     json_t *result = json_pack("{s:i, s:s, s:s, s:i, s:s, s:s, s:I, s:s, s:I, s:f, s:f, s:f, s:i, s:i}",
-                               "schema", 1, "version", "0.1.0", "strategy", run->arm->strategy, "workers", 2,
+                               "schema", 2, "version", "0.1.0", "strategy", run->arm->strategy, "workers", 2,
                                "model", "convnet", "data", "fashion-mnist", "seed", (json_int_t)run->seed,
                                "device", "cpu", "steps", (json_int_t)(SAMPLES / 64), "updates", updates,
                                "samples_computed", (double)SAMPLES, "samples_applied", (double)SAMPLES,
@@ -384,7 +384,7 @@ static json_t *write_run(const char *dir, const fixture *spec, size_t setting, s
         run.folder, "config.yaml",
         "model: convnet\ndata: fashion-mnist\nworkers: 2\nbatch-size: 64\nmomentum: 0.5\nepochs: 1\n");
     snprintf(started, sizeof started, "2026-05-04T10:%02d:%02dZ", order / 6, order % 6 * 10);
-    return json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "cell", setting_names[setting], "arm",
+    return json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "setting", setting_names[setting], "arm",
                      spec->arms[arm].name, "seed", (json_int_t)seed, "dir", name, "order", order, "started",
                      started, "exit", 0);
 }
@@ -417,10 +417,10 @@ void fixture_write(const char *dir, const fixture *spec)
                json_pack("{s:i, s:[s, s, s, s, s, s, s, s], s:f, s:s, s:o, s:o, s:o, s:o, s:{s:o}, s:{s:s, "
                          "s:i, s:s, s:s, s:s, "
                          "s:f}}",
-                         "schema", 1, "argv", "entrain", "compare", "-n", "2",
+                         "schema", 2, "argv", "entrain", "compare", "-n", "2",
                          "--strategies=ring,ps-sync,ps-async", "--data=fashion-mnist", "--seeds=1,2,3",
-                         "--out=demo", "target", 0.75, "lr_scale", "linear", "cells", settings, "arms", arms,
-                         "seeds", seeds, "runs", runs, "claims", "seeds", planned, "environment", "cpu",
+                         "--out=demo", "target", 0.75, "lr_scale", "linear", "settings", settings, "arms",
+                         arms, "seeds", seeds, "runs", runs, "claims", "seeds", planned, "environment", "cpu",
                          "AMD EPYC 7B13", "cores", 2, "kernel", "6.1.0-18-amd64", "version", "0.1.0",
                          "commit", "fc617c6", "load", 0.08));
 }

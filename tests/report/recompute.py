@@ -216,37 +216,37 @@ class Study:
         self.runs = [Run(folder, entry, self.target) for entry in self.index["runs"]
                      if not entry.get("replaced")]
         self.runs.sort(key=lambda run: run.entry["order"])
-        self.cells = [cell["name"] for cell in self.index["cells"]]
+        self.settings = [setting["name"] for setting in self.index["settings"]]
         self.arms = [arm["name"] for arm in self.index["arms"]]
 
-    def of(self, cell, arm):
-        return [run for run in self.runs if (run.entry["cell"], run.entry["arm"]) == (cell, arm)]
+    def of(self, setting, arm):
+        return [run for run in self.runs if (run.entry["setting"], run.entry["arm"]) == (setting, arm)]
 
-    def values(self, cell, arm, key):
-        return sorted(v for run in self.of(cell, arm) if (v := run.get(key)) is not None)
+    def values(self, setting, arm, key):
+        return sorted(v for run in self.of(setting, arm) if (v := run.get(key)) is not None)
 
-    def median(self, cell, arm, key):
-        values = self.values(cell, arm, key)
+    def median(self, setting, arm, key):
+        values = self.values(setting, arm, key)
         return statistics.median(values) if values else None
 
-    def interval(self, cell, arm, key):
-        values = self.values(cell, arm, key)
+    def interval(self, setting, arm, key):
+        values = self.values(setting, arm, key)
         k, _ = coverage(len(values))
         return values[k - 1], values[-k]
 
-    def censored(self, cell, arm):
-        return min((run.get("censored") for run in self.of(cell, arm) if run.get("target_s") == math.inf), default=None)
+    def censored(self, setting, arm):
+        return min((run.get("censored") for run in self.of(setting, arm) if run.get("target_s") == math.inf), default=None)
 
-    def ranking(self, cell):
+    def ranking(self, setting):
         def standing(arm):
-            time = self.median(cell, arm, "target_s")
-            accuracy = self.median(cell, arm, "test_accuracy")
-            return (time is None, time, sum(v == math.inf for v in self.values(cell, arm, "target_s")),
+            time = self.median(setting, arm, "target_s")
+            accuracy = self.median(setting, arm, "test_accuracy")
+            return (time is None, time, sum(v == math.inf for v in self.values(setting, arm, "target_s")),
                     accuracy is None, -(accuracy or 0), self.arms.index(arm))
-        return sorted((arm for arm in self.arms if self.of(cell, arm)), key=standing)
+        return sorted((arm for arm in self.arms if self.of(setting, arm)), key=standing)
 
-    def is_busy(self, cell, arm):
-        return any((run.entry.get("outside") or 0) > 0.05 for run in self.of(cell, arm))
+    def is_busy(self, setting, arm):
+        return any((run.entry.get("outside") or 0) > 0.05 for run in self.of(setting, arm))
 
     def claims(self, is_fair):
         """One row per pair of arms and setting, and which are clear."""
@@ -255,23 +255,23 @@ class Study:
         primary = plan["primary"] and (plan["primary"]["setting"], *plan["primary"]["arms"])
         among = [key for key in planned if key != primary]
         rows = {}
-        for cell in self.cells:
+        for setting in self.settings:
             for a, b in itertools.combinations(self.arms, 2):
                 pairs = []
                 for seed in self.index["seeds"]:
-                    x, y = (next((r.get("target_s") for r in self.of(cell, arm) if r.entry["seed"] == seed), None)
+                    x, y = (next((r.get("target_s") for r in self.of(setting, arm) if r.entry["seed"] == seed), None)
                             for arm in (a, b))
                     if x is not None and y is not None:
                         pairs.append((x, y))
                 p, total = signed_ranks([lead(x, y) for x, y in pairs]) if pairs else (1.0, 0)
-                complete = min(sum(r.complete for r in self.of(cell, arm)) for arm in (a, b))
-                key = (cell, a, b)
+                complete = min(sum(r.complete for r in self.of(setting, arm)) for arm in (a, b))
+                key = (setting, a, b)
                 level = 0.05 / (1 if key == primary else len(among) or 1)
                 rows[key] = {"pairs": len(pairs), "sooner": sum(x < y for x, y in pairs),
                              "later": sum(x > y for x, y in pairs), "p": p, "total": total,
-                             "bar": "not shown: runs failed" if complete < plan["seeds"][cell] else
+                             "bar": "not shown: runs failed" if complete < plan["seeds"][setting] else
                                     "not shown: the fairness box has a FAIL" if not is_fair else
-                                    "not shown: other processes used the machine" if self.is_busy(cell, a) or self.is_busy(cell, b) else None,
+                                    "not shown: other processes used the machine" if self.is_busy(setting, a) or self.is_busy(setting, b) else None,
                              "least": least_effect(pairs, level) if key in planned else None}
         most = max((plan["seeds"][key[0]] for key in among), default=0)
         running = 0.0
@@ -324,20 +324,20 @@ def check_csv(study, claims):
             value = run.entry.get(key) if key in ("order", "exit") else run.get(key)
             same(f"runs.csv {run.entry['dir']} {key}", row[key], value)
     table = iter(rows_of(study.folder, "table.csv"))
-    for cell in study.cells:
+    for setting in study.settings:
         for arm in study.arms:
-            row, where = next(table), f"table.csv {cell} {arm}"
-            same(f"{where} runs", row["runs"], len(study.of(cell, arm)))
-            same(f"{where} missed", row["missed"], sum(v == math.inf for v in study.values(cell, arm, "target_s")))
-            same(f"{where} censored", row["target_s_censored"], study.censored(cell, arm))
+            row, where = next(table), f"table.csv {setting} {arm}"
+            same(f"{where} runs", row["runs"], len(study.of(setting, arm)))
+            same(f"{where} missed", row["missed"], sum(v == math.inf for v in study.values(setting, arm, "target_s")))
+            same(f"{where} censored", row["target_s_censored"], study.censored(setting, arm))
             for key in ("updates", "samples_per_s", "target_s", "test_accuracy", "wait", "payload_ratio", "wire_mb"):
-                values = study.values(cell, arm, key)
-                same(f"{where} {key}", row[key], study.median(cell, arm, key))
+                values = study.values(setting, arm, key)
+                same(f"{where} {key}", row[key], study.median(setting, arm, key))
                 same(f"{where} {key}_min", row[key + "_min"], values[0] if values else None)
                 same(f"{where} {key}_max", row[key + "_max"], values[-1] if values else None)
             for key in ("staleness_mean", "staleness_p50", "staleness_p95"):
-                same(f"{where} {key}", row[key], study.median(cell, arm, key))
-            same(f"{where} staleness_max", row["staleness_max"], max(study.values(cell, arm, "staleness_max"), default=None))
+                same(f"{where} {key}", row[key], study.median(setting, arm, key))
+            same(f"{where} staleness_max", row["staleness_max"], max(study.values(setting, arm, "staleness_max"), default=None))
     for row, (key, claim) in zip(rows_of(study.folder, "claims.csv"), claims.items()):
         where = "claims.csv " + " ".join(key)
         for name, field in (("pairs", "pairs"), ("sooner", "sooner"), ("later", "later"), ("p", "p"),
@@ -347,11 +347,11 @@ def check_csv(study, claims):
             wrong.append(f"{where}: claim {row['claim']!r} instead of {claim['claim']!r}")
 
 
-def check_time(what, shown, study, cell, arm, value):
+def check_time(what, shown, study, setting, arm, value):
     if value == math.inf:
         if not shown.startswith("> "):
             wrong.append(f"{what}: {shown!r} is no bound")
-        value = study.censored(cell, arm)
+        value = study.censored(setting, arm)
         if value is not None and value < 9.995:  # two digits
             shown, unit = shown.split()[1], 10.0 ** (math.floor(math.log10(value)) - 1)
             if not abs(float(shown) - value) <= 0.5 * unit * (1 + 1e-6):
@@ -361,74 +361,74 @@ def check_time(what, shown, study, cell, arm, value):
 
 
 def check_ranking(study, text, claims):
-    for cell in study.cells:
-        block = re.search(rf"^{re.escape(cell)} +to [0-9.]+ %.*\n((?:.*\n)+?){re.escape(cell)}: ", text, re.M)
+    for setting in study.settings:
+        block = re.search(rf"^{re.escape(setting)} +to [0-9.]+ %.*\n((?:.*\n)+?){re.escape(setting)}: ", text, re.M)
         if len(study.arms) < 2:
             continue
         if block is None:
-            wrong.append(f"there is no ranking of {cell}")
+            wrong.append(f"there is no ranking of {setting}")
             continue
-        order = study.ranking(cell)
+        order = study.ranking(setting)
         lines = block.group(1).splitlines()
         assert len(lines) == len(order), lines
         for line, arm in zip(lines, order):
             name, time, accuracy, speed, differs = re.split(r"\s{2,}", line.strip())
-            where = f"ranking {cell} {arm}"
+            where = f"ranking {setting} {arm}"
             if name != arm:
                 wrong.append(f"{where}: {name} stands there")
             for key, field, scale in (("target_s", time, 1), ("test_accuracy", accuracy, 100), ("samples_per_s", speed, 1)):
                 middle, _, range_text = field.partition(" [")
-                value = study.median(cell, arm, key)
+                value = study.median(setting, arm, key)
                 if key == "target_s":
-                    check_time(where, middle.replace("≈ ", ""), study, cell, arm, value)
+                    check_time(where, middle.replace("≈ ", ""), study, setting, arm, value)
                     is_wide = any(r.get("target_s") not in (None, math.inf) and
                                   r.get("target_s_high") - r.get("target_s_low") > 0.1 * r.get("target_s")
-                                  for r in study.of(cell, arm))
+                                  for r in study.of(setting, arm))
                     if middle.startswith("≈") != (is_wide and value not in (None, math.inf)):
                         wrong.append(f"{where}: {middle!r}, and wide is {is_wide}")
                 else:
                     printed(f"{where} {key}", middle, None if value is None else scale * value, key == "samples_per_s")
                 if range_text:
-                    low, high = study.interval(cell, arm, key)
+                    low, high = study.interval(setting, arm, key)
                     for side, shown, end in zip(("low", "high"), range_text.rstrip("]").split(" to "), (low, high)):
                         if key == "target_s":
-                            check_time(f"{where} {side}", shown, study, cell, arm, end)
+                            check_time(f"{where} {side}", shown, study, setting, arm, end)
                         else:
                             printed(f"{where} {key} {side}", shown, scale * end, key == "samples_per_s")
             baseline = study.index["claims"].get("baseline")
             other = baseline or order[0]
-            claim = claims.get((cell, other, arm)) or claims.get((cell, arm, other))
+            claim = claims.get((setting, other, arm)) or claims.get((setting, arm, other))
             if differs != (claim["claim"] if claim else "baseline" if baseline else "-"):
                 wrong.append(f"{where}: {differs!r} instead of {claim}")
 
 
 def check_sentence(study, text, claims):
-    for cell in study.cells:
-        sentence = re.search(rf"^{re.escape(cell)}: (.*)\.$", text, re.M).group(1)
+    for setting in study.settings:
+        sentence = re.search(rf"^{re.escape(setting)}: (.*)\.$", text, re.M).group(1)
         if len(sentence.split()) > 25:
-            wrong.append(f"{cell}: {len(sentence.split())} words: {sentence}")
+            wrong.append(f"{setting}: {len(sentence.split())} words: {sentence}")
         clear = {(c[1], c[2]) if row["total"] > 0 else (c[2], c[1]) for c, row in claims.items()
-                 if c[0] == cell and row["claim"] == "yes"}
+                 if c[0] == setting and row["claim"] == "yes"}
         said = re.match(r"(\S+) reached \S+ % in (\S+) s instead of (\S+) s for (\S+)(?: \((\S+)x\))?", sentence)
         if said:
             winner, a, b, loser, ratio = said.groups()
             if (winner, loser) not in clear:
-                wrong.append(f"{cell}: nothing shows that {sentence}")
-            printed(f"{cell}: {sentence}", a, study.median(cell, winner, "target_s"))
-            printed(f"{cell}: {sentence}", b, study.median(cell, loser, "target_s"))
+                wrong.append(f"{setting}: nothing shows that {sentence}")
+            printed(f"{setting}: {sentence}", a, study.median(setting, winner, "target_s"))
+            printed(f"{setting}: {sentence}", b, study.median(setting, loser, "target_s"))
             if ratio:
-                printed(f"{cell}: {sentence}", ratio, float(b) / float(a))
+                printed(f"{setting}: {sentence}", ratio, float(b) / float(a))
             continue
         if clear and " in " not in sentence:
-            wrong.append(f"{cell}: what is clear is not said: {sentence}")
+            wrong.append(f"{setting}: what is clear is not said: {sentence}")
         for arm, shown in re.findall(r"(\S+) (?:reached \S+ % )?in ([0-9.]+) s", sentence):
-            printed(f"{cell}: {sentence}", shown, study.median(cell, arm, "target_s"))
+            printed(f"{setting}: {sentence}", shown, study.median(setting, arm, "target_s"))
 
 
-def check_wait(what, shown, study, cell, arm):
+def check_wait(what, shown, study, setting, arm):
     """Of each rank; of many the least and the most; of ranks that are alike one number."""
-    workers = int(study.median(cell, arm, "workers") or 0)
-    ranks = [study.median(cell, arm, f"wait {i}") for i in range(workers)]
+    workers = int(study.median(setting, arm, "workers") or 0)
+    ranks = [study.median(setting, arm, f"wait {i}") for i in range(workers)]
     ranks = [100 * share for share in itertools.takewhile(lambda share: share is not None, ranks)]
     if "-" in shown:
         ranks = [min(ranks), max(ranks)]
@@ -444,26 +444,26 @@ def check_table(study, text):
     lines = text.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("setting "))
     rows = iter(lines[head + 1:])
-    for cell in study.cells:
+    for setting in study.settings:
         for arm in study.arms:
             fields = re.split(r"\s{2,}", next(rows).strip())
-            where = f"table {cell} {arm}"
-            if len(fields) != 10 or fields[0] != cell or not fields[1].startswith(arm):
+            where = f"table {setting} {arm}"
+            if len(fields) != 10 or fields[0] != setting or not fields[1].startswith(arm):
                 wrong.append(f"{where}: {fields}")
                 continue
-            printed(f"{where} updates", fields[2], study.median(cell, arm, "updates"))
-            printed(f"{where} speed", fields[3], study.median(cell, arm, "samples_per_s"), True)
-            check_time(f"{where} time", fields[4].replace("≈ ", ""), study, cell, arm, study.median(cell, arm, "target_s"))
-            accuracy = study.values(cell, arm, "test_accuracy")
+            printed(f"{where} updates", fields[2], study.median(setting, arm, "updates"))
+            printed(f"{where} speed", fields[3], study.median(setting, arm, "samples_per_s"), True)
+            check_time(f"{where} time", fields[4].replace("≈ ", ""), study, setting, arm, study.median(setting, arm, "target_s"))
+            accuracy = study.values(setting, arm, "test_accuracy")
             for shown, value in zip(re.findall(r"[0-9.]+", fields[5]),
                                     (statistics.median(accuracy), accuracy[0], accuracy[-1])):
                 printed(f"{where} accuracy", shown, 100 * value)
-            stale = [study.median(cell, arm, "staleness_" + key) for key in ("mean", "p50", "p95")]
-            for shown, value in zip(fields[6].split("/"), stale + [max(study.values(cell, arm, "staleness_max"))]):
+            stale = [study.median(setting, arm, "staleness_" + key) for key in ("mean", "p50", "p95")]
+            for shown, value in zip(fields[6].split("/"), stale + [max(study.values(setting, arm, "staleness_max"))]):
                 printed(f"{where} staleness", shown, value)
-            check_wait(f"{where} wait", fields[7].rstrip(" %"), study, cell, arm)
-            printed(f"{where} payload", fields[8], study.median(cell, arm, "payload_ratio"))
-            printed(f"{where} wire", fields[9], study.median(cell, arm, "wire_mb"))
+            check_wait(f"{where} wait", fields[7].rstrip(" %"), study, setting, arm)
+            printed(f"{where} payload", fields[8], study.median(setting, arm, "payload_ratio"))
+            printed(f"{where} wire", fields[9], study.median(setting, arm, "wire_mb"))
 
 
 def check_caveat(study, text, claims):
@@ -472,11 +472,11 @@ def check_caveat(study, text, claims):
     if among and needed != math.ceil(1 + math.log2(len(among) / 0.05)):
         wrong.append(f"{needed} seeds needed for {len(among)} comparisons")
     effects = re.search(r"Least effect that could have been seen: (.*?)x\. ", text)
-    for cell, shown in re.findall(r"(\S+) ([0-9.]+)(?:x|$)", effects.group(1)) if effects else []:
-        most = max(row["least"] for key, row in claims.items() if key[0] == cell and row["least"])
-        printed(f"least effect {cell}", shown, math.ceil(100 * most - 1e-9) / 100)
-    for share, cell in re.findall(r"([0-9]+) % \((\S+)\)", text):
-        printed(f"coverage {cell}", share, 100 * coverage(study.index["claims"]["seeds"][cell])[1])
+    for setting, shown in re.findall(r"(\S+) ([0-9.]+)(?:x|$)", effects.group(1)) if effects else []:
+        most = max(row["least"] for key, row in claims.items() if key[0] == setting and row["least"])
+        printed(f"least effect {setting}", shown, math.ceil(100 * most - 1e-9) / 100)
+    for share, setting in re.findall(r"([0-9]+) % \((\S+)\)", text):
+        printed(f"coverage {setting}", share, 100 * coverage(study.index["claims"]["seeds"][setting])[1])
 
 
 def make_study(entrain, folder):

@@ -142,7 +142,7 @@ static void the_page_is_in_the_order_asked_for(void **state)
     assert_non_null(page);
     const char *const parts[] = {"<!DOCTYPE html>", "id=\"verdict\"", "id=\"fairness\"",  "id=\"table\"",
                                  "id=\"accuracy\"", "accuracy.csv",   "id=\"steps\"",     "steps.csv",
-                                 "id=\"cells\"",    "cells.csv",      "id=\"staleness\"", "staleness.csv",
+                                 "id=\"settings\"", "settings.csv",   "id=\"staleness\"", "staleness.csv",
                                  "id=\"bytes\"",    "bytes.csv",      "id=\"timeline\"",  "timeline.csv",
                                  "id=\"shares\"",   "shares.csv",     "id=\"reproduce\"", "entrain compare",
                                  "AMD EPYC",        "batch-size: 64", "</html>"};
@@ -190,26 +190,27 @@ static void a_malformed_index_ends_in_one_sentence(void **state)
     (void)state;
     refuses("compare.json", "{\"schema\":1,", "line 1 is not JSON: string or '}' expected near end of file");
     refuses("compare.json", "[]", "there should be one JSON object {…}");
-    refuses("compare.json", "{\"schema\":2}", "schema 2 is not 1, the only one that this version reads");
-    refuses("compare.json", "{\"schema\":1,\"target\":75}",
+    refuses("compare.json", "{\"schema\":1}", "schema 1 is not 2, the only one that this version reads");
+    refuses("compare.json", "{\"schema\":2,\"target\":75}",
             "target 75 should be a fraction above 0 and up to 1, such as 0.75");
-    refuses("compare.json", "{\"schema\":1,\"target\":0.75}", "cells should be a list");
-    refuses("compare.json", "{\"schema\":1,\"target\":0.75,\"cells\":[]}",
-            "cells should have 1 to 16 entries, not 0");
-    refuses("compare.json", "{\"schema\":1,\"target\":0.75,\"cells\":[{\"name\":7}]}",
-            "cells[0].name should be a text");
+    refuses("compare.json", "{\"schema\":2,\"target\":0.75}", "settings should be a list");
+    refuses("compare.json", "{\"schema\":2,\"target\":0.75,\"settings\":[]}",
+            "settings should have 1 to 16 entries, not 0");
+    refuses("compare.json", "{\"schema\":2,\"target\":0.75,\"settings\":[{\"name\":7}]}",
+            "settings[0].name should be a text");
 #define HEAD                                                                                                 \
-    "{\"schema\":1,\"target\":0.75,\"cells\":[{\"name\":\"even\"}],\"arms\":[{\"name\":\"a\",\"strategy\":"  \
+    "{\"schema\":2,\"target\":0.75,\"settings\":[{\"name\":\"even\"}],\"arms\":[{\"name\":\"a\","            \
+    "\"strategy\":"                                                                                          \
     "\"ring\"}],"                                                                                            \
     "\"seeds\":[1],\"runs\":"
     refuses("compare.json",
-            HEAD "[{\"cell\":\"odd\",\"arm\":\"a\",\"seed\":1,\"dir\":\"runs/x\",\"exit\":0}]}",
-            "runs[0] names the setting odd, which is not in cells");
+            HEAD "[{\"setting\":\"odd\",\"arm\":\"a\",\"seed\":1,\"dir\":\"runs/x\",\"exit\":0}]}",
+            "runs[0] names the setting odd, which is not in settings");
     refuses("compare.json",
-            HEAD "[{\"cell\":\"even\",\"arm\":\"a\",\"seed\":1,\"dir\":\"runs/../../etc\",\"exit\":0}]}",
+            HEAD "[{\"setting\":\"even\",\"arm\":\"a\",\"seed\":1,\"dir\":\"runs/../../etc\",\"exit\":0}]}",
             "runs[0].dir runs/../../etc should lie inside the folder");
     refuses("compare.json",
-            HEAD "[{\"cell\":\"even\",\"arm\":\"a\",\"seed\":\"1\",\"dir\":\"runs/x\",\"exit\":0}]}",
+            HEAD "[{\"setting\":\"even\",\"arm\":\"a\",\"seed\":\"1\",\"dir\":\"runs/x\",\"exit\":0}]}",
             "runs[0].seed should be an integer");
 }
 
@@ -230,10 +231,13 @@ static void a_malformed_run_ends_in_one_sentence(void **state)
     refuses("runs/even-0-s1/metrics-0.jsonl", "{\"step_ns\":\"fast\"}\n",
             "line 1.step_ns should be a number");
     fixture_text(dir, "runs/even-0-s1/metrics-0.jsonl", "");
-    refuses("runs/even-0-s1/result.json", "{\"updates\":\"many\"}", "updates should be a number");
-    refuses("runs/even-0-s1/result.json", "{\"staleness\":{\"histogram\":[[1]]}}",
+    refuses("runs/even-0-s1/result.json", "{\"schema\":1}",
+            "schema 1 is not 2, the only one that this version reads");
+    refuses("runs/even-0-s1/result.json", "{\"schema\":2,\"updates\":\"many\"}",
+            "updates should be a number");
+    refuses("runs/even-0-s1/result.json", "{\"schema\":2,\"staleness\":{\"histogram\":[[1]]}}",
             "staleness.histogram[0] should be [staleness, pushes]");
-    refuses("runs/even-0-s1/result.json", "{\"roles\":[{}]}", "roles[0].role should be a text");
+    refuses("runs/even-0-s1/result.json", "{\"schema\":2,\"roles\":[{}]}", "roles[0].role should be a text");
 }
 
 static void a_missing_file_is_named(void **state)
@@ -385,9 +389,9 @@ static void who_took_part_is_drawn(void **state)
 static void a_bare_result_is_enough(void **state)
 {
     (void)state;
-    fixture_text(dir, "runs/even-0-s1/result.json", "{\"schema\":1}");
+    fixture_text(dir, "runs/even-0-s1/result.json", "{\"schema\":2}");
     fixture_text(dir, "runs/even-1-s1/result.json",
-                 "{\"schema\":1,\"collective\":null,\"staleness\":null,\"roles\":null}");
+                 "{\"schema\":2,\"collective\":null,\"staleness\":null,\"roles\":null}");
     free(report(EN_OK));
     assert_string_equal(said, "");
 }
@@ -436,14 +440,15 @@ static void hostile_names_stay_names(void **state)
     json_t *index = json_load_file(path, 0, NULL), *runs = json_object_get(index, "runs"), *run;
     size_t i;
     json_object_set_new(json_array_get(json_object_get(index, "arms"), 2), "name", json_string(evil));
-    json_object_set_new(json_array_get(json_object_get(index, "cells"), 1), "name", json_string("<b>&amp;"));
+    json_object_set_new(json_array_get(json_object_get(index, "settings"), 1), "name",
+                        json_string("<b>&amp;"));
     json_object_set_new(index, "claims", json_pack("{s:{s:i, s:i}}", "seeds", "even", 3, "<b>&amp;", 1));
     json_array_foreach(runs, i, run)
     {
         if (strcmp(json_string_value(json_object_get(run, "arm")), "ps-async") == 0)
             json_object_set_new(run, "arm", json_string(evil));
-        if (strcmp(json_string_value(json_object_get(run, "cell")), "slow") == 0)
-            json_object_set_new(run, "cell", json_string("<b>&amp;"));
+        if (strcmp(json_string_value(json_object_get(run, "setting")), "slow") == 0)
+            json_object_set_new(run, "setting", json_string("<b>&amp;"));
     }
     json_array_append_new(json_object_get(index, "argv"), json_string("--x='<img src=x>'"));
     assert_int_equal(json_dump_file(index, path, 0), 0);
@@ -463,7 +468,7 @@ static void hostile_names_stay_names(void **state)
     assert_non_null(strstr(page, "&lt;script&gt;alert(1)"));
     free(page);
     free(text);
-    text = fixture_read(dir, "plots/cells-time.gp");
+    text = fixture_read(dir, "plots/settings-time.gp");
     assert_non_null(strstr(text, "\nlabel[5] = '</style><script>alert(1)…'\n"));
     free(text);
     text = fixture_read(dir, "plots/staleness-0-2.gp");
@@ -608,11 +613,12 @@ static void figures_come_as_png_too(void **state)
     (void)state;
     if (system("gnuplot -e 'set terminal pngcairo' > /dev/null 2>&1") != 0) skip();
     free(report_with(ENI_REPORT_PNG, EN_OK));
-    char *png = fixture_read(dir, "plots/cells-time.png");
-    if (png == NULL) fail_msg("there is no cells-time.png");
+    char *png = fixture_read(dir, "plots/settings-time.png");
+    if (png == NULL) fail_msg("there is no settings-time.png");
     assert_memory_equal(png, "\x89PNG", 4);
     free(png);
-    char *script = fixture_read(dir, "plots/cells-time.gp"); /* an interval for each arm with several seeds */
+    char *script =
+        fixture_read(dir, "plots/settings-time.gp"); /* an interval for each arm with several seeds */
     assert_non_null(strstr(script, " heads back size screen"));
     free(script);
 }
@@ -632,7 +638,7 @@ static void a_report_goes_where_it_is_asked_to(void **state)
     assert_non_null(strstr(text, "to 50 %"));
     free(text);
     static const char *const files[] = {"report.html", "table.csv", "claims.csv", "runs.csv",
-                                        "plots/cells-time.gp"};
+                                        "plots/settings-time.gp"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         text = fixture_read(place, files[i]);
         if (text == NULL) fail_msg("there is no %s", files[i]);

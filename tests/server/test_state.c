@@ -100,7 +100,7 @@ static void the_newest_of_two_generations_is_found(void **unused)
     put(3, "three");
     assert_int_equal(newest("three"), 3);
     char path[128];
-    path_of("lane-3.1", path);
+    path_of("shard-3.1", path);
     assert_int_equal(unlink(path), 0); /* generation 3: 2 is still there */
     assert_int_equal(newest("two"), 2);
 }
@@ -111,22 +111,22 @@ static void every_flipped_bit_and_every_cut_falls_back(void **unused)
     uint8_t bytes[512];
     put(1, "older");
     put(2, "newer, and a little longer");
-    const size_t n = read_file("lane-3.0", bytes, sizeof bytes);
+    const size_t n = read_file("shard-3.0", bytes, sizeof bytes);
     assert_true(n > 64 && n < sizeof bytes);
     for (size_t bit = 0; bit < 8 * n; bit++) {
         bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        write_file("lane-3.0", bytes, n);
+        write_file("shard-3.0", bytes, n);
         assert_int_equal(newest("older"), 1);
         bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
     }
     for (size_t cut = 0; cut < n; cut++) {
-        write_file("lane-3.0", bytes, cut);
+        write_file("shard-3.0", bytes, cut);
         assert_int_equal(newest("older"), 1);
     }
     bytes[n] = 0;
-    write_file("lane-3.0", bytes, n + 1);
+    write_file("shard-3.0", bytes, n + 1);
     assert_int_equal(newest("older"), 1);
-    write_file("lane-3.0", bytes, n);
+    write_file("shard-3.0", bytes, n);
     assert_int_equal(newest("newer, and a little longer"), 2);
 }
 
@@ -138,10 +138,49 @@ static void both_damaged_is_told_from_none(void **unused)
     size_t length;
     put(1, "one");
     put(2, "two");
-    write_file("lane-3.0", (const uint8_t *)"x", 1);
-    write_file("lane-3.1", (const uint8_t *)"x", 1);
+    write_file("shard-3.0", (const uint8_t *)"x", 1);
+    write_file("shard-3.1", (const uint8_t *)"x", 1);
     assert_int_equal(eni_state_read(state, ENI_STATE_SHARD, 3, &stamp, &bytes, &length), EN_EFORMAT);
     assert_int_equal(eni_state_read(state, ENI_STATE_SHARD, 2, &stamp, &bytes, &length), EN_ENOENT);
+}
+
+static char said[1024];
+
+static void listen_in(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)user, (void)level, (void)subsystem;
+    eni_text_add(said, sizeof said, "%s\n", text);
+}
+
+static void the_state_of_an_older_psd_is_refused(void **unused)
+{
+    (void)unused;
+    enum { VERSION_AT = 8 };
+    uint8_t bytes[512];
+    put(1, "one");
+    const size_t n = read_file("shard-3.1", bytes, sizeof bytes);
+    assert_int_equal(bytes[VERSION_AT], 2);
+    bytes[VERSION_AT] = 1;
+    write_file("shard-3.1", bytes, n);
+    said[0] = 0;
+    eni_log_set_level(ENI_LOG_INFO);
+    eni_log_set_sink(listen_in, NULL);
+    assert_int_equal(newest(""), 0);
+    eni_log_set_sink(NULL, NULL);
+    eni_log_set_level(-1);
+    assert_non_null(strstr(said, "shard-3.1 is of no use: it was written by another version of psd\n"));
+    assert_non_null(strstr(said, "neither generation of "));
+}
+
+/* Nobody may ever write into it. */
+static void a_pipe_in_place_of_a_file_is_not_waited_for(void **unused)
+{
+    (void)unused;
+    char path[128];
+    put(1, "one");
+    path_of("shard-3.0", path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(newest("one"), 1);
 }
 
 /* What a kill between write and rename leaves. */
@@ -149,7 +188,7 @@ static void a_file_beside_its_place_is_not_looked_at(void **unused)
 {
     (void)unused;
     put(1, "one");
-    write_file("lane-3.tmp", (const uint8_t *)"half", 4);
+    write_file("shard-3.tmp", (const uint8_t *)"half", 4);
     assert_int_equal(newest("one"), 1);
     put(2, "two");
     assert_int_equal(newest("two"), 2);
@@ -297,6 +336,8 @@ int main(void)
         in_folder(the_newest_of_two_generations_is_found),
         in_folder(every_flipped_bit_and_every_cut_falls_back),
         in_folder(both_damaged_is_told_from_none),
+        in_folder(the_state_of_an_older_psd_is_refused),
+        in_folder(a_pipe_in_place_of_a_file_is_not_waited_for),
         in_folder(a_file_beside_its_place_is_not_looked_at),
         in_folder(a_second_psd_is_kept_out),
         in_folder(a_folder_that_others_may_write_to_is_refused),

@@ -44,7 +44,7 @@ FOREIGN = set("""--standalone --no_python --nproc_per_node --node_rank --master_
     --rdzv_backend --rdzv_id --rdzv_endpoint
     --nodes --ntasks-per-node --fake --deps --list --gpus --ps-lite --torch --python --build --source --trace --page --write
     --only --repeat --algorithm --bytes --then-step --hosts --plot --minutes --optimizers --op
-    --contract --mxnet --at-once --what --cflags --libs --size --test --cells --nproc-per-node
+    --contract --mxnet --at-once --what --cflags --libs --size --test --nproc-per-node
     --rm --read-only --shm-size --network --platform --install --photos --no-deps --num-workers --batch
     --format --signal --local-world-size""".split())
 OURS = ("make cc bench tests tools build entrain psd worker torchrun mpirun srun scp git cmake cd for python3 sudo "

@@ -142,9 +142,9 @@ static int has_ended(const process *p)
     return poll(&(struct pollfd){.fd = p->pidfd, .events = POLLIN}, 1, 0) > 0;
 }
 
-#define SAVED "server-state/lane-1.1" /* once psd has saved what it has */
+#define SAVED "server-state/shard-1.1" /* once psd has saved what it has */
 #define AGAIN                                                                                                \
-    "server-state/lane-1.0" /* .. and again, some updates later: rank 0 has had points of its curve kept */
+    "server-state/shard-1.0" /* .. and again, some updates later: rank 0 has had points of its curve kept */
 
 /* Kills the launcher's psd `times` times, from the moment when that file is in its folder, each after its state has moved
  * on. */

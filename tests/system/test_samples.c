@@ -69,7 +69,7 @@ static void a_push_covers_what_was_computed_since_the_last(void **state)
         const arm *a = &arms[i];
         json_t *r = train(60, "--strategy=%s --assign=fixed --shards=2 " JOB, a->strategy);
         const json_t *psd = psd_of(r);
-        const double parts = number_at(psd, "cells");
+        const double parts = number_at(psd, "parts");
         expect_whole(a->strategy, r);
         if (number_at(r, "samples_applied") != 2 * a->applied ||
             number_at(r, "samples_dropped") != 2 * a->dropped)

@@ -41,7 +41,7 @@ def claims_of(entrain, recompute, folder, *flags):
         rows = list(csv.DictReader(file))
     assert rows
     print(f"{' '.join(flags)}: {rows}")
-    return {(r["cell"], r["arm"], r["against"]): r["who"] for r in rows if r["claim"] == "yes"}
+    return {(r["setting"], r["arm"], r["against"]): r["who"] for r in rows if r["claim"] == "yes"}
 
 
 def swapped(entrain, recompute, top):
