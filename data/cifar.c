@@ -260,8 +260,8 @@ static en_status read_name(const char *folder, char name_out[64])
     text[length] = '\0';
     if (is_line && strncasecmp(text, "cifar", 5) == 0)
         return eni_fail(EN_EFORMAT, "cifar",
-                        "%s calls the set %s, and CIFAR's own files need no name: write "
-                        "another, or take it away",
+                        "%s calls the set %s, and CIFAR's own files need no name: write another, or take it "
+                        "away",
                         path, text);
     if (!is_line || text[0] == '\0' || n == sizeof text - 1 || strspn(text, letters) != strlen(text))
         return eni_fail(
