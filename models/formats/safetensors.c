@@ -305,27 +305,25 @@ en_status eni_st_contents(const char *path, uint64_t max_bytes, unsigned char **
     unsigned char *bytes = NULL;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         snprintf(why_out, ENI_ST_WHY, "%s is not a regular file", path);
-        goto close_fd;
-    }
-    if ((uint64_t)info.st_size > max_bytes) {
+    } else if ((uint64_t)info.st_size > max_bytes) {
         snprintf(why_out, ENI_ST_WHY, "%s has %lld bytes; at most %llu are expected here", path,
                  (long long)info.st_size, (unsigned long long)max_bytes);
         st = EN_EFORMAT;
-        goto close_fd;
+    } else if ((bytes = eni_alloc((size_t)info.st_size)) == NULL) {
+        snprintf(why_out, ENI_ST_WHY, "%s has %lld bytes, for which there is no memory", path,
+                 (long long)info.st_size);
+        st = EN_ENOMEM;
+    } else {
+        st = read_all(path, fd, bytes, (size_t)info.st_size, why_out);
     }
-    snprintf(why_out, ENI_ST_WHY, "%s has %lld bytes, for which there is no memory", path,
-             (long long)info.st_size);
-    bytes = eni_alloc((size_t)info.st_size);
-    EN_TRY_GOTO(bytes != NULL ? EN_OK : EN_ENOMEM, close_fd);
-    EN_TRY_GOTO(read_all(path, fd, bytes, (size_t)info.st_size, why_out), close_fd);
+    close(fd);
+    if (st != EN_OK) {
+        eni_free(bytes);
+        return st;
+    }
     *bytes_out = bytes;
     *size_out = (size_t)info.st_size;
-    bytes = NULL; /* the caller's now */
-
-close_fd:
-    eni_free(bytes);
-    close(fd);
-    return st;
+    return EN_OK;
 }
 
 en_status eni_st_read(const char *path, uint64_t max_bytes, eni_st_file *file_out)
