@@ -214,11 +214,10 @@ static en_status cuda_sync(en_ctx *ctx)
 }
 
 /* ---- memory of another process on the same GPU ---- */
-* /
 
-    /* A handle is what travels; some containers refuse to make one, or to open it (without a shared IPC
+/* A handle is what travels; some containers refuse to make one, or to open it (without a shared IPC
  * namespace, say): that is no error here, but the caller's choice of another way. */
-    _Static_assert(sizeof(cudaIpcMemHandle_t) == EN_GPU_HANDLE, "a handle of CUDA's is a handle of ours");
+_Static_assert(sizeof(cudaIpcMemHandle_t) == EN_GPU_HANDLE, "a handle of CUDA's is a handle of ours");
 
 static en_status refuse(en_ctx *ctx, cudaError_t error, const char *doing)
 {
