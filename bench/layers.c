@@ -221,12 +221,18 @@ static en_status more_tensors(bench *b, bench_layer *l)
     return EN_OK;
 }
 
+/* A cast reads float32. */
+static uint32_t x_dtype_of(const en_op *op)
+{
+    return op->kind == EN_OP_CAST ? (uint32_t)EN_F32 : op->dtype;
+}
+
 static en_status layer_open(bench *b, bench_layer *l)
 {
     const en_device *device = b->device.ops;
     const uint64_t in = (uint64_t)en_extent_count(l->op.x), out = (uint64_t)en_extent_count(l->y);
     const uint64_t weights = (uint64_t)en_op_weights(&l->op);
-    const uint32_t x_dtype = eni_op_x_dtype(&l->op), y_dtype = eni_op_y_dtype(&l->op);
+    const uint32_t x_dtype = x_dtype_of(&l->op), y_dtype = eni_op_y_dtype(&l->op);
     void *x, *w, *bias;
     l->info.size = sizeof l->info;
     l->args.size = sizeof l->args;
@@ -293,7 +299,7 @@ static double pass_flops(const bench_layer *l)
  */
 static double pass_bytes(const bench_layer *l, int pass)
 {
-    const double x = (double)en_extent_count(l->op.x) * (double)en_dtype_bytes(eni_op_x_dtype(&l->op));
+    const double x = (double)en_extent_count(l->op.x) * (double)en_dtype_bytes(x_dtype_of(&l->op));
     const double y = (double)en_extent_count(l->y) * (double)en_dtype_bytes(eni_op_y_dtype(&l->op));
     const double w = (double)en_op_weights(&l->op) * sizeof(float);
     if (l->op.kind == EN_OP_BATCHNORM) return pass == 1 ? 4 * x : 3 * x;

@@ -110,21 +110,15 @@ en_status eni_cifar_map(int kind, const char *path, bool is_whole, eni_record_fi
         return eni_fail(EN_EIO, "cifar", "cannot open %s: %s", path, strerror(code));
     }
     const uint64_t bytes = S_ISREG(info.st_mode) ? (uint64_t)info.st_size : 0;
-    if (bytes == 0 || bytes % record_bytes(form) != 0) {
-        close(fd);
-        return S_ISREG(info.st_mode) ? refuse_size(form, path, bytes)
-                                     : eni_fail(EN_EFORMAT, "cifar", "%s is not a regular file", path);
-    }
-    *file_out = (eni_record_file){.count = bytes / record_bytes(form), .bytes = bytes};
-    if (!is_whole) {
-        close(fd);
-        return EN_OK;
-    }
-    void *base = map_or_read(fd, bytes);
+    const bool is_good = bytes > 0 && bytes % record_bytes(form) == 0;
+    void *base = is_good && is_whole ? map_or_read(fd, bytes) : NULL;
     const int code = errno;
     close(fd);
+    if (!S_ISREG(info.st_mode)) return eni_fail(EN_EFORMAT, "cifar", "%s is not a regular file", path);
+    if (!is_good) return refuse_size(form, path, bytes);
     if (base == MAP_FAILED) return eni_fail(EN_ENOMEM, "cifar", "cannot read %s: %s", path, strerror(code));
-    file_out->base = base;
+    *file_out = (eni_record_file){.base = base, .count = bytes / record_bytes(form), .bytes = bytes};
+    if (base == NULL) return EN_OK;
     eni_hook_mapped(base, bytes, path);
     return EN_OK;
 }
@@ -260,8 +254,8 @@ static en_status read_name(const char *folder, char name_out[64])
     text[length] = '\0';
     if (is_line && strncasecmp(text, "cifar", 5) == 0)
         return eni_fail(EN_EFORMAT, "cifar",
-                        "%s calls the set %s, and CIFAR's own files need no name: write "
-                        "another, or take it away",
+                        "%s calls the set %s, and CIFAR's own files need no name: write another, or take it "
+                        "away",
                         path, text);
     if (!is_line || text[0] == '\0' || n == sizeof text - 1 || strspn(text, letters) != strlen(text))
         return eni_fail(

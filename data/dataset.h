@@ -28,8 +28,8 @@ typedef struct eni_data_want {
 eni_data_want eni_data_want_of(const en_schema *schema);
 
 typedef struct eni_data_options {
-    const char *
-        name; /* one of eni_dataset_name_at, or a folder that holds files of MNIST or CIFAR, or a URL of one */
+    /* One of eni_dataset_name_at, or a folder that holds files of MNIST or CIFAR, or a URL of one. */
+    const char *name;
     const char *folder; /* of the named set (NULL: where Debian's package puts it), or the copy of a URL's */
     uint64_t holdout;   /* the last so many training samples become ENI_HOLDOUT, before limit_train counts */
     uint64_t limit_train; /* the first so many samples of the file; 0: all */

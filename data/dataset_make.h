@@ -95,10 +95,10 @@ typedef struct eni_idx {
     uint8_t *elements;          /* (dim[0], dim[1], dim[2]), owned */
 } eni_idx;
 
-/* Reads a whole IDX file, plain or in gzip; gzip is recognised by its first bytes, not by the name.
- * EN_ENOENT, EN_EIO, EN_EFORMAT (also for a pickle, whose remedy is named), EN_ENOMEM; all logged.
- * eni_idx_fini frees. */
-en_status eni_idx_read(const char *path, eni_idx *idx_out);
+/* Reads an IDX file, plain or in gzip; gzip is recognised by its first bytes, not by the name. Of one that is not read
+ * whole only the shape: there is nothing to free. EN_ENOENT, EN_EIO, EN_EFORMAT (also for a pickle, whose remedy is named),
+ * EN_ENOMEM; all logged. eni_idx_fini frees. */
+en_status eni_idx_read(const char *path, bool is_whole, eni_idx *idx_out);
 
 /* Safe on zeroed memory. */
 void eni_idx_fini(eni_idx *idx);

@@ -30,14 +30,12 @@ static const struct named {
      "60,000 + 10,000 handwritten digits, 28 x 28 grey, 10 classes", FROM_IDX, 0},
     {"cifar10", "/usr/share/datasets/cifar-10-batches-bin",
      "Debian does not package it: unpack cifar-10-binary.tar.gz (tar -xzf) and name the folder that has its "
-     "six .bin "
-     "files with --data-dir",
+     "six .bin files with --data-dir",
      "50,000 + 10,000 colour images, 32 x 32, 10 classes (binary files, --data-dir)", FROM_CIFAR,
      ENI_CIFAR_10},
     {"cifar100", "/usr/share/datasets/cifar-100-binary",
      "Debian does not package it: unpack cifar-100-binary.tar.gz (tar -xzf) and name the folder that has "
-     "train.bin and "
-     "test.bin with --data-dir",
+     "train.bin and test.bin with --data-dir",
      "50,000 + 10,000 colour images, 32 x 32, 100 classes (binary files, --data-dir)", FROM_CIFAR,
      ENI_CIFAR_100},
     {"synthetic", NULL, NULL, "made up from --seed in the shape that the model asks for", FROM_SEED, 0},
@@ -289,15 +287,15 @@ static en_status fit_want(const eni_data_want *want, eni_dataset *set)
 {
     const eni_pixels *p = &set->pixels;
     /* more outputs than classes are as many that never are the label */
-    int fits_classes = want->classes == 0 || (set->classes > 0 && set->classes <= want->classes);
-    int same = (want->height == 0 || want->height == p->height) &&
-               (want->width == 0 || want->width == p->width) &&
-               (want->channels == 0 || want->channels == set->channels * p->repeat) && fits_classes &&
-               (want->targets == 0 || want->targets == set->targets);
+    const bool fits_classes = want->classes == 0 || (set->classes > 0 && set->classes <= want->classes);
+    const bool same = (want->height == 0 || want->height == p->height) &&
+                      (want->width == 0 || want->width == p->width) &&
+                      (want->channels == 0 || want->channels == set->channels * p->repeat) &&
+                      (want->targets == 0 || want->targets == set->targets);
     /* a vector model takes an image of as many values, flattened */
-    int flat = want->height == 1 && want->width == 1 && want->targets == 0 && fits_classes &&
-               (size_t)want->channels == set->sample_floats;
-    if (same || flat) return EN_OK;
+    const bool flat = want->height == 1 && want->width == 1 && want->targets == 0 &&
+                      (size_t)want->channels == set->sample_floats;
+    if (fits_classes && (same || flat)) return EN_OK;
     return eni_fail(
         EN_EMISMATCH, "dataset",
         "%s has samples of %d x %d x %d with %d classes and %d targets, the model takes %d x %d x %d with "

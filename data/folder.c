@@ -67,7 +67,7 @@ static en_status parse_header(const uint8_t *header, const char *name, eni_idx *
                 EN_EFORMAT, "idx",
                 "%s: its header promises more than %llu bytes of elements, so it is damaged or no "
                 "set for this reader",
-                name, (unsigned long long)ENI_IDX_MAX_BYTES);
+                name, (ull)ENI_IDX_MAX_BYTES);
     }
     return EN_OK;
 }
@@ -75,7 +75,7 @@ static en_status parse_header(const uint8_t *header, const char *name, eni_idx *
 static en_status truncated(const char *name, uint64_t found, uint64_t expected)
 {
     return eni_fail(EN_EFORMAT, "idx", "%s is truncated: %llu bytes of %llu; fetch it again", name,
-                    (unsigned long long)found, (unsigned long long)expected);
+                    (ull)found, (ull)expected);
 }
 
 /* Reads `bytes` decompressed bytes; *found_out is less only at the end of the file. */
@@ -101,14 +101,14 @@ static en_status read_bytes(gzFile file, const char *path, uint8_t *into, uint64
 
 /* A small damaged file must not make us take gigabytes: deflate shrinks at most 1032 to 1 (zlib's "technical
  * details"), and plain files not at all. */
-static en_status check_plausible(const char *path, uint64_t file_bytes, int is_plain, uint64_t promised)
+static en_status check_plausible(const char *path, uint64_t file_bytes, bool is_plain, uint64_t promised)
 {
     uint64_t most = is_plain ? file_bytes : file_bytes * 1032;
     if (promised <= most) return EN_OK;
     return eni_fail(
         EN_EFORMAT, "idx",
         "%s is truncated: %llu bytes of it cannot hold the %llu that its header promises; fetch it again",
-        path, (unsigned long long)file_bytes, (unsigned long long)promised);
+        path, (ull)file_bytes, (ull)promised);
 }
 
 /* What an open file promises, and the bytes that say so. */
@@ -169,8 +169,7 @@ static en_status open_file(const char *path, gzFile *file_out, uint64_t *bytes_o
     return EN_OK;
 }
 
-/* Of one that is not read whole only the shape: there is nothing to free. */
-static en_status read_idx(const char *path, bool is_whole, eni_idx *idx_out)
+en_status eni_idx_read(const char *path, bool is_whole, eni_idx *idx_out)
 {
     gzFile file;
     uint64_t file_bytes;
@@ -189,11 +188,6 @@ static en_status read_idx(const char *path, bool is_whole, eni_idx *idx_out)
     return st;
 }
 
-en_status eni_idx_read(const char *path, eni_idx *idx_out)
-{
-    return read_idx(path, true, idx_out);
-}
-
 void eni_idx_fini(eni_idx *idx)
 {
     eni_free(idx->elements);
@@ -202,11 +196,11 @@ void eni_idx_fini(eni_idx *idx)
 
 /* ---- the folder ---- */
 
+/* No folder: archives put a file into a folder of its name. */
 static bool is_file(const char *path)
 {
     struct stat info;
-    return stat(path, &info) == 0 &&
-           !S_ISDIR(info.st_mode); /* archives put a file into a folder of its name */
+    return stat(path, &info) == 0 && !S_ISDIR(info.st_mode);
 }
 
 /* FOLDER/NAME.gz if it is there, else FOLDER/NAME; or either with a '.' before "idx", as some write them. */
@@ -237,7 +231,7 @@ static en_status read_file(const char *folder, const char *name, const char *rem
 {
     char path[PATH_MAX];
     EN_TRY(find_file(folder, name, remedy, path));
-    EN_TRY(eni_idx_read(path, idx_out));
+    EN_TRY(eni_idx_read(path, true, idx_out));
     if (idx_out->ndims == ndims) return EN_OK;
     eni_error("dataset", "%s has %d dimensions, expected %d: %s", path, idx_out->ndims, ndims,
               ndims == 1 ? "labels and images are swapped" : "images and labels are swapped");
@@ -261,7 +255,7 @@ static en_status read_split(const char *folder, const char *prefix, const char *
     if (labels.dim[0] == split->count) return EN_OK;
     return eni_fail(EN_EFORMAT, "dataset",
                     "%s: %llu %s images but %llu labels; the files do not belong together", folder,
-                    (unsigned long long)split->count, prefix, (unsigned long long)labels.dim[0]);
+                    (ull)split->count, prefix, (ull)labels.dim[0]);
 }
 
 /* The head of one file: its sides, and no elements. */
@@ -269,7 +263,7 @@ static en_status read_train_head(const char *folder, const char *name, const cha
 {
     char path[PATH_MAX];
     EN_TRY(find_file(folder, name, remedy, path));
-    return read_idx(path, false, idx_out);
+    return eni_idx_read(path, false, idx_out);
 }
 
 /* Up to ten, one more than the largest label. Of more, as many as the training samples have without a gap behind 0 (some
@@ -295,8 +289,10 @@ static en_status read_classes(const char *folder, const char *remedy, int64_t *c
     eni_idx train, test;
     EN_TRY(read_file(folder, "train-labels-idx1-ubyte", remedy, 1, &train));
     const en_status st = read_file(folder, "t10k-labels-idx1-ubyte", remedy, 1, &test);
-    if (st == EN_OK) *classes_out = count_classes(train.elements, train.bytes, test.elements, test.bytes);
-    if (st == EN_OK) eni_idx_fini(&test);
+    if (st == EN_OK) {
+        *classes_out = count_classes(train.elements, train.bytes, test.elements, test.bytes);
+        eni_idx_fini(&test);
+    }
     eni_idx_fini(&train);
     return st;
 }
@@ -325,13 +321,11 @@ en_status eni_dataset_read_folder(const char *folder, const char *remedy, int cl
     EN_TRY(read_split(folder, "t10k", remedy, &set->split[ENI_TEST], &test));
     if (train.dim[1] != test.dim[1] || train.dim[2] != test.dim[2])
         return eni_fail(EN_EFORMAT, "dataset", "%s: training images are %llu x %llu, test images %llu x %llu",
-                        folder, (unsigned long long)train.dim[1], (unsigned long long)train.dim[2],
-                        (unsigned long long)test.dim[1], (unsigned long long)test.dim[2]);
+                        folder, (ull)train.dim[1], (ull)train.dim[2], (ull)test.dim[1], (ull)test.dim[2]);
     if (train.dim[1] > 4096 || train.dim[2] > 4096 || train.dim[0] > UINT32_MAX)
         return eni_fail(EN_EFORMAT, "dataset",
                         "%s: %llu images of %llu x %llu are more than this reader takes", folder,
-                        (unsigned long long)train.dim[0], (unsigned long long)train.dim[1],
-                        (unsigned long long)train.dim[2]);
+                        (ull)train.dim[0], (ull)train.dim[1], (ull)train.dim[2]);
     set->height = (int)train.dim[1];
     set->width = (int)train.dim[2];
     set->channels = 1;

@@ -97,10 +97,9 @@ static en_status plan_scaling(int in, int out, eni_scaling *s)
     s->count = eni_alloc_array((size_t)out, sizeof *s->count);
     s->weight = eni_alloc_array((size_t)out * (size_t)s->taps, sizeof *s->weight);
     double *weight = eni_alloc_array((size_t)s->taps, sizeof *weight);
-    for (int i = 0; i < out && s->first != NULL && s->count != NULL && s->weight != NULL && weight != NULL;
-         i++)
-        weigh(in, out, i, s, weight);
     const bool is_there = s->first != NULL && s->count != NULL && s->weight != NULL && weight != NULL;
+    for (int i = 0; i < out && is_there; i++)
+        weigh(in, out, i, s, weight);
     eni_free(weight);
     return is_there ? EN_OK : EN_ENOMEM;
 }

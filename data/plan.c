@@ -204,28 +204,7 @@ void eni_sampler_indices(eni_sampler *sampler, const eni_micro *micro, uint32_t 
         indices_out[i] = sampler->order[micro->position + i * micro->stride];
 }
 
-/* Adds positions [0, n) of the current epoch. */
-static void hash_positions(eni_digest *digest, const uint32_t *order, uint64_t n)
-{
-    uint8_t bytes[4096];
-    uint64_t filled = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        for (int b = 0; b < 4; b++)
-            bytes[filled++] = (uint8_t)(order[i] >> 8 * b);
-        if (filled == sizeof bytes || i + 1 == n) {
-            eni_digest_add(digest, bytes, filled);
-            filled = 0;
-        }
-    }
-}
-
-static void hash_number(eni_digest *digest, uint64_t number)
-{
-    uint8_t bytes[8];
-    for (int b = 0; b < 8; b++)
-        bytes[b] = (uint8_t)(number >> 8 * b);
-    eni_digest_add(digest, bytes, sizeof bytes);
-}
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are hashed as they lie in memory");
 
 en_status eni_sampler_order_sha256(const eni_plan *plan, uint64_t seed, eni_order order,
                                    char hex_out[ENI_DIGEST_HEX])
@@ -234,15 +213,14 @@ en_status eni_sampler_order_sha256(const eni_plan *plan, uint64_t seed, eni_orde
     eni_digest digest;
     if (sampler == NULL) return EN_ENOMEM;
     eni_digest_begin(&digest);
-    bool is_cut = plan->samples > ENI_ORDER_POSITIONS_MAX;
-    uint64_t left = is_cut ? ENI_ORDER_POSITIONS_MAX : plan->samples;
-    for (uint64_t epoch = 0; left > 0; epoch++) {
-        uint64_t n = left < plan->epoch_samples ? left : plan->epoch_samples;
+    uint64_t left = min_u64(plan->samples, ENI_ORDER_POSITIONS_MAX);
+    for (uint64_t epoch = 0, n; left > 0; epoch++, left -= n) {
+        n = min_u64(left, plan->epoch_samples);
         build(sampler, epoch);
-        hash_positions(&digest, sampler->order, n);
-        left -= n;
+        eni_digest_add(&digest, sampler->order, n * sizeof *sampler->order);
     }
-    if (is_cut) hash_number(&digest, plan->samples);
+    if (plan->samples > ENI_ORDER_POSITIONS_MAX)
+        eni_digest_add(&digest, &plan->samples, sizeof plan->samples);
     eni_digest_end(&digest, hex_out);
     eni_sampler_free(sampler);
     return EN_OK;

@@ -101,8 +101,7 @@ typedef struct eni_sampler eni_sampler;
 /* The file's order; a new permutation every epoch; that of the first epoch in all of them. */
 typedef enum eni_order { ENI_ORDER_FILE, ENI_ORDER_EACH_EPOCH, ENI_ORDER_ONCE } eni_order;
 
-/* For an epoch of `count` samples; 4 * count bytes. NULL when out of memory.
- */
+/* For an epoch of `count` samples; 4 * count bytes. NULL when out of memory. */
 eni_sampler *eni_sampler_new(uint64_t count, uint64_t seed, eni_order order);
 void eni_sampler_free(eni_sampler *sampler); /* NULL is fine */
 

@@ -19,12 +19,12 @@ struct eni_evaluation {
     eni_set set;
     uint64_t target_at, pair_at, outputs_at, slot_bytes; /* in a slot: x, target, the two numbers, outputs */
     int nslots;
-    int is_registered;
+    bool is_registered;
     unsigned char *host;  /* (nslots) slots */
     unsigned char *batch; /* device memory of x and target; `host` on host devices */
     float *param;         /* device memory for the weights, then the state, or NULL */
     en_event *event;      /* behind the batch that is under way; NULL on host devices */
-    int has_event;
+    bool has_event;
     unsigned char *pending; /* its slot, or NULL: none is under way */
     uint64_t pending_first, pending_n;
 };
@@ -38,7 +38,7 @@ static en_status ask_alive(const eni_set *set)
 
 /* Until the device has come to the event; `asks` whether the run is alive meanwhile. en_device.sync would
  * wait for the other streams as well, and would not ask. */
-static en_status await(const eni_evaluation *e, int asks)
+static en_status await(const eni_evaluation *e, bool asks)
 {
     const struct timespec nap = {0, NAP_NS};
     const int seconds = asks ? TIMEOUT_S : TIMEOUT_AT_CLOSE_S;
@@ -64,7 +64,7 @@ static en_status await(const eni_evaluation *e, int asks)
 static en_status set_event(eni_evaluation *e)
 {
     if (e->event == NULL) return EN_OK;
-    e->has_event = 1;
+    e->has_event = true;
     return e->device.ops->gpu->event_record(e->event, EN_STREAM_COMPUTE);
 }
 
@@ -92,17 +92,18 @@ static en_status take_host(eni_evaluation *e)
     if (e->host == NULL) return EN_ENOMEM;
     if (ops->gpu == NULL) return EN_OK;
     EN_TRY(ops->gpu->register_memory(e->device.ctx, e->host, total));
-    e->is_registered = 1;
+    e->is_registered = true;
     return EN_OK;
 }
 
-static en_status take_memory(eni_evaluation *e, int takes_host_param)
+static en_status take_memory(eni_evaluation *e, bool takes_host_param)
 {
     const en_device *ops = e->device.ops;
     EN_TRY(take_host(e));
-    e->batch = e->host;
-    if (ops->gpu == NULL) return EN_OK;
-    e->batch = NULL;
+    if (ops->gpu == NULL) {
+        e->batch = e->host;
+        return EN_OK;
+    }
     EN_TRY(ops->alloc(e->device.ctx, e->pair_at, (void **)&e->batch));
     EN_TRY(ops->gpu->event_new(e->device.ctx, &e->event));
     if (!takes_host_param) return EN_OK;
@@ -110,7 +111,7 @@ static en_status take_memory(eni_evaluation *e, int takes_host_param)
                       (void **)&e->param);
 }
 
-en_status eni_evaluation_open(en_model *model, const eni_set *set, int takes_host_param,
+en_status eni_evaluation_open(en_model *model, const eni_set *set, bool takes_host_param,
                               eni_evaluation **evaluation_out)
 {
     eni_evaluation *e = eni_alloc(sizeof *e);
@@ -131,7 +132,7 @@ en_status eni_evaluation_open(en_model *model, const eni_set *set, int takes_hos
 void eni_evaluation_close(eni_evaluation *e)
 {
     if (e == NULL) return;
-    if (await(e, 0) == EN_ETIMEOUT) return;
+    if (await(e, false) == EN_ETIMEOUT) return;
     const en_device *ops = e->device.ops;
     if (ops->gpu != NULL) {
         ops->gpu->event_free(e->event);
@@ -155,7 +156,7 @@ static en_status bring(eni_evaluation *e, float *to, const float *from, uint64_t
         memcpy(e->host, from + lo, bytes);
         EN_TRY(ops->copy(e->device.ctx, to + lo, e->host, bytes, EN_COPY_IN));
         EN_TRY(set_event(e));
-        EN_TRY(await(e, 1));
+        EN_TRY(await(e, true));
     }
     return EN_OK;
 }
@@ -188,7 +189,7 @@ static en_status collect(eni_evaluation *e, eni_set_score *sum)
 {
     if (e->pending == NULL) return EN_OK;
     const float *pair = (const float *)(const void *)(e->pending + e->pair_at);
-    EN_TRY(await(e, 1));
+    EN_TRY(await(e, true));
     sum->loss += (double)pair[0] * (double)e->pending_n;
     sum->correct += (uint64_t)pair[1];
     if (e->set.take != NULL)
@@ -223,7 +224,7 @@ en_status eni_evaluation_run(eni_evaluation *e, const float *param, const float 
                              eni_set_score *score_out)
 {
     eni_set_score sum = {.count = e->set.count};
-    EN_TRY(await(e, 1)); /* the last run may have ended early */
+    EN_TRY(await(e, true)); /* the last run may have ended early */
     e->pending = NULL;
     if (e->param != NULL) {
         EN_TRY(bring(e, e->param, param, e->schema->count));
@@ -243,7 +244,7 @@ en_status eni_model_evaluate_set(en_model *model, const float *param, const floa
                                  eni_set_score *score_out)
 {
     eni_evaluation *e;
-    EN_TRY(eni_evaluation_open(model, set, 1, &e));
+    EN_TRY(eni_evaluation_open(model, set, true, &e));
     const en_status st = eni_evaluation_run(e, param, state, score_out);
     eni_evaluation_close(e);
     return st;

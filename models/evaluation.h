@@ -9,6 +9,7 @@
 #ifndef MODELS_EVALUATION_H
 #define MODELS_EVALUATION_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "entrain/model.h"
@@ -50,7 +51,7 @@ typedef struct eni_evaluation eni_evaluation;
 /* Takes all memory that evaluations of this set need, on the host and on the device. The model is borrowed,
  * and closed later. takes_host_param: eni_evaluation_run gets weights and state in host memory, else addresses of the model's
  * device (on a host device there is no difference). */
-en_status eni_evaluation_open(en_model *model, const eni_set *set, int takes_host_param,
+en_status eni_evaluation_open(en_model *model, const eni_set *set, bool takes_host_param,
                               eni_evaluation **evaluation_out);
 
 /* Blocks. `param` (schema->count) and `state` (schema->nstate; NULL where there is none) are read as they are

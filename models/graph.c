@@ -46,36 +46,24 @@ static graph *graph_of(const en_graph *calls)
 /* ---- refusing ---------------------------------------------------------------------------------------- */
 
 /* The first refusal is logged, as "network NAME: .."; what follows from it is not. */
-__attribute__((format(printf, 2, 0))) static en_at refuse_with(graph *g, const char *format, va_list args)
+__attribute__((format(printf, 2, 3))) static en_at graph_refuse(en_graph *calls, const char *format, ...)
 {
+    graph *g = graph_of(calls);
     char why[400];
+    va_list args;
+    va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
+    va_end(args);
     if (g->status == EN_OK) g->status = eni_fail(EN_EINVAL, "graph", "network %s: %s", g->network->name, why);
     return -1;
 }
 
-__attribute__((format(printf, 2, 3))) static en_at refuse(graph *g, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    (void)refuse_with(g, format, args);
-    va_end(args);
-    return -1;
-}
+/* The end of a check that refuses: `return refuse(g, ..);` is false. */
+#define refuse(g, ...) (graph_refuse(&(g)->calls, __VA_ARGS__), false)
 
-__attribute__((format(printf, 2, 3))) static en_at graph_refuse(en_graph *calls, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    (void)refuse_with(graph_of(calls), format, args);
-    va_end(args);
-    return -1;
-}
-
-static en_at no_memory(graph *g)
+static void no_memory(graph *g)
 {
     if (g->status == EN_OK) g->status = EN_ENOMEM;
-    return -1;
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------- */
@@ -163,16 +151,15 @@ static bool inputs_fit(graph *g, const char *what, const en_op *op, en_at x, en_
     const en_at n = (en_at)schema->nnodes;
     if (x < 0 || x >= n || x2 < -1 || x2 >= n)
         return refuse(
-                   g,
-                   "%s reads node %d; the nodes so far are 0 (the batch) to %d: pass on what a call of this "
-                   "graph returned",
-                   what, x < 0 || x >= n ? x : x2, n - 1) >= 0;
+            g,
+            "%s reads node %d; the nodes so far are 0 (the batch) to %d: pass on what a call of this "
+            "graph returned",
+            what, x < 0 || x >= n ? x : x2, n - 1);
     if (has_two_inputs(op) != (x2 >= 0))
-        return refuse(g, "%s has %d inputs and takes %d", what, x2 >= 0 ? 2 : 1,
-                      has_two_inputs(op) ? 2 : 1) >= 0;
+        return refuse(g, "%s has %d inputs and takes %d", what, x2 >= 0 ? 2 : 1, has_two_inputs(op) ? 2 : 1);
     if (schema->nnodes > 1 && eni_op_is_loss(schema->nodes[n - 1].op.kind))
         return refuse(g, "%s comes behind %s; a loss is the last node, and there is one", what,
-                      eni_op_name(schema->nodes[n - 1].op.kind)) >= 0;
+                      eni_op_name(schema->nodes[n - 1].op.kind));
     return true;
 }
 
@@ -184,34 +171,24 @@ static bool is_sensible(graph *g, const char *what, const char *name, const en_o
         EN_MAX_TENSOR_NAME - (long)(is_norm ? sizeof ".num_batches_tracked" : sizeof ".weight");
     if (op->kind < 1 || op->kind >= EN_OP_KINDS || op->kind == EN_OP_CAST ||
         op->flags & ~en_op_flags(op->kind))
-        return refuse(g, "%s: there is no such operation (kind %u, flags %u)", what, op->kind, op->flags) >=
-               0;
-    const bool has_weights =
-        op->kind == EN_OP_CONV2D || op->kind == EN_OP_LINEAR || op->kind == EN_OP_BATCHNORM;
-    if (!has_weights) return true;
-    if (name == NULL || name[0] == '\0') return refuse(g, "%s has weights but no name", what) >= 0;
+        return refuse(g, "%s: there is no such operation (kind %u, flags %u)", what, op->kind, op->flags);
+    if (op->kind != EN_OP_CONV2D && op->kind != EN_OP_LINEAR && !is_norm) return true; /* no weights */
+    if (name == NULL || name[0] == '\0') return refuse(g, "%s has weights but no name", what);
     if ((long)strlen(name) > longest || !eni_is_text(name))
-        return refuse(g, "the name of %s is no plain text of at most %ld bytes", what, longest) >= 0;
+        return refuse(g, "the name of %s is no plain text of at most %ld bytes", what, longest);
     if (strchr(name, '/') != NULL && (strncmp(name, "optimizer.", 10) == 0 || strncmp(name, "rank.", 5) == 0))
         return refuse(g,
                       "the name of %s may be one of a checkpoint's own, optimizer.SLOT/NAME or rank.R/NAME: "
-                      "give it "
-                      "another, or one without a slash",
-                      what) >= 0;
+                      "give it another, or one without a slash",
+                      what);
     if (op->channels < 1 || op->channels > MAX_CHANNELS || op->kernel_h > MAX_KERNEL ||
         op->kernel_w > MAX_KERNEL)
         return refuse(g, "%s has %lld channels and kernel %lld; at least 1, at most %d and %d", what,
-                      (long long)op->channels, (long long)op->kernel_h, MAX_CHANNELS, MAX_KERNEL) >= 0;
-    if (op->kind == EN_OP_BATCHNORM &&
-        !(op->flags & EN_OP_BIAS && op->eps > 0 && op->momentum >= 0 && op->momentum <= 1))
+                      (long long)op->channels, (long long)op->kernel_h, MAX_CHANNELS, MAX_KERNEL);
+    if (is_norm && !(op->flags & EN_OP_BIAS && op->eps > 0 && op->momentum >= 0 && op->momentum <= 1))
         return refuse(g, "%s: eps %g, momentum %g, flags %u; eps > 0, momentum 0 to 1, and a bias", what,
-                      (double)op->eps, (double)op->momentum, op->flags) >= 0;
+                      (double)op->eps, (double)op->momentum, op->flags);
     return true;
-}
-
-static bool same_extent(en_extent a, en_extent b)
-{
-    return a.h == b.h && a.w == b.w && a.c == b.c;
 }
 
 static bool extents_fit(graph *g, const char *what, en_node *node)
@@ -224,12 +201,12 @@ static bool extents_fit(graph *g, const char *what, en_node *node)
                       (long long)x.w, (long long)x.c,
                       op->kernel_h <= 0 ? ""
                       : is_odd          ? "; a stride is at least 1, and padding at least 0"
-                                        : "; its window is larger than the image: give larger images") >= 0;
+                                        : "; its window is larger than the image: give larger images");
     const en_extent *x2 = node->x2 >= 0 ? &g->schema->nodes[node->x2].y : &x;
-    if (!same_extent(*x2, x))
+    if (x2->h != x.h || x2->w != x.w || x2->c != x.c)
         return refuse(g, "%s adds (%lld, %lld, %lld) to (%lld, %lld, %lld); both must be alike", what,
                       (long long)x2->h, (long long)x2->w, (long long)x2->c, (long long)x.h, (long long)x.w,
-                      (long long)x.c) >= 0;
+                      (long long)x.c);
     return true;
 }
 
@@ -237,7 +214,10 @@ static bool extents_fit(graph *g, const char *what, en_node *node)
 static bool grow(graph *g, void **array, size_t n, size_t size)
 {
     void *larger = eni_alloc_array(2 * n, size);
-    if (larger == NULL) return no_memory(g) >= 0;
+    if (larger == NULL) {
+        no_memory(g);
+        return false;
+    }
     memcpy(larger, *array, n * size);
     eni_free(*array);
     *array = larger;
@@ -249,7 +229,7 @@ static bool has_room(graph *g)
 {
     en_schema *s = g->schema;
     const size_t n = s->nnodes;
-    if (n >= MAX_NODES) return refuse(g, "more than %d nodes", MAX_NODES - 1) >= 0;
+    if (n >= MAX_NODES) return refuse(g, "more than %d nodes", MAX_NODES - 1);
     if (n < FIRST_NODES || (n & (n - 1)) != 0) return true; /* there is, up to the next power of two */
     return grow(g, (void **)&s->nodes, n, sizeof *s->nodes) &&
            grow(g, (void **)&s->tensors, WEIGHTS * n, sizeof *s->tensors) &&
@@ -290,7 +270,8 @@ static en_at graph_init(en_graph *calls, en_at at, uint32_t distribution)
     if (g->status != EN_OK) return -1;
     const bool is_node = at > 0 && at < (en_at)g->schema->nnodes;
     if (!is_node || g->schema->nodes[at].ntensors == 0 || distribution > EN_INIT_ONE)
-        return refuse(g, "initial values %u for node %d, which has no weights or is none", distribution, at);
+        return graph_refuse(calls, "initial values %u for node %d, which has no weights or is none",
+                            distribution, at);
     g->schema->tensors[g->schema->nodes[at].first].init = distribution;
     return at;
 }
@@ -303,7 +284,10 @@ __attribute__((format(printf, 2, 3))) static const char *graph_name(en_graph *ca
     const int length = vsnprintf(NULL, 0, format, args);
     va_end(args);
     text *made = length < 0 ? NULL : eni_alloc(sizeof *made + (size_t)length + 1);
-    if (made == NULL) return no_memory(g) < 0 ? "" : NULL;
+    if (made == NULL) {
+        no_memory(g);
+        return "";
+    }
     va_start(args, format);
     vsnprintf(made->content, (size_t)length + 1, format, args);
     va_end(args);
@@ -321,7 +305,7 @@ static en_extent graph_extent(const en_graph *calls, en_at at)
 static const eni_options *option_of(graph *g, const char *key, bool is_text)
 {
     if (eni_options_has(g->options, key, is_text)) return g->options;
-    (void)refuse(g, "it asks for its option %s, which it has not declared as a %s", key,
+    graph_refuse(&g->calls, "it asks for its option %s, which it has not declared as a %s", key,
                  is_text ? "text" : "number");
     return NULL;
 }
@@ -360,35 +344,24 @@ static en_at build_list(graph *g, en_at x)
     return x;
 }
 
-static bool names_are_unique(graph *g)
-{
-    const en_schema *s = g->schema;
-    for (uint32_t i = 0; i < s->ntensors; i++)
-        for (uint32_t k = 0; k < i; k++)
-            if (strcmp(s->tensors[i].name, s->tensors[k].name) == 0)
-                return refuse(g, "two tensors are called %s", s->tensors[i].name) >= 0;
-    return true;
-}
-
-/* A loss ends it, and every node leads there. */
+/* A loss ends it, every node leads there, and every tensor has a name of its own. */
 static void check_whole(graph *g, en_at loss)
 {
     const en_schema *s = g->schema;
     char what[ENI_NODE_TEXT];
     if (g->status != EN_OK) return;
     const en_at last = (en_at)s->nnodes - 1;
-    if (loss != last || !eni_op_is_loss(s->nodes[last].op.kind)) {
-        (void)refuse(g, "it ends with %s; a loss ends it, and is what its builder returns",
+    if (loss != last || !eni_op_is_loss(s->nodes[last].op.kind))
+        graph_refuse(&g->calls, "it ends with %s; a loss ends it, and is what its builder returns",
                      last > 0 ? eni_node_text(s, last, what) : "the batch");
-        return;
-    }
     for (en_at i = 0; i < last; i++)
-        if (g->readers[i] == 0) {
-            (void)refuse(g, "nothing reads %s", i > 0 ? eni_node_text(s, i, what) : "the batch");
-            return;
-        }
-    if (s->ntensors == 0) (void)refuse(g, "no node has weights");
-    (void)names_are_unique(g);
+        if (g->readers[i] == 0)
+            graph_refuse(&g->calls, "nothing reads %s", i > 0 ? eni_node_text(s, i, what) : "the batch");
+    if (s->ntensors == 0) graph_refuse(&g->calls, "no node has weights");
+    for (uint32_t i = 0; i < s->ntensors; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (strcmp(s->tensors[i].name, s->tensors[k].name) == 0)
+                graph_refuse(&g->calls, "two tensors are called %s", s->tensors[i].name);
 }
 
 /* A side that the network leaves open is the data's. */
@@ -405,7 +378,7 @@ static bool has_input(graph *g, const en_data_shape *data)
     if (own->n != 1 || own->h < 0 || own->w < 0 || own->c < 0 || x.h > MAX_SIDE || x.w > MAX_SIDE ||
         x.c > MAX_CHANNELS)
         return refuse(g, "an input of %lld samples of (%lld, %lld, %lld); one sample, sides up to %d",
-                      (long long)own->n, (long long)x.h, (long long)x.w, (long long)x.c, MAX_SIDE) >= 0;
+                      (long long)own->n, (long long)x.h, (long long)x.w, (long long)x.c, MAX_SIDE);
     g->schema->input = x;
     g->schema->nodes[0] = (en_node){.y = x, .x = -1, .x2 = -1};
     g->schema->nnodes = 1;
@@ -417,7 +390,7 @@ static void build(graph *g, const en_data_shape *data)
     const en_network *network = g->network;
     if (!has_input(g, data)) return;
     if ((network->layers == NULL) == (network->build == NULL)) {
-        (void)refuse(g, "it has %s of layers and build; give one",
+        graph_refuse(&g->calls, "it has %s of layers and build; give one",
                      network->build == NULL ? "neither" : "both");
         return;
     }
@@ -425,7 +398,7 @@ static void build(graph *g, const en_data_shape *data)
     const en_at loss = network->layers != NULL ? build_list(g, 0) : network->build(&g->calls, 0);
     eni_hook_leave_named();
     if (loss < 0 && g->status == EN_OK)
-        (void)refuse(g, "its builder returned %d and no call of it failed", loss);
+        graph_refuse(&g->calls, "its builder returned %d and no call of it failed", loss);
     check_whole(g, loss);
 }
 

@@ -115,9 +115,8 @@ en_status en_model_turn(en_model *model, uint32_t turn)
 /* The prepared size, or NULL. */
 static eni_prepared *size_find(en_model *model, int64_t n, int mode)
 {
-    for (int i = 0; i < EN_MODEL_SIZES; i++) {
+    for (int i = 0; i < EN_MODEL_SIZES; i++)
         if (model->sizes[i].n == n && model->sizes[i].mode == mode) return &model->sizes[i];
-    }
     return NULL;
 }
 

@@ -18,11 +18,6 @@ en_op eni_cast_op(en_extent x, uint32_t dtype)
     return (en_op){.size = sizeof(en_op), .kind = EN_OP_CAST, .dtype = dtype, .flags = EN_OP_NO_DX, .x = x};
 }
 
-uint32_t eni_op_x_dtype(const en_op *op)
-{
-    return op->kind == EN_OP_CAST ? (uint32_t)EN_F32 : op->dtype;
-}
-
 uint32_t eni_op_y_dtype(const en_op *op)
 {
     return op->kind == EN_OP_LOG_SOFTMAX || eni_op_is_loss(op->kind) ? (uint32_t)EN_F32 : op->dtype;

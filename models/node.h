@@ -13,8 +13,7 @@ en_op eni_node_op(const en_node *node, int64_t n, uint32_t dtype);
 /* What makes a batch, which is float32, the first operation's input of another type. */
 en_op eni_cast_op(en_extent x, uint32_t dtype);
 
-/* The types of an operation's input and output: its dtype, but where op.h says float32. */
-uint32_t eni_op_x_dtype(const en_op *op);
+/* The type of an operation's output: its dtype, but where op.h says float32. */
 uint32_t eni_op_y_dtype(const en_op *op);
 
 /* Whether it can be trained on batches of n: a batch normalisation of one value a channel has no variance. EN_EINVAL

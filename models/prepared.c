@@ -232,63 +232,35 @@ static en_status gradients_live(planning *g)
 
 /* ---- addresses --------------------------------------------------------------------------------------- */
 
-static void *address(const planning *g, int32_t value)
+static void *address(const planning *g, uint32_t life, int32_t value)
 {
-    return value == NONE ? NULL : (unsigned char *)g->p->memory + g->values[value].offset;
+    if (value == NONE) return NULL;
+    return (unsigned char *)g->p->memory + life * g->p->bytes + g->values[value].offset;
 }
 
-/* Of the first life; the others lie behind it. */
-static void give_addresses(const planning *g)
+/* The nodes of a life: those of the first one, in memory of its own. */
+static void give_addresses(const planning *g, uint32_t life)
 {
+    eni_step_node *steps = g->p->nodes + (size_t)life * g->p->nnodes;
     for (uint32_t i = 0; i < g->options->end; i++) {
         const en_node *from = &g->schema->nodes[i];
         const plan_node *node = &g->nodes[i];
-        eni_step_node *step = &g->p->nodes[i];
+        eni_step_node *step = &steps[i];
+        *step = g->p->nodes[i];
         if (step->plan == NULL) continue;
-        if (i > 0) step->x = address(g, g->nodes[g->nodes[from->x].root].y);
-        if (from->x2 >= 0) step->x2 = address(g, g->nodes[g->nodes[from->x2].root].y);
-        step->y = address(g, node->y);
-        step->saved = address(g, node->saved);
-        step->scratch[0] = address(g, node->scratch[0]);
-        step->scratch[1] = address(g, node->scratch[1]);
-        step->dy = address(g, node->gradient);
-        step->dx = address(g, node->dx);
+        if (i > 0) step->x = address(g, life, g->nodes[g->nodes[from->x].root].y);
+        if (from->x2 >= 0) step->x2 = address(g, life, g->nodes[g->nodes[from->x2].root].y);
+        step->y = address(g, life, node->y);
+        step->saved = address(g, life, node->saved);
+        step->dy = address(g, life, node->gradient);
+        step->dx = address(g, life, node->dx);
         for (int k = 0; k < 2; k++) {
-            step->joins[k].from = address(g, node->from[k]);
-            step->joins[k].to = address(g, node->to[k]);
+            step->scratch[k] = address(g, life, node->scratch[k]);
+            step->joins[k].from = address(g, life, node->from[k]);
+            step->joins[k].to = address(g, life, node->to[k]);
         }
     }
-    if (g->input > 0) g->p->nodes[g->input].dy = address(g, g->nodes[g->input].gradient);
-}
-
-static void move_by(uint64_t bytes, void **address)
-{
-    if (*address != NULL) *address = (unsigned char *)*address + bytes;
-}
-
-/* The other lives: the first one's nodes, so much further on. */
-static void repeat_lives(const planning *g)
-{
-    const eni_prepared *p = g->p;
-    for (uint32_t life = 1; life < p->nlives; life++)
-        for (uint32_t i = 0; i < p->nnodes; i++) {
-            eni_step_node *step = &p->nodes[(size_t)life * p->nnodes + i];
-            *step = p->nodes[i];
-            void **const addresses[] = {&step->x,
-                                        &step->x2,
-                                        &step->y,
-                                        &step->saved,
-                                        &step->scratch[0],
-                                        &step->scratch[1],
-                                        &step->dy,
-                                        &step->dx,
-                                        &step->joins[0].from,
-                                        &step->joins[0].to,
-                                        &step->joins[1].from,
-                                        &step->joins[1].to};
-            for (size_t k = 0; k < sizeof addresses / sizeof *addresses; k++)
-                move_by(life * p->bytes, addresses[k]);
-        }
+    if (g->input > 0) steps[g->input].dy = address(g, life, g->nodes[g->input].gradient);
 }
 
 /* The most bytes that live at one time. */
@@ -310,7 +282,7 @@ static uint64_t most_live(const planning *g)
 static en_status take_memory(planning *g)
 {
     uint64_t bytes;
-    if (__builtin_mul_overflow(g->p->bytes, (uint64_t)g->p->nlives, &bytes))
+    if (__builtin_mul_overflow(g->p->bytes, g->p->nlives, &bytes))
         return eni_fail(EN_ENOMEM, "model", "%s: %u lives of %llu bytes are more than there can be",
                         g->schema->network->name, g->p->nlives, (unsigned long long)g->p->bytes);
     return g->device->alloc(g->ctx, bytes, &g->p->memory);
@@ -339,8 +311,8 @@ static en_status plan_all(planning *g)
     if (is_cut(g)) g->p->y_bytes = y_bytes(g, g->output);
     if (g->input > 0) g->p->dx_bytes = y_bytes(g, g->input);
     EN_TRY(take_memory(g));
-    give_addresses(g);
-    repeat_lives(g);
+    for (uint32_t life = 0; life < g->p->nlives; life++)
+        give_addresses(g, life);
     return EN_OK;
 }
 

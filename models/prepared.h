@@ -48,10 +48,10 @@ typedef struct eni_prepared {
     uint32_t nnodes, nlives;
     eni_step_node *nodes; /* (nlives, nnodes), as the schema's; y of the loss is float[2] */
     uint32_t nadds;
-    en_plan **adds; /* (nadds) sums of gradients, by extent */
-    void *memory;   /* the device memory that all values lie in, (nlives) times `bytes` */
-    uint64_t bytes,
-        bytes_live; /* of a life; and the most that is live at one time: what no plan can go below */
+    en_plan **adds;             /* (nadds) sums of gradients, by extent */
+    void *memory;               /* the device memory that all values lie in, (nlives) times `bytes` */
+    uint64_t bytes;             /* of a life */
+    uint64_t bytes_live;        /* the most of them that live at one time: what no plan can go below */
     uint64_t y_bytes, dx_bytes; /* of a part's ends, one life: its output, and the gradient of what enters */
 } eni_prepared;
 

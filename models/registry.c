@@ -4,7 +4,6 @@
 
 #include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "core/log.h"
 #include "core/options.h"
@@ -66,14 +65,6 @@ enum { NNETWORKS = sizeof networks / sizeof networks[0] };
 const en_network *eni_network_at(int index)
 {
     return index >= 0 && index < NNETWORKS ? networks[index] : NULL;
-}
-
-const en_network *eni_network_find(const char *name)
-{
-    for (int i = 0; i < NNETWORKS; i++) {
-        if (strcmp(networks[i]->name, name) == 0) return networks[i];
-    }
-    return NULL;
 }
 
 /* ---- what a user named: one of these, or a network in a file ----------------------------------------- */

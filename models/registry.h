@@ -9,9 +9,6 @@
 
 extern const en_network eni_resnet18;
 
-/* A built-in one by name, or NULL. Static data. */
-const en_network *eni_network_find(const char *name);
-
 /* What a user named: "convnet", "resnet18:width=8", "./mine.so:depth=3", "./mine.so@second"; options are not looked
  * at (eni_spec_options has them). Errors as of eni_plugin_find, logged with `place` ("--model") or the file. A file stays
  * loaded until the process ends. */

@@ -39,14 +39,6 @@ static uint32_t tensors_before(const en_schema *schema, uint32_t at)
     return n;
 }
 
-static uint32_t buffers_before(const en_schema *schema, uint32_t at)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < at; i++)
-        n += schema->nodes[i].nbuffers;
-    return n;
-}
-
 bool eni_split_is_legal(const en_schema *schema, uint32_t at)
 {
     int32_t roots[2];
@@ -69,23 +61,25 @@ en_status eni_split_part(const en_schema *schema, uint32_t first, uint32_t end, 
                      .end = end,
                      .input = roots[0],
                      .tensor = tensors_before(schema, first),
-                     .tensor_end = tensors_before(schema, end),
-                     .buffer = buffers_before(schema, first),
-                     .buffer_end = buffers_before(schema, end)};
+                     .tensor_end = tensors_before(schema, end)};
+    for (uint32_t i = 0; i < end; i++) {
+        if (i < first) part.buffer += schema->nodes[i].nbuffers;
+        part.buffer_end += schema->nodes[i].nbuffers;
+        if (i >= first) part.multiply_adds += eni_op_multiply_adds(&schema->nodes[i].op);
+    }
     part.lo = schema->tensors[part.tensor].offset;
     part.hi = part.tensor_end < schema->ntensors ? schema->tensors[part.tensor_end].offset : schema->count;
     part.state_lo = part.buffer < schema->nbuffers ? schema->buffers[part.buffer].offset : schema->nstate;
     part.state_hi =
         part.buffer_end < schema->nbuffers ? schema->buffers[part.buffer_end].offset : schema->nstate;
-    for (uint32_t i = first > 0 ? first : 1; i < end; i++)
-        part.multiply_adds += eni_op_multiply_adds(&schema->nodes[i].op);
     *part_out = part;
     return EN_OK;
 }
 
-/* cuts: 0, the first nodes of stages 1, 2, .., nnodes. */
-static en_status make_parts(const en_schema *schema, int nstages, const uint32_t *cuts, eni_part *parts_out)
+/* cuts: 0, the first nodes of stages 1, 2, ..; room for one more. */
+static en_status make_parts(const en_schema *schema, int nstages, uint32_t *cuts, eni_part *parts_out)
 {
+    cuts[nstages] = schema->nnodes;
     for (int s = 0; s < nstages; s++)
         EN_TRY(eni_split_part(schema, cuts[s], cuts[s + 1], &parts_out[s]));
     return EN_OK;
@@ -127,7 +121,8 @@ static int most_stages(const place *places, uint32_t n)
 static int64_t largest(const place *p, const place *q, int64_t rest)
 {
     const int64_t part = q->multiply_adds - p->multiply_adds;
-    return q->tensors > p->tensors && part > rest ? part : q->tensors > p->tensors ? rest : INT64_MAX;
+    if (q->tensors == p->tensors) return INT64_MAX;
+    return part > rest ? part : rest;
 }
 
 /* least[s][p]: the least largest part of all splits into s + 1 parts of what begins at place p, from the last
@@ -177,7 +172,6 @@ en_status eni_split_balance(const en_schema *schema, int nstages, eni_part *part
                       nstages, schema->network->name, most, most);
     } else if ((least = eni_alloc_array((size_t)nstages * n, sizeof *least)) != NULL) {
         balance(places, n, total, nstages, least, cuts);
-        cuts[nstages] = schema->nnodes;
         st = make_parts(schema, nstages, cuts, parts_out);
         eni_free(least);
     }
@@ -250,7 +244,6 @@ en_status eni_split_at(const en_schema *schema, const char *names, int *nstages_
         at += length;
         if (*at == '\0') break;
     }
-    cuts[n] = schema->nnodes;
     EN_TRY(make_parts(schema, n, cuts, parts_out));
     *nstages_out = n;
     return EN_OK;

@@ -19,7 +19,7 @@ static void log_for_device(int level, const char *subsystem, const char *text)
 
 static const en_device_host host = {.abi = EN_DEVICE_ABI, .size = sizeof host, .log = log_for_device};
 
-int eni_device_is_built(const char *name, const char *plugin_dir)
+bool eni_device_is_built(const char *name, const char *plugin_dir)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/device_%s.so", plugin_dir, name);
@@ -34,7 +34,7 @@ en_status eni_device_list_parse(const char *spec, const char *plugin_dir, eni_de
     return eni_fail(EN_EINVAL, "device", "\"%s\" is not a device; give %s", spec, expected);
 }
 
-int eni_device_is_gpu(const char *spec)
+bool eni_device_is_gpu(const char *spec)
 {
     return strncmp(spec, "cuda", 4) == 0 && (spec[4] == '\0' || spec[4] == ':');
 }
@@ -66,8 +66,7 @@ static const char *remedy(const char *name)
         return NO_CPU "install the package libdnnl-dev and build afresh, or use --device=ref";
     if (strcmp(name, "cuda") == 0)
         return "this build has none (it takes the CUDA toolkit and cuDNN: -DENTRAIN_CUDA=ON says what is "
-               "missing); "
-               "build it, or use --device=cpu";
+               "missing); build it, or use --device=cpu";
     return "known are ref, cpu and cuda";
 }
 
@@ -156,7 +155,7 @@ en_status eni_device_open(const char *spec, const char *plugin_dir, int threads,
 
 void eni_device_close(eni_device *device)
 {
-    if (device->ctx) device->ops->close(device->ctx);
+    if (device->ctx != NULL) device->ops->close(device->ctx);
     *device = (eni_device){0};
 }
 
@@ -178,7 +177,6 @@ static en_status refuse_index(const char *spec, int count)
 /* Fewer GPUs than one rank needs, or fewer slices than ranks. */
 static en_status refuse_slice(const char *spec, int n, int count, int nlocal)
 {
-    const char *plural = count == 1 ? "" : "s";
     if (count < n)
         return eni_fail(EN_EINVAL, "gpu",
                         "--device=%s: a rank needs %d GPUs, and this host has %d (`entrain gpus` lists them; "
@@ -188,7 +186,7 @@ static en_status refuse_slice(const char *spec, int n, int count, int nlocal)
         EN_EINVAL, "gpu",
         "--device=%s: the %d GPU%s of this host are enough for %d of its %d ranks, with %d for each; "
         "start no more of them, or give --gpu-sharing, which deals them out in turns",
-        spec, count, plural, count / n, nlocal, n);
+        spec, count, count == 1 ? "" : "s", count / n, nlocal, n);
 }
 
 static en_status pick_named(const eni_gpu_want *want, const eni_device_list *list, int count, int nlocal,

@@ -40,7 +40,7 @@ en_status eni_device_open_with(const char *spec, const eni_device_options *optio
 en_status eni_device_open(const char *spec, const char *plugin_dir, int threads, eni_device *device_out);
 
 /* Whether the library of a device (not "ref") lies in the folder. Loads nothing. */
-int eni_device_is_built(const char *name, const char *plugin_dir);
+bool eni_device_is_built(const char *name, const char *plugin_dir);
 
 /* The checked table of the device NAME ("cuda"), without opening it: for what its `gpu` answers before there
  * is a context. Same errors. What those calls take: the host. */
@@ -50,8 +50,8 @@ const en_device_host *eni_device_host(void);
 /* Safe on a zeroed struct and twice. */
 void eni_device_close(eni_device *device);
 
-/* 1 if the spec names GPUs: "cuda", "cuda:1", "cuda:0,cuda:1". */
-int eni_device_is_gpu(const char *spec);
+/* Whether the spec names GPUs: "cuda", "cuda:1", "cuda:0,cuda:1". */
+bool eni_device_is_gpu(const char *spec);
 
 /* The table that is linked in. */
 const en_device *eni_ref_device(void);
@@ -84,7 +84,7 @@ static inline int eni_gpu_slice(int local_rank, int nlocal, int ngpus, int n, bo
 /* What a rank asks for. */
 typedef struct eni_gpu_want {
     const char *spec; /* --device: "cuda", "cuda:1", "cuda:0,cuda:1", "cuda:all" */
-    int n; /* GPUs of each rank where the spec does not name them; 0: all, shared out among the host's ranks */
+    int n; /* GPUs of each rank where the spec names none; 0: all, dealt out among the host's ranks */
     bool is_shared; /* --gpu-sharing */
 } eni_gpu_want;
 

@@ -209,10 +209,6 @@ void eni_mean_step_range(const eni_optimizer *optimizer, uint64_t at, float *w, 
     const float *src[ENI_MEAN_MAX];
     eni_sources part = *from;
     uint32_t group;
-    if (hyper->groups == NULL) {
-        eni_mean_step(optimizer, w, slots, from, count, hyper);
-        return;
-    }
     part.src = src;
     for (uint64_t lo = 0, hi; lo < count; lo = hi) {
         float *slots_at[ENI_MAX_SLOTS] = {NULL};
@@ -228,7 +224,7 @@ void eni_mean_step_range(const eni_optimizer *optimizer, uint64_t at, float *w, 
 
 /* ---- other loops --------------------------------------------------------------------------------------- */
 
-/* 1 if an exponent of the block is all ones (infinity or not a number). No early exit: it vectorises. */
+/* Whether an exponent of the block is all ones (infinity or not a number). No early exit: it vectorises. */
 ENI_MULTIVERSION static uint32_t has_nonfinite(const float *src, uint64_t count)
 {
     uint32_t found = 0;
@@ -240,29 +236,19 @@ ENI_MULTIVERSION static uint32_t has_nonfinite(const float *src, uint64_t count)
     return found;
 }
 
-int eni_all_finite(const float *src, uint64_t count)
+bool eni_all_finite(const float *src, uint64_t count)
 {
     for (uint64_t at = 0; at < count; at += BLOCK)
-        if (has_nonfinite(src + at, count - at < BLOCK ? count - at : BLOCK)) return 0;
-    return 1;
+        if (has_nonfinite(src + at, count - at < BLOCK ? count - at : BLOCK)) return false;
+    return true;
 }
 
-ENI_MULTIVERSION static void lin_set(float *y, float a, const float *x, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++)
-        y[i] = a * x[i];
-}
-
-ENI_MULTIVERSION static void lin_add(float *y, float a, const float *x, float b, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++)
-        y[i] = a * x[i] + b * y[i];
-}
-
-void eni_lin(float *y, float a, const float *x, float b, uint64_t count)
+ENI_MULTIVERSION void eni_lin(float *y, float a, const float *x, float b, uint64_t count)
 {
     if (b == 0.0f)
-        lin_set(y, a, x, count);
+        for (uint64_t i = 0; i < count; i++)
+            y[i] = a * x[i];
     else
-        lin_add(y, a, x, b, count);
+        for (uint64_t i = 0; i < count; i++)
+            y[i] = a * x[i] + b * y[i];
 }

@@ -80,8 +80,8 @@ void eni_mean_first(float *acc, const float *src, float scale, uint64_t count);
 void eni_mean_add(float *acc, const float *src, float scale, uint64_t count);
 void eni_mean_last(float *acc, const float *src, float scale, float inv, uint64_t count);
 
-/* 1 if every element is finite. */
-int eni_all_finite(const float *src, uint64_t count);
+/* Whether every element is finite. */
+bool eni_all_finite(const float *src, uint64_t count);
 
 /* y = a * x + b * y; b == 0 overwrites y whatever it held (NaN too). */
 void eni_lin(float *y, float a, const float *x, float b, uint64_t count);

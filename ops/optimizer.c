@@ -129,43 +129,17 @@ static void sgd_mean_step(float *w, float *const *slots, const eni_sources *from
         sgd_any(w, m, from, kind, count, hyper);
 }
 
-/* `kind` is a constant where this is inlined. */
-ENI_ALWAYS_INLINE void step_all(float *restrict w, float *restrict m, const float *restrict g, int kind,
-                                uint64_t count, const eni_hyper *hyper)
+/* A gradient is the mean of one source that counts 1: g * 1 * 1 is g, and the compiler knows it. */
+ENI_MULTIVERSION static void sgd_step(float *w, float *const *slots, const float *g, uint64_t count,
+                                      const eni_hyper *hyper)
 {
-    const float lr = hyper->lr, mu = hyper->momentum, decay = hyper->weight_decay;
-    for (uint64_t i = 0; i < count; i++) {
-        float d = g[i];
-        if (kind & DECAY) d += decay * w[i];
-        if (kind & MOMENTUM) {
-            m[i] = mu * m[i] + d;
-            d = kind & NESTEROV ? d + mu * m[i] : m[i];
-        }
-        w[i] -= lr * d;
-    }
-}
-
-ENI_MULTIVERSION static void step_cases(float *w, float *m, const float *g, int kind, uint64_t count,
-                                        const eni_hyper *hyper)
-{
-    switch (kind) {
-    case 0: step_all(w, m, g, 0, count, hyper); break;
-    case DECAY: step_all(w, m, g, DECAY, count, hyper); break;
-    case MOMENTUM: step_all(w, m, g, MOMENTUM, count, hyper); break;
-    case MOMENTUM | DECAY: step_all(w, m, g, MOMENTUM | DECAY, count, hyper); break;
-    case MOMENTUM | NESTEROV: step_all(w, m, g, MOMENTUM | NESTEROV, count, hyper); break;
-    default: step_all(w, m, g, MOMENTUM | DECAY | NESTEROV, count, hyper); break;
-    }
-}
-
-static void sgd_step(float *w, float *const *slots, const float *g, uint64_t count, const eni_hyper *hyper)
-{
-    step_cases(w, sgd_slots(hyper) ? slots[0] : NULL, g, kind_of(hyper), count, hyper);
+    const float one = 1;
+    const eni_sources alone = {.src = &g, .scale = &one, .n = 1, .inv = 1};
+    sgd_cases(w, sgd_slots(hyper) ? slots[0] : NULL, &alone, 1, kind_of(hyper), count, hyper);
 }
 
 static const eni_optimizer sgd = {
     .name = "sgd",
-    .formula = "d = g + wd*w; m = mu*m + d; w -= lr*m, or lr*(d + mu*m) with Nesterov (torch.optim.SGD)",
     .slots = sgd_slots,
     .slot_names = {"momentum_buffer"},
     .step = sgd_step,
@@ -257,8 +231,6 @@ static void adamw_step(float *w, float *const *slots, const float *g, uint64_t c
 
 static const eni_optimizer adam = {
     .name = "adam",
-    .formula = "d = g + wd*w; m += (1-b1)(d-m); v = b2*v + (1-b2)*d*d; w -= lr*m^ / (sqrt(v^) + eps) "
-               "(torch.optim.Adam)",
     .slots = adam_slots,
     .slot_names = {"exp_avg", "exp_avg_sq"},
     .step = adam_step,
@@ -267,7 +239,6 @@ static const eni_optimizer adam = {
 
 static const eni_optimizer adamw = {
     .name = "adamw",
-    .formula = "w *= 1 - lr*wd; then as adam without decay (torch.optim.AdamW)",
     .slots = adam_slots,
     .slot_names = {"exp_avg", "exp_avg_sq"},
     .step = adamw_step,

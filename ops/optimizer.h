@@ -52,7 +52,6 @@ typedef struct eni_sources {
 
 typedef struct eni_optimizer {
     const char *name;                      /* "sgd", "adam", "adamw" */
-    const char *formula;                   /* one line, with its source */
     int (*slots)(const eni_hyper *hyper);  /* how many slot vectors these rates need (0: no momentum) */
     const char *slot_names[ENI_MAX_SLOTS]; /* "momentum_buffer", as PyTorch's state_dict calls it */
     /* w, slots: (count), stepped in place; g: (count), read only, gradient of the mean loss. */
@@ -95,8 +94,7 @@ void eni_groups_free(eni_groups *groups);
 eni_groups *eni_groups_new(void);
 bool eni_groups_add(eni_groups *groups, uint64_t lo, uint32_t group);
 
-/* ---- the learning rate, a function of global samples, evaluated where the step is taken ------------------
- */
+/* ---- the learning rate, a function of global samples, evaluated where the step is taken ---- */
 
 typedef enum eni_schedule_kind {
     ENI_LR_CONSTANT,
@@ -121,8 +119,7 @@ typedef struct eni_schedule {
     int nmilestones;
 } eni_schedule;
 
-/* The rate for a step that begins when `samples` samples have been applied, as float: every mode rounds here.
- */
+/* The rate for a step that begins when `samples` samples are applied, as float: every mode rounds here. */
 float eni_schedule_lr(const eni_schedule *schedule, uint64_t samples);
 
 /* "600000,800000": how key-values, checkpoints and saved stores name them. */

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,18 +23,18 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 enum { LENGTH_BYTES = 8 };
 
 /* Names go into messages and into other people's terminals. */
-static int is_clean_text(const char *text)
+static bool is_clean_text(const char *text)
 {
     size_t length = 0;
     for (; text[length] != '\0'; length++) {
         const unsigned char c = (unsigned char)text[length];
-        if (c < 0x20 || c == 0x7f || length >= ENI_ST_MAX_NAME) return 0;
+        if (c < 0x20 || c == 0x7f || length >= ENI_ST_MAX_NAME) return false;
     }
     return length > 0;
 }
 
 /* The only int64 that a state_dict of ours has: batch normalisation's. */
-static int is_batch_count(const char *name)
+static bool is_batch_count(const char *name)
 {
     const char *dot = strrchr(name, '.');
     return strcmp(dot == NULL ? name : dot + 1, "num_batches_tracked") == 0;
@@ -131,7 +132,7 @@ static en_status meta_parse(const char *name, json_t *object, eni_st_file *file)
 /* ---- the whole --------------------------------------------------------------------------------------- */
 
 /* torch.save writes a zip archive, and before 1.6 wrote a bare pickle. */
-static int is_pickle(const unsigned char *bytes, size_t size)
+static bool is_pickle(const unsigned char *bytes, size_t size)
 {
     return size >= 4 && (memcmp(bytes, "PK\3\4", 4) == 0 || (bytes[0] == 0x80 && bytes[1] <= 5));
 }
@@ -145,8 +146,7 @@ static en_status header_parse(const char *name, const unsigned char *bytes, size
         if (is_pickle(bytes, size))
             eni_error("safetensors",
                       "%s is a pickled file of PyTorch, which runs code when it is read, so Entrain does "
-                      "not: write "
-                      "it again with safetensors.torch.save_file(model.state_dict(), FILE)",
+                      "not: write it again with safetensors.torch.save_file(model.state_dict(), FILE)",
                       name);
         else
             eni_error(
@@ -305,27 +305,25 @@ en_status eni_st_contents(const char *path, uint64_t max_bytes, unsigned char **
     unsigned char *bytes = NULL;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         snprintf(why_out, ENI_ST_WHY, "%s is not a regular file", path);
-        goto close_fd;
-    }
-    if ((uint64_t)info.st_size > max_bytes) {
+    } else if ((uint64_t)info.st_size > max_bytes) {
         snprintf(why_out, ENI_ST_WHY, "%s has %lld bytes; at most %llu are expected here", path,
                  (long long)info.st_size, (unsigned long long)max_bytes);
         st = EN_EFORMAT;
-        goto close_fd;
+    } else if ((bytes = eni_alloc((size_t)info.st_size)) == NULL) {
+        snprintf(why_out, ENI_ST_WHY, "%s has %lld bytes, for which there is no memory", path,
+                 (long long)info.st_size);
+        st = EN_ENOMEM;
+    } else {
+        st = read_all(path, fd, bytes, (size_t)info.st_size, why_out);
     }
-    snprintf(why_out, ENI_ST_WHY, "%s has %lld bytes, for which there is no memory", path,
-             (long long)info.st_size);
-    bytes = eni_alloc((size_t)info.st_size);
-    EN_TRY_GOTO(bytes != NULL ? EN_OK : EN_ENOMEM, close_fd);
-    EN_TRY_GOTO(read_all(path, fd, bytes, (size_t)info.st_size, why_out), close_fd);
+    close(fd);
+    if (st != EN_OK) {
+        eni_free(bytes);
+        return st;
+    }
     *bytes_out = bytes;
     *size_out = (size_t)info.st_size;
-    bytes = NULL; /* the caller's now */
-
-close_fd:
-    eni_free(bytes);
-    close(fd);
-    return st;
+    return EN_OK;
 }
 
 en_status eni_st_read(const char *path, uint64_t max_bytes, eni_st_file *file_out)
@@ -347,17 +345,15 @@ en_status eni_st_read(const char *path, uint64_t max_bytes, eni_st_file *file_ou
 
 const eni_st_tensor *eni_st_find(const eni_st_file *file, const char *name)
 {
-    for (uint32_t t = 0; t < file->ntensors; t++) {
+    for (uint32_t t = 0; t < file->ntensors; t++)
         if (strcmp(file->tensors[t].name, name) == 0) return &file->tensors[t];
-    }
     return NULL;
 }
 
 const char *eni_st_find_meta(const eni_st_file *file, const char *key)
 {
-    for (uint32_t m = 0; m < file->nmeta; m++) {
+    for (uint32_t m = 0; m < file->nmeta; m++)
         if (strcmp(file->meta[m].key, key) == 0) return file->meta[m].value;
-    }
     return NULL;
 }
 
@@ -379,31 +375,29 @@ const char *eni_st_shape_text(const int64_t *shape, uint32_t ndim, char text_out
 
 enum { HEADER_ALIGN = 8 }; /* the data starts on 8 bytes, as the Rust and Python writers have it */
 
-/* ---- writing: a file that is there whole or not at all; first its header
- * -------------------------------------------------------------------------------------- */
+/* ---- writing: a file that is there whole or not at all; first its header ---- */
 
-static int add_meta(json_t *root, const eni_st_meta *meta, uint32_t nmeta)
+/* False, as below: out of memory, or text that is not UTF-8. */
+static bool add_meta(json_t *root, const eni_st_meta *meta, uint32_t nmeta)
 {
     json_t *object = json_object();
-    for (uint32_t m = 0; m < nmeta; m++) {
-        if (json_object_set_new(object, meta[m].key, json_string(meta[m].value)) != 0) {
-            json_decref(object);
-            return -1;
-        }
-    }
-    return json_object_set_new(root, "__metadata__", object);
+    if (json_object_set_new(root, "__metadata__", object) != 0) return false;
+    for (uint32_t m = 0; m < nmeta; m++)
+        if (json_object_set_new(object, meta[m].key, json_string(meta[m].value)) != 0) return false;
+    return true;
 }
 
-static int add_tensor(json_t *root, const eni_st_tensor *tensor, uint64_t begin)
+/* .. or a name that is there twice. */
+static bool add_tensor(json_t *root, const eni_st_tensor *tensor, uint64_t begin)
 {
     const uint64_t end = begin + eni_st_bytes(tensor);
-    if (json_object_get(root, tensor->name) != NULL) return -1;
+    if (json_object_get(root, tensor->name) != NULL) return false;
     json_t *shape = json_array();
     for (uint32_t d = 0; d < tensor->ndim; d++)
         json_array_append_new(shape, json_integer(tensor->shape[d]));
     json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", eni_st_dtype_text(tensor->dtype), "shape",
                               shape, "data_offsets", (json_int_t)begin, (json_int_t)end);
-    return json_object_set_new(root, tensor->name, entry);
+    return json_object_set_new(root, tensor->name, entry) == 0;
 }
 
 /* The header's text without its padding, freed with free(); NULL when out of memory. */
@@ -412,12 +406,12 @@ static char *header_new(const eni_st_tensor *tensors, uint32_t ntensors, const e
 {
     json_t *root = json_object();
     uint64_t begin = 0;
-    int failed = nmeta > 0 ? add_meta(root, meta, nmeta) : 0;
-    for (uint32_t t = 0; t < ntensors && failed == 0; t++) {
-        failed = add_tensor(root, &tensors[t], begin);
+    bool is_good = nmeta == 0 || add_meta(root, meta, nmeta);
+    for (uint32_t t = 0; t < ntensors && is_good; t++) {
+        is_good = add_tensor(root, &tensors[t], begin);
         begin += eni_st_bytes(&tensors[t]);
     }
-    char *text = failed == 0 ? json_dumps(root, JSON_COMPACT) : NULL;
+    char *text = is_good ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     return text;
 }

@@ -183,28 +183,26 @@ en_status eni_weights_load(const char *path, const en_schema *schema, float *fla
 
 /* ---- digest ------------------------------------------------------------------------------------------ */
 
-en_status eni_weights_digest(const en_schema *schema, const float *flat, char hex_out[ENI_DIGEST_HEX])
+static void digest_tensors(const en_model_tensor *tensors, uint32_t n, const float *flat,
+                           char hex_out[ENI_DIGEST_HEX])
 {
     eni_digest digest;
     eni_digest_begin(&digest);
-    for (uint32_t t = 0; t < schema->ntensors; t++) {
-        const en_model_tensor *tensor = &schema->tensors[t];
-        eni_digest_add(&digest, flat + tensor->offset, tensor->count * sizeof *flat);
-    }
+    for (uint32_t t = 0; t < n; t++)
+        eni_digest_add(&digest, flat + tensors[t].offset,
+                       tensors[t].count * (tensors[t].is_int64 != 0 ? sizeof(int64_t) : sizeof *flat));
     eni_digest_end(&digest, hex_out);
+}
+
+en_status eni_weights_digest(const en_schema *schema, const float *flat, char hex_out[ENI_DIGEST_HEX])
+{
+    digest_tensors(schema->tensors, schema->ntensors, flat, hex_out);
     return EN_OK;
 }
 
 void eni_buffers_digest(const en_schema *schema, const float *state, char hex_out[ENI_DIGEST_HEX])
 {
-    eni_digest digest;
-    eni_digest_begin(&digest);
-    for (uint32_t b = 0; b < schema->nbuffers; b++) {
-        const en_model_tensor *tensor = &schema->buffers[b];
-        eni_digest_add(&digest, state + tensor->offset,
-                       tensor->count * (tensor->is_int64 != 0 ? sizeof(int64_t) : sizeof *state));
-    }
-    eni_digest_end(&digest, hex_out);
+    digest_tensors(schema->buffers, schema->nbuffers, state, hex_out);
 }
 
 /* As text: a line a node, and what it reads where that is not the node before it; a line a tensor. */

@@ -42,7 +42,7 @@ static int64_t pixels_of(const en_plan *plan)
 
 static int64_t pieces_of(const en_plan *plan)
 {
-    return (pixels_of(plan) + PIECE - 1) / PIECE;
+    return eni_cpu_parts(pixels_of(plan), PIECE);
 }
 
 static norm_terms terms_of(const en_plan *plan, const en_args *args)
@@ -132,7 +132,7 @@ static void moments_part(const en_plan *plan, const en_args *args, int64_t from,
 /* Adds dy, and dy (x - mean); dy counts, and stays, where y is positive or where there is no relu. */
 ENI_ALWAYS_INLINE void piece_gradients(float *restrict db, float *restrict dw, float *restrict dy,
                                        const float *restrict x, const float *restrict y,
-                                       const float *restrict mean, int64_t pixels, int64_t c, int has_relu)
+                                       const float *restrict mean, int64_t pixels, int64_t c, bool has_relu)
 {
     memset(db, 0, (size_t)c * sizeof *db);
     memset(dw, 0, (size_t)c * sizeof *dw);
@@ -145,29 +145,26 @@ ENI_ALWAYS_INLINE void piece_gradients(float *restrict db, float *restrict dw, f
         }
 }
 
-ENI_MULTIVERSION_SHORT static void piece_plain(float *db, float *dw, float *dy, const float *x,
-                                               const float *y, const float *mean, int64_t pixels, int64_t c)
+ENI_MULTIVERSION_SHORT static void piece_sums(float *db, float *dw, float *dy, const float *x, const float *y,
+                                              const float *mean, int64_t pixels, int64_t c, bool has_relu)
 {
-    piece_gradients(db, dw, dy, x, y, mean, pixels, c, 0);
-}
-
-ENI_MULTIVERSION_SHORT static void piece_relu(float *db, float *dw, float *dy, const float *x, const float *y,
-                                              const float *mean, int64_t pixels, int64_t c)
-{
-    piece_gradients(db, dw, dy, x, y, mean, pixels, c, 1);
+    if (has_relu)
+        piece_gradients(db, dw, dy, x, y, mean, pixels, c, true);
+    else
+        piece_gradients(db, dw, dy, x, y, mean, pixels, c, false);
 }
 
 static void gradients_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const int64_t c = plan->op.channels, all = pixels_of(plan);
     const norm_terms has = terms_of(plan, args);
-    const int has_relu = (plan->op.flags & EN_OP_FUSE_RELU) != 0;
+    const bool has_relu = (plan->op.flags & EN_OP_FUSE_RELU) != 0;
     float *pieces = sums_of(plan, args).pieces;
     for (int64_t i = from; i < to; i++) {
         const int64_t at = i * PIECE, pixels = all - at < PIECE ? all - at : PIECE;
         const float *x = (const float *)args->x + at * c, *y = has_relu ? (const float *)args->y + at * c : x;
-        (has_relu ? piece_relu : piece_plain)(pieces + 2 * i * c, pieces + (2 * i + 1) * c,
-                                              (float *)args->dy + at * c, x, y, has.mean, pixels, c);
+        piece_sums(pieces + 2 * i * c, pieces + (2 * i + 1) * c, (float *)args->dy + at * c, x, y, has.mean,
+                   pixels, c, has_relu);
     }
 }
 
@@ -204,8 +201,8 @@ static void join_moments(const en_plan *plan, const float *x, const norm_sums *o
 
 /* Branches go away where this is inlined. y may be x. */
 ENI_ALWAYS_INLINE void scale_rows(float *y, const float *x, const float *x2, const float *mean,
-                                  const float *scale, const float *b, int64_t pixels, int64_t c, int adds,
-                                  int has_relu)
+                                  const float *scale, const float *b, int64_t pixels, int64_t c, bool adds,
+                                  bool has_relu)
 {
     for (int64_t at = 0; at < pixels; at++, x += c, x2 += c, y += c)
 #pragma GCC ivdep

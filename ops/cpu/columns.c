@@ -50,11 +50,6 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static int64_t parts(int64_t count, int64_t each)
-{
-    return (count + each - 1) / each;
-}
-
 static int64_t window(const en_op *op)
 {
     return op->kernel_h * op->kernel_w * op->x.c;
@@ -98,13 +93,13 @@ static int64_t chunk_images(const en_plan *plan)
 {
     const int64_t pixels = image_pixels(plan);
     const int64_t fit = CHUNK_BYTES / (pixels * row_length(&plan->op) * (int64_t)sizeof(float));
-    const int64_t wanted = larger(parts(plan->y.n, CHUNKS), parts(CHUNK_PIXELS, pixels));
+    const int64_t wanted = larger(eni_cpu_parts(plan->y.n, CHUNKS), eni_cpu_parts(CHUNK_PIXELS, pixels));
     return smaller(larger(smaller(fit, wanted), 1), plan->y.n);
 }
 
 static int64_t chunks(const en_plan *plan)
 {
-    return parts(plan->y.n, chunk_images(plan));
+    return eni_cpu_parts(plan->y.n, chunk_images(plan));
 }
 
 static int64_t shares(const en_plan *plan)
@@ -308,11 +303,13 @@ static void data_part(const en_plan *plan, const en_args *args, int64_t from, in
     }
 }
 
-/* Shares [from, to), each a sum over its chunks. */
-static void share_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to, float *rows)
+/* The shares of workers [from, to), each a sum over its chunks. */
+static void weights_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
-    const int64_t count = chunks(plan), all = shares(plan), row = row_length(&plan->op);
-    for (int64_t share = from; share < to; share++) {
+    const int64_t count = chunks(plan), all = shares(plan), each = workers(plan, ENI_BACKWARD_WEIGHTS);
+    const int64_t row = row_length(&plan->op);
+    float *rows = rows_of(plan, args, ENI_BACKWARD_WEIGHTS, from);
+    for (int64_t share = all * from / each; share < all * to / each; share++) {
         const int64_t begin = count * share / all;
         for (int64_t i = begin; i < count * (share + 1) / all; i++) {
             const chunk c = chunk_at(plan, args, i, rows);
@@ -326,46 +323,37 @@ static void share_part(const en_plan *plan, const en_args *args, int64_t from, i
     }
 }
 
-/* Shares of workers [from, to). */
-static void weights_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
-{
-    const int64_t all = shares(plan), each = workers(plan, ENI_BACKWARD_WEIGHTS);
-    share_part(plan, args, all * from / each, all * to / each,
-               rows_of(plan, args, ENI_BACKWARD_WEIGHTS, from));
-}
-
-en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args)
+/* All of a pass but what becomes of the weights, over its workers. */
+static en_status run_part(const en_plan *plan, const en_args *args, int which, eni_cpu_part_fn part)
 {
     eni_cpu_products products;
     const pass p = {*args, &products};
     eni_cpu_products_begin(&products);
-    eni_cpu_split(plan, &p.args, workers(plan, ENI_BACKWARD_WEIGHTS), 1, weights_part);
-    EN_TRY(eni_cpu_products_end(&products));
+    eni_cpu_split(plan, &p.args, workers(plan, which), 1, part);
+    return eni_cpu_products_end(&products);
+}
+
+en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args)
+{
+    EN_TRY(run_part(plan, args, ENI_BACKWARD_WEIGHTS, weights_part));
     eni_cpu_split(plan, args, plan->op.channels, 1, weights_out);
     return EN_OK;
 }
 
 en_status eni_cpu_columns_backward_data(en_plan *plan, const en_args *args)
 {
-    eni_cpu_products products;
-    pass p = {*args, &products};
-    p.args.b = NULL; /* is not read here */
-    eni_cpu_split(plan, &p.args, plan->op.channels, 1, weights_in);
-    eni_cpu_products_begin(&products);
-    eni_cpu_split(plan, &p.args, workers(plan, ENI_BACKWARD_DATA), 1, data_part);
-    return eni_cpu_products_end(&products);
+    en_args without_bias = *args;
+    without_bias.b = NULL; /* is not read here */
+    eni_cpu_split(plan, &without_bias, plan->op.channels, 1, weights_in);
+    return run_part(plan, args, ENI_BACKWARD_DATA, data_part);
 }
 
 /* ---- the convolutions that come here with all their passes ---- */
 
 static en_status columns_forward(en_plan *plan, const en_args *args)
 {
-    eni_cpu_products products;
-    const pass p = {*args, &products};
     eni_cpu_split(plan, args, plan->op.channels, 1, weights_in);
-    eni_cpu_products_begin(&products);
-    eni_cpu_split(plan, &p.args, workers(plan, ENI_FORWARD), 1, forward_part);
-    EN_TRY(eni_cpu_products_end(&products));
+    EN_TRY(run_part(plan, args, ENI_FORWARD, forward_part));
     eni_cpu_relu_in_place(plan, args);
     return EN_OK;
 }

@@ -43,8 +43,8 @@ typedef struct eni_dnnl_conv {
 /* One product of matrices, c (m, n) = a b, all packed. */
 typedef struct eni_product_shape {
     int64_t m, n, k;
-    int is_a_transposed, is_b_transposed; /* a is (k, m) in memory; b (n, k) */
-    int has_bias;                         /* (n), added to each row */
+    bool is_a_transposed, is_b_transposed; /* a is (k, m) in memory; b (n, k) */
+    bool has_bias;                         /* (n), added to each row */
 } eni_product_shape;
 
 /* EN_OK, or the failure of `what` ("a convolution") logged. */
@@ -102,9 +102,9 @@ void eni_cpu_describe_pass(en_plan *plan, int which, const char *prefix, const c
 
 /* Which conv2d are not for eni_cpu_conv: eni_cpu_one_window (linear.c) runs those with one window, which covers the
  * image; eni_cpu_columns 1 x 1 with a stride; eni_cpu_winograd 3 x 3 of stride 1, with channels and pixels enough. */
-int eni_cpu_one_window_fit(const en_op *op);
+bool eni_cpu_one_window_fit(const en_op *op);
 bool eni_cpu_columns_fit(const en_op *op);
-int eni_cpu_winograd_fit(const en_op *op);
+bool eni_cpu_winograd_fit(const en_op *op);
 
 /* columns.c has the backward passes of some others, too: describe fills plan->info as describe_pass does. dy must be
  * masked already. */
@@ -155,6 +155,12 @@ void eni_cpu_multiply(eni_cpu_products *products, int64_t m, int64_t n, int64_t 
 
 /* sum += x, elementwise. */
 void eni_cpu_add(float *restrict sum, const float *restrict x, int64_t count);
+
+/* How many parts of `each` cover `count`. */
+static inline int64_t eni_cpu_parts(int64_t count, int64_t each)
+{
+    return (count + each - 1) / each;
+}
 
 /* y = relu(y), and dy = 0 where y is not positive, if the op has EN_OP_FUSE_RELU. */
 void eni_cpu_relu_in_place(const en_plan *plan, const en_args *args);

@@ -14,19 +14,11 @@
 #include "core/try.h"
 #include "ops/cpu/cpu.h"
 
-/* This library carries its own copy of the log; its lines go to the program's. */
-static void log_to_host(void *user, int level, const char *subsystem, const char *text)
-{
-    const en_device_host *host = user;
-    host->log(level, subsystem, text);
-}
-
 static en_status cpu_open(const en_device_config *config, en_ctx **ctx_out)
 {
-    eni_log_set_sink(log_to_host, (void *)config->host);
-    eni_log_set_level(ENI_LOG_TRACE);
+    eni_ref_log_to(config->host);
     en_ctx *ctx = eni_alloc(sizeof *ctx);
-    if (!ctx) return EN_ENOMEM;
+    if (ctx == NULL) return EN_ENOMEM;
     ctx->threads = config->threads;
     omp_set_dynamic(0);
     omp_set_num_threads(ctx->threads);
@@ -57,12 +49,10 @@ static const char *cpu_describe(en_ctx *ctx)
     return ctx->description;
 }
 
-/* ---- the reference loops, a part of the images on each thread: they do not meet
- * ---------------------------- */
+/* ---- the reference loops, a part of the images on each thread: they do not meet ---- */
 
-typedef en_status (*ref_pass)(const en_op *op, const en_args *args);
-
-static void run_images(const en_plan *plan, const en_args *args, int64_t from, int64_t to, ref_pass pass)
+static void run_images(const en_plan *plan, const en_args *args, int64_t from, int64_t to,
+                       en_status (*pass)(const en_op *op, const en_args *args))
 {
     const int64_t at_x = en_extent_count(plan->op.x) / plan->op.x.n * from;
     const int64_t at_y = en_extent_count(plan->y) / plan->op.x.n * from;
@@ -70,11 +60,11 @@ static void run_images(const en_plan *plan, const en_args *args, int64_t from, i
     en_args part = *args;
     op.x.n = to - from;
     if (op.x.n == 0) return;
-    if (part.x) part.x = (const float *)part.x + at_x;
-    if (part.x2) part.x2 = (const float *)part.x2 + at_x;
-    if (part.dx) part.dx = (float *)part.dx + at_x;
-    if (part.y) part.y = (float *)part.y + at_y;
-    if (part.dy) part.dy = (float *)part.dy + at_y;
+    if (part.x != NULL) part.x = (const float *)part.x + at_x;
+    if (part.x2 != NULL) part.x2 = (const float *)part.x2 + at_x;
+    if (part.dx != NULL) part.dx = (float *)part.dx + at_x;
+    if (part.y != NULL) part.y = (float *)part.y + at_y;
+    if (part.dy != NULL) part.dy = (float *)part.dy + at_y;
     (void)pass(&op, &part); /* they cannot fail */
 }
 
@@ -146,16 +136,13 @@ static void fill_cache_of_small_blocks(void)
 #endif
 }
 
-static int takes_memory(const en_plan_info *info)
-{
-    return strstr(info->forward, "gemm:jit") || strstr(info->backward_weights, "gemm:jit") ||
-           strstr(info->backward_data, "gemm:jit");
-}
-
-/* What such a plan takes, any thread of the device finds again where it was. */
+/* What a plan with such products takes, any thread of the device finds again where it was. */
 static void keep_memory(const en_plan *plan)
 {
-    if (!takes_memory(&plan->info)) return;
+    const en_plan_info *info = &plan->info;
+    if (strstr(info->forward, "gemm:jit") == NULL && strstr(info->backward_weights, "gemm:jit") == NULL &&
+        strstr(info->backward_data, "gemm:jit") == NULL)
+        return;
     eni_memory_keep();
 #pragma omp parallel num_threads(plan->ctx->threads)
     fill_cache_of_small_blocks();

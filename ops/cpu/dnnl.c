@@ -51,8 +51,8 @@ static en_status write_kernels(void)
 en_status eni_dnnl_open(eni_dnnl *dnnl_out)
 {
     eni_dnnl dnnl = {0};
-    en_status st = write_kernels();
-    EN_TRY(st);
+    en_status st;
+    EN_TRY(write_kernels());
     EN_TRY_GOTO(eni_dnnl_check(dnnl_engine_create(&dnnl.engine, dnnl_cpu, 0), "its start"), close_dnnl);
     EN_TRY_GOTO(
         eni_dnnl_check(dnnl_stream_create(&dnnl.stream, dnnl.engine, dnnl_stream_default_flags), "its start"),
@@ -71,15 +71,10 @@ void eni_dnnl_close(eni_dnnl *dnnl)
     *dnnl = (eni_dnnl){0};
 }
 
-/* A description of a tensor; `destroy` takes it back. */
+/* A description of a tensor; forget takes it back. */
 static en_status by_order(eni_desc *desc, int rank, const dnnl_dims_t dims, dnnl_format_tag_t order)
 {
     return eni_dnnl_check(dnnl_memory_desc_create_with_tag(desc, rank, dims, dnnl_f32, order), "a layer");
-}
-
-static void destroy(eni_desc desc)
-{
-    if (desc != NULL) dnnl_memory_desc_destroy(desc);
 }
 
 /* Scratch memory is ours to give (workspace), not hidden in the library. */
@@ -127,30 +122,57 @@ static en_status fill(const eni_dnnl *dnnl, const_dnnl_primitive_desc_t pd, cons
 
 void eni_dnnl_primitive_fini(eni_dnnl_primitive *primitive)
 {
-    if (primitive->primitive) dnnl_primitive_destroy(primitive->primitive);
+    if (primitive->primitive != NULL) dnnl_primitive_destroy(primitive->primitive);
     for (int i = 0; i < primitive->nviews; i++)
         dnnl_memory_destroy(primitive->view[i].memory);
     *primitive = (eni_dnnl_primitive){0};
 }
 
-/* ---- convolutions ---- */
+/* ---- layers ---- */
 
-/* The tensors of a convolution as oneDNN sees them. */
-typedef struct conv_tensors {
+/* The tensors of a convolution, or of a product target = source weights, as oneDNN sees them. */
+typedef struct layer_tensors {
     eni_desc source, weights, bias, target; /* bias: NULL where there is none */
-    eni_desc free_weights;                  /* the order is left to oneDNN */
+    eni_desc free_weights;                  /* of a convolution: the order is left to oneDNN */
     dnnl_dims_t stride, pad;
-} conv_tensors;
+} layer_tensors;
+
+static void forget(layer_tensors *l)
+{
+    const eni_desc all[] = {l->source, l->weights, l->bias, l->target, l->free_weights};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i] != NULL) dnnl_memory_desc_destroy(all[i]);
+}
+
+/* A product of whichever pass is a forward one here. */
+static en_status fill_layer(const eni_dnnl *dnnl, const layer_tensors *l, int which, eni_const_desc weights,
+                            const_dnnl_primitive_desc_t pd, eni_dnnl_primitive *primitive)
+{
+    static const int args[ENI_PASSES][4] = {
+        [ENI_FORWARD] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
+        [ENI_BACKWARD_WEIGHTS] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_BIAS},
+        [ENI_BACKWARD_DATA] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST, 0}};
+    const int *arg = args[which];
+    const bool has_bias = l->bias != NULL && which != ENI_BACKWARD_DATA;
+    const view_of tensors[] = {{arg[0], l->source},
+                               {arg[1], weights},
+                               {arg[2], l->target},
+                               {DNNL_ARG_SCRATCHPAD, scratch_of(pd)},
+                               {arg[3], l->bias}};
+    return fill(dnnl, pd, tensors, has_bias ? 5 : 4, primitive);
+}
+
+/* ---- convolutions ---- */
 
 /* Names the dims (N, C, H, W) whatever their order in memory. With activations in (N, H, W, C) the weights
  * must be free: for a fixed order oneDNN falls back to its reference loops, 100,000 times slower. What is there
- * after a failure, forget_conv destroys. */
-static en_status describe_conv(const en_op *op, conv_tensors *l)
+ * after a failure, forget destroys. */
+static en_status describe_conv(const en_op *op, layer_tensors *l)
 {
     const en_extent y = eni_ref_output(op);
     const dnnl_dims_t source = {op->x.n, op->x.c, op->x.h, op->x.w}, target = {y.n, y.c, y.h, y.w};
     const dnnl_dims_t weights = {y.c, op->x.c, op->kernel_h, op->kernel_w}, bias = {y.c};
-    *l = (conv_tensors){.stride = {op->stride_h, op->stride_w}, .pad = {op->pad_h, op->pad_w}};
+    *l = (layer_tensors){.stride = {op->stride_h, op->stride_w}, .pad = {op->pad_h, op->pad_w}};
     EN_TRY(by_order(&l->source, 4, source, dnnl_nhwc));
     EN_TRY(by_order(&l->target, 4, target, dnnl_nhwc));
     EN_TRY(by_order(&l->weights, 4, weights, dnnl_oihw));
@@ -158,41 +180,30 @@ static en_status describe_conv(const en_op *op, conv_tensors *l)
     return op->flags & EN_OP_BIAS ? by_order(&l->bias, 1, bias, dnnl_a) : EN_OK;
 }
 
-static void forget_conv(conv_tensors *l)
-{
-    const eni_desc all[] = {l->source, l->weights, l->bias, l->target, l->free_weights};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        destroy(all[i]);
-}
-
 /* `hint` is the forward pass's description, wanted by the backward ones; else NULL. */
-static en_status primitive_desc(const eni_dnnl *dnnl, const conv_tensors *l, int which,
+static en_status primitive_desc(const eni_dnnl *dnnl, const layer_tensors *l, int which,
                                 const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint,
                                 dnnl_primitive_desc_t *pd_out)
 {
     static const dnnl_dims_t apart = {0}; /* no dilation */
     const dnnl_alg_kind_t algorithm = dnnl_convolution_direct;
-    switch (which) {
-    case ENI_FORWARD:
-        return eni_dnnl_check(
-            dnnl_convolution_forward_primitive_desc_create(pd_out, dnnl->engine, dnnl_forward_training,
-                                                           algorithm, l->source, l->free_weights, l->bias,
-                                                           l->target, l->stride, apart, l->pad, l->pad, attr),
-            "a convolution");
-    case ENI_BACKWARD_WEIGHTS:
-        return eni_dnnl_check(dnnl_convolution_backward_weights_primitive_desc_create(
-                                  pd_out, dnnl->engine, algorithm, l->source, l->free_weights, l->bias,
-                                  l->target, l->stride, apart, l->pad, l->pad, hint, attr),
-                              "a convolution");
-    default:
-        return eni_dnnl_check(dnnl_convolution_backward_data_primitive_desc_create(
-                                  pd_out, dnnl->engine, algorithm, l->source, l->free_weights, l->target,
-                                  l->stride, apart, l->pad, l->pad, hint, attr),
-                              "a convolution");
-    }
+    dnnl_status_t status;
+    if (which == ENI_FORWARD)
+        status = dnnl_convolution_forward_primitive_desc_create(
+            pd_out, dnnl->engine, dnnl_forward_training, algorithm, l->source, l->free_weights, l->bias,
+            l->target, l->stride, apart, l->pad, l->pad, attr);
+    else if (which == ENI_BACKWARD_WEIGHTS)
+        status = dnnl_convolution_backward_weights_primitive_desc_create(
+            pd_out, dnnl->engine, algorithm, l->source, l->free_weights, l->bias, l->target, l->stride, apart,
+            l->pad, l->pad, hint, attr);
+    else
+        status = dnnl_convolution_backward_data_primitive_desc_create(
+            pd_out, dnnl->engine, algorithm, l->source, l->free_weights, l->target, l->stride, apart, l->pad,
+            l->pad, hint, attr);
+    return eni_dnnl_check(status, "a convolution");
 }
 
-static en_status pass_desc(const eni_dnnl *dnnl, const conv_tensors *l, int which,
+static en_status pass_desc(const eni_dnnl *dnnl, const layer_tensors *l, int which,
                            dnnl_primitive_desc_t *pd_out)
 {
     dnnl_primitive_attr_t attr;
@@ -201,21 +212,21 @@ static en_status pass_desc(const eni_dnnl *dnnl, const conv_tensors *l, int whic
     EN_TRY(make_attr(&attr));
     if (which != ENI_FORWARD) st = primitive_desc(dnnl, l, ENI_FORWARD, attr, NULL, &hint);
     if (st == EN_OK) st = primitive_desc(dnnl, l, which, attr, hint, pd_out);
-    if (hint) dnnl_primitive_desc_destroy(hint);
+    if (hint != NULL) dnnl_primitive_desc_destroy(hint);
     dnnl_primitive_attr_destroy(attr);
     return st;
 }
 
 /* Memory for weights in the picked order, and the reorder that fills or empties it. */
-static en_status pick_weights(const eni_dnnl *dnnl, const conv_tensors *l, int which, eni_const_desc picked,
+static en_status pick_weights(const eni_dnnl *dnnl, const layer_tensors *l, int which, eni_const_desc picked,
                               eni_dnnl_conv *pass)
 {
     if (dnnl_memory_desc_equal(picked, l->weights)) return EN_OK;
     pass->picked_bytes = dnnl_memory_desc_get_size(picked);
     pass->picked = eni_alloc(pass->picked_bytes + ENI_CANARY_BYTES);
-    if (!pass->picked) return EN_ENOMEM;
+    if (pass->picked == NULL) return EN_ENOMEM;
 
-    const int out = which == ENI_BACKWARD_WEIGHTS;
+    const bool out = which == ENI_BACKWARD_WEIGHTS;
     const view_of tensors[] = {{DNNL_ARG_FROM, out ? picked : l->weights},
                                {DNNL_ARG_TO, out ? l->weights : picked}};
     dnnl_primitive_desc_t pd;
@@ -235,29 +246,19 @@ static en_status pick_weights(const eni_dnnl *dnnl, const conv_tensors *l, int w
     return st;
 }
 
-static en_status fill_pass(const eni_dnnl *dnnl, const conv_tensors *l, int which,
+static en_status fill_pass(const eni_dnnl *dnnl, const layer_tensors *l, int which,
                            const_dnnl_primitive_desc_t pd, eni_dnnl_conv *pass)
 {
-    static const int args[ENI_PASSES][4] = {
-        [ENI_FORWARD] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
-        [ENI_BACKWARD_WEIGHTS] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_BIAS},
-        [ENI_BACKWARD_DATA] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST, 0}};
-    const int *arg = args[which], has_bias = l->bias != NULL && which != ENI_BACKWARD_DATA;
     const eni_const_desc picked = dnnl_primitive_desc_query_md(
         pd, which == ENI_BACKWARD_WEIGHTS ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
-    const view_of tensors[] = {{arg[0], l->source},
-                               {arg[1], picked},
-                               {arg[2], l->target},
-                               {DNNL_ARG_SCRATCHPAD, scratch_of(pd)},
-                               {arg[3], l->bias}};
-    EN_TRY(fill(dnnl, pd, tensors, has_bias ? 5 : 4, &pass->run));
+    EN_TRY(fill_layer(dnnl, l, which, picked, pd, &pass->run));
     return pick_weights(dnnl, l, which, picked, pass);
 }
 
 en_status eni_dnnl_conv_init(const eni_dnnl *dnnl, const en_op *op, int which, eni_dnnl_conv *pass)
 {
     dnnl_primitive_desc_t pd;
-    conv_tensors l;
+    layer_tensors l;
     pass->run.which = pass->reorder.which = which;
     en_status st = describe_conv(op, &l);
     if (st == EN_OK) st = pass_desc(dnnl, &l, which, &pd);
@@ -265,7 +266,7 @@ en_status eni_dnnl_conv_init(const eni_dnnl *dnnl, const en_op *op, int which, e
         st = fill_pass(dnnl, &l, which, pd, pass);
         dnnl_primitive_desc_destroy(pd);
     }
-    forget_conv(&l);
+    forget(&l);
     return st;
 }
 
@@ -279,37 +280,28 @@ void eni_dnnl_conv_fini(eni_dnnl_conv *pass)
 
 /* ---- products ---- */
 
-typedef struct product_tensors {
-    eni_desc a, b, c, bias; /* bias: NULL where there is none */
-} product_tensors;
-
-/* What is there after a failure, the caller destroys. */
-static en_status describe_product(const eni_product_shape *shape, product_tensors *l)
+/* What is there after a failure, forget destroys. */
+static en_status describe_product(const eni_product_shape *shape, layer_tensors *l)
 {
     const dnnl_dims_t a = {shape->m, shape->k}, b = {shape->k, shape->n}, c = {shape->m, shape->n};
     const dnnl_dims_t bias = {1, shape->n};
-    EN_TRY(by_order(&l->a, 2, a, shape->is_a_transposed ? dnnl_ba : dnnl_ab));
-    EN_TRY(by_order(&l->b, 2, b, shape->is_b_transposed ? dnnl_ba : dnnl_ab));
-    EN_TRY(by_order(&l->c, 2, c, dnnl_ab));
+    EN_TRY(by_order(&l->source, 2, a, shape->is_a_transposed ? dnnl_ba : dnnl_ab));
+    EN_TRY(by_order(&l->weights, 2, b, shape->is_b_transposed ? dnnl_ba : dnnl_ab));
+    EN_TRY(by_order(&l->target, 2, c, dnnl_ab));
     return shape->has_bias ? by_order(&l->bias, 2, bias, dnnl_ab) : EN_OK;
 }
 
-static en_status fill_product(const eni_dnnl *dnnl, const product_tensors *l, eni_dnnl_primitive *product)
+static en_status fill_product(const eni_dnnl *dnnl, const layer_tensors *l, eni_dnnl_primitive *product)
 {
     dnnl_primitive_attr_t attr;
     dnnl_primitive_desc_t pd;
     EN_TRY(make_attr(&attr));
-    en_status st =
-        eni_dnnl_check(dnnl_matmul_primitive_desc_create(&pd, dnnl->engine, l->a, l->b, l->bias, l->c, attr),
-                       "a product of matrices");
+    en_status st = eni_dnnl_check(
+        dnnl_matmul_primitive_desc_create(&pd, dnnl->engine, l->source, l->weights, l->bias, l->target, attr),
+        "a product of matrices");
     dnnl_primitive_attr_destroy(attr);
     if (st != EN_OK) return st;
-    const view_of tensors[] = {{DNNL_ARG_SRC, l->a},
-                               {DNNL_ARG_WEIGHTS, l->b},
-                               {DNNL_ARG_DST, l->c},
-                               {DNNL_ARG_SCRATCHPAD, scratch_of(pd)},
-                               {DNNL_ARG_BIAS, l->bias}};
-    st = fill(dnnl, pd, tensors, l->bias != NULL ? 5 : 4, product);
+    st = fill_layer(dnnl, l, ENI_FORWARD, l->weights, pd, product);
     dnnl_primitive_desc_destroy(pd);
     return st;
 }
@@ -317,13 +309,10 @@ static en_status fill_product(const eni_dnnl *dnnl, const product_tensors *l, en
 en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape, int which,
                                 eni_dnnl_primitive *product)
 {
-    product_tensors l = {0};
+    layer_tensors l = {0};
     product->which = which;
     en_status st = describe_product(shape, &l);
     if (st == EN_OK) st = fill_product(dnnl, &l, product);
-    destroy(l.a);
-    destroy(l.b);
-    destroy(l.c);
-    destroy(l.bias);
+    forget(&l);
     return st;
 }

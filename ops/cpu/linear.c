@@ -21,10 +21,10 @@ static int64_t inputs(const en_op *op)
 static en_status linear_prepare(en_plan *plan)
 {
     const int64_t n = plan->op.x.n, in = inputs(&plan->op), out = plan->op.channels;
-    const int has_bias = (plan->op.flags & EN_OP_BIAS) != 0;
+    const bool has_bias = (plan->op.flags & EN_OP_BIAS) != 0;
     const eni_product_shape shapes[ENI_PASSES] = {
-        [ENI_FORWARD] = {.m = n, .n = out, .k = in, .is_b_transposed = 1, .has_bias = has_bias},
-        [ENI_BACKWARD_WEIGHTS] = {.m = out, .n = in, .k = n, .is_a_transposed = 1},
+        [ENI_FORWARD] = {.m = n, .n = out, .k = in, .is_b_transposed = true, .has_bias = has_bias},
+        [ENI_BACKWARD_WEIGHTS] = {.m = out, .n = in, .k = n, .is_a_transposed = true},
         [ENI_BACKWARD_DATA] = {.m = n, .n = in, .k = out}};
     for (int which = 0; which < eni_cpu_passes(plan); which++) {
         eni_dnnl_primitive *product = &plan->product[which];
@@ -74,7 +74,7 @@ const eni_cpu_kernel eni_cpu_linear = {
 
 /* ---- a convolution of one window: its weights (O, C, KH, KW) are taken to (O, H, W, C), and dw from there ---- */
 
-int eni_cpu_one_window_fit(const en_op *op)
+bool eni_cpu_one_window_fit(const en_op *op)
 {
     const en_extent y = eni_ref_output(op);
     return y.h == 1 && y.w == 1 && op->x.h + op->pad_h <= op->kernel_h && op->x.w + op->pad_w <= op->kernel_w;

@@ -13,7 +13,7 @@ enum {
     BLOCK = 2048,  /* output elements at a time */
 };
 
-static int is_square(const en_op *op)
+static bool is_square(const en_op *op)
 {
     return op->kernel_h == 2 && op->kernel_w == 2 && op->stride_h == 2 && op->stride_w == 2 &&
            op->pad_h == 0 && op->pad_w == 0 && op->x.c <= BLOCK;
@@ -48,7 +48,7 @@ static inline float larger(float first, float second)
 /* One output pixel: v0 v1 above v2 v3, (c) each. `relu` is a constant where this is inlined. */
 ENI_ALWAYS_INLINE void pixel_forward(float *restrict y, int32_t *restrict position, const float *restrict v0,
                                      const float *restrict v1, const float *restrict v2,
-                                     const float *restrict v3, int64_t c, int relu)
+                                     const float *restrict v3, int64_t c, bool relu)
 {
     for (int64_t k = 0; k < c; k++) {
         const float upper = larger(v0[k], v1[k]), lower = larger(v2[k], v3[k]);
@@ -64,7 +64,7 @@ ENI_ALWAYS_INLINE void pixel_forward(float *restrict y, int32_t *restrict positi
 /* `w` output pixels, (w, c), from two stretches of input, (2w, c). Positions are found in 32 bits and
  * narrowed at the end, because vectors do not mix element sizes well. w * c <= BLOCK. */
 ENI_ALWAYS_INLINE void block_forward(float *y, uint8_t *position, const float *top, const float *bottom,
-                                     int64_t w, int64_t c, int relu)
+                                     int64_t w, int64_t c, bool relu)
 {
     int32_t wide[BLOCK];
     for (int64_t q = 0; q < w; q++, y += c, top += 2 * c, bottom += 2 * c)
@@ -74,15 +74,12 @@ ENI_ALWAYS_INLINE void block_forward(float *y, uint8_t *position, const float *t
 }
 
 ENI_MULTIVERSION_SHORT static void block_max(float *y, uint8_t *position, const float *top,
-                                             const float *bottom, int64_t w, int64_t c)
+                                             const float *bottom, int64_t w, int64_t c, bool relu)
 {
-    block_forward(y, position, top, bottom, w, c, 0);
-}
-
-ENI_MULTIVERSION_SHORT static void block_relu_max(float *y, uint8_t *position, const float *top,
-                                                  const float *bottom, int64_t w, int64_t c)
-{
-    block_forward(y, position, top, bottom, w, c, 1);
+    if (relu)
+        block_forward(y, position, top, bottom, w, c, true);
+    else
+        block_forward(y, position, top, bottom, w, c, false);
 }
 
 /* ---- any window: its places one after the other, what is largest so far in the first cache ---- */
@@ -108,7 +105,7 @@ ENI_ALWAYS_INLINE void take_larger(float *restrict best, int32_t *restrict posit
 
 /* Three places side by side, c apart: one way through what is largest so far, in place of three. */
 ENI_ALWAYS_INLINE void take_three(float *restrict best, int32_t *restrict position, const float *restrict v,
-                                  int64_t c, int32_t at, int64_t channels, int is_first)
+                                  int64_t c, int32_t at, int64_t channels, bool is_first)
 {
     for (int64_t k = 0; k < channels; k++) {
         const float v0 = v[k], v1 = v[c + k], v2 = v[2 * c + k];
@@ -156,9 +153,9 @@ ENI_MULTIVERSION_SHORT static void row_forward(float *restrict y, uint8_t *restr
                 const int32_t at = (int32_t)(r * op->kernel_w + s);
                 if (columns.to - s >= 3) {
                     if (r == rows.from && s == columns.from)
-                        take_three(y, wide, v, c, at, channels, 1);
+                        take_three(y, wide, v, c, at, channels, true);
                     else
-                        take_three(y, wide, v, c, at, channels, 0);
+                        take_three(y, wide, v, c, at, channels, false);
                     s += 2;
                 } else if (r == rows.from && s == columns.from)
                     take_first(y, wide, v, at, channels);
@@ -248,10 +245,8 @@ static void forward_part(const en_plan *plan, const en_args *args, int64_t from,
         for (int64_t q = 0; q < y.w; q += step) {
             const int64_t w = y.w - q < step ? y.w - q : step, at = row * out + q * y.c;
             const float *corner = top + 2 * q * x.c;
-            if (plan->op.kind == EN_OP_RELU_MAXPOOL)
-                block_relu_max((float *)args->y + at, positions + at, corner, corner + in, w, y.c);
-            else
-                block_max((float *)args->y + at, positions + at, corner, corner + in, w, y.c);
+            block_max((float *)args->y + at, positions + at, corner, corner + in, w, y.c,
+                      plan->op.kind == EN_OP_RELU_MAXPOOL);
         }
     }
 }

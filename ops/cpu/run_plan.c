@@ -104,13 +104,12 @@ ENI_MULTIVERSION void eni_cpu_add(float *restrict sum, const float *restrict x, 
         sum[i] += x[i];
 }
 
-/* ---- loops over the threads of the device ----------------------------------------------------------------
- */
+/* ---- loops over the threads of the device ---- */
 
 /* The start of part i of n, on a multiple of `grain`. */
 static int64_t part_start(int64_t count, int64_t grain, int i, int n)
 {
-    const int64_t grains = (count + grain - 1) / grain, at = grains * i / n * grain;
+    const int64_t at = eni_cpu_parts(count, grain) * i / n * grain;
     return at < count ? at : count;
 }
 

@@ -42,11 +42,6 @@ typedef struct grid {
     int64_t rows, at_once; /* rows of tiles, of all maps; of a chunk */
 } grid;
 
-static int64_t parts(int64_t count, int64_t each)
-{
-    return (count + each - 1) / each;
-}
-
 /* Floats from a row of a matrix to the next. */
 static int64_t stride(int64_t channels)
 {
@@ -59,27 +54,28 @@ static grid grid_of(const en_plan *plan, int which)
     grid g = {.from = is_data ? plan->y : plan->op.x,
               .to = is_data ? plan->op.x : plan->y,
               .pad = is_data ? 2 - plan->op.pad_h : plan->op.pad_h};
-    g.high = parts(g.to.h, 2);
-    g.wide = parts(g.to.w, 2);
+    g.high = eni_cpu_parts(g.to.h, 2);
+    g.wide = eni_cpu_parts(g.to.w, 2);
     g.rows = g.to.n * g.high;
     const int64_t tile_bytes = PLACES * (stride(g.from.c) + stride(g.to.c)) * (int64_t)sizeof(float);
-    const int64_t fit = CHUNK_BYTES / tile_bytes, most = parts(fit > MIN_TILES ? fit : MIN_TILES, g.wide);
-    g.at_once = parts(g.rows, parts(g.rows, most));
+    const int64_t fit = CHUNK_BYTES / tile_bytes,
+                  most = eni_cpu_parts(fit > MIN_TILES ? fit : MIN_TILES, g.wide);
+    g.at_once = eni_cpu_parts(g.rows, eni_cpu_parts(g.rows, most));
     return g;
 }
 
 /* A tile that is mostly beyond the edge saves nothing. Off x86 oneDNN's sgemm may be plain loops. */
-int eni_cpu_winograd_fit(const en_op *op)
+bool eni_cpu_winograd_fit(const en_op *op)
 {
 #ifdef __x86_64__
     const en_extent y = eni_ref_output(op);
     return op->kernel_h == 3 && op->kernel_w == 3 && op->stride_h == 1 && op->stride_w == 1 &&
            op->pad_h == op->pad_w && op->pad_h <= 2 && op->x.c % LANES == 0 && op->channels % LANES == 0 &&
            op->x.c >= MIN_CHANNELS && op->channels >= MIN_CHANNELS && op->x.c * op->channels >= MIN_WEIGHTS &&
-           y.h * y.w >= 3 * parts(y.h, 2) * parts(y.w, 2) && y.n * y.h * y.w >= 4 * MIN_TILES;
+           y.h * y.w >= 3 * eni_cpu_parts(y.h, 2) * eni_cpu_parts(y.w, 2) && y.n * y.h * y.w >= 4 * MIN_TILES;
 #else
     (void)op;
-    return 0;
+    return false;
 #endif
 }
 
@@ -393,42 +389,35 @@ static void convolve(const en_plan *plan, const pass *p, int64_t chunk, float *v
 static void convolve_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const pass *p = pass_of(args);
-    const int64_t chunks = parts(p->g.rows, p->g.at_once), threads = plan->ctx->threads;
+    const int64_t chunks = eni_cpu_parts(p->g.rows, p->g.at_once), threads = plan->ctx->threads;
     for (int64_t thread = from; thread < to; thread++)
         for (int64_t i = chunks * thread / threads; i < chunks * (thread + 1) / threads; i++)
             convolve(plan, p, i, chunk_of(plan, &p->g, args, thread));
 }
 
-static en_status winograd_forward(en_plan *plan, const en_args *args)
+/* y = x * w, with the weights of that pass, and the bias. */
+static en_status convolve_all(const en_plan *plan, const en_args *args, int which, const float *x,
+                              const float *bias, float *y)
 {
     eni_cpu_products products;
-    pass p = {.args = *args,
-              .g = grid_of(plan, ENI_FORWARD),
-              .x = args->x,
-              .bias = plan->op.flags & EN_OP_BIAS ? args->b : zeros_of(args),
-              .y = args->y,
-              .products = &products};
+    pass p = {.args = *args, .g = grid_of(plan, which), .x = x, .bias = bias, .y = y, .products = &products};
     begin(plan, &p);
-    eni_cpu_split(plan, args, plan->op.channels, LANES, weights_in);
+    eni_cpu_split(plan, args, p.g.to.c, LANES, which == ENI_FORWARD ? weights_in : turned_weights_in);
     eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, convolve_part);
-    EN_TRY(eni_cpu_products_end(&products));
+    return eni_cpu_products_end(&products);
+}
+
+static en_status winograd_forward(en_plan *plan, const en_args *args)
+{
+    const float *bias = plan->op.flags & EN_OP_BIAS ? args->b : zeros_of(args);
+    EN_TRY(convolve_all(plan, args, ENI_FORWARD, args->x, bias, args->y));
     eni_cpu_relu_in_place(plan, args);
     return EN_OK;
 }
 
 static en_status winograd_backward_data(en_plan *plan, const en_args *args)
 {
-    eni_cpu_products products;
-    pass p = {.args = *args,
-              .g = grid_of(plan, ENI_BACKWARD_DATA),
-              .x = args->dy,
-              .bias = zeros_of(args),
-              .y = args->dx,
-              .products = &products};
-    begin(plan, &p);
-    eni_cpu_split(plan, args, plan->op.x.c, LANES, turned_weights_in);
-    eni_cpu_split(plan, &p.args, plan->ctx->threads, 1, convolve_part);
-    return eni_cpu_products_end(&products);
+    return convolve_all(plan, args, ENI_BACKWARD_DATA, args->dy, zeros_of(args), args->dx);
 }
 
 /* ---- backward weights: a chunk after the other; rows of tiles, then places, over the threads --------------- */

@@ -22,10 +22,7 @@ template <typename T, int V> static en_status run(const en_plan *plan, const en_
                    (uint32_t)packs, (int)(plan->op.flags & EN_OP_FUSE_RELU));
 }
 
-static en_status forward(en_plan *plan, const en_args *args)
-{
-    return ENI_PACKED(plan->op.dtype, en_extent_count(plan->y), run, plan, args);
-}
+ENI_PACKED_CALL(forward, run, en_extent_count(plan->y))
 
 static en_status backward(en_plan *plan, const en_args *args)
 {

@@ -287,7 +287,7 @@ static bn_stats stats_of(const en_plan *plan, const en_args *args)
 {
     const int64_t padded = (en_op_stats(&plan->op) - 16) / 2;
     float *at = args->stats;
-    if (!at || plan->op.flags & EN_OP_FORWARD_ONLY) return bn_stats{NULL, NULL, NULL, 0.0f};
+    if (!at || plan->op.flags & EN_OP_FORWARD_ONLY) return bn_stats{};
     return bn_stats{at, at + padded, (long long *)(at + 2 * padded), plan->op.momentum};
 }
 
@@ -346,8 +346,7 @@ template <typename T, int V> static en_status run_weights(const en_plan *plan, c
 
 template <typename T, int V> static en_status run_data(const en_plan *plan, const en_args *args)
 {
-    return run_combine<T, V>(plan, args, args->dy, args->dx, 0, channels_of(plan, args),
-                             bn_stats{NULL, NULL, NULL, 0.0f});
+    return run_combine<T, V>(plan, args, args->dy, args->dx, 0, channels_of(plan, args), bn_stats{});
 }
 
 static en_status prepare(en_plan *plan)
@@ -356,19 +355,8 @@ static en_status prepare(en_plan *plan)
     return ENI_PACKED(plan->op.dtype, plan->y.c, run_prepare, plan);
 }
 
-static en_status forward(en_plan *plan, const en_args *args)
-{
-    return ENI_PACKED(plan->op.dtype, plan->y.c, run_forward, plan, args);
-}
-
-static en_status backward_weights(en_plan *plan, const en_args *args)
-{
-    return ENI_PACKED(plan->op.dtype, plan->y.c, run_weights, plan, args);
-}
-
-static en_status backward_data(en_plan *plan, const en_args *args)
-{
-    return ENI_PACKED(plan->op.dtype, plan->y.c, run_data, plan, args);
-}
+ENI_PACKED_CALL(forward, run_forward, plan->y.c)
+ENI_PACKED_CALL(backward_weights, run_weights, plan->y.c)
+ENI_PACKED_CALL(backward_data, run_data, plan->y.c)
 
 const eni_cuda_kernel eni_cuda_batchnorm = {prepare, NULL, forward, backward_weights, backward_data};

@@ -1,8 +1,7 @@
 /* capture.c - work that is captured once and launched many times: a step of a small network is thirty kernels
  * of a few microseconds each, which takes longer to put into a stream than to do.
  *
- * The capture is of this thread alone (thread-local capture): the loader's threads may go on calling CUDA.
- */
+ * The capture is of this thread alone (thread-local): the loader's threads may go on calling CUDA. */
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"

@@ -3,8 +3,10 @@
  * CUDA answers everything with the same one. */
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/log.h"
+#include "core/memory.h"
 #include "ops/cuda/cuda.h"
 
 en_status eni_cuda_fail(en_ctx *ctx, const char *library, int code, const char *text, const char *doing)
@@ -49,6 +51,19 @@ en_status eni_cuda_check_blas(en_ctx *ctx, cublasStatus_t status, const char *do
 {
     if (status == CUBLAS_STATUS_SUCCESS) return ctx->has_failed ? EN_EIO : EN_OK;
     return eni_cuda_fail(ctx, "cuBLASLt", (int)status, cublasLtGetStatusString(status), doing);
+}
+
+en_status eni_cuda_grow(void **array, int used, int *room, size_t size)
+{
+    if (used < *room) return EN_OK;
+    const int wanted = *room > 0 ? *room * 2 : 16;
+    void *larger = eni_alloc_array((size_t)wanted, size);
+    if (larger == NULL) return EN_ENOMEM;
+    if (used > 0) memcpy(larger, *array, (size_t)used * size);
+    eni_free(*array);
+    *array = larger;
+    *room = wanted;
+    return EN_OK;
 }
 
 void eni_cuda_say(const char *format, ...)

@@ -150,37 +150,38 @@ static cudnnStatus_t run_pass(const en_plan *plan, const conv *own, int pass, co
 
 /* ---- choosing algorithms ------------------------------------------------------------------------------- */
 
-/* What the heuristic of a pass names, in its order, of those that do not transform. */
-#define LIST(type, ask, from, with, to, is_direct)                                                           \
+/* The algorithms of each pass that do not transform, by cuDNN's numbers. */
+enum { DIRECT = 4 };
+static const char *const direct[ENI_CUDA_PASSES][DIRECT] = {
+    [ENI_CUDA_FORWARD] = {"implicit_gemm", "implicit_precomp_gemm", "gemm", "direct"},
+    [ENI_CUDA_WEIGHTS] = {"algo_0", "algo_1", NULL, "algo_3"},
+    [ENI_CUDA_DATA] = {"algo_0", "algo_1"}};
+
+/* What the heuristic of a pass names of these, in its order. */
+#define LIST(type, ask, from, with, to)                                                                      \
     do {                                                                                                     \
         type found[MAX_CHOICES];                                                                             \
         if (ask(plan->ctx->dnn, from, with, own->how[pass], to, MAX_CHOICES, &nfound, found)) return 0;      \
         for (int i = 0; i < nfound; i++)                                                                     \
-            if (!found[i].status && is_direct(found[i].algo))                                                \
+            if (!found[i].status && (int)found[i].algo < DIRECT && direct[pass][found[i].algo] != NULL)      \
                 list[n++] = (conv_choice){(int)found[i].algo, found[i].determinism == CUDNN_DETERMINISTIC,   \
                                           found[i].mathType, found[i].memory};                               \
     } while (0)
-#define IS_DIRECT_FORWARD(algo) ((algo) <= CUDNN_CONVOLUTION_FWD_ALGO_DIRECT)
-#define IS_DIRECT_WEIGHTS(algo)                                                                              \
-    ((algo) == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 || (algo) == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 ||       \
-     (algo) == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3)
-#define IS_DIRECT_DATA(algo) ((algo) <= CUDNN_CONVOLUTION_BWD_DATA_ALGO_1)
 
 static int list_choices(const en_plan *plan, const conv *own, int pass, conv_choice *list)
 {
     int nfound = 0, n = 0;
     switch (pass) {
     case ENI_CUDA_FORWARD:
-        LIST(cudnnConvolutionFwdAlgoPerf_t, cudnnGetConvolutionForwardAlgorithm_v7, own->x, own->w, own->y,
-             IS_DIRECT_FORWARD);
+        LIST(cudnnConvolutionFwdAlgoPerf_t, cudnnGetConvolutionForwardAlgorithm_v7, own->x, own->w, own->y);
         break;
     case ENI_CUDA_WEIGHTS:
         LIST(cudnnConvolutionBwdFilterAlgoPerf_t, cudnnGetConvolutionBackwardFilterAlgorithm_v7, own->x,
-             own->y, own->w, IS_DIRECT_WEIGHTS);
+             own->y, own->w);
         break;
     default:
         LIST(cudnnConvolutionBwdDataAlgoPerf_t, cudnnGetConvolutionBackwardDataAlgorithm_v7, own->w, own->y,
-             own->x, IS_DIRECT_DATA);
+             own->x);
     }
     return n;
 }
@@ -262,15 +263,11 @@ static en_status init_unfold(const en_plan *plan, conv *own, int pass)
 
 static void name_pass(const conv *own, int pass, char name[48])
 {
-    static const char *const names[ENI_CUDA_PASSES][4] = {
-        {"implicit_gemm", "implicit_precomp_gemm", "gemm", "direct"},
-        {"algo_0", "algo_1", "", "algo_3"},
-        {"algo_0", "algo_1"}};
     const char *behind = pass == ENI_CUDA_FORWARD && own->is_fused ? "+bias" : "";
     if (own->unfold[pass].bytes > 0)
         snprintf(name, 48, "unfold:%s", own->unfold[pass].product.name);
     else
-        snprintf(name, 48, "cudnn:%s%s", names[pass][own->pass[pass].algo & 3], behind);
+        snprintf(name, 48, "cudnn:%s%s", direct[pass][own->pass[pass].algo], behind);
 }
 
 static void name_shape(const en_plan *plan, int pass, char text[256])
@@ -279,8 +276,7 @@ static void name_shape(const en_plan *plan, int pass, char text[256])
     const en_op *op = &plan->op;
     snprintf(text, 256,
              "cuDNN %zu has no %s%s here for a convolution of (%lld, %lld, %lld, %lld) to %lld channels, "
-             "window %lld x "
-             "%lld, type %u",
+             "window %lld x %lld, type %u",
              cudnnGetVersion(), plan->ctx->flags & EN_OPEN_DETERMINISTIC ? "deterministic " : "", names[pass],
              (long long)op->x.n, (long long)op->x.h, (long long)op->x.w, (long long)op->x.c,
              (long long)op->channels, (long long)op->kernel_h, (long long)op->kernel_w, op->dtype);
@@ -313,7 +309,7 @@ static en_status choose_all(en_plan *plan, conv *own, const conv_memory *memory)
     return EN_OK;
 }
 
-/* Two areas of zeros, one to read and one to write, each as large as the largest tensor. */
+/* Zeros to read and zeros to write, each as many as the largest tensor has. */
 static en_status choose_on_memory(en_plan *plan, conv *own)
 {
     const en_op *op = &plan->op;
@@ -322,23 +318,18 @@ static en_status choose_on_memory(en_plan *plan, conv *own)
     int64_t largest = 0;
     for (int i = 0; i < 4; i++)
         if (counts[i] > largest) largest = counts[i];
-    const size_t bytes = (size_t)largest * en_dtype_bytes(op->dtype);
+    const size_t bytes = eni_round_up((uint64_t)largest * en_dtype_bytes(op->dtype), ENI_CUDA_ALIGN);
     const char *doing = "memory to try convolutions on";
-    void *from = NULL, *to = NULL;
-    en_status st = eni_cuda_check(plan->ctx, cudaMalloc(&from, bytes), doing);
-    if (st == EN_OK) st = eni_cuda_check(plan->ctx, cudaMalloc(&to, bytes), doing);
-    if (st == EN_OK)
-        st = eni_cuda_check(plan->ctx, cudaMemsetAsync(from, 0, bytes, eni_cuda_stream(plan)), doing);
-    if (st == EN_OK)
-        st = eni_cuda_check(plan->ctx, cudaMemsetAsync(to, 0, bytes, eni_cuda_stream(plan)), doing);
+    void *from = NULL;
+    EN_TRY(eni_cuda_check(plan->ctx, cudaMalloc(&from, 2 * bytes), doing));
+    void *to = (char *)from + bytes;
     const conv_memory memory = {.x = from, .w = from, .b = from, .dy = from, .y = to, .dx = to, .dw = to};
+    en_status st =
+        eni_cuda_check(plan->ctx, cudaMemsetAsync(from, 0, 2 * bytes, eni_cuda_stream(plan)), doing);
     if (st == EN_OK) st = choose_all(plan, own, &memory);
     const en_status finished = eni_cuda_finish(plan->ctx, eni_cuda_stream(plan), doing);
-    if (st == EN_OK) st = finished;
-    if (plan->ctx->is_hung) return st;
-    cudaFree(from);
-    cudaFree(to);
-    return st;
+    if (!plan->ctx->is_hung) cudaFree(from);
+    return st != EN_OK ? st : finished;
 }
 
 /* ---- the kernel ---------------------------------------------------------------------------------------- */

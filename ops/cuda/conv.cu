@@ -29,9 +29,7 @@ template <typename T, int V> __global__ void fold(const T *windows, T *dx, eni_w
     const uint32_t col = pixel % s.w + s.pad_w, row = pixel / s.w % s.h + s.pad_h, n = pixel / s.w / s.h;
     const uint32_t first_p = row < s.kernel_h ? 0 : (row - s.kernel_h) / s.stride_h + 1;
     const uint32_t first_q = col < s.kernel_w ? 0 : (col - s.kernel_w) / s.stride_w + 1;
-    float sum[V];
-    for (int k = 0; k < V; k++)
-        sum[k] = 0.0f;
+    float sum[V] = {};
     for (uint32_t p = first_p; p < s.out_h && p * s.stride_h <= row; p++)
         for (uint32_t q = first_q; q < s.out_w && q * s.stride_w <= col; q++) {
             const uint32_t window = (n * s.out_h + p) * s.out_w + q;

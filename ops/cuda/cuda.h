@@ -100,6 +100,9 @@ en_status eni_cuda_check_blas(en_ctx *ctx, cublasStatus_t status, const char *do
 /* The same for a library that has no function of its own: what it said in `text`. */
 en_status eni_cuda_fail(en_ctx *ctx, const char *library, int code, const char *text, const char *doing);
 
+/* Makes room for one more element of `size` bytes behind the `used` ones, of which there is room for *room. */
+en_status eni_cuda_grow(void **array, int used, int *room, size_t size);
+
 /* eni_error("cuda", ..) for .cu files, in which log.h does not compile. */
 void eni_cuda_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -170,8 +173,6 @@ void eni_cuda_graph_free(en_capture *graph);
 /* facts.c */
 en_status eni_cuda_count(const en_device_host *host, int32_t *n_out);
 en_status eni_cuda_facts(const en_device_host *host, int32_t index, en_gpu_facts *facts_out);
-/* The program's log becomes this library's. Every entry that may log without a context begins with it. */
-void eni_cuda_log_to(const en_device_host *host);
 
 /* nccl_group.c */
 en_status eni_cuda_group_id(const en_device_host *host, uint8_t id_out[EN_GPU_GROUP_ID]);
@@ -184,8 +185,7 @@ void eni_cuda_group_abort(en_group *group);
 void eni_cuda_group_close(en_group *group);
 const char *eni_cuda_group_version(void);
 
-/* ---- parts of conv2d and linear: layer_weights.cu, relu.cu, conv.cu
- * ------------------------------------------- */
+/* ---- parts of conv2d and linear: layer_weights.cu, relu.cu, conv.cu ---- */
 
 /* Weights (O, I, taps) float32 to (O, taps, I) in the op's type, and the bias, if the op has one, to that
  * type. */

@@ -11,6 +11,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/cuda/cuda.h"
+#include "ops/ref/ref.h"
 
 /* CUDA cuts what is small from blocks of 2 MiB, and a process that opens one piece by its handle sees the
  * whole block. What may be shared has blocks of its own. */
@@ -100,7 +101,7 @@ static en_status check_config(const en_device_config *config, int32_t count)
 
 static en_status cuda_open(const en_device_config *config, en_ctx **ctx_out)
 {
-    eni_cuda_log_to(config->host);
+    eni_ref_log_to(config->host);
     int32_t count = 0;
     EN_TRY(eni_cuda_count(config->host, &count));
     EN_TRY(check_config(config, count));
@@ -212,8 +213,7 @@ static en_status cuda_sync(en_ctx *ctx)
     return EN_OK;
 }
 
-/* ---- memory of another process on the same GPU ----------------------------------------------------------
- */
+/* ---- memory of another process on the same GPU ---- */
 
 /* A handle is what travels; some containers refuse to make one, or to open it (without a shared IPC
  * namespace, say): that is no error here, but the caller's choice of another way. */

@@ -45,6 +45,18 @@
      : (dtype) == EN_F16 ? ENI_PACKED_AS(count, eni_f16, run, __VA_ARGS__)                                   \
                          : ENI_PACKED_AS(count, float, run, __VA_ARGS__))
 
+/* A call of an eni_cuda_kernel: run<T>(plan, args) for the plan's type, and run<T, V>(plan, args) for packs of it. */
+#define ENI_TYPED_CALL(call, run)                                                                            \
+    static en_status call(en_plan *plan, const en_args *args)                                                \
+    {                                                                                                        \
+        return ENI_TYPED(plan->op.dtype, run, plan, args);                                                   \
+    }
+#define ENI_PACKED_CALL(call, run, count)                                                                    \
+    static en_status call(en_plan *plan, const en_args *args)                                                \
+    {                                                                                                        \
+        return ENI_PACKED(plan->op.dtype, count, run, plan, args);                                           \
+    }
+
 typedef __nv_bfloat16 eni_bf16;
 typedef __half eni_f16;
 

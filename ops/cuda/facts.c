@@ -7,19 +7,7 @@
 #include "core/log.h"
 #include "core/try.h"
 #include "ops/cuda/cuda.h"
-
-static void log_to_host(void *user, int level, const char *subsystem, const char *text)
-{
-    const en_device_host *host = user;
-    host->log(level, subsystem, text);
-}
-
-void eni_cuda_log_to(const en_device_host *host)
-{
-    if (!host) return;
-    eni_log_set_sink(log_to_host, (void *)host);
-    eni_log_set_level(ENI_LOG_TRACE); /* the program's own level decides */
-}
+#include "ops/ref/ref.h"
 
 /* ---- which there are ----------------------------------------------------------------------------------- */
 
@@ -37,8 +25,7 @@ static void log_no_gpu(cudaError_t error)
     if (error == cudaErrorNoDevice || error == cudaSuccess)
         eni_error("cuda",
                   "this process sees no GPU: none is in this machine, or CUDA_VISIBLE_DEVICES or the "
-                  "container hides "
-                  "it (a container needs --gpus=all); %s",
+                  "container hides it (a container needs --gpus=all); %s",
                   or_cpu);
     else if (driver == 0)
         eni_error("cuda",
@@ -60,7 +47,7 @@ static void log_no_gpu(cudaError_t error)
 
 en_status eni_cuda_count(const en_device_host *host, int32_t *n_out)
 {
-    eni_cuda_log_to(host);
+    eni_ref_log_to(host);
     int n = 0; /* is left alone on errors */
     const cudaError_t error = cudaGetDeviceCount(&n);
     if (error == cudaSuccess && n > 0) {
@@ -94,7 +81,7 @@ static void write_uuid(char uuid_out[48], const struct cudaDeviceProp *propertie
 
 en_status eni_cuda_facts(const en_device_host *host, int32_t index, en_gpu_facts *facts_out)
 {
-    eni_cuda_log_to(host);
+    eni_ref_log_to(host);
     struct cudaDeviceProp properties;
     const cudaError_t error = cudaGetDeviceProperties(&properties, index);
     if (error != cudaSuccess) {

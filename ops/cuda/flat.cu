@@ -76,28 +76,16 @@ __device__ void adam_one(float &w, float &m, float &v, float g, const en_gpu_ada
 }
 
 // Elements of width 1 or 4.
-template <int WIDTH> struct Lane {
-    float v[WIDTH];
-};
+template <int WIDTH> using Lane = eni_pack<float, WIDTH>;
 
-template <int WIDTH> __device__ Lane<WIDTH> load(const float *at);
-template <> __device__ Lane<1> load<1>(const float *at)
+template <int WIDTH> __device__ Lane<WIDTH> load(const float *from)
 {
-    return {{*at}};
-}
-template <> __device__ Lane<4> load<4>(const float *at)
-{
-    const float4 x = *reinterpret_cast<const float4 *>(at);
-    return {{x.x, x.y, x.z, x.w}};
+    return *reinterpret_cast<const Lane<WIDTH> *>(from);
 }
 
-__device__ void store(float *at, const Lane<1> &x)
+template <int WIDTH> __device__ void store(float *to, const Lane<WIDTH> &x)
 {
-    *at = x.v[0];
-}
-__device__ void store(float *at, const Lane<4> &x)
-{
-    *reinterpret_cast<float4 *>(at) = make_float4(x.v[0], x.v[1], x.v[2], x.v[3]);
+    *reinterpret_cast<Lane<WIDTH> *>(to) = x;
 }
 
 // (sum over k of source[k] * scale[k]) * inv, in that order. A source of scale 0 takes no part and is not
@@ -111,14 +99,14 @@ template <int WIDTH> __device__ Lane<WIDTH> mean_of(const Step &step, const Rate
         if (scale == 0.0f) continue;
         const Lane<WIDTH> x = load<WIDTH>(step.sources.at[k] + i);
         for (int e = 0; e < WIDTH; e++) {
-            const float product = __fmul_rn(x.v[e], scale);
-            sum.v[e] = is_first ? product : __fadd_rn(sum.v[e], product);
+            const float product = __fmul_rn(x.at[e], scale);
+            sum.at[e] = is_first ? product : __fadd_rn(sum.at[e], product);
         }
         is_first = false;
     }
     if (is_first) return sum;
     for (int e = 0; e < WIDTH; e++)
-        sum.v[e] = __fmul_rn(sum.v[e], r.inv);
+        sum.at[e] = __fmul_rn(sum.at[e], r.inv);
     return sum;
 }
 
@@ -127,7 +115,7 @@ __device__ void adam_at(const Step &step, const Rates &r, uint64_t i, const Lane
 {
     Lane<WIDTH> w = load<WIDTH>(step.w + i), m = load<WIDTH>(step.m + i), v = load<WIDTH>(step.v + i);
     for (int e = 0; e < WIDTH; e++)
-        adam_one(w.v[e], m.v[e], v.v[e], g.v[e], r.adam);
+        adam_one(w.at[e], m.at[e], v.at[e], g.at[e], r.adam);
     store(step.m + i, m);
     store(step.v + i, v);
     store(step.w + i, w);
@@ -145,7 +133,7 @@ template <int WIDTH, bool ADAM> __device__ void step_at(const Step &step, const 
     Lane<WIDTH> w = load<WIDTH>(step.w + i), m = {};
     if (r.momentum != 0.0f) m = load<WIDTH>(step.m + i);
     for (int e = 0; e < WIDTH; e++)
-        step_one(w.v[e], m.v[e], g.v[e], r);
+        step_one(w.at[e], m.at[e], g.at[e], r);
     if (r.momentum != 0.0f) store(step.m + i, m);
     store(step.w + i, w);
 }
@@ -153,9 +141,8 @@ template <int WIDTH, bool ADAM> __device__ void step_at(const Step &step, const 
 // The grid walks over `count` elements: WIDTH at a time, then those that are left.
 template <int WIDTH, bool ADAM> __global__ void mean_step(const __grid_constant__ Step step)
 {
-    const uint64_t threads = (uint64_t)gridDim.x * blockDim.x,
-                   me = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const uint64_t wide = step.count / WIDTH * WIDTH;
+    const uint64_t threads = (uint64_t)gridDim.x * blockDim.x, wide = step.count / WIDTH * WIDTH;
+    const uint64_t me = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (step.total && *step.total == 0.0f) { // nobody had a sample
         if (step.mean)
             for (uint64_t i = me; i < step.count; i += threads)
@@ -170,17 +157,16 @@ template <int WIDTH, bool ADAM> __global__ void mean_step(const __grid_constant_
 
 template <int WIDTH> __global__ void lin(float *y, float a, const float *x, float b, uint64_t count)
 {
-    const uint64_t threads = (uint64_t)gridDim.x * blockDim.x,
-                   me = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const uint64_t wide = count / WIDTH * WIDTH;
+    const uint64_t threads = (uint64_t)gridDim.x * blockDim.x, wide = count / WIDTH * WIDTH;
+    const uint64_t me = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (uint64_t i = me * WIDTH; i < wide; i += threads * WIDTH) {
         Lane<WIDTH> v = load<WIDTH>(x + i);
         for (int e = 0; e < WIDTH; e++)
-            v.v[e] = __fmul_rn(a, v.v[e]);
+            v.at[e] = __fmul_rn(a, v.at[e]);
         if (b != 0.0f) {
             const Lane<WIDTH> old = load<WIDTH>(y + i);
             for (int e = 0; e < WIDTH; e++)
-                v.v[e] = __fadd_rn(v.v[e], __fmul_rn(b, old.v[e]));
+                v.at[e] = __fadd_rn(v.at[e], __fmul_rn(b, old.at[e]));
         }
         store(y + i, v);
     }
@@ -196,14 +182,13 @@ __device__ bool is_nonfinite(float x)
 // Who finds one writes 1; that several do is no conflict.
 template <int WIDTH> __global__ void check_finite(const float *v, uint64_t count, uint32_t *flag)
 {
-    const uint64_t threads = (uint64_t)gridDim.x * blockDim.x,
-                   me = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const uint64_t wide = count / WIDTH * WIDTH;
+    const uint64_t threads = (uint64_t)gridDim.x * blockDim.x, wide = count / WIDTH * WIDTH;
+    const uint64_t me = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     bool found = wide + me < count && is_nonfinite(v[wide + me]);
     for (uint64_t i = me * WIDTH; i < wide; i += threads * WIDTH) {
         const Lane<WIDTH> x = load<WIDTH>(v + i);
         for (int e = 0; e < WIDTH; e++)
-            found |= is_nonfinite(x.v[e]);
+            found |= is_nonfinite(x.at[e]);
     }
     if (found) *flag = 1;
 }

@@ -69,11 +69,7 @@ static weights_shape shape_of(const en_plan *plan)
 {
     const en_op *op = &plan->op;
     const int64_t taps = op->kind == EN_OP_CONV2D ? op->kernel_h * op->kernel_w : 1;
-    weights_shape s;
-    s.out = (uint32_t)op->channels;
-    s.in = (uint32_t)op->x.c;
-    s.taps = (uint32_t)taps;
-    return s;
+    return weights_shape{(uint32_t)op->channels, (uint32_t)op->x.c, (uint32_t)taps};
 }
 
 template <typename T>
@@ -109,13 +105,8 @@ en_status eni_cuda_weights_out(const en_plan *plan, const void *dw_from, uint32_
 
 /* ---- columns of dy ------------------------------------------------------------------------------------- */
 
-enum {
-    TILE = 64,
-    LARGE_BLOCK = 1024,
-    ONE_PART = 1024 /* rows */,
-    MANY = 256 /* parts */,
-    EACH = 8 /* rows */
-};
+enum { TILE = 64, LARGE_BLOCK = 1024 };
+enum { ONE_PART = 1024, EACH = 8, MANY = 256 }; /* rows, rows, parts */
 
 template <typename T, int MASK>
 __global__ void columns(T *dy, const T *y, float *sums, uint32_t rows, uint32_t cols, uint32_t rows_of_part,

@@ -2,8 +2,7 @@
  *
  *     blocks of samples (or of elements)  ->  two numbers each  ->  one block adds them in order: y
  *
- * A batch of up to SMALL samples is one block, which writes y at once. No atomics: the same bits every time.
- */
+ * A batch of up to SMALL samples is one block, which writes y at once. No atomics: always the same bits. */
 #include "ops/cuda/element.h"
 
 enum { WARPS = 16, THREADS = WARPS * ENI_WARP, SMALL = 128, PER_THREAD = 8, BLOCKS = 256 };
@@ -245,25 +244,10 @@ template <typename T> static en_status run_mse_backward(const en_plan *plan, con
                    (T *)args->dx, (uint32_t)count, args->loss_scale);
 }
 
-static en_status cross_entropy(en_plan *plan, const en_args *args)
-{
-    return ENI_TYPED(plan->op.dtype, run_cross_entropy, plan, args);
-}
-
-static en_status cross_entropy_back(en_plan *plan, const en_args *args)
-{
-    return ENI_TYPED(plan->op.dtype, run_cross_entropy_backward, plan, args);
-}
-
-static en_status mse(en_plan *plan, const en_args *args)
-{
-    return ENI_TYPED(plan->op.dtype, run_mse, plan, args);
-}
-
-static en_status mse_back(en_plan *plan, const en_args *args)
-{
-    return ENI_TYPED(plan->op.dtype, run_mse_backward, plan, args);
-}
+ENI_TYPED_CALL(cross_entropy, run_cross_entropy)
+ENI_TYPED_CALL(cross_entropy_back, run_cross_entropy_backward)
+ENI_TYPED_CALL(mse, run_mse)
+ENI_TYPED_CALL(mse_back, run_mse_backward)
 
 const eni_cuda_kernel eni_cuda_nll = {prepare, NULL, nll, NULL, nll_back};
 const eni_cuda_kernel eni_cuda_cross_entropy = {prepare_cross_entropy, NULL, cross_entropy, NULL,

@@ -27,12 +27,12 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/cuda/cuda.h"
+#include "ops/ref/ref.h"
 
 /* ---- libnccl ------------------------------------------------------------------------------------------- */
 
 /* libnccl, loaded when it is first needed: a run on one GPU, or on the processor, needs none of its
- * 200 MB. The types of the table are those of its own header, so that a change there does not compile here.
- */
+ * 200 MB. The types of the table are those of its own header: a change there does not compile here. */
 typedef struct nccl_library {
     __typeof__(ncclGetVersion) *get_version;
     __typeof__(ncclGetUniqueId) *get_unique_id;
@@ -108,8 +108,7 @@ static en_status load(nccl_library *nccl)
     return eni_fail(
         EN_EUNSUPPORTED, "cuda",
         "NCCL is needed for ranks on several GPUs and cannot be loaded: %s; install libnccl2, or let "
-        "the host "
-        "exchange with --backend=host",
+        "the host exchange with --backend=host",
         why);
 }
 
@@ -163,7 +162,7 @@ static en_status settle(en_group *group, const char *doing)
 
 en_status eni_cuda_group_id(const en_device_host *host, uint8_t id_out[EN_GPU_GROUP_ID])
 {
-    eni_cuda_log_to(host);
+    eni_ref_log_to(host);
     nccl_library nccl;
     ncclUniqueId id;
     EN_TRY(load(&nccl));

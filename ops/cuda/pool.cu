@@ -58,9 +58,7 @@ __global__ void mean_forward(const T *x, T *y, float part, eni_window s, uint32_
     const uint32_t c = i % s.packs, pixel = i / s.packs;
     const uint32_t q = pixel % s.out_w, p = pixel / s.out_w % s.out_h, n = pixel / s.out_w / s.out_h;
     const int top = (int)(p * s.stride_h) - (int)s.pad_h, left = (int)(q * s.stride_w) - (int)s.pad_w;
-    float sum[V];
-    for (int k = 0; k < V; k++)
-        sum[k] = 0.0f;
+    float sum[V] = {};
     for (int row = max(top, 0); row < min(top + (int)s.kernel_h, (int)s.h); row++)
         for (int col = max(left, 0); col < min(left + (int)s.kernel_w, (int)s.w); col++) {
             const eni_pack<T, V> v =
@@ -83,9 +81,7 @@ __global__ void pool_backward(const T *dy, const uint8_t *saved, T *dx, float pa
     if (i >= count) return;
     const uint32_t c = i % s.packs, pixel = i / s.packs;
     const uint32_t col = pixel % s.w + s.pad_w, row = pixel / s.w % s.h + s.pad_h, n = pixel / s.w / s.h;
-    float sum[V];
-    for (int k = 0; k < V; k++)
-        sum[k] = 0.0f;
+    float sum[V] = {};
     /* The windows that cover (row, col), both counted from the edge of the padding. */
     const uint32_t first_p = row < s.kernel_h ? 0 : (row - s.kernel_h) / s.stride_h + 1;
     const uint32_t first_q = col < s.kernel_w ? 0 : (col - s.kernel_w) / s.stride_w + 1;
@@ -154,20 +150,9 @@ static en_status prepare(en_plan *plan)
     return EN_OK;
 }
 
-static en_status forward(en_plan *plan, const en_args *args)
-{
-    return ENI_PACKED(plan->op.dtype, plan->y.c, run_forward, plan, args);
-}
-
-static en_status mean(en_plan *plan, const en_args *args)
-{
-    return ENI_PACKED(plan->op.dtype, plan->y.c, run_mean, plan, args);
-}
-
-static en_status backward(en_plan *plan, const en_args *args)
-{
-    return ENI_PACKED(plan->op.dtype, plan->y.c, run_backward, plan, args);
-}
+ENI_PACKED_CALL(forward, run_forward, plan->y.c)
+ENI_PACKED_CALL(mean, run_mean, plan->y.c)
+ENI_PACKED_CALL(backward, run_backward, plan->y.c)
 
 const eni_cuda_kernel eni_cuda_pool = {prepare, NULL, forward, NULL, backward};
 const eni_cuda_kernel eni_cuda_avgpool = {NULL, NULL, mean, NULL, backward};

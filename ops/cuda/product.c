@@ -1,7 +1,6 @@
 /* product.c - the one file that speaks to cuBLASLt.
  *
- * Algorithms are the heuristic's first choice: nothing is timed, so that all ranks and all runs choose alike.
- */
+ * Algorithms are the heuristic's first choice, and nothing is timed: all ranks and all runs choose alike. */
 #include "ops/cuda/product.h"
 
 #include <stdio.h>
@@ -65,16 +64,19 @@ static cublasStatus_t prefer(const en_plan *plan, uint32_t dtype, cublasLtMatmul
                              (is_in_place ? (uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE : 0u);
     const size_t workspace = MAX_WORKSPACE;
     const uint32_t align = MIN_ALIGN;
-    const cublasLtMatmulPreferenceAttributes_t aligned[] = {
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    cublasStatus_t st = cublasLtMatmulPreferenceSetAttribute(
-        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
-    if (!st)
-        st = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                                  &schemes, sizeof schemes);
-    for (int i = 0; i < 4 && !st; i++)
-        st = cublasLtMatmulPreferenceSetAttribute(preference, aligned[i], &align, sizeof align);
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t name;
+        const void *value;
+        size_t size;
+    } set[] = {{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+               {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align, sizeof align},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof align},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof align},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align}};
+    cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; i < sizeof set / sizeof *set && !st; i++)
+        st = cublasLtMatmulPreferenceSetAttribute(preference, set[i].name, set[i].value, set[i].size);
     return st;
 }
 
@@ -97,15 +99,6 @@ static cublasStatus_t choose(const en_plan *plan, eni_cuda_product *p)
     return st ? st : nfound > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-static const char *name_of(cublasLtEpilogue_t epilogue)
-{
-    switch (epilogue) {
-    case CUBLASLT_EPILOGUE_BIAS: return "+bias";
-    case CUBLASLT_EPILOGUE_BGRADB: return "+db";
-    default: return "";
-    }
-}
-
 static cublasStatus_t multiply(const en_plan *plan, const eni_cuda_product *p, const void *a, const void *b,
                                const void *bias, void *d, void *workspace)
 {
@@ -119,8 +112,7 @@ static cublasStatus_t multiply(const en_plan *plan, const eni_cuda_product *p, c
                           &p->algo, workspace, p->workspace_bytes, eni_cuda_stream(plan));
 }
 
-/* Once, on zeros: what the heuristic offers may still be refused when it is run. *status_out: what it said.
- */
+/* Once, on zeros: what the heuristic offers may still be refused when it is run. *status_out: what it said. */
 static en_status try_once(const en_plan *plan, const eni_cuda_product *p, cublasStatus_t *status_out)
 {
     const eni_cuda_factors *f = &p->factors;
@@ -162,7 +154,10 @@ static en_status take_library(const en_plan *plan, const eni_cuda_factors *facto
     if (!status) status = choose(plan, product);
     if (!status) st = try_once(plan, product, &status);
     if (st == EN_OK && !status) {
-        snprintf(product->name, sizeof product->name, "cublaslt%s", name_of(factors->epilogue));
+        snprintf(product->name, sizeof product->name, "cublaslt%s",
+                 factors->epilogue == CUBLASLT_EPILOGUE_BIAS     ? "+bias"
+                 : factors->epilogue == CUBLASLT_EPILOGUE_BGRADB ? "+db"
+                                                                 : "");
         return EN_OK;
     }
     eni_cuda_product_fini(product);

@@ -9,7 +9,6 @@
  *     runs      [    run of A     ][ B's ]           each registered by one call, both held by B
  *
  * A copy must stay within one run: CUDA refuses one that begins in one registration and ends in the next. */
-#include <string.h>
 #include <unistd.h>
 
 #include "core/log.h"
@@ -37,20 +36,6 @@ uint64_t eni_cuda_registered_part(const en_ctx *ctx, const void *memory, uint64_
     return 0;
 }
 
-/* Room for one more element of `size` bytes. */
-static en_status grow(void **array, int used, int *room, size_t size)
-{
-    if (used < *room) return EN_OK;
-    const int wanted = *room ? *room * 2 : 16;
-    void *larger = eni_alloc_array((size_t)wanted, size);
-    if (!larger) return EN_ENOMEM;
-    if (used) memcpy(larger, *array, (size_t)used * size);
-    eni_free(*array);
-    *array = larger;
-    *room = wanted;
-    return EN_OK;
-}
-
 static void drop_run(eni_cuda_registered *held, int i)
 {
     if (cudaHostUnregister((void *)held->runs[i].lo) != cudaSuccess)
@@ -74,7 +59,7 @@ static void drop_unused(eni_cuda_registered *held)
 static en_status register_run(en_ctx *ctx, uintptr_t lo, uintptr_t hi)
 {
     eni_cuda_registered *held = ctx->registered;
-    EN_TRY(grow((void **)&held->runs, held->nruns, &held->run_room, sizeof *held->runs));
+    EN_TRY(eni_cuda_grow((void **)&held->runs, held->nruns, &held->run_room, sizeof *held->runs));
     const cudaError_t error = cudaHostRegister((void *)lo, hi - lo, cudaHostRegisterPortable);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
@@ -108,7 +93,7 @@ en_status eni_cuda_register_memory(en_ctx *ctx, void *memory, uint64_t bytes)
     EN_TRY(eni_cuda_select(ctx));
     if (!ctx->registered && !(ctx->registered = eni_alloc(sizeof *ctx->registered))) return EN_ENOMEM;
     eni_cuda_registered *held = ctx->registered;
-    EN_TRY(grow((void **)&held->ranges, held->nranges, &held->range_room, sizeof *held->ranges));
+    EN_TRY(eni_cuda_grow((void **)&held->ranges, held->nranges, &held->range_room, sizeof *held->ranges));
 
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)memory;
     const en_status st = register_gaps(ctx, at / page * page, (at + bytes + page - 1) / page * page);

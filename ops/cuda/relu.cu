@@ -59,20 +59,9 @@ static en_status run_bias(const en_plan *plan, const en_args *args, const float 
     return run_copy<T, T, V>(plan, args->y, args->y, b, (plan->op.flags & EN_OP_FUSE_RELU) != 0);
 }
 
-static en_status relu(en_plan *plan, const en_args *args)
-{
-    return ENI_PACKED(plan->op.dtype, en_extent_count(plan->y), run_relu, plan, args);
-}
-
-static en_status relu_back(en_plan *plan, const en_args *args)
-{
-    return ENI_PACKED(plan->op.dtype, en_extent_count(plan->y), run_backward, plan, args);
-}
-
-static en_status cast(en_plan *plan, const en_args *args)
-{
-    return ENI_PACKED(plan->op.dtype, en_extent_count(plan->y), run_cast, plan, args);
-}
+ENI_PACKED_CALL(relu, run_relu, en_extent_count(plan->y))
+ENI_PACKED_CALL(relu_back, run_backward, en_extent_count(plan->y))
+ENI_PACKED_CALL(cast, run_cast, en_extent_count(plan->y))
 
 const eni_cuda_kernel eni_cuda_relu = {NULL, NULL, relu, NULL, relu_back};
 const eni_cuda_kernel eni_cuda_cast = {NULL, NULL, cast, NULL, NULL}; /* op_plan.c: never has a backward */

@@ -51,14 +51,7 @@ template <typename T> static en_status run_backward(const en_plan *plan, const e
                       samples, classes);
 }
 
-static en_status forward(en_plan *plan, const en_args *args)
-{
-    return ENI_TYPED(plan->op.dtype, run_forward, plan, args);
-}
-
-static en_status backward(en_plan *plan, const en_args *args)
-{
-    return ENI_TYPED(plan->op.dtype, run_backward, plan, args);
-}
+ENI_TYPED_CALL(forward, run_forward)
+ENI_TYPED_CALL(backward, run_backward)
 
 const eni_cuda_kernel eni_cuda_log_softmax = {NULL, NULL, forward, NULL, backward};

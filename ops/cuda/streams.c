@@ -31,7 +31,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 
-enum { WORDS = 8192, ROOM_AT_FIRST = 64 }; /* a few events per bucket, and a bucket may be a kilobyte */
+enum { WORDS = 8192 }; /* a few events per bucket, and a bucket may be a kilobyte */
 enum { TIMEOUT_S = 300 };
 
 struct en_event {
@@ -145,31 +145,18 @@ void eni_cuda_event_free(en_event *event)
     eni_free(event);
 }
 
-static en_status remember(eni_cuda_events *events, en_event *event)
-{
-    if (events->nset == events->room) {
-        const int room = events->room > 0 ? 2 * events->room : ROOM_AT_FIRST;
-        eni_cuda_set *larger = eni_alloc_array((size_t)room, sizeof *larger);
-        if (!larger) return EN_ENOMEM;
-        if (events->nset > 0) memcpy(larger, events->set, (size_t)events->nset * sizeof *larger);
-        eni_free(events->set);
-        events->set = larger;
-        events->room = room;
-    }
-    events->set[events->nset++] = (eni_cuda_set){event, event->is_watched};
-    return EN_OK;
-}
-
 static en_status event_in_capture(en_event *event, cudaStream_t stream)
 {
     en_ctx *ctx = event->ctx;
+    eni_cuda_events *events = ctx->events;
     const char *doing = "recording an event in a stream that is captured";
-    EN_TRY(remember(ctx->events, event));
+    EN_TRY(eni_cuda_grow((void **)&events->set, events->nset, &events->room, sizeof *events->set));
+    events->set[events->nset++] = (eni_cuda_set){event, event->is_watched};
     event->capture = ctx->capture;
     if (event->is_watched) {
         EN_TRY(eni_cuda_check(ctx, cudaEventRecordWithFlags(event->point, stream, cudaEventRecordExternal),
                               doing));
-        EN_TRY(eni_cuda_tick(ctx, stream, &ctx->events->words[event->word]));
+        EN_TRY(eni_cuda_tick(ctx, stream, &events->words[event->word]));
     }
     return eni_cuda_check(ctx, cudaEventRecord(event->join, stream), doing);
 }
@@ -237,8 +224,7 @@ en_status eni_cuda_wait_event(en_ctx *ctx, int stream, en_event *event)
                           "ordering a stream");
 }
 
-/* "Not ready" is no error, but CUDA keeps it as one, and the next launch of a kernel would be blamed for it.
- */
+/* "Not ready" is no error, but CUDA keeps it as one, and the next launch of a kernel would be blamed for it. */
 static cudaError_t forget_not_ready(cudaError_t error)
 {
     if (error == cudaErrorNotReady) (void)cudaGetLastError();

@@ -1,5 +1,6 @@
-/* operation.c - which operations make sense. Without the loops themselves: the cuda device carries this file
- * alone. */
+/* operation.c - which operations make sense, and what each device library tells its program. Without the loops
+ * themselves: the cuda device carries this file alone. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "core/log.h"
@@ -45,8 +46,8 @@ en_status eni_ref_check_sense(const en_op *op, const char *device)
         return eni_fail(EN_EUNSUPPORTED, device, "operation %u does not have all of the flags %u", op->kind,
                         op->flags);
     if (op->kind == EN_OP_BATCHNORM) EN_TRY(check_batchnorm(op, device));
-    const int pools = op->kind == EN_OP_MAXPOOL || op->kind == EN_OP_RELU_MAXPOOL;
-    if (pools && op->kernel_h * op->kernel_w > 255)
+    const bool has_positions = op->kind == EN_OP_MAXPOOL || op->kind == EN_OP_RELU_MAXPOOL;
+    if (has_positions && op->kernel_h * op->kernel_w > 255)
         return eni_fail(EN_EUNSUPPORTED, device,
                         "a pooling window of %lld x %lld: at most 255 positions fit the byte that is saved",
                         (long long)op->kernel_h, (long long)op->kernel_w);
@@ -65,6 +66,19 @@ en_extent eni_ref_output(const en_op *op)
     en_extent y = {0};
     (void)en_op_output(op, &y);
     return y;
+}
+
+static void log_to_host(void *user, int level, const char *subsystem, const char *text)
+{
+    const en_device_host *host = user;
+    host->log(level, subsystem, text);
+}
+
+void eni_ref_log_to(const en_device_host *host)
+{
+    if (host == NULL) return;
+    eni_log_set_sink(log_to_host, (void *)host);
+    eni_log_set_level(ENI_LOG_TRACE); /* the program's own level decides */
 }
 
 void eni_ref_give_info(const en_plan_info *info, en_plan_info *info_out)

@@ -29,6 +29,10 @@ en_op eni_ref_as_conv(const en_op *op);
 /* Refuses an op that makes no sense or that no host device can do, and logs why in the name of `device`. */
 en_status eni_ref_check(const en_op *op, const char *device);
 
+/* The program's log becomes that of a device library, which has a copy of its own; NULL: it stays. Every call of a library
+ * that may log without a context begins with it. */
+void eni_ref_log_to(const en_device_host *host);
+
 /* Its two parts that hold for every device (operation.c): the struct is not older than ours; the extents,
  * flags and window of an op whose kind and type the device has. */
 en_status eni_ref_check_size(const en_op *op, const char *device);
@@ -43,8 +47,7 @@ void eni_ref_describe(const en_op *op, en_plan_info *info_out);
 /* Copies what the caller's struct has room for: it may be older and smaller, or newer and larger. */
 void eni_ref_give_info(const en_plan_info *info, en_plan_info *info_out);
 
-/* y = max(x, 0); a value that is not a number stays one, as in PyTorch, so that divergence shows. y may be x.
- */
+/* y = max(x, 0); a value that is not a number stays one, as in PyTorch, so that divergence shows. y may be x. */
 void eni_ref_clamp(float *y, const float *x, int64_t count);
 
 /* dx = dy, and 0 where y is not positive: the backward of a relu. dx may be dy. */

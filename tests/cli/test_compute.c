@@ -15,7 +15,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "models/registry.h"
+#include "tests/network.h"
 
 static const char *device = "ref", *plugins = EN_BUILD_DIR "/plugins";
 
@@ -36,7 +36,7 @@ static void options_reach_the_device(void **state)
     static const char *const precisions[] = {"fp32", "bf16", "fp16"};
     const int is_gpu = strcmp(device, "cuda") == 0;
     en_schema schema;
-    assert_int_equal(en_schema_init(eni_network_find("toy"), &schema), EN_OK);
+    assert_int_equal(en_schema_init(network_named("toy"), &schema), EN_OK);
     for (int p = 0; p < 3; p++) {
         eni_config c;
         eni_compute compute = {0};

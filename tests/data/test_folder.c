@@ -56,7 +56,7 @@ static en_status read_as(const char *bytes, size_t count, int as_gzip, eni_idx *
         assert_int_equal(write(fd, bytes, count), (ssize_t)count);
         close(fd);
     }
-    en_status st = eni_idx_read(path, idx);
+    en_status st = eni_idx_read(path, true, idx);
     unlink(path);
     return st;
 }
@@ -111,10 +111,10 @@ static void a_cut_gzip_is_refused(void **state)
     close(fd);
     eni_idx idx = {0};
     eni_log_set_sink(hear, &h);
-    assert_int_equal(eni_idx_read(path, &idx), EN_EFORMAT);
+    assert_int_equal(eni_idx_read(path, true, &idx), EN_EFORMAT);
     assert_int_equal(h.lines, 1);
-    assert_int_equal(eni_idx_read("/nonexistent/x", &idx), EN_ENOENT);
-    assert_int_equal(eni_idx_read("/tmp", &idx), EN_EFORMAT);
+    assert_int_equal(eni_idx_read("/nonexistent/x", true, &idx), EN_ENOENT);
+    assert_int_equal(eni_idx_read("/tmp", true, &idx), EN_EFORMAT);
     eni_log_set_sink(NULL, NULL);
     assert_null(idx.elements);
     unlink(path);
@@ -136,7 +136,7 @@ static void a_flipped_bit_is_refused(void **state)
     close(fd);
     eni_idx idx = {0};
     eni_log_set_sink(hear, &h);
-    assert_int_equal(eni_idx_read(path, &idx), EN_EFORMAT);
+    assert_int_equal(eni_idx_read(path, true, &idx), EN_EFORMAT);
     eni_log_set_sink(NULL, NULL);
     assert_int_equal(h.lines, 1);
     unlink(path);
@@ -165,7 +165,7 @@ static void sixty_thousand_images_are_fast(void **state)
     for (int i = 0; i < 3; i++) {
         eni_idx idx;
         int64_t begin = eni_now_ns(), cpu_begin = cpu_ns();
-        assert_int_equal(eni_idx_read(FASHION "train-images-idx3-ubyte.gz", &idx), EN_OK);
+        assert_int_equal(eni_idx_read(FASHION "train-images-idx3-ubyte.gz", true, &idx), EN_OK);
         int64_t took = eni_now_ns() - begin, cpu = cpu_ns() - cpu_begin;
         if (took < best) best = took;
         if (cpu < best_cpu) best_cpu = cpu;

@@ -6,10 +6,10 @@
 
 #include "core/digest.h"
 #include "core/log.h"
-#include "models/registry.h"
 #include "rank/checkpoint.h"
 #include "tests/fuzz/must.h"
 #include "tests/fuzz/mutate.h"
+#include "tests/network.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     en_schema schema;
     eni_checkpoint checkpoint = {0};
     eni_log_set_level(-1);
-    must(en_schema_init(eni_network_find("toy"), &schema) == EN_OK);
+    must(en_schema_init(network_named("toy"), &schema) == EN_OK);
     uint8_t *copy = sealed(data, bytes);
     if (eni_checkpoint_parse("input", copy, bytes, &schema, &checkpoint, why) == EN_OK) {
         for (uint32_t i = 0; i < checkpoint.nimages; i++)

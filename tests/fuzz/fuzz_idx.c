@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     const bool is_gzip = bytes > 1 && data[0] == 0x1f && data[1] == 0x8b;
     if (fd < 0 || write(fd, data, bytes) != (ssize_t)bytes) abort();
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    if (eni_idx_read(path, &idx) == EN_OK) {
+    if (eni_idx_read(path, true, &idx) == EN_OK) {
         if (idx.bytes == 0 || idx.bytes != idx.dim[0] * idx.dim[1] * idx.dim[2]) abort();
         if (!is_gzip && idx.bytes + 4 + 4 * (uint64_t)idx.ndims != bytes) abort();
     }

@@ -8,10 +8,10 @@
 
 #include "core/log.h"
 #include "core/memory.h"
-#include "models/registry.h"
 #include "models/formats/safetensors.h"
 #include "models/formats/weights.h"
 #include "tests/fuzz/must.h"
+#include "tests/network.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -72,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         accepted_files_are_whole(data, bytes, &file);
         eni_st_close(&file);
     }
-    accepted_weights_are_finite(data, bytes, eni_network_find("toy"));
+    accepted_weights_are_finite(data, bytes, network_named("toy"));
     accepted_weights_are_finite(data, bytes, &normed);
     return 0;
 }

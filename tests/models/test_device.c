@@ -11,8 +11,8 @@
 #include "core/memory.h"
 #include "far.h"
 #include "models/evaluation.h"
-#include "models/registry.h"
 #include "ops/optimizer.h"
+#include "tests/network.h"
 
 static int is_gpu(void)
 {
@@ -68,7 +68,7 @@ static void results_can_be_read_late(void **state)
     rig r;
     late l;
     en_score want[2];
-    rig_open(&r, eni_network_find("convnet"), rig_device());
+    rig_open(&r, network_named("convnet"), rig_device());
     late_open(&l, &r);
     for (int i = 0; i < 2; i++) {
         en_batch batch = batch_new(&r.schema, 6, (uint64_t)i);
@@ -112,7 +112,7 @@ static void a_recorded_step_gives_the_bits_of_an_eager_one(void **state)
     late l;
     en_capture *graph;
     static float loss[STEPS];
-    rig_open(&r, eni_network_find("convnet"), rig_device());
+    rig_open(&r, network_named("convnet"), rig_device());
     if (is_host(&r)) {
         rig_close(&r);
         skip();
@@ -159,7 +159,7 @@ static void kept_sizes_stay(void **state)
 {
     (void)state;
     rig r;
-    rig_open(&r, eni_network_find("toy"), "far");
+    rig_open(&r, network_named("toy"), "far");
     const int before = far_count().plans;
     assert_int_equal(en_model_prepare(r.model, 100, EN_MODEL_TRAIN | EN_MODEL_KEEP), EN_OK);
     const int layers = far_count().plans - before;
@@ -276,7 +276,7 @@ static void a_whole_set_is_evaluated(void **state)
     (void)state;
     rig r;
     samples s;
-    rig_open(&r, eni_network_find("convnet"), rig_device());
+    rig_open(&r, network_named("convnet"), rig_device());
     const eni_set set = set_of(&s, &r.schema);
     const eni_set_score want = by_hand(&s);
     eni_set_score score;
@@ -317,7 +317,7 @@ static void evaluation_takes_its_memory_at_once(void **state)
     samples s;
     eni_evaluation *e;
     eni_set_score score;
-    rig_open(&r, eni_network_find("convnet"), "far");
+    rig_open(&r, network_named("convnet"), "far");
     const eni_set set = set_of(&s, &r.schema);
     assert_int_equal(en_model_prepare(r.model, SET_BATCH, EN_MODEL_EVALUATE), EN_OK);
     assert_int_equal(en_model_prepare(r.model, SET % SET_BATCH, EN_MODEL_EVALUATE), EN_OK);
@@ -379,7 +379,7 @@ static const char *ops_of(const char *network, uint32_t dtype, int mode)
 {
     rig r;
     en_model *model;
-    rig_open(&r, eni_network_find(network), "ref");
+    rig_open(&r, network_named(network), "ref");
     en_device device = *r.device.ops;
     device.plan = spy_plan;
     device.plan_info = spy_plan_info;
@@ -415,7 +415,7 @@ static void unknown_types_are_refused(void **state)
     (void)state;
     rig r;
     en_model *model;
-    rig_open(&r, eni_network_find("toy"), "ref");
+    rig_open(&r, network_named("toy"), "ref");
     eni_log_set_level(-1);
     const en_model_options number = {.size = sizeof number, .dtype = EN_I32};
     assert_int_equal(en_model_new(&r.schema, r.device.ops, r.device.ctx, &number, &model), EN_EINVAL);
@@ -449,7 +449,7 @@ static void backward_carries_the_scale(void **state)
     (void)state;
     rig r;
     en_model *model;
-    rig_open(&r, eni_network_find("toy"), "ref");
+    rig_open(&r, network_named("toy"), "ref");
     const float scale = 1024;
     en_device device = *r.device.ops;
     device.backward_weights = spy_weights;
@@ -494,7 +494,7 @@ static void a_recorded_step_reads_the_scale_of_its_launch(void **state)
     late l;
     en_capture *graph;
     if (!is_gpu()) skip();
-    rig_open_as(&r, eni_network_find("mlp"), rig_device(), EN_F16, 256);
+    rig_open_as(&r, network_named("mlp"), rig_device(), EN_F16, 256);
     late_open(&l, &r);
     en_batch batch = batch_new(&r.schema, N, 1);
     float *want = eni_alloc_array(r.schema.count, sizeof *want);
@@ -593,7 +593,7 @@ enum { CURVE = 12, CURVE_BATCH = 16 };
 static void curve_of(const char *device, int p, double *loss_out)
 {
     rig r;
-    rig_open_as(&r, eni_network_find("convnet"), device, precision[p].dtype, precision[p].scale);
+    rig_open_as(&r, network_named("convnet"), device, precision[p].dtype, precision[p].scale);
     const eni_optimizer *sgd = eni_optimizer_find("sgd");
     float *velocity = eni_alloc_array(r.schema.count, sizeof *velocity);
     en_batch batch[2] = {batch_new(&r.schema, CURVE_BATCH, 1), batch_new(&r.schema, CURVE_BATCH, 2)};

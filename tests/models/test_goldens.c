@@ -13,9 +13,9 @@
 
 #include "core/memory.h"
 #include "data/dataset.h"
-#include "models/registry.h"
 #include "models/formats/weights.h"
 #include "ops/optimizer.h"
+#include "tests/network.h"
 
 #define GOLDENS EN_SOURCE_DIR "/tests/goldens"
 
@@ -79,7 +79,7 @@ static void losses_are_pytorchs(const char *network, int nsteps)
     static float x[64 * 784];
     static int32_t labels[64];
     rig r;
-    rig_open(&r, eni_network_find(network), rig_device());
+    rig_open(&r, network_named(network), rig_device());
     load(&r, "weights", 0, r.param);
     const json_t *wanted =
         json_object_get(json_object_get(json_object_get(goldens, "networks"), network), "losses");
@@ -118,7 +118,7 @@ static void gradients_are_pytorchs(const char *network, int step)
     static float x[64 * 784];
     static int32_t labels[64];
     rig r;
-    rig_open(&r, eni_network_find(network), rig_device());
+    rig_open(&r, network_named(network), rig_device());
     float *wanted = eni_alloc_array(r.schema.count, sizeof *wanted);
     load(&r, "weights", step, r.param);
     load(&r, "grads", step, wanted);

@@ -8,7 +8,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/rng.h"
-#include "models/registry.h"
+#include "tests/network.h"
 
 /* A new network is a few lines: this one has every kind of layer that the built-in ones do not combine. */
 static const en_layer tiny_layers[] = {EN_CONV2D("conv1", 3, 3),
@@ -83,7 +83,7 @@ static void gradients_are_finite_differences(const en_network *network)
 static void gradients_of_toy(void **state)
 {
     (void)state;
-    gradients_are_finite_differences(eni_network_find("toy"));
+    gradients_are_finite_differences(network_named("toy"));
 }
 
 static void gradients_of_a_new_network(void **state)
@@ -359,8 +359,8 @@ static void a_batch_is_learnt_by_heart(void **state)
 static void gradients_agree_with_the_reference(void **state)
 {
     (void)state;
-    const en_network *networks[] = {eni_network_find("toy"), eni_network_find("mlp"),
-                                    eni_network_find("convnet"), &tiny};
+    const en_network *networks[] = {network_named("toy"), network_named("mlp"), network_named("convnet"),
+                                    &tiny};
     for (int i = 0; i < 4; i++) {
         rig here, ref;
         rig_open(&here, networks[i], rig_device());
@@ -384,7 +384,7 @@ static void the_same_step_gives_the_same_bits(void **state)
 {
     (void)state;
     rig r;
-    rig_open(&r, eni_network_find("convnet"), rig_device());
+    rig_open(&r, network_named("convnet"), rig_device());
     en_batch batch = batch_new(&r.schema, 9, 4);
     float *first = eni_alloc_array(r.schema.count, sizeof *first);
     rig_step(&r, &batch);

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "models/registry.h"
 #include "models/formats/weights.h"
+#include "tests/network.h"
 
 static void convnet_has_the_tensors_of_pytorch(void **state)
 {
@@ -22,7 +22,7 @@ static void convnet_has_the_tensors_of_pytorch(void **state)
                 {"fc1.weight", 2, {500, 800}, 25616},     {"fc1.bias", 1, {500}, 425616},
                 {"fc2.weight", 2, {10, 500}, 426128},     {"fc2.bias", 1, {10}, 431136}};
     en_schema schema;
-    assert_int_equal(en_schema_init(eni_network_find("convnet"), &schema), EN_OK);
+    assert_int_equal(en_schema_init(network_named("convnet"), &schema), EN_OK);
     assert_int_equal(schema.ntensors, 8);
     for (uint32_t t = 0; t < 8; t++) {
         const en_model_tensor *tensor = &schema.tensors[t];
@@ -46,7 +46,7 @@ static void every_network_is_well_formed(void **state)
     int n = 0;
     for (const en_network *network; (network = eni_network_at(n)) != NULL; n++) {
         en_schema schema;
-        assert_ptr_equal(eni_network_find(network->name), network);
+        assert_ptr_equal(network_named(network->name), network);
         assert_int_equal(en_schema_init(network, &schema), EN_OK);
         uint64_t end = 0;
         for (uint32_t t = 0; t < schema.ntensors; t++) {
@@ -59,7 +59,7 @@ static void every_network_is_well_formed(void **state)
         en_schema_fini(&schema);
     }
     assert_int_equal(n, 4);
-    assert_null(eni_network_find("resnet-9000"));
+    assert_null(network_named("resnet-9000"));
     assert_null(eni_network_at(-1));
 }
 
@@ -76,7 +76,7 @@ static void initial_weights_never_change(void **state)
     for (int i = 0; i < 3; i++) {
         rig r;
         char hex[ENI_DIGEST_HEX];
-        rig_open(&r, eni_network_find(want[i].network), rig_device());
+        rig_open(&r, network_named(want[i].network), rig_device());
         const uint64_t bytes = r.schema.count * sizeof(float);
         const float *there = rig_send_param(&r);
         assert_int_equal(r.device.ops->copy(r.device.ctx, rig_grad(&r), there, bytes, EN_COPY_ON), EN_OK);
@@ -91,7 +91,7 @@ static void initial_weights_are_uniform_within_their_bound(void **state)
 {
     (void)state;
     en_schema schema;
-    assert_int_equal(en_schema_init(eni_network_find("convnet"), &schema), EN_OK);
+    assert_int_equal(en_schema_init(network_named("convnet"), &schema), EN_OK);
     float *param = eni_alloc_array(schema.count, sizeof *param);
     memset(param, 0xff, schema.count * sizeof *param); /* the padding too must be overwritten */
     en_schema_init_param(&schema, 7, param);

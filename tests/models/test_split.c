@@ -11,8 +11,8 @@
 #include "models/evaluation.h"
 #include "models/node.h"
 #include "models/prepared.h"
-#include "models/registry.h"
 #include "models/split.h"
+#include "tests/network.h"
 
 #define NETWORK(name_, ...)                                                                                  \
     {                                                                                                        \
@@ -220,8 +220,8 @@ static void balance_is_the_best_there_is(void **state)
     const struct {
         const en_network *network;
         const char *options;
-    } known[] = {{eni_network_find("toy"), NULL},
-                 {eni_network_find("convnet"), NULL},
+    } known[] = {{network_named("toy"), NULL},
+                 {network_named("convnet"), NULL},
                  {&eni_resnet18, "width=8"},
                  {&eni_resnet18, "stem=cifar"},
                  {&views, NULL}};
@@ -309,7 +309,7 @@ static void wrong_cuts_are_named(void **state)
         eni_part parts[ENI_STAGES_MAX];
         int n;
         const bool is_deep = strcmp(cases[i].network, "deep") == 0;
-        open_schema(&s, is_deep ? &deep : eni_network_find(cases[i].network), NULL);
+        open_schema(&s, is_deep ? &deep : network_named(cases[i].network), NULL);
         eni_log_set_sink(keep_line, line);
         const char *split = is_deep ? names : cases[i].split;
         const en_status st = split != NULL ? eni_split_at(&s, split, &n, parts)
@@ -616,8 +616,8 @@ static void a_chain_of_parts_is_the_whole(void **state)
         const en_network *network;
         const char *options;
         int every, elsewhere, least;
-    } cases[] = {{eni_network_find("toy"), NULL, 1, 1, 2},
-                 {eni_network_find("convnet"), NULL, 1, 5, 6},
+    } cases[] = {{network_named("toy"), NULL, 1, 1, 2},
+                 {network_named("convnet"), NULL, 1, 5, 6},
                  {&views, NULL, 1, 1, 2},
                  {&eni_resnet18, "width=4", 1, 60, 4}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -652,7 +652,7 @@ static void a_cut_has_the_type_of_its_tensor(void **state)
     (void)state;
     rig r;
     if (strcmp(rig_device(), "cuda") != 0) skip();
-    rig_open_as(&r, eni_network_find("convnet"), rig_device(), EN_BF16, 1);
+    rig_open_as(&r, network_named("convnet"), rig_device(), EN_BF16, 1);
     assert_true(all_splits_are_the_whole(&r, 7, EN_BF16) > 2);
     rig_close(&r);
 }
@@ -695,7 +695,7 @@ static void misuse_is_refused(void **state)
     en_model *model;
     en_model_ends ends;
     en_score score;
-    rig_open(&r, eni_network_find("toy"), "ref"); /* net1, net2, loss */
+    rig_open(&r, network_named("toy"), "ref"); /* net1, net2, loss */
     en_batch batch = batch_new(&r.schema, 2, 6);
     eni_log_set_level(-1);
     const en_model_options wrong[] = {{.size = sizeof *wrong, .first = 2, .end = 9, .input = 1},

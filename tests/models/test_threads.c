@@ -15,8 +15,8 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "models/registry.h"
 #include "ops/ref/ref.h"
+#include "tests/network.h"
 
 /* TSan cannot see the barriers of libgomp and reports every hand-over of an OpenMP loop as a race. */
 #if defined(__SANITIZE_THREAD__)
@@ -210,7 +210,7 @@ static void steps_are_right(const work *w, int64_t n, int threads, int repeats)
     char what[128];
     snprintf(what, sizeof what, "%s:%s, batch %d, %d threads", w->network, w->options ? w->options : "",
              (int)n, threads);
-    rig_open_for(&r, eni_network_find(w->network), w->options, w->data.height > 0 ? &w->data : NULL, "cpu",
+    rig_open_for(&r, network_named(w->network), w->options, w->data.height > 0 ? &w->data : NULL, "cpu",
                  threads);
     const en_device mixed = mixed_of(r.device.ops);
     assert_int_equal(en_model_new(&r.schema, &mixed, r.device.ctx, NULL, &model), EN_OK);

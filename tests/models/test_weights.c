@@ -12,9 +12,9 @@
 
 #include "core/log.h"
 #include "core/memory.h"
-#include "models/registry.h"
 #include "models/formats/safetensors.h"
 #include "models/formats/weights.h"
+#include "tests/network.h"
 
 /* ---- a folder, a schema, the last line of the log ------------------------------------------------------ */
 
@@ -38,7 +38,7 @@ static int open_fixture(void **state)
     f = (fixture){.folder = "/tmp/entrain-weights-XXXXXX"};
     if (mkdtemp(f.folder) == NULL) return -1;
     snprintf(f.path, sizeof f.path, "%s/w.safetensors", f.folder);
-    assert_int_equal(en_schema_init(eni_network_find("toy"), &f.schema), EN_OK);
+    assert_int_equal(en_schema_init(network_named("toy"), &f.schema), EN_OK);
     f.flat = eni_alloc_array(f.schema.count, sizeof *f.flat);
     f.back = eni_alloc_array(f.schema.count, sizeof *f.back);
     en_schema_init_param(&f.schema, 3, f.flat);

@@ -27,7 +27,7 @@ void plain_mean_first(float *acc, const float *src, float scale, uint64_t count)
 void plain_mean_last(float *acc, const float *src, float scale, float inv, uint64_t count);
 void plain_mean_add(float *acc, const float *src, float scale, uint64_t count);
 void plain_lin(float *y, float a, const float *x, float b, uint64_t count);
-int plain_all_finite(const float *src, uint64_t count);
+bool plain_all_finite(const float *src, uint64_t count);
 const eni_optimizer *plain_optimizer_find(const char *name);
 extern const eni_ref_kernel plain_conv;
 

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "models/registry.h"
 #include "tests/allocations.h"
 #include "tests/models/rig.h"
+#include "tests/network.h"
 #include "tests/ops/trial.h"
 
 static int threads = 1; /* of the device cpu: the first argument */
@@ -112,7 +112,7 @@ enum { JOBS = sizeof jobs / sizeof *jobs };
 
 static void open_job(const struct job *job, const char *device, rig *r, en_batch *batch)
 {
-    rig_open_for(r, eni_network_find(job->network), job->options, job->data.height > 0 ? &job->data : NULL,
+    rig_open_for(r, network_named(job->network), job->options, job->data.height > 0 ? &job->data : NULL,
                  device, threads);
     *batch = batch_new(&r->schema, job->n, 3);
 }

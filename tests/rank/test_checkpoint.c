@@ -19,10 +19,10 @@
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "models/registry.h"
 #include "models/formats/weights.h"
 #include "rank/checkpoint.h"
 #include "tests/heard.h"
+#include "tests/network.h"
 
 static char dir[64];
 static en_schema schema;
@@ -32,7 +32,7 @@ static int open_folder(void **state)
     (void)state;
     strcpy(dir, "/tmp/entrain-test-checkpoint-XXXXXX");
     eni_log_set_level(-1);
-    return mkdtemp(dir) == NULL || en_schema_init(eni_network_find("toy"), &schema) != EN_OK;
+    return mkdtemp(dir) == NULL || en_schema_init(network_named("toy"), &schema) != EN_OK;
 }
 
 static int close_folder(void **state)
@@ -276,7 +276,7 @@ static void of_another_model_it_says_which(void **state)
     eni_checkpoint c;
     write_one(1);
     eni_checkpoint_path(dir, 1, path, sizeof path);
-    assert_int_equal(en_schema_init(eni_network_find("mlp"), &other), EN_OK);
+    assert_int_equal(en_schema_init(network_named("mlp"), &other), EN_OK);
     assert_int_equal(eni_checkpoint_read(path, &other, &c, why), EN_EMISMATCH);
     assert_non_null(strstr(why, "--model=toy"));
     en_schema_fini(&other);

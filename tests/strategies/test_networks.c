@@ -1,8 +1,8 @@
 /* test_networks.c - real networks on the virtual host: the gradients of models/ through the strategies, byte
  * for byte. The virtual host itself knows no model: this is the callback that brings one. */
 #include "entrain/model.h"
-#include "models/registry.h"
 #include "ops/device.h"
+#include "tests/network.h"
 #include "tests/strategies/sim_rig.h"
 
 enum { BATCH = 4, MAX_INPUT = 784 };
@@ -56,7 +56,7 @@ static void gradient(void *user, int rank, uint64_t micro_batch, const float *pa
 static void learner_open(learner *l, const char *network)
 {
     memset(l, 0, sizeof *l);
-    assert_int_equal(en_schema_init(eni_network_find(network), &l->schema), EN_OK);
+    assert_int_equal(en_schema_init(network_named(network), &l->schema), EN_OK);
     assert_int_equal(eni_device_open("ref", RIG_PLUGINS, 1, &l->device), EN_OK);
     assert_int_equal(en_model_new(&l->schema, l->device.ops, l->device.ctx, NULL, &l->model), EN_OK);
     l->init = calloc(l->schema.count, sizeof *l->init);

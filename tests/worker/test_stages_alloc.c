@@ -9,9 +9,9 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
-#include "models/registry.h"
 #include "tests/allocations.h"
 #include "tests/models/rig.h"
+#include "tests/network.h"
 #include "worker/parallel/stages.h"
 
 enum { NDEVICES = 2, CHUNKS = 4, ROWS = 4, FIRST = 10, STRAY = 4 };
@@ -47,8 +47,8 @@ static void team_open(team *t, const struct job *job, const struct way *way, con
 {
     static const eni_straggler none = {.factor = 1};
     eni_part parts[NDEVICES];
-    rig_open_for(&t->rig, eni_network_find(job->network), job->options,
-                 job->data.height > 0 ? &job->data : NULL, device, 1);
+    rig_open_for(&t->rig, network_named(job->network), job->options, job->data.height > 0 ? &job->data : NULL,
+                 device, 1);
     const en_schema *schema = &t->rig.schema;
     t->nchunks = way->nchunks;
     t->batch = batch_new(schema, way->nchunks * ROWS, 3);
