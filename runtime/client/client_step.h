@@ -28,6 +28,8 @@
 #ifndef CLIENT_CLIENT_STEP_H
 #define CLIENT_CLIENT_STEP_H
 
+#include <stdbool.h>
+
 #include "runtime/net/wire.h"
 
 /* ---- state: read by all, written by eni_client_step only -------------------------------------------------
@@ -52,7 +54,7 @@ typedef struct eni_client_partition {
     uint64_t behind;     /* staleness of the last push that was answered */
     uint64_t past_version, past_steps, past_samples; /* of the last snapshot, or for the next INIT */
     uint64_t least_clock;                            /* of the partition's clients, as of the last snapshot */
-    int in_flight, is_push, is_snapshot, is_aside;
+    bool in_flight, is_push, is_snapshot, is_aside;
 
     /* with `keep` */
     eni_client_kept *first, *last, *idle; /* the queue, oldest first; ready for reuse */
@@ -61,7 +63,7 @@ typedef struct eni_client_partition {
     uint64_t durable;        /* calls up to this seq are on the shard's disk */
     eni_client_kept *replay; /* its answer is awaited; those after it are not sent yet */
     eni_header snapshot;     /* in flight, or waits for the end of the replay; type 0: none */
-    int is_asking;           /* how far it is durable */
+    bool is_asking;          /* how far it is durable */
 } eni_client_partition;
 
 typedef enum eni_client_goodbye {
@@ -82,7 +84,7 @@ typedef struct eni_client_state {
     uint64_t incarnation;
     uint32_t nbuckets, keep;
     int nshards;
-    int is_finishing;
+    bool is_finishing;
     uint32_t replaying;       /* partitions, of all shards */
     eni_client_shard *shards; /* (nshards) */
 } eni_client_state;
@@ -129,7 +131,7 @@ typedef struct eni_client_event {
     const eni_header *message;
     float *payload; /* CALL: (the partition's count) or NULL. Copied if it is kept; else it must stay until
                        COMPLETE */
-    int is_aside;   /* CALL: a look at the store's weights, on which no gradient will be computed */
+    bool is_aside;  /* CALL: a look at the store's weights, on which no gradient will be computed */
 } eni_client_event;
 
 /* ---- actions ----------------------------------------------------------------------------------------------
@@ -147,9 +149,9 @@ typedef struct eni_client_action {
     eni_client_action_type type;
     uint32_t bucket;
     int shard;
-    int is_call;
-    int is_first;      /* SEND: what the CALL of this step brought: `payload` is the caller's memory */
-    int is_replay;     /* SEND: what was kept */
+    bool is_call;
+    bool is_first;     /* SEND: what the CALL of this step brought: `payload` is the caller's memory */
+    bool is_replay;    /* SEND: what was kept */
     float *payload;    /* SEND: (header.count), valid until the next step; NULL: none */
     eni_header header; /* SEND: complete but for deliver_ns and what shared memory adds */
 } eni_client_action;
@@ -171,7 +173,7 @@ en_status eni_client_step(eni_client_state *state, const eni_client_event *event
                           eni_client_actions *actions);
 
 /* Whether one more call of this type can be kept. */
-int eni_client_has_room(const eni_client_state *state, const eni_client_partition *partition, uint32_t type);
+bool eni_client_has_room(const eni_client_state *state, const eni_client_partition *partition, uint32_t type);
 
 /* Lets go of a partition's oldest call, whose shard gets nothing onto its disk. */
 void eni_client_drop_first(eni_client_partition *partition);

@@ -89,7 +89,7 @@ en_status eni_arena_memory(const char *name, uint64_t bytes, int seals, int *fd_
 static en_status arena_new(const shape *layout, uint64_t bytes, int fd, eni_arena **arena_out)
 {
     eni_arena *arena = eni_alloc(sizeof *arena);
-    if (!arena) return EN_ENOMEM;
+    if (arena == NULL) return EN_ENOMEM;
     *arena = (eni_arena){.base = map_aligned(fd, bytes),
                          .bytes = bytes,
                          .first = bytes - layout->stride * layout->nslots,
@@ -97,7 +97,7 @@ static en_status arena_new(const shape *layout, uint64_t bytes, int fd, eni_aren
                          .count = layout->count,
                          .nslots = layout->nslots,
                          .fd = fd};
-    if (!arena->base) {
+    if (arena->base == NULL) {
         eni_error("arena", "cannot map %llu bytes: %s; ask for less (model), or raise ulimit -v",
                   (unsigned long long)bytes, strerror(errno));
         eni_free(arena);
@@ -109,7 +109,7 @@ static en_status arena_new(const shape *layout, uint64_t bytes, int fd, eni_aren
     return EN_OK;
 }
 
-en_status eni_arena_open(uint64_t count, uint32_t nslots, int shared, eni_arena **arena_out)
+en_status eni_arena_open(uint64_t count, uint32_t nslots, bool shared, eni_arena **arena_out)
 {
     shape layout;
     uint64_t bytes;
@@ -129,16 +129,16 @@ en_status eni_arena_open(uint64_t count, uint32_t nslots, int shared, eni_arena 
     return EN_OK;
 }
 
-int eni_arena_is_sealed(int fd, uint64_t *bytes_out)
+bool eni_arena_is_sealed(int fd, uint64_t *bytes_out)
 {
     struct statfs where;
     struct stat file;
     const int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstatfs(fd, &where) != 0 || where.f_type != TMPFS_MAGIC ||
         fstat(fd, &file) != 0)
-        return 0;
+        return false;
     *bytes_out = (uint64_t)file.st_size;
-    return 1;
+    return true;
 }
 
 /* What is behind a foreign fd must be exactly what eni_arena_open would have made. */
@@ -177,7 +177,7 @@ int eni_arena_fd(const eni_arena *arena)
     return arena->fd;
 }
 
-int eni_arena_can_alias(void)
+bool eni_arena_can_alias(void)
 {
     const size_t page = eni_page_bytes();
     void *one = mmap(NULL, page, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *two = MAP_FAILED;
@@ -258,7 +258,7 @@ void *eni_arena_area(const eni_arena *arena, int area)
 
 void eni_arena_close(eni_arena *arena)
 {
-    if (!arena) return;
+    if (arena == NULL) return;
     munmap(arena->base, arena->bytes);
     if (arena->fd >= 0) close(arena->fd);
     eni_free(arena);

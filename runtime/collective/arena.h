@@ -12,6 +12,7 @@
 #ifndef COLLECTIVE_ARENA_H
 #define COLLECTIVE_ARENA_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "entrain/status.h"
@@ -39,13 +40,13 @@ typedef struct eni_arena { /* of arena.c, but for what the three functions below
     uint64_t first, stride; /* bytes to slot 0, and from slot to slot */
     uint64_t count;         /* elements of a slot */
     uint32_t nslots;
-    int fd;         /* -1: private, or mapped from another process */
-    int is_private; /* nobody else has it */
+    int fd;          /* -1: private, or mapped from another process */
+    bool is_private; /* nobody else has it */
 } eni_arena;
 
-/* A new arena of `nslots` slots of `count` elements each, everything zero. `shared` 1: a memfd; 0: private
+/* A new arena of `nslots` slots of `count` elements each, everything zero. `shared`: a memfd, else private
  * memory. EN_EINVAL for sizes that overflow, EN_ENOMEM when the machine refuses; both logged. */
-en_status eni_arena_open(uint64_t count, uint32_t nslots, int shared, eni_arena **arena_out);
+en_status eni_arena_open(uint64_t count, uint32_t nslots, bool shared, eni_arena **arena_out);
 
 /* Maps the arena behind `fd`, which came from another process and is not trusted: it must be a sealed memfd
  * whose header says `count` elements and at least 1 slot, and whose size agrees. Borrows fd (the caller may
@@ -77,17 +78,17 @@ static inline float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_
  * the slot costs no page fault. While nobody else writes a private arena. */
 void eni_arena_touch(const eni_arena *arena, uint32_t slot);
 
-/* 1 if eni_arena_alias works here. Not every kernel maps the same memory a second time: qemu's emulation of one does not. */
-int eni_arena_can_alias(void);
+/* Whether eni_arena_alias works here. Not every kernel maps the same memory a second time: qemu's emulation of one does not. */
+bool eni_arena_can_alias(void);
 
 /* Slot `slot` of `arena` becomes `source`'s, in this process: the same memory at two addresses. Both are
  * shared and of one shape. What the owner of `arena` had there goes back to the machine. EN_ENOMEM, logged.
  */
 en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source);
 
-/* 1 if fd, which came from another process, is a memfd that cannot shrink and whose pages are ordinary (of
+/* Whether fd, which came from another process, is a memfd that cannot shrink and whose pages are ordinary (of
  * huge ones that are not there, MFD_HUGETLB, whoever touches the first is killed); *bytes_out is its size. */
-int eni_arena_is_sealed(int fd, uint64_t *bytes_out);
+bool eni_arena_is_sealed(int fd, uint64_t *bytes_out);
 
 /* A memfd of `bytes` zeros with these seals (fcntl(2); 0: none yet, but it can be sealed). EN_ENOMEM, logged. */
 en_status eni_arena_memory(const char *name, uint64_t bytes, int seals, int *fd_out);

@@ -33,7 +33,7 @@ struct eni_gpu_steps {
     size_t bytes;     /* of numbers */
     numbers *there;
     uint8_t *registered; /* (REGISTERED_SLOTS) x bytes */
-    int is_registered;
+    bool is_registered;
     en_event *copied[REGISTERED_SLOTS];
     uint64_t ncopied;
     en_event **ready, **done; /* (n) a bucket's gradient is complete, its weights are stepped */
@@ -41,8 +41,8 @@ struct eni_gpu_steps {
     /* of the step in progress */
     eni_hyper hyper;
     uint64_t samples[EN_GPU_SOURCES];
-    int has_total, has_counted; /* GROUP: total is known; its sum is in the stream */
-    int is_replayed;
+    bool has_total, has_counted; /* GROUP: total is known; its sum is in the stream */
+    bool is_replayed;
     en_status status; /* the first failure; nothing is enqueued any more */
 };
 
@@ -50,9 +50,9 @@ struct eni_gpu_steps {
 
 static en_status check_config(const eni_gpu_steps_config *c)
 {
-    int is_valid = c->device != NULL && c->device->gpu != NULL && c->ngrads >= 1 &&
-                   c->ngrads <= EN_GPU_SOURCES && c->nslots >= 0 && c->nslots <= ENI_MAX_SLOTS &&
-                   c->param != NULL && c->rank >= 0 && c->rank < c->nranks;
+    bool is_valid = c->device != NULL && c->device->gpu != NULL && c->ngrads >= 1 &&
+                    c->ngrads <= EN_GPU_SOURCES && c->nslots >= 0 && c->nslots <= ENI_MAX_SLOTS &&
+                    c->param != NULL && c->rank >= 0 && c->rank < c->nranks;
     for (int i = 0; is_valid && i < c->ngrads; i++)
         is_valid = c->grads[i] != NULL;
     for (int i = 0; is_valid && i < c->nslots; i++)
@@ -78,7 +78,7 @@ static en_status open_numbers(eni_gpu_steps *s)
     if (s->registered == NULL) return EN_ENOMEM;
     EN_TRY(c->device->alloc(c->ctx, s->bytes, (void **)&s->there));
     EN_TRY(s->gpu->register_memory(c->ctx, s->registered, REGISTERED_SLOTS * s->bytes));
-    s->is_registered = 1;
+    s->is_registered = true;
     return EN_OK;
 }
 
@@ -253,7 +253,7 @@ static en_status copy_slot(eni_gpu_steps *s, const numbers *slot, int stream)
 /* What a graph has captured fits a step only if the same gradients count. */
 static en_status check_replay(const eni_gpu_steps *s)
 {
-    int is_full = s->config.way != ENI_GPU_GROUP || s->has_total;
+    bool is_full = s->config.way != ENI_GPU_GROUP || s->has_total;
     for (int i = 0; i < s->config.ngrads && is_full; i++)
         is_full = s->samples[i] > 0;
     if (!s->is_replayed || is_full) return EN_OK;
@@ -270,7 +270,7 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const ui
     memcpy(s->samples, samples, (size_t)n * sizeof *samples);
     s->hyper = *hyper;
     s->has_total = total > 0;
-    s->has_counted = 0;
+    s->has_counted = false;
     if (s->config.way == ENI_GPU_SHARED) return EN_OK; /* take knows who has samples */
     EN_TRY(check_replay(s));
     EN_TRY(next_slot(s, &slot));
@@ -287,7 +287,7 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const ui
     return copy_slot(s, slot, EN_STREAM_COMPUTE);
 }
 
-void eni_gpu_steps_replay(eni_gpu_steps *s, int is_replayed)
+void eni_gpu_steps_replay(eni_gpu_steps *s, bool is_replayed)
 {
     s->is_replayed = is_replayed;
 }
@@ -357,7 +357,7 @@ static en_status step_group(eni_gpu_steps *s, const eni_bucket_range *range)
     const uint64_t count = range->hi - range->lo;
     if (!s->has_total && !s->has_counted)
         EN_TRY(s->gpu->group_sum(s->config.group, &s->there->total, 1, NULL));
-    s->has_counted = 1;
+    s->has_counted = true;
     if (s->samples[0] == 0) /* it may hold what is not finite, and that times 0 is no 0 */
         EN_TRY(s->gpu->zero(s->config.ctx, EN_STREAM_EXCHANGE, grad, count * sizeof *grad));
     EN_TRY(s->gpu->group_sum(s->config.group, grad, count, &s->there->weight));
@@ -390,7 +390,7 @@ en_status eni_gpu_steps_wait(eni_gpu_steps *s, uint32_t bucket)
 
 /* ---- shared ---- */
 
-en_status eni_gpu_steps_ready(eni_gpu_steps *s, uint32_t bucket, int may_block)
+en_status eni_gpu_steps_ready(eni_gpu_steps *s, uint32_t bucket, bool may_block)
 {
     if (s->is_replayed) return EN_OK;
     return may_block ? eni_gpu_steps_await(s, s->ready[bucket], "a gradient")

@@ -16,7 +16,7 @@
 typedef struct eni_engine {
     en_status (*open)(eni_coll *coll);
     en_status (*submit)(eni_coll *coll, uint64_t seq);
-    int (*test)(eni_coll *coll, uint64_t seq);
+    bool (*test)(eni_coll *coll, uint64_t seq);
     en_status (*wait)(eni_coll *coll, uint64_t seq);
     void (*close)(eni_coll *coll);
 } eni_engine;

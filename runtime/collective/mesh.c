@@ -90,9 +90,9 @@ static en_status accept_higher(eni_pending *pending, const eni_world_info *world
     *rank_out = -1;
     EN_TRY(eni_pending_next(pending, deadline_ns, abort_fd, &fd, &hello));
     memcpy(shown.bytes, hello.token, sizeof shown.bytes);
-    int is_ours = hello.magic == HELLO_MAGIC && eni_token_equal(&shown, token) &&
-                  hello.epoch == world->epoch && hello.rank > world->rank && hello.rank < world->nranks &&
-                  sockets[hello.rank] < 0;
+    bool is_ours = hello.magic == HELLO_MAGIC && eni_token_equal(&shown, token) &&
+                   hello.epoch == world->epoch && hello.rank > world->rank && hello.rank < world->nranks &&
+                   sockets[hello.rank] < 0;
     if (!is_ours) {
         eni_log_every(&pending->limit, ENI_LOG_WARN, "mesh",
                       "dropped a data connection that is not of this run");

@@ -121,7 +121,7 @@ void eni_cost_add(eni_cost_curve *curve, double bytes, double seconds)
     int at = 0;
     while (at < curve->n && curve->point[at].bytes < bytes)
         at++;
-    const int is_there = at < curve->n && curve->point[at].bytes <= bytes;
+    const bool is_there = at < curve->n && curve->point[at].bytes <= bytes;
     if (!is_there) {
         if (curve->n == ENI_COST_POINTS) return;
         memmove(&curve->point[at + 1], &curve->point[at], (size_t)(curve->n - at) * sizeof curve->point[0]);

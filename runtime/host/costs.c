@@ -87,7 +87,7 @@ static en_status run_coll(const measuring *m, int op, uint32_t bucket)
 static en_status run_call(const measuring *m, uint32_t type, uint32_t bucket)
 {
     eni_client *client = m->config->client;
-    const int is_init = type == ENI_MSG_INIT;
+    const bool is_init = type == ENI_MSG_INIT;
     if (client == NULL || (is_init && m->config->rank != 0)) return EN_OK;
     EN_TRY(eni_client_call(client, bucket, is_init ? ENI_SLOT_PARAM : ENI_SLOT_NONE,
                            is_init ? ENI_SLOT_NONE : ENI_SLOT_PARAM,

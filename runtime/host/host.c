@@ -426,8 +426,8 @@ int eni_host_vectors(const eni_host *host, eni_host_vector vectors_out[ENI_ARENA
 {
     int n = 0;
     for (uint32_t s = ENI_SLOT_FREE; s < host->slots.n; s++) {
-        int is_optimizer = host->slots.noptimizer > 0 && s >= host->slots.optimizer &&
-                           s < host->slots.optimizer + (uint32_t)host->slots.noptimizer;
+        bool is_optimizer = host->slots.noptimizer > 0 && s >= host->slots.optimizer &&
+                            s < host->slots.optimizer + (uint32_t)host->slots.noptimizer;
         if (!is_optimizer) vectors_out[n++] = (eni_host_vector){host->slots.names[s], s};
     }
     return n;
@@ -450,7 +450,7 @@ void *eni_host_state(const eni_host *host, size_t *bytes_out)
     return host->state;
 }
 
-int eni_host_writes_param(const eni_host *host)
+bool eni_host_writes_param(const eni_host *host)
 {
     return host->writes_param;
 }
@@ -466,7 +466,7 @@ void eni_host_set_steps_taken(eni_host *host, uint32_t bucket, uint64_t steps)
     if (bucket == 0 && !host->transport.is_client) host->counters.version = steps;
 }
 
-int eni_host_is_called(const eni_host *host, uint32_t bucket)
+bool eni_host_is_called(const eni_host *host, uint32_t bucket)
 {
     return host->of[bucket].is_called;
 }

@@ -163,13 +163,13 @@ en_status eni_host_gpu_step(eni_host *host, const en_bucket *bucket)
         return EN_EBUG;
     }
     EN_TRY(submit(host, bucket));
-    host->of[bucket->id].is_stepping = 1;
+    host->of[bucket->id].is_stepping = true;
     eni_host_stepped(host, bucket->id, &hyper);
     return EN_OK;
 }
 
 en_status eni_host_gpu_settle(eni_host *host, uint32_t bucket)
 {
-    host->of[bucket].is_stepping = 0;
+    host->of[bucket].is_stepping = false;
     return eni_gpu_steps_wait(host->config.gpu, bucket);
 }

@@ -171,8 +171,8 @@ static double host_cost(en_host *table, int op, const en_bucket *bucket)
 /* The strategy writes into a vector: what it makes of grad may stand for anybody's samples. */
 static void note_write(eni_host *host, en_vec v)
 {
-    if (eni_vec_slot(v) == ENI_SLOT_PARAM) host->writes_param = 1;
-    if (eni_vec_slot(v) == ENI_SLOT_GRAD) host->of[eni_vec_bucket(v)].is_empty = 0;
+    if (eni_vec_slot(v) == ENI_SLOT_PARAM) host->writes_param = true;
+    if (eni_vec_slot(v) == ENI_SLOT_GRAD) host->of[eni_vec_bucket(v)].is_empty = false;
 }
 
 /* Whether something else than mean_step may write `v`; else misuse of `operation`. */
@@ -349,7 +349,7 @@ static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, const
     r->then_step = then_step;
     r->is_mean = op->slot == ENI_SLOT_GRAD && op->what == EN_GRAD && eni_coll_is_reduction(op);
     if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SENDRECV)
-        host->of[bucket->id].is_empty = 0; /* until it is known */
+        host->of[bucket->id].is_empty = false; /* until it is known */
     r->what = eni_coll_op_name(op->op);
     if (then_step && host->has_shared_params) fuse(host, r);
     const int64_t begin = eni_host_now(host), updated = host->counters.update_ns;
@@ -396,7 +396,7 @@ static en_req host_mean_step(en_host *table, const en_bucket *bucket)
     /* A world of one: the worker has already averaged (coll in host.h). */
     if (group == ALONE) return take_step(host, bucket) == EN_OK ? 0 : REQUEST_REFUSED;
     const eni_coll_op op = eni_host_bucket_op(host, EN_ALLREDUCE, EN_GRAD, bucket, bucket->grad);
-    return start_coll(host, group, &op, bucket, 1);
+    return start_coll(host, group, &op, bucket, true);
 }
 
 static bool is_collective(eni_host *host, int op, const en_bucket *bucket)
@@ -441,13 +441,13 @@ static en_req host_coll(en_host *table, int op, int group, int what, const en_bu
     if (is_with_another(host, who, bucket, inout)) return REQUEST_REFUSED;
     const uint32_t slot = eni_vec_slot(inout);
     if (slot == ENI_SLOT_PARAM && op != EN_BCAST)
-        host->writes_param = 1; /* a copy of another rank's is no own */
+        host->writes_param = true; /* a copy of another rank's is no own */
     eni_coll_op in_place = eni_host_bucket_op(host, op, what, bucket, inout);
     if (slot == ENI_SLOT_GRAD && who == EN_LEADERS) in_place.nsamples = host->of[bucket->id].grad_samples;
     if (slot == ENI_SLOT_GRAD && what == EN_GRAD && (op == EN_ALLREDUCE || op == EN_REDUCE))
         host->of[bucket->id].grad_samples =
             group == EN_LOCAL ? host->now.local_samples : host->now.world_samples;
-    return start_coll(host, who, &in_place, bucket, 0);
+    return start_coll(host, who, &in_place, bucket, false);
 }
 
 /* Other processes read the memory of this rank's own, and with EN_ROUNDS the weights may not be there. */
@@ -488,7 +488,7 @@ static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket
     op.to = to;
     op.from = from;
     op.slot_in = eni_vec_slot(in);
-    return start_coll(host, who, &op, bucket, 0);
+    return start_coll(host, who, &op, bucket, false);
 }
 
 /* ---- calls to the store ---- */
@@ -598,9 +598,9 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const
         return REQUEST_REFUSED;
     eni_request *r = request_new(host, REQ_CALL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
-    host->of[bucket->id].is_called = 1;
+    host->of[bucket->id].is_called = true;
     host->of[bucket->id].calling = r->id;
-    if (in == bucket->grad) host->of[bucket->id].is_empty = 0;
+    if (in == bucket->grad) host->of[bucket->id].is_empty = false;
     r->op = (eni_operation){.kind = ENI_OPERATION_CALL,
                             .dest = dest,
                             .bucket = bucket->id,

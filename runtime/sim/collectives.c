@@ -84,8 +84,8 @@ static void count_bytes(const eni_collective *c)
         const uint64_t own = eni_slice_lo(c->count, i + 1, c->n) - eni_slice_lo(c->count, i, c->n);
         const uint64_t others = (c->count - own) * sizeof(float);
         const uint64_t to_others = own * (uint64_t)(c->n - 1) * sizeof(float);
-        const int scatters = c->op != EN_ALLGATHER && c->op != EN_BCAST;
-        const int gathers = c->op == EN_ALLREDUCE || !scatters;
+        const bool scatters = c->op != EN_ALLGATHER && c->op != EN_BCAST;
+        const bool gathers = c->op == EN_ALLREDUCE || !scatters;
         r->sent += (scatters ? others : 0) + (gathers ? to_others : 0);
         r->recv += (scatters ? to_others : 0) + (gathers ? others : 0);
         if (c->op == EN_REDUCE && i > 0) r->sent += own * sizeof(float);
@@ -122,7 +122,7 @@ static void complete(void *sim_, void *collective)
 /* All have joined: the links of the group are busy for as long as a ring needs. */
 static void begin(eni_sim *sim, eni_collective *c)
 {
-    for (eni_collective **at = &sim->exchanges.collectives; *at; at = &(*at)->next) {
+    for (eni_collective **at = &sim->exchanges.collectives; *at != NULL; at = &(*at)->next) {
         if (*at != c) continue;
         *at = c->next;
         break;
@@ -156,7 +156,7 @@ static eni_collective *find_or_make(eni_sim_rank *rank, int group, const circle 
 {
     eni_sim *sim = rank->sim;
     const uint64_t number = rank->coll_calls[group]++;
-    for (eni_collective *c = sim->exchanges.collectives; c; c = c->next)
+    for (eni_collective *c = sim->exchanges.collectives; c != NULL; c = c->next)
         if (c->group == who->index && c->number == number) return c;
     eni_collective *c = eni_sim_alloc(sim, sizeof *c + (size_t)who->n * sizeof(rank_part));
     if (c == NULL) return NULL;
@@ -215,7 +215,7 @@ struct eni_sendrecv {
     eni_sim *sim;
     int32_t from, to;
     uint32_t bucket;
-    int is_wanted; /* the receiver's half */
+    bool is_wanted; /* the receiver's half */
     float *in;
     uint64_t request; /* ticket */
     uint64_t count;
@@ -241,7 +241,7 @@ static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
 static void match(eni_sim *sim, eni_sendrecv *half)
 {
     eni_sendrecv **at = &sim->exchanges.sendrecvs;
-    for (; *at; at = &(*at)->next) {
+    for (; *at != NULL; at = &(*at)->next) {
         eni_sendrecv *other = *at;
         if (other->from != half->from || other->to != half->to || other->bucket != half->bucket ||
             other->is_wanted == half->is_wanted)
@@ -287,7 +287,7 @@ static en_status sendrecv(eni_sim_rank *rank, const eni_coll_op *op, uint64_t *t
     *wanted = (eni_sendrecv){.from = op->from,
                              .to = rank->world.rank,
                              .bucket = op->bucket,
-                             .is_wanted = 1,
+                             .is_wanted = true,
                              .in = eni_sim_rank_at(rank, op->slot_in, op->bucket),
                              .request = *ticket_out};
     match(sim, wanted);

@@ -49,7 +49,7 @@ void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *dat
 
 static void send(eni_sim *sim, const eni_header *header, const float *data)
 {
-    if (sim->config->faults)
+    if (sim->config->faults != NULL)
         sim->config->faults->send(sim, header, data);
     else
         eni_delivery_carry(sim, header, data, 0);
@@ -213,7 +213,7 @@ static void refused(eni_sim_rank *rank, const eni_header *h, bool is_call)
 static void step(eni_sim_rank *rank, const eni_client_event *event, const eni_sim_message *answer)
 {
     eni_sim *sim = rank->sim;
-    if (sim->config->faults) sim->config->faults->watch(rank, event, NULL);
+    if (sim->config->faults != NULL) sim->config->faults->watch(rank, event, NULL);
     const en_status st = eni_client_step(&rank->client, event, &sim->client_actions);
     if (st != EN_OK) eni_sim_fail(sim, st);
     for (uint32_t i = 0; i < sim->client_actions.n && st == EN_OK; i++) {
@@ -224,7 +224,7 @@ static void step(eni_sim_rank *rank, const eni_client_event *event, const eni_si
         case ENI_CLIENT_REFUSED: refused(rank, &answer->header, action->is_call); break;
         case ENI_CLIENT_RECOVERED: break;
         }
-        if (sim->config->faults) sim->config->faults->watch(rank, event, action);
+        if (sim->config->faults != NULL) sim->config->faults->watch(rank, event, action);
     }
 }
 
@@ -241,8 +241,8 @@ static void arrived(void *sim_, void *message_)
     sim->in_flight--;
     if (eni_sim_is_to_store(h)) {
         eni_sim_store *store = &sim->stores.all[h->shard];
-        const en_status st =
-            sim->config->faults ? sim->config->faults->at_store(store, m) : eni_delivery_take(store, m);
+        const en_status st = sim->config->faults != NULL ? sim->config->faults->at_store(store, m)
+                                                         : eni_delivery_take(store, m);
         if (st != EN_OK) eni_sim_fail(sim, st);
         return;
     }
@@ -282,7 +282,7 @@ en_status eni_delivery_open_client(eni_sim_rank *rank, uint64_t incarnation)
     rank->calls = eni_alloc_array(sim->buckets->n, sizeof *rank->calls);
     if (rank->calls == NULL) return EN_ENOMEM;
     EN_TRY(eni_client_state_init(&rank->client, sim->buckets->n, sim->stores.n, rank->world.rank, incarnation,
-                                 sim->config->faults ? UINT32_MAX : 0));
+                                 sim->config->faults != NULL ? UINT32_MAX : 0));
     for (int32_t k = 0; k < sim->stores.nshards; k++)
         meet(rank, k);
     return sim->status;

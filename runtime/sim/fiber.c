@@ -153,6 +153,6 @@ void eni_fiber_free(eni_fiber *fiber)
 #ifdef HAS_TSAN
     if (fiber->tsan_self) __tsan_destroy_fiber(fiber->tsan_self);
 #endif
-    if (fiber->memory) munmap(fiber->memory, fiber->bytes);
+    if (fiber->memory != NULL) munmap(fiber->memory, fiber->bytes);
     eni_free(fiber);
 }

@@ -168,7 +168,7 @@ static double noise(const eni_sim_rank *rank)
 static int64_t compute_ns(const eni_sim_rank *rank)
 {
     const eni_sim_compute *model = &rank->sim->config->compute;
-    const double factor = model->factor ? model->factor[rank->world.rank] : 1;
+    const double factor = model->factor != NULL ? model->factor[rank->world.rank] : 1;
     return (int64_t)((double)model->mean_ns * (double)rank->nbatches * factor * noise(rank));
 }
 

@@ -76,7 +76,7 @@ en_status eni_network_init(eni_network *network, const eni_sim_network *model, i
     network->nnodes = nnodes;
     network->out_free_ns = eni_alloc_array((size_t)nnodes, sizeof *network->out_free_ns);
     network->in_free_ns = eni_alloc_array((size_t)nnodes, sizeof *network->in_free_ns);
-    return network->out_free_ns && network->in_free_ns ? EN_OK : EN_ENOMEM;
+    return network->out_free_ns != NULL && network->in_free_ns != NULL ? EN_OK : EN_ENOMEM;
 }
 
 void eni_network_fini(eni_network *network)

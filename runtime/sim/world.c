@@ -20,7 +20,7 @@ void *eni_sim_alloc(eni_sim *sim, size_t bytes)
     eni_sim_block *block = eni_alloc(sizeof *block + bytes);
     if (block == NULL) return NULL;
     block->next = sim->blocks;
-    if (block->next) block->next->previous = block;
+    if (block->next != NULL) block->next->previous = block;
     sim->blocks = block;
     return block->memory;
 }
@@ -28,8 +28,8 @@ void *eni_sim_alloc(eni_sim *sim, size_t bytes)
 void eni_sim_free(eni_sim *sim, void *memory)
 {
     eni_sim_block *block = (eni_sim_block *)(void *)((char *)memory - offsetof(eni_sim_block, memory));
-    if (block->next) block->next->previous = block->previous;
-    if (block->previous)
+    if (block->next != NULL) block->next->previous = block->previous;
+    if (block->previous != NULL)
         block->previous->next = block->next;
     else
         sim->blocks = block->next;
@@ -38,7 +38,7 @@ void eni_sim_free(eni_sim *sim, void *memory)
 
 void eni_sim_free_all(eni_sim *sim)
 {
-    while (sim->blocks)
+    while (sim->blocks != NULL)
         eni_sim_free(sim, sim->blocks->memory);
 }
 
@@ -77,12 +77,12 @@ static void compute_gradient(eni_sim_rank *rank)
     const eni_sim_problem *problem = sim->config->problem;
     uint64_t samples[ENI_MEAN_MAX] = {0};
     for (uint64_t i = 0; i < rank->nbatches; i++) {
-        float *to = sim->gradients.micro ? sim->gradients.micro[i] : rank->grad;
+        float *to = sim->gradients.micro != NULL ? sim->gradients.micro[i] : rank->grad;
         samples[i] = problem->samples(problem->user, rank->first_batch + i);
         problem->grad(problem->user, rank->world.rank, rank->first_batch + i, rank->param, to);
     }
     if (rank->nbatches == 0) memset(rank->grad, 0, problem->count * sizeof(float));
-    if (sim->gradients.micro && rank->nbatches > 0) {
+    if (sim->gradients.micro != NULL && rank->nbatches > 0) {
         /* Bucket by bucket: a ring's order of the sum depends on where a bucket begins. */
         for (uint32_t b = 0; b < sim->buckets->n; b++) {
             const uint64_t lo = sim->buckets->bucket[b].lo, count = sim->buckets->bucket[b].hi - lo;

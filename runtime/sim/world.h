@@ -161,10 +161,10 @@ static inline bool eni_sim_is_to_store(const eni_header *header)
 
 /* What fails in a run: messages, links, stores, ranks (runtime/sim/faults). */
 struct eni_sim_faults {
-    en_status (*open)(eni_sim *sim);    /* when the stores are open */
-    void (*close)(eni_sim *sim);        /* also after an open that failed */
-    int (*is_over)(const eni_sim *sim); /* 1 once every rank has finished and every store knows it */
-    en_status (*check)(eni_sim *sim);   /* after the end: EN_EBUG, logged, for counts that do not agree */
+    en_status (*open)(eni_sim *sim);     /* when the stores are open */
+    void (*close)(eni_sim *sim);         /* also after an open that failed */
+    bool (*is_over)(const eni_sim *sim); /* once every rank has finished and every store knows it */
+    en_status (*check)(eni_sim *sim);    /* after the end: EN_EBUG, logged, for counts that do not agree */
     /* A message is to leave: each copy of it that does goes by eni_delivery_carry. */
     void (*send)(eni_sim *sim, const eni_header *header, const float *data);
     /* One has arrived at a store: takes it by eni_delivery_take, or frees it. */

@@ -29,14 +29,14 @@ typedef struct eni_call {
     uint64_t met;            /* is_counted: the version that it was applied to or dropped at */
     double weight;           /* as given to absorb() */
     en_status pending_error; /* not EN_OK: the mean that it was part of was refused */
-    uint8_t is_held;         /* in part->held */
-    uint8_t is_staged;       /* in part->staged */
-    uint8_t is_snapshot;     /* waits for INIT, not for the strategy */
-    uint8_t is_counted;      /* it is booked, and `met` is known */
-    uint8_t is_steady;       /* pushed while all joined clients were active */
-    uint8_t was_asked;       /* on_pull held it before */
-    uint8_t was_named;       /* as one that is held for long */
-    uint8_t was_absorbed;    /* absorb() took it, whatever became of it since */
+    bool is_held;            /* in part->held */
+    bool is_staged;          /* in part->staged */
+    bool is_snapshot;        /* waits for INIT, not for the strategy */
+    bool is_counted;         /* it is booked, and `met` is known */
+    bool is_steady;          /* pushed while all joined clients were active */
+    bool was_asked;          /* on_pull held it before */
+    bool was_named;          /* as one that is held for long */
+    bool was_absorbed;       /* absorb() took it, whatever became of it since */
 } eni_call;
 
 /* How the last call of a client on a partition ended. */
@@ -67,8 +67,8 @@ typedef struct eni_partition {
     uint64_t whole, lo;         /* elements of the bucket; where this partition starts in it */
     uint64_t at;                /* and in the flat vector; 0 where nobody has said */
     eni_version_buffer *buffer; /* holds pub.w; behind it those still in use. NULL: config.weights */
-    int is_initialised;
-    int is_used;             /* some client has called it */
+    bool is_initialised;
+    bool is_used;            /* some client has called it */
     uint64_t steps, samples; /* optimizer steps and samples applied */
     float *slot[ENI_MAX_SLOTS];
     eni_frozen frozen;
@@ -80,7 +80,7 @@ typedef struct eni_partition {
     eni_call *held_first, *held_last;
     eni_call **staged; /* by (rank, clock) */
     uint32_t nstaged, staged_room;
-    int has_timer;
+    bool has_timer;
     int64_t timer_ns;
     uint64_t hook_pushes; /* on_push has run so often in this process */
     uint64_t fired;       /* the event in which on_timer ran last: once per event, however it is set again */
@@ -131,9 +131,9 @@ struct eni_store {
     int64_t now_ns;     /* of the event in progress */
     int64_t look_ns;    /* eni_store_look has nothing to say before */
     int64_t timer_told; /* the last TIMER_AT; INT64_MAX: none */
-    int has_timers;     /* some hook has set one */
+    bool has_timers;    /* some hook has set one */
     eni_call *current;  /* the call whose on_push runs */
-    int did_touch;      /* in that hook */
+    bool did_touch;     /* in that hook */
     eni_store_hook hook;
     eni_store_pool pool;
     eni_call *idle;             /* recycled calls */
@@ -153,7 +153,7 @@ static inline const eni_partition *eni_store_partition(const eni_store *store, u
 static inline void eni_partition_used(eni_store *store, eni_partition *part)
 {
     store->nused += !part->is_used;
-    part->is_used = 1;
+    part->is_used = true;
 }
 
 /* ---- calls.c ---- */
@@ -207,7 +207,7 @@ void eni_partition_unstage(eni_store *store, eni_partition *part, eni_call *call
 /* en_store.step. */
 en_status eni_partition_step(eni_store *store, eni_partition *part);
 /* Books a push that meets weights of `version`: its samples, and if it was applied its staleness. */
-en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version, int was_applied);
+en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version, bool was_applied);
 /* Recomputes what depends on who is active: nclients, min_clock, and the counts behind them. */
 void eni_partition_recount(const eni_store *store, eni_partition *part);
 

@@ -256,7 +256,7 @@ static void offer_weights(void)
 static void test_weights_are_read_where_psd_has_them(void **state)
 {
     (void)state;
-    int is_mapped;
+    bool is_mapped;
     offer_weights();
     open_door(EN_OK);
     open_client();
@@ -291,7 +291,7 @@ static void test_weights_are_read_where_psd_has_them(void **state)
 static void test_no_weights_to_map(void **state)
 {
     (void)state;
-    int is_mapped = 1;
+    bool is_mapped = true;
     open_door(EN_OK);
     open_client();
     assert_int_equal(eni_client_map_weights(s.client, &is_mapped), EN_OK);

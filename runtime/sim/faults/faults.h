@@ -11,6 +11,7 @@
 #ifndef FAULTS_FAULTS_H
 #define FAULTS_FAULTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/options.h"
@@ -51,7 +52,8 @@ typedef struct eni_fault_plan {
     int64_t write_ns;                        /* the most that writing it takes */
     int64_t outage_ns;                       /* the most that a link, a store or a rank is away */
     int32_t cuts, store_deaths, rank_deaths; /* how many, spread over the time before that */
-    int steps_at_once; /* the strategy steps on every push: staleness is counted a second time and compared */
+    bool
+        steps_at_once; /* the strategy steps on every push: staleness is counted a second time and compared */
     void (*news)(void *user, const eni_news *news); /* NULL: nobody listens */
     void *user;
     eni_fault_stats *figures; /* filled */
