@@ -282,7 +282,6 @@ static void *run_thread(void *user)
 static en_status start_thread(eni_client *client)
 {
     if (client->config.keep == 0) return EN_OK;
-    client->wire.generation = 0;
     pthread_mutex_init(&client->lock, NULL);
     pthread_cond_init(&client->stop, NULL);
     client->has_thread = true;
