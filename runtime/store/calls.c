@@ -175,27 +175,21 @@ static float *pool_take(eni_store *store)
     return buffer;
 }
 
-en_status eni_store_call_detach(eni_store *store, eni_call *call)
+en_status eni_store_call_fill(eni_store *store, eni_call *call, const void *raw, uint64_t count)
 {
     float *copy = pool_take(store);
     if (copy == NULL) return EN_ENOMEM;
-    memcpy(copy, call->msg.data, call->payload.count * sizeof(float));
+    memcpy(copy, raw, count * sizeof(float));
     if (call->payload.release != NULL) call->payload.release(call->payload.owner);
-    call->payload = (eni_payload){.data = copy, .count = call->payload.count};
-    call->pooled = copy;
-    call->msg.data = copy;
-    store->stats.detached++;
+    call->payload = (eni_payload){.data = copy, .count = count};
+    call->pooled = call->msg.data = copy;
     return EN_OK;
 }
 
-en_status eni_store_call_fill(eni_store *store, const eni_partition *part, eni_call *call, const void *raw)
+en_status eni_store_call_detach(eni_store *store, eni_call *call)
 {
-    float *copy = pool_take(store);
-    if (copy == NULL) return EN_ENOMEM;
-    memcpy(copy, raw, part->pub.count * sizeof(float));
-    call->payload = (eni_payload){.data = copy, .count = part->pub.count};
-    call->pooled = copy;
-    call->msg.data = copy;
+    EN_TRY(eni_store_call_fill(store, call, call->msg.data, call->payload.count));
+    store->stats.detached++;
     return EN_OK;
 }
 

@@ -173,24 +173,21 @@ static en_status table_answer(en_store *table, const en_msg *msg, uint64_t word)
     return EN_EINVAL;
 }
 
-void eni_store_fill_table(eni_store *store)
-{
-    store->table = (en_store){
-        .abi = EN_STRATEGY_ABI,
-        .size = sizeof(en_store),
-        .num = table_num,
-        .text = table_text,
-        .rand = table_rand,
-        .now_ns = table_now_ns,
-        .log = table_log,
-        .absorb = table_absorb,
-        .step = table_step,
-        .touch = table_touch,
-        .peer = table_peer,
-        .timer = table_timer,
-        .answer = table_answer,
-    };
-}
+const en_store eni_store_table = {
+    .abi = EN_STRATEGY_ABI,
+    .size = sizeof(en_store),
+    .num = table_num,
+    .text = table_text,
+    .rand = table_rand,
+    .now_ns = table_now_ns,
+    .log = table_log,
+    .absorb = table_absorb,
+    .step = table_step,
+    .touch = table_touch,
+    .peer = table_peer,
+    .timer = table_timer,
+    .answer = table_answer,
+};
 
 /* ---- hooks ---- */
 

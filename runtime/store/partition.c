@@ -218,14 +218,6 @@ static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t
     }
 }
 
-/* Books the contributions that a step has used (or, not finite, lost). */
-static en_status count_staged(eni_store *store, const eni_partition *part, bool was_applied)
-{
-    for (uint32_t i = 0; i < part->nstaged; i++)
-        EN_TRY(eni_partition_count(store, part->staged[i], part->pub.version, was_applied));
-    return EN_OK;
-}
-
 static en_status apply_mean(eni_store *store, eni_partition *part)
 {
     EN_TRY(eni_partition_own(store, part));
@@ -249,7 +241,8 @@ en_status eni_partition_step(eni_store *store, eni_partition *part)
     if (weight > 0) EN_TRY(room_for_sources(store, part->nstaged));
     if (weight > 0) mean_of_staged(store, part, weight);
     const bool is_finite = weight == 0 || eni_all_finite(store->mean.sum, part->pub.count);
-    EN_TRY(count_staged(store, part, is_finite));
+    for (uint32_t i = 0; i < part->nstaged; i++)
+        EN_TRY(eni_partition_count(store, part->staged[i], part->pub.version, is_finite));
     if (!is_finite) {
         store->stats.nonfinite++;
         unstage_all(store, part, EN_ENONFINITE);

@@ -11,8 +11,6 @@
  * actions. */
 #include "runtime/store/store.h"
 
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,7 +74,7 @@ en_status eni_store_new(const eni_store_config *config, eni_store **store_out)
     if (store == NULL) return EN_ENOMEM;
     store->config = *config;
     store->timer_told = INT64_MAX;
-    eni_store_fill_table(store);
+    store->table = eni_store_table;
     uint64_t *counts = eni_alloc_array(config->nbuckets, sizeof *counts);
     store->config.bucket_counts = counts;
     store->part = eni_alloc_array(config->nbuckets, sizeof *store->part);
@@ -158,9 +156,9 @@ void eni_store_actions_fini(eni_store_actions *actions)
 
 /* ---- held calls and their answers ---------------------------------------------------------------------- */
 
-/* The calls of a partition that wait for an answer: they are offered to the strategy
- * (on_pull) in the order of arrival, and answered with weights, with their own payload or with a refusal. A
- * snapshot waits only for INIT, and is shown what it asked for. */
+/* The calls of a partition that wait for an answer: they are offered to the strategy (on_pull) in the order of
+ * arrival, and answered with weights, with their own payload or with a refusal. A snapshot waits only for INIT,
+ * and is shown what it asked for. */
 
 /* The dedupe entry moves with the answer. */
 static void settle(eni_partition *part, const eni_call *call, eni_outcome outcome, en_status status)
@@ -242,12 +240,13 @@ static en_status answer(eni_store *store, eni_partition *part, eni_call *call, b
     action->met = call->is_counted ? call->met : part->pub.version;
     action->data = with_data ? call->msg.data : part->pub.w;
     action->count = part->pub.count;
-    if (call->is_snapshot) EN_TRY(show(part, call->msg.kind, action));
-    if (call->is_snapshot && part->pub.min_clock != UINT64_MAX) action->clock = part->pub.min_clock;
+    if (call->is_snapshot) {
+        EN_TRY(show(part, call->msg.kind, action));
+        action->clock = eni_store_least_clock(store, part->pub.bucket);
+    }
     *(call->is_snapshot ? &stats->bytes_beside : &stats->bytes_out) += part->pub.count * sizeof(float);
-    if (part->pub.min_clock != UINT64_MAX && !call->is_snapshot && call->msg.clock > part->pub.min_clock &&
-        call->msg.clock - part->pub.min_clock > stats->clocks_ahead)
-        stats->clocks_ahead = call->msg.clock - part->pub.min_clock;
+    const uint64_t ahead = call->msg.clock > part->pub.min_clock ? call->msg.clock - part->pub.min_clock : 0;
+    if (ahead > stats->clocks_ahead) stats->clocks_ahead = ahead; /* of a snapshot: 0 */
     settle(part, call, with_data ? ENI_DATA : ENI_WEIGHTS, EN_OK);
     eni_partition_release(part, call);
     if (call->is_staged) return EN_OK; /* the step that sums it gives it back */
@@ -448,17 +447,10 @@ static en_status tell_timer(eni_store *store)
 /* No version, step or sample count that a past may have is near an overflow. */
 #define PAST_MAX (UINT64_C(1) << 62)
 
-/* The vector of `kind`, or NULL. */
-static float *vector_of(const eni_partition *part, uint32_t kind)
-{
-    if (kind == ENI_VECTOR_WEIGHTS || kind == ENI_VECTOR_FREEZE) return part->pub.w;
-    return kind - ENI_VECTOR_SLOT < ENI_MAX_SLOTS ? part->slot[kind - ENI_VECTOR_SLOT] : NULL;
-}
-
 /* Overwrites one vector; the weights say what is behind them, and end the start. */
 static void take_in(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
-    memcpy(vector_of(part, event->kind), event->payload.data, part->pub.count * sizeof(float));
+    memcpy(eni_partition_vector(part, event->kind), event->payload.data, part->pub.count * sizeof(float));
     store->client[event->client].stats.bytes_beside += part->pub.count * sizeof(float);
     if (event->kind != ENI_VECTOR_WEIGHTS) return;
     part->pub.version = event->base_version;
@@ -488,7 +480,7 @@ static en_status on_init(eni_store *store, const eni_store_event *event, eni_par
         return REFUSE(EN_EPROTO, "the initial weights of bucket %u, shard %u have %llu elements, not %llu",
                       event->bucket, part->pub.shard, (unsigned long long)event->payload.count,
                       (unsigned long long)part->pub.count);
-    if (event->kind == ENI_VECTOR_FREEZE || vector_of(part, event->kind) == NULL)
+    if (event->kind == ENI_VECTOR_FREEZE || eni_partition_vector(part, event->kind) == NULL)
         return REFUSE(EN_EPROTO, "optimizer %s has no vector %u to begin with", store->config.optimizer->name,
                       event->kind);
     if (event->base_version > PAST_MAX || event->seq > PAST_MAX || event->nsamples > PAST_MAX)
@@ -506,7 +498,7 @@ static en_status on_init(eni_store *store, const eni_store_event *event, eni_par
 /* A snapshot is held like a call, so that it waits for INIT in the order of arrival. */
 static en_status on_snapshot(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
-    if (vector_of(part, event->kind) == NULL)
+    if (eni_partition_vector(part, event->kind) == NULL)
         return REFUSE(EN_EPROTO, "optimizer %s has no vector %u to show", store->config.optimizer->name,
                       event->kind);
     eni_call *call = eni_store_call_take(store);
@@ -643,7 +635,6 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_par
                          bool *is_taken_out)
 {
     const eni_payload *payload = &event->payload;
-    const unsigned long long seq = event->seq;
     if ((payload->data != NULL) != (payload->count > 0) ||
         (payload->data != NULL && payload->count != part->pub.count))
         return REFUSE(EN_EPROTO, "the payload for bucket %u, shard %u has %llu elements, not %llu",
@@ -666,8 +657,9 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_par
     const eni_dedupe *dedupe = &part->dedupe[event->client];
     if (event->seq <= dedupe->seq) return repeat_call(store, event, part);
     if (event->seq > dedupe->seq + 1)
-        return REFUSE(EN_EPROTO, "gap: call %llu of rank %d to bucket %u came after its call %llu", seq,
-                      event->client, event->bucket, (unsigned long long)dedupe->seq);
+        return REFUSE(EN_EPROTO, "gap: call %llu of rank %d to bucket %u came after its call %llu",
+                      (unsigned long long)event->seq, event->client, event->bucket,
+                      (unsigned long long)dedupe->seq);
     if (event->base_version > part->pub.version && !event->is_replay)
         return REFUSE(EN_EPROTO,
                       "rank %d says that it computed on version %llu of bucket %u, which is at %llu",

@@ -42,9 +42,7 @@ typedef struct eni_call {
 /* How the last call of a client on a partition ended. */
 typedef enum eni_outcome { ENI_HELD, ENI_WEIGHTS, ENI_DATA, ENI_REFUSED } eni_outcome;
 
-/* What one partition remembers of one client: the dedupe entry and the clock, side by side so they move
- * together.
- */
+/* What one partition remembers of one client: the dedupe entry and the clock, side by side so they move together. */
 typedef struct eni_dedupe {
     uint64_t seq; /* of the last call taken in; 0: none */
     uint64_t clock;
@@ -149,6 +147,13 @@ static inline const eni_partition *eni_store_partition(const eni_store *store, u
     return &store->part[bucket];
 }
 
+/* What INIT and SNAPSHOT name by `kind`; NULL: the store does not have it. */
+static inline float *eni_partition_vector(const eni_partition *part, uint32_t kind)
+{
+    if (kind == ENI_VECTOR_WEIGHTS || kind == ENI_VECTOR_FREEZE) return part->pub.w;
+    return kind - ENI_VECTOR_SLOT < ENI_MAX_SLOTS ? part->slot[kind - ENI_VECTOR_SLOT] : NULL;
+}
+
 /* Some client has called the partition. */
 static inline void eni_partition_used(eni_store *store, eni_partition *part)
 {
@@ -168,10 +173,10 @@ void eni_store_call_give(eni_store *store, eni_call *call);
 void eni_store_call_retire(eni_store *store, eni_call *call);
 /* At the end of the store. */
 void eni_store_call_free(eni_store *store, eni_call *call);
-/* Copies the payload into a pooled buffer. */
+/* Its payload becomes a pooled copy of `raw` (count floats, not aligned). EN_ENOMEM. */
+en_status eni_store_call_fill(eni_store *store, eni_call *call, const void *raw, uint64_t count);
+/* The same of what it has. */
 en_status eni_store_call_detach(eni_store *store, eni_call *call);
-/* A payload of a saved state: `raw` (count floats, not aligned) into a pooled buffer. EN_ENOMEM. */
-en_status eni_store_call_fill(eni_store *store, const eni_partition *part, eni_call *call, const void *raw);
 /* Appends to the held calls. */
 void eni_partition_hold(eni_partition *part, eni_call *call);
 /* Takes a call out of the held ones. */
@@ -213,8 +218,7 @@ void eni_partition_recount(const eni_store *store, eni_partition *part);
 
 /* ---- hooks.c ---- */
 
-/* on_push, which the strategy must have. EN_EBUG after misuse, and for a status that is not a hook's to say.
- */
+/* on_push, which the strategy must have. EN_EBUG after misuse, and for a status that is not a hook's to say. */
 en_status eni_store_hook_push(eni_store *store, eni_partition *part, eni_call *call);
 /* on_pull, which the strategy must have. */
 en_status eni_store_hook_pull(eni_store *store, eni_partition *part, eni_call *call, int *verdict_out);
@@ -222,6 +226,6 @@ en_status eni_store_hook_pull(eni_store *store, eni_partition *part, eni_call *c
 en_status eni_store_hook_timer(eni_store *store, eni_partition *part);
 en_status eni_store_hook_member(eni_store *store, eni_partition *part, int32_t who, int member);
 /* What hooks may ask of the store. */
-void eni_store_fill_table(eni_store *store);
+extern const en_store eni_store_table;
 
 #endif

@@ -6,7 +6,6 @@
 #include "runtime/store/store_save.h"
 
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -108,8 +107,7 @@ static void number(stream *s, void *value, size_t size, size_t bytes, uint64_t m
 #define FIELD_TO(s, x, bytes, max, why) number(s, &(x), sizeof(x), bytes, max, why)
 #define FLAG(s, x)                      FIELD_TO(s, x, 1, 1, "a flag is neither 0 nor 1")
 
-/* A deadline of the clock at the save as one of the clock of now; what was overdue stays so, for the order.
- */
+/* A deadline of the clock at the save as one of the clock of now; what was overdue stays so, for the order. */
 static void deadline(stream *s, int64_t *when)
 {
     FIELD(s, *when, 8);
@@ -319,13 +317,6 @@ static void put_calls(stream *s, const eni_partition *part)
         put_call(s, call);
 }
 
-/* What a SNAPSHOT may ask for. */
-static bool is_vector(const eni_partition *part, uint32_t kind)
-{
-    if (kind == ENI_VECTOR_WEIGHTS || kind == ENI_VECTOR_FREEZE) return true;
-    return kind - ENI_VECTOR_SLOT < ENI_MAX_SLOTS && part->slot[kind - ENI_VECTOR_SLOT] != NULL;
-}
-
 /* Whether a call may lie in this partition as it says that it does. */
 static void check_call(stream *s, const eni_store *store, const eni_partition *part, const eni_call *call,
                        bool has_data)
@@ -341,7 +332,8 @@ static void check_call(stream *s, const eni_store *store, const eni_partition *p
            "a contribution that was refused waits for a step");
     if (call->is_snapshot) {
         expect(s, !call->is_staged && !has_data, "a look at the weights brings a contribution");
-        expect(s, is_vector(part, msg->kind), "a look at a vector that the store does not have");
+        expect(s, eni_partition_vector(part, msg->kind) != NULL,
+               "a look at a vector that the store does not have");
         return;
     }
     const eni_dedupe *dedupe = &part->dedupe[msg->src];
@@ -382,7 +374,7 @@ static en_status get_call(stream *s, eni_store *store, eni_partition *part)
     check_call(s, store, part, call, has_data);
     const uint8_t *payload = has_data ? get(s, part->pub.count * sizeof(float)) : NULL;
     en_status st = verdict(s);
-    if (st == EN_OK && has_data) st = eni_store_call_fill(store, part, call, payload);
+    if (st == EN_OK && has_data) st = eni_store_call_fill(store, call, payload, part->pub.count);
     if (st == EN_OK) return place_call(store, part, call);
     eni_store_call_give(store, call);
     return st;
@@ -402,7 +394,8 @@ static en_status get_calls(stream *s, eni_store *store, eni_partition *part)
 static en_status partition_fields(stream *s, eni_store *store, eni_partition *part)
 {
     const uint64_t count = part->pub.count;
-    uint64_t state = store->config.strategy->partition_state;
+    const uint64_t own_state = store->config.strategy->partition_state;
+    uint64_t state = own_state;
     FLAG(s, part->is_initialised);
     FIELD(s, part->pub.version, 8);
     FIELD(s, part->steps, 8);
@@ -414,9 +407,8 @@ static en_status partition_fields(stream *s, eni_store *store, eni_partition *pa
         if (part->slot[i] != NULL) floats(s, part->slot[i], count);
     if (part->first != NULL) floats(s, part->first, count);
     FIELD(s, state, 8);
-    expect(s, state == store->config.strategy->partition_state,
-           "the strategy keeps another number of bytes per partition");
-    raw(s, part->state, store->config.strategy->partition_state);
+    expect(s, state == own_state, "the strategy keeps another number of bytes per partition");
+    raw(s, part->state, own_state);
     EN_TRY(verdict(s));
     for (int32_t r = 0; r < store->config.world; r++) {
         EN_TRY(dedupe_fields(s, store, part, &part->dedupe[r]));
