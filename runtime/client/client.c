@@ -94,7 +94,8 @@ static en_status take_vector(eni_client *client, const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
     const eni_client_partition *c = eni_client_partition_at(&client->state, h->bucket, (int)h->shard);
-    const int in_slot = client->calls[h->bucket].in_slot, is_in_arena = (h->flags & ENI_FLAG_SHM) != 0;
+    const int in_slot = client->calls[h->bucket].in_slot;
+    const bool is_in_arena = (h->flags & ENI_FLAG_SHM) != 0;
     const uint32_t into = in_slot == ENI_SLOT_NONE ? ENI_INTO_NOTHING : (uint32_t)in_slot;
     const bool is_read_there = client->is_mapped && in_slot == ENI_SLOT_PARAM,
                was_left_there = (h->flags & ENI_FLAG_MAPPED) != 0;
@@ -258,9 +259,7 @@ static en_status wait_more(eni_client *client)
 static en_status look_after(eni_client *client)
 {
     EN_TRY(reconnect(client));
-    if (client->state.replaying == 0) return EN_OK;
-    EN_TRY(eni_client_wire_wait(&client->wire));
-    return take(client);
+    return client->state.replaying > 0 ? wait_more(client) : EN_OK;
 }
 
 /* Sees psd's return while the compute thread is elsewhere. */
@@ -402,35 +401,24 @@ en_status eni_client_call(eni_client *client, uint32_t bucket, int out_slot, int
     return st;
 }
 
-static en_status keep(eni_client *client, uint32_t number)
-{
-    const eni_header header = {.kind = ENI_SNAPSHOT_KEEP, .step = number};
-    EN_TRY(reconnect(client));
-    return step(client, &(eni_client_event){.type = ENI_CLIENT_KEEP, .message = &header}, NULL);
-}
-
 en_status eni_client_keep(eni_client *client, uint32_t number)
 {
+    const eni_header header = {.kind = ENI_SNAPSHOT_KEEP, .step = number};
     enter(client);
-    const en_status st = keep(client, number);
+    en_status st = reconnect(client);
+    if (st == EN_OK)
+        st = step(client, &(eni_client_event){.type = ENI_CLIENT_KEEP, .message = &header}, NULL);
     leave(client);
     return st;
-}
-
-/* Until the bucket's call is done. */
-static en_status wait_for(eni_client *client, uint32_t bucket)
-{
-    EN_TRY(reconnect(client));
-    EN_TRY(take(client));
-    while (client->calls[bucket].pending > 0)
-        EN_TRY(wait_more(client));
-    return EN_OK;
 }
 
 en_status eni_client_wait(eni_client *client, uint32_t bucket)
 {
     enter(client);
-    const en_status st = wait_for(client, bucket);
+    en_status st = reconnect(client);
+    if (st == EN_OK) st = take(client);
+    while (st == EN_OK && client->calls[bucket].pending > 0)
+        st = wait_more(client);
     leave(client);
     return st;
 }

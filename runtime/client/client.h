@@ -89,8 +89,7 @@ en_status eni_client_call(eni_client *client, uint32_t bucket, int out_slot, int
 
 /* What is behind one partition's vectors: as the last answer to a SNAPSHOT of it said, or as the next INIT of
  * it is to say (kind 0: weights that have a past). `lo` is its first element in the flat vector. count 0:
- * empty.
- */
+ * empty. */
 typedef struct eni_partition_past {
     uint64_t lo, count;
     uint64_t version, steps, samples;

@@ -32,8 +32,7 @@
 
 #include "runtime/net/wire.h"
 
-/* ---- state: read by all, written by eni_client_step only -------------------------------------------------
- */
+/* ---- state: read by all, written by eni_client_step only ------------------------------------------- */
 
 /* A call that a shard may not have on its disk, with its payload. Reused within its partition. */
 typedef struct eni_client_kept {
@@ -45,9 +44,9 @@ typedef struct eni_client_kept {
 } eni_client_kept;
 
 typedef struct eni_client_partition {
-    uint64_t lo,
-        count;    /* elements, relative to the bucket: whoever makes the shard known sets them; 0: empty */
-    uint64_t seq; /* of the last call */
+    /* Elements, relative to the bucket: whoever makes the shard known sets them; count 0: empty. */
+    uint64_t lo, count;
+    uint64_t seq;        /* of the last call */
     uint64_t awaited;    /* the seq that the answer must carry; 0 for what is no call */
     uint64_t version;    /* of the last answer: what the next gradient is computed on */
     uint32_t base_epoch; /* of the incarnation that gave `version` */
@@ -102,14 +101,13 @@ en_status eni_client_state_init(eni_client_state *state, uint32_t nbuckets, int 
 /* Safe on zeroed memory. */
 void eni_client_state_fini(eni_client_state *state);
 
-/* ---- events -----------------------------------------------------------------------------------------------
- */
+/* ---- events ----------------------------------------------------------------------------------------- */
 
 typedef enum eni_client_event_type {
-    ENI_CLIENT_CALL =
-        1,             /* (bucket, shard): `message` of type CALL, INIT or SNAPSHOT says kind, what, nsamples,
-                          covered, step; there is room (eni_client_has_room), and no call in flight */
-    ENI_CLIENT_ANSWER, /* `message`: REPLY, REFUSED or GOODBYE, as it arrived */
+    /* (bucket, shard): `message` of type CALL, INIT or SNAPSHOT says kind, what, nsamples, covered, step; there is
+     * room (eni_client_has_room), and no call in flight */
+    ENI_CLIENT_CALL = 1,
+    ENI_CLIENT_ANSWER,   /* `message`: REPLY, REFUSED or GOODBYE, as it arrived */
     ENI_CLIENT_RETURNED, /* (shard): an incarnation of it with this `epoch` is there, the first, which makes
                             it known, or another one; what was under way is lost */
     ENI_CLIENT_OVERDUE,  /* (bucket, shard): the answer should be here: what is awaited is sent again. Bucket
@@ -134,14 +132,12 @@ typedef struct eni_client_event {
     bool is_aside;  /* CALL: a look at the store's weights, on which no gradient will be computed */
 } eni_client_event;
 
-/* ---- actions ----------------------------------------------------------------------------------------------
- */
+/* ---- actions ---------------------------------------------------------------------------------------- */
 
 typedef enum eni_client_action_type {
     ENI_CLIENT_SEND = 1,
     ENI_CLIENT_COMPLETE, /* by the ANSWER of this step: its vector is the call's */
-    ENI_CLIENT_REFUSED,  /* `message` of this step says why. is_call: it was the call in flight, which is over
-                          */
+    ENI_CLIENT_REFUSED, /* `message` of this step says why. is_call: it was the call in flight, which is over */
     ENI_CLIENT_RECOVERED
 } eni_client_action_type;
 
@@ -164,8 +160,7 @@ typedef struct eni_client_actions {
 
 void eni_client_actions_fini(eni_client_actions *actions);
 
-/* ---- calls ------------------------------------------------------------------------------------------------
- */
+/* ---- calls ------------------------------------------------------------------------------------------ */
 
 /* Takes in one event. Overwrites the list with what is to be done, in order. EN_EPROTO (logged): an answer
  * that makes no sense; EN_EBUG (logged): a second call on a partition; EN_ENOMEM. */

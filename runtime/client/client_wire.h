@@ -68,8 +68,7 @@ void eni_client_wire_forget_weights(eni_client_wire *wire);
 en_status eni_client_wire_send(eni_client_wire *wire, int shard, eni_header *header, float *payload,
                                bool is_lent);
 
-/* The next answer that has arrived and is usable, to be released. EN_ETIMEOUT: no more, this round is over.
- */
+/* The next answer that has arrived and is usable, to be released. EN_ETIMEOUT: no more, this round is over. */
 en_status eni_client_wire_next(eni_client_wire *wire, eni_packet *packet_out);
 
 /* Blocks until something may have changed, at most 20 ms; then looks whether the run goes on. */

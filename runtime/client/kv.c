@@ -235,8 +235,7 @@ static en_status check_options(const en_client_options *o)
     return EN_OK;
 }
 
-/* A caller's header may be older or newer than ours: what it does not have is 0, what we do not know is left.
- */
+/* A caller's header may be older or newer than ours: what it does not have is 0, what we do not know is left. */
 #define FIRST_SIZE offsetof(en_client_options, beta1) /* of the first header with this abi */
 static en_status read_options(const en_client_options *given, en_client_options *o)
 {
@@ -530,9 +529,9 @@ static en_status check_idle(const en_client *client, uint32_t first, uint32_t la
 
 static en_status start_one(en_client *client, eni_kv_tensor *tensor, eni_kv_call call, uint64_t nsamples)
 {
-    bool is_pull = call == ENI_KV_PULL;
-    int out_slot = is_pull ? ENI_SLOT_NONE : ENI_SLOT_GRAD;
-    int in_slot = call == ENI_KV_PUSH ? ENI_SLOT_NONE : ENI_SLOT_PARAM;
+    const bool is_pull = call == ENI_KV_PULL;
+    const int out_slot = is_pull ? ENI_SLOT_NONE : ENI_SLOT_GRAD;
+    const int in_slot = call == ENI_KV_PUSH ? ENI_SLOT_NONE : ENI_SLOT_PARAM;
     tensor->call = call;
     for (uint32_t b = tensor->first_bucket; b < tensor->first_bucket + tensor->nbuckets; b++)
         EN_TRY(eni_client_call(client->store, b, out_slot, in_slot,

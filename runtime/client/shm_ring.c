@@ -22,8 +22,7 @@ typedef struct slot {
     uint8_t bytes[MESSAGE - sizeof(uint32_t)];
 } slot;
 
-/* One shard's part; the rings follow: (slots) to the shard, (slots) to the client. Each word has one writer.
- */
+/* One shard's part; the rings follow: (slots) to the shard, (slots) to the client. Each word has one writer. */
 typedef struct box {
     _Alignas(LINE) _Atomic uint64_t asked; /* by the client */
     _Alignas(LINE) _Atomic uint64_t answered;
@@ -133,8 +132,7 @@ void eni_shm_ring_post(eni_shm_ring *ring, uint32_t shard, const eni_header *hea
     ring->unanswered++;
     atomic_store(&b->asked, own->asked);
     if (!atomic_load(&b->is_asleep)) return;
-    struct pollfd room = {.fd = own->doorbell_fd,
-                          .events = POLLOUT}; /* others have it, and may have filled it */
+    struct pollfd room = {.fd = own->doorbell_fd, .events = POLLOUT}; /* others may have filled it */
     if (poll(&room, 1, 0) == 1)
         while (write(own->doorbell_fd, &one, sizeof one) < 0 && errno == EINTR) {
         }
@@ -245,18 +243,17 @@ en_status eni_shm_ring_open(uint32_t nshards, uint32_t parts, eni_shm_ring **rin
         slots *= 2;
     eni_shm_ring *ring = ring_new(nshards, slots);
     if (ring == NULL) return EN_ENOMEM;
-    en_status st = EN_ENOMEM;
-    EN_TRY_GOTO(
-        eni_arena_memory("entrain-ring", ring->bytes, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, &ring->fd),
-        close_ring);
-    EN_TRY_GOTO(map(ring, ring->fd), close_ring);
+    en_status st =
+        eni_arena_memory("entrain-ring", ring->bytes, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, &ring->fd);
+    if (st == EN_OK) st = map(ring, ring->fd);
+    if (st != EN_OK) {
+        eni_shm_ring_close(ring);
+        return st;
+    }
     for (uint32_t k = 0; k < nshards; k++) /* it has not looked yet, and may be asleep */
         atomic_init(&box_of(ring, k)->is_asleep, 1);
     *ring_out = ring;
     return EN_OK;
-close_ring:
-    eni_shm_ring_close(ring);
-    return st;
 }
 
 en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_ring **ring_out)

@@ -18,8 +18,7 @@
  * A client asks no more than there is room for the answers; so no ring of an honest client is ever full.
  *
  * Threads: one at a time for the client; for each shard its own thread. Nothing blocks but
- * eni_shm_ring_await.
- */
+ * eni_shm_ring_await. */
 #ifndef CLIENT_SHM_RING_H
 #define CLIENT_SHM_RING_H
 
@@ -57,8 +56,7 @@ en_status eni_shm_ring_poll(eni_shm_ring *ring, uint32_t shard, eni_header *head
 /* Messages that are not answered yet. */
 uint64_t eni_shm_ring_unanswered(const eni_shm_ring *ring);
 
-/* Waits until a shard has answered since the last call, until_ns, or for what `alive` says: eni_flag_await.
- */
+/* Waits until a shard has answered since the last call, until_ns, or for what `alive` says: eni_flag_await. */
 en_status eni_shm_ring_await(eni_shm_ring *ring, int64_t until_ns, const eni_alive *alive);
 
 /* ---- the shards' side */
@@ -81,7 +79,7 @@ bool eni_shm_ring_has_message(const eni_shm_ring *ring, uint32_t shard);
 /* Answers and wakes the client. EN_ETIMEOUT: it has not read so many answers that there is no room. */
 en_status eni_shm_ring_answer(eni_shm_ring *ring, uint32_t shard, const eni_header *header);
 
-/* Shard k needs its doorbell from now on, or looks by itself. Before it sleeps it looks once more. */
+/* Shard k needs its doorbell from now on, or looks by itself. Once it is said to be asleep, look once more. */
 void eni_shm_ring_sleep(eni_shm_ring *ring, uint32_t shard, bool is_asleep);
 
 /* Unmaps; of the client also closes. NULL is fine. */
