@@ -123,9 +123,8 @@ static double run_step(const measuring *m, uint64_t count, uint64_t room)
 static en_status run_round(const measuring *m, round_ns *r)
 {
     const uint64_t room = eni_round_up(count_of(m, m->bucket[m->nsizes - 1]), 16);
-    int64_t begin = eni_now_ns();
     EN_TRY(run_coll(m, ENI_COLL_BARRIER, 0));
-    begin = eni_now_ns();
+    int64_t begin = eni_now_ns();
     EN_TRY(run_coll(m, ENI_COLL_BARRIER, 0));
     r->barrier = (double)(eni_now_ns() - begin);
     for (int i = 0; i < m->nsizes; i++) {

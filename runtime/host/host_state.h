@@ -158,6 +158,21 @@ static inline void eni_host_has_left(eni_host *host, int64_t now_ns)
     host->now.busy_ns = eni_host_busy(host);
 }
 
+/* Weights of a bucket were stepped since begin_ns, by this rank. */
+static inline void eni_host_updated(eni_host *host, uint32_t bucket, int64_t begin_ns)
+{
+    const int64_t end_ns = eni_host_now(host);
+    host->counters.update_ns += end_ns - begin_ns;
+    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin_ns, end_ns, (int64_t)host->now.step,
+                   (int)bucket, 0);
+}
+
+/* The slot has some of the optimizer's state. */
+static inline bool eni_host_is_optimizer_slot(const eni_host *host, uint32_t slot)
+{
+    return slot - host->slots.optimizer < (uint32_t)host->slots.noptimizer; /* wraps below the first */
+}
+
 static inline en_vec eni_vec_of(uint32_t slot, uint32_t bucket)
 {
     return (slot << 16 | bucket) + 1;
