@@ -155,8 +155,7 @@ static void balance(hybrid *self)
         rounds++;
 }
 
-/* Nothing is gained at once where both ways use the same cores or the same cable: the cheaper one, each time.
- */
+/* Nothing is gained at once where both ways use the same cores or the same cable: the cheaper one, each time. */
 static void take_cheaper(hybrid *self)
 {
     for (uint32_t b = 0; b < self->nbuckets; b++) {
@@ -278,8 +277,7 @@ static en_status hybrid_open(en_host *host, void *state)
 
 static en_status hybrid_plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
 {
-    (void)hi;
-    (void)lo;
+    (void)hi, (void)lo;
     hybrid *self = state;
     const en_param *param = largest(bucket);
     if (bucket->id >= BUCKETS_MAX) {
@@ -321,10 +319,7 @@ static en_status hybrid_submit(en_host *host, void *state, const en_bucket *buck
 /* All ranks have all of it: the server knows only what went to it. */
 static int hybrid_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
 {
-    (void)host;
-    (void)state;
-    (void)bucket;
-    (void)vec_out;
+    (void)host, (void)state, (void)bucket, (void)vec_out;
     return EN_EVAL_PARAM;
 }
 
@@ -338,8 +333,7 @@ static void hybrid_theory(en_host *host, void *state, en_theory *theory_out)
     const double all = elements[BY_SERVER] + elements[BY_ALLREDUCE];
     theory_out->sent = theory_out->recv =
         all > 0 ? (elements[BY_SERVER] + ring * elements[BY_ALLREDUCE]) / all : 0;
-    theory_out->max_clocks_behind = 0;
-    theory_out->staleness = 0;
+    theory_out->max_clocks_behind = theory_out->staleness = 0;
 }
 
 /* ---- store half: that of ps-sync ----------------------------------------------------------------------- */
@@ -354,8 +348,7 @@ static en_status hybrid_push(en_store *store, void *state, const en_partition *p
 
 static int hybrid_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
-    (void)store;
-    (void)state;
+    (void)store, (void)state;
     return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 
