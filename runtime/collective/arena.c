@@ -26,14 +26,8 @@ typedef struct shape {
     uint32_t unused;
 } shape;
 
-static uint64_t arena_slots_at(void)
-{
-    return HEADER + (uint64_t)ENI_ARENA_AREAS * ENI_AREA_BYTES;
-}
-
 /* The layout that (count, nslots) implies, the same in every process of this kernel. A slot has pages of its own, so that
- * others can be mapped in their place. Large slots start on a huge page, so
- * that the kernel may back them with some. */
+ * others can be mapped in their place. Large slots start on a huge page, so that the kernel may back them with some. */
 static en_status shape_make(uint64_t count, uint32_t nslots, shape *shape_out, uint64_t *bytes_out)
 {
     const uint64_t limit = UINT64_C(1) << 46; /* half of what a process can address */
@@ -43,7 +37,8 @@ static en_status shape_make(uint64_t count, uint32_t nslots, shape *shape_out, u
     const uint64_t used = count * sizeof(float), page = eni_page_bytes();
     const uint64_t stride = eni_round_up(used ? used : 1, used >= 2 * HUGE_PAGE ? HUGE_PAGE : page);
     *shape_out = (shape){ARENA_MAGIC, count, stride, nslots, 0};
-    *bytes_out = eni_round_up(arena_slots_at(), stride % HUGE_PAGE ? page : HUGE_PAGE) + stride * nslots;
+    const uint64_t areas = (uint64_t)ENI_ARENA_AREAS * ENI_AREA_BYTES;
+    *bytes_out = eni_round_up(HEADER + areas, stride % HUGE_PAGE ? page : HUGE_PAGE) + stride * nslots;
     return EN_OK;
 }
 
@@ -51,8 +46,7 @@ static en_status shape_make(uint64_t count, uint32_t nslots, shape *shape_out, u
 static uint8_t *map_aligned(int fd, uint64_t bytes)
 {
     const int flags = MAP_NORESERVE | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
-    /* Room to choose an address that is a multiple of a huge page; the file then goes over the reservation.
-     */
+    /* Room to choose an address that is a multiple of a huge page; the file then goes over the reservation. */
     uint8_t *room =
         mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) return NULL;

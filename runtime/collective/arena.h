@@ -17,20 +17,22 @@
 
 #include "entrain/status.h"
 
-enum {                       /* the slots with a fixed meaning */
-       ENI_SLOT_PARAM = 0,   /* weights */
-       ENI_SLOT_GRAD = 1,    /* gradient */
-       ENI_SLOT_INBOX = 2,   /* where psd puts its replies */
-       ENI_SLOT_FREE = 3,    /* the first of the strategy's vectors and the optimizer's state */
-       ENI_ARENA_NSLOTS = 32 /* what a worker reserves */
+/* The slots with a fixed meaning. */
+enum {
+    ENI_SLOT_PARAM = 0,   /* weights */
+    ENI_SLOT_GRAD = 1,    /* gradient */
+    ENI_SLOT_INBOX = 2,   /* where psd puts its replies */
+    ENI_SLOT_FREE = 3,    /* the first of the strategy's vectors and the optimizer's state */
+    ENI_ARENA_NSLOTS = 32 /* what a worker reserves */
 };
 
-enum {                       /* areas of ENI_AREA_BYTES zeroed bytes for flags; each has one user */
-       ENI_AREA_WORLD = 0,   /* eni_coll of all ranks */
-       ENI_AREA_GROUP = 1,   /* eni_coll of a group of ranks: this host's, or one of --groups */
-       ENI_AREA_STORE = 2,   /* store clients */
-       ENI_AREA_LEADERS = 3, /* eni_coll of the first ranks of all groups */
-       ENI_ARENA_AREAS = 4
+/* Areas of ENI_AREA_BYTES zeroed bytes for flags; each has one user. */
+enum {
+    ENI_AREA_WORLD = 0,   /* eni_coll of all ranks */
+    ENI_AREA_GROUP = 1,   /* eni_coll of a group of ranks: this host's, or one of --groups */
+    ENI_AREA_STORE = 2,   /* store clients */
+    ENI_AREA_LEADERS = 3, /* eni_coll of the first ranks of all groups */
+    ENI_ARENA_AREAS = 4
 };
 #define ENI_AREA_BYTES 32768u
 
@@ -82,8 +84,7 @@ void eni_arena_touch(const eni_arena *arena, uint32_t slot);
 bool eni_arena_can_alias(void);
 
 /* Slot `slot` of `arena` becomes `source`'s, in this process: the same memory at two addresses. Both are
- * shared and of one shape. What the owner of `arena` had there goes back to the machine. EN_ENOMEM, logged.
- */
+ * shared and of one shape. What the owner of `arena` had there goes back to the machine. EN_ENOMEM, logged. */
 en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source);
 
 /* Whether fd, which came from another process, is a memfd that cannot shrink and whose pages are ordinary (of
@@ -100,8 +101,7 @@ en_status eni_arena_cover(eni_arena *arena, uint32_t slot, int fd);
 
 /* Takes it off again. The slot's own memory has what was read there until now, and a thread that reads the
  * slot meanwhile reads that. Only where the slot is covered, and only by the arena's owner. EN_ENOMEM,
- * logged.
- */
+ * logged. */
 en_status eni_arena_uncover(eni_arena *arena, uint32_t slot);
 
 /* Area `area`: ENI_AREA_BYTES on a boundary of 4 KiB. */

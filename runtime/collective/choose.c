@@ -15,10 +15,9 @@ const char *eni_coll_algorithm_name(int algorithm)
 en_status eni_coll_choose(const eni_coll_facts *facts, eni_coll_choice *choice_out)
 {
     const bool is_auto = facts->asked == ENI_COLL_AUTO;
-    const char *obstacle = facts->nhosts > 1       ? "the ranks are on several hosts"
-                           : facts->is_shaped      ? "--net emulates a network, and shared memory has none"
-                           : facts->no_shm != NULL ? facts->no_shm
-                                                   : NULL;
+    const char *obstacle = facts->nhosts > 1  ? "the ranks are on several hosts"
+                           : facts->is_shaped ? "--net emulates a network, and shared memory has none"
+                                              : facts->no_shm;
     eni_coll_choice choice = {facts->asked, ENI_OVER_TCP, "asked for"};
     if (facts->nranks == 1) {
         choice = (eni_coll_choice){ENI_COLL_DIRECT, ENI_OVER_SHM, "one rank: nothing to exchange"};

@@ -2,8 +2,7 @@
  *
  * open checks the config and opens the engine: direct.c over shared memory, progress_engine.c over TCP, none
  * for a group of one. submit checks an operation, numbers it, keeps a copy in coll->ops and hands the number
- * to the engine; test and wait ask the engine. What the engines need of the group is in group.c, below them.
- */
+ * to the engine; test and wait ask the engine. What the engines need of the group is in group.c, below them. */
 #include "runtime/collective/coll.h"
 
 #include <string.h>

@@ -111,17 +111,12 @@ void eni_coll_close(eni_coll *coll);
 
 /* ---- operations ---- */
 
-enum {
-    ENI_COLL_SENDRECV = 6,
-    ENI_COLL_BARRIER = 7,
-    ENI_COLL_MEAN_STEP = 8
-}; /* beside EN_ALLREDUCE (1) ..
-      EN_BCAST (5) */
+/* Beside EN_ALLREDUCE (1) .. EN_BCAST (5). */
+enum { ENI_COLL_SENDRECV = 6, ENI_COLL_BARRIER = 7, ENI_COLL_MEAN_STEP = 8 };
 
 /* Averages elements [lo, hi) of the gradients and steps with the mean: `from` begins at element lo. Once an
  * operation, for this rank's slice; not for an empty one, nor where no rank has samples: then nothing is
- * stepped. On the thread that is inside submit, test or wait;
- * it must not call into the group. */
+ * stepped. On the thread that is inside submit, test or wait; it must not call into the group. */
 typedef void (*eni_coll_on_reduced)(void *user, uint64_t lo, uint64_t hi, const eni_sources *from);
 
 typedef struct eni_coll_op {

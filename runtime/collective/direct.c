@@ -136,7 +136,7 @@ static en_status compare(eni_coll *coll, uint64_t seq)
     direct *d = coll->state;
     const eni_coll_op *op = eni_group_op(coll, seq);
     const int rank = coll->config.rank;
-    const eni_place_in_run ours = eni_group_place(coll, seq, op);
+    const eni_place_in_run ours = eni_group_place(coll->config.epoch, seq, op);
     for (int r = 0; r < coll->config.nranks; r++) {
         if (!needs(op, op->from, r)) continue;
         const op_slot *peer = &d->blocks[r]->slots[seq % ENI_COLL_DEPTH];
@@ -270,8 +270,8 @@ static void perform_sendrecv(eni_coll *coll, const eni_coll_op *op)
 {
     float *in = eni_arena_at(coll->arenas[coll->config.rank], op->slot_in, op->offset);
     memmove(in, vector_of(coll, op->from, op), op->count * sizeof *in);
-    const bool is_self = op->from == coll->config.rank;
-    count_moved(coll, is_self ? 0 : op->count, is_self ? 0 : op->count, is_self ? 0 : op->count);
+    const uint64_t moved = op->from == coll->config.rank ? 0 : op->count;
+    count_moved(coll, moved, moved, moved);
 }
 
 static void note_samples(eni_coll *coll, uint64_t seq)
@@ -327,11 +327,6 @@ static void settle(eni_coll *coll, uint64_t seq)
     eni_group_trace_op(coll, seq, op);
 }
 
-static void note_core(control_block *own)
-{
-    atomic_store_explicit(&own->core, (uint32_t)sched_getcpu(), memory_order_relaxed);
-}
-
 /* Two ranks that the kernel has put on one core while another is idle take turns there, for as long as its
  * balancer does not look: neither is ever seen waiting, as both yield. So the one that waits goes to another
  * of the cores that it may use, and leaves the choice open again. Not more often than every 10 ms: the other
@@ -382,8 +377,9 @@ static en_status advance(eni_coll *coll, uint64_t nsubmitted)
         coll->work_ns += end_ns - begin_ns;
         eni_group_trace(coll, "exchange", begin_ns, end_ns, op->bucket, op->count * sizeof(float));
         d->nperformed = seq + 1;
-        note_core(d->blocks[coll->config.rank]);
-        eni_flag_set(&d->blocks[coll->config.rank]->finished, stamp(coll, seq));
+        control_block *own = d->blocks[coll->config.rank];
+        atomic_store_explicit(&own->core, (uint32_t)sched_getcpu(), memory_order_relaxed);
+        eni_flag_set(&own->finished, stamp(coll, seq));
     }
 }
 

@@ -90,9 +90,8 @@ static const char *find_obstacle(const eni_gpu_facts_of_run *f)
 
 /* ---- the choice ---- */
 
-static void choose(eni_gpu_choice *choice, int vectors, int way, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-static void choose(eni_gpu_choice *choice, int vectors, int way, const char *fmt, ...)
+__attribute__((format(printf, 4, 5))) static void choose(eni_gpu_choice *choice, int vectors, int way,
+                                                         const char *fmt, ...)
 {
     va_list args;
     *choice = (eni_gpu_choice){.vectors = vectors, .way = way};
@@ -131,8 +130,7 @@ static en_status refuse_nccl(const eni_gpu_facts_of_run *f, const char *obstacle
     } else if (eni_gpu_find_pair(f->gpus, f->nranks, &a, &b)) {
         eni_error("gpu",
                   "--backend=nccl: ranks %d and %d are both on cuda:%d of host %s (%s), and NCCL needs a GPU "
-                  "for each "
-                  "rank: give --backend=auto, or start no more ranks than GPUs",
+                  "for each rank: give --backend=auto, or start no more ranks than GPUs",
                   a, b, f->gpus[a].index, f->gpus[a].host, f->gpus[a].uuid);
     } else {
         a = first_without_group(f);

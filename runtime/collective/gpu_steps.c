@@ -1,8 +1,7 @@
 /* gpu_steps.c - see gpu_steps.h.
  *
  * The numbers of a step (rates, scales) lie at one place in device memory, so that a graph finds them there.
- * They come through a ring of registered slots: the host may be eight steps ahead of the GPU before it waits.
- */
+ * They come through a ring of registered slots: the host may be eight steps ahead of the GPU before it waits. */
 #include "runtime/collective/gpu_steps.h"
 
 #include <sched.h>
@@ -71,9 +70,8 @@ static en_status open_numbers(eni_gpu_steps *s)
     const eni_gpu_steps_config *c = &s->config;
     s->nrates = c->way == ENI_GPU_ALONE && c->sum_order == ENI_SUM_RING ? c->ngrads : 1;
     s->ngroups = c->groups != NULL ? c->groups->ngroups : 1;
-    s->bytes =
-        sizeof(numbers) + s->ngroups * ((size_t)s->nrates * sizeof(en_gpu_rates) + sizeof(en_gpu_adam));
-    s->bytes = (s->bytes + ENI_LINE - 1) / ENI_LINE * ENI_LINE;
+    const size_t group = (size_t)s->nrates * sizeof(en_gpu_rates) + sizeof(en_gpu_adam);
+    s->bytes = eni_round_up(sizeof(numbers) + s->ngroups * group, ENI_LINE);
     s->registered = eni_alloc_pages(REGISTERED_SLOTS * s->bytes);
     if (s->registered == NULL) return EN_ENOMEM;
     EN_TRY(c->device->alloc(c->ctx, s->bytes, (void **)&s->there));
@@ -144,8 +142,7 @@ int eni_gpu_steps_way(const eni_gpu_steps *s)
 /* What a kernel takes is often less than a sleep: look again at once for a while. */
 static void pause_for(int64_t waited_ns)
 {
-    const int64_t sleep = waited_ns / 8;
-    const int64_t most = 200 * ENI_MICRO;
+    const int64_t sleep = waited_ns / 8, most = 200 * ENI_MICRO;
     if (waited_ns < 50 * ENI_MICRO) {
         sched_yield();
         return;
@@ -220,6 +217,7 @@ static void set_rates(const eni_gpu_steps *s, numbers *slot)
                                                       .inv = 1}; /* of a mean of nothing, which is 0 */
     }
 }
+
 /* Of a sum over the own gradients that begins with `first`: as eni_mean_ranks has it. */
 static void set_scales(const eni_gpu_steps *s, int first, en_gpu_rates *rates)
 {
@@ -337,8 +335,7 @@ static en_status step_part(eni_gpu_steps *s, int first, uint64_t lo, uint64_t hi
         const int i = (first + k) % s->config.ngrads;
         if (s->samples[i] > 0) source[n++] = s->grads[i] + lo;
     }
-    if (n == 0) return EN_OK;
-    return enqueue(s, source, n, first, NULL, lo, hi - lo);
+    return n == 0 ? EN_OK : enqueue(s, source, n, first, NULL, lo, hi - lo);
 }
 
 static en_status step_alone(eni_gpu_steps *s, const eni_bucket_range *range)

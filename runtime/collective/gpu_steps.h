@@ -108,8 +108,7 @@ en_status eni_gpu_steps_status(const eni_gpu_steps *steps);
 /* Blocks until an event of this context is reached, for whoever must wait behind what the steps have
  * enqueued: NCCL never ends by itself when a peer is gone. EN_OK; or what alive or the group says: then the
  * group has been aborted, so that the streams run dry, and the device's sync returns; EN_EIO when the timeout
- * is over.
- */
+ * is over. */
 en_status eni_gpu_steps_await(eni_gpu_steps *steps, en_event *event, const char *what);
 
 /* The same where there is no group: polls until the event is reached, alive says otherwise or timeout (NULL:

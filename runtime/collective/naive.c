@@ -36,7 +36,8 @@ static float *target_of(const eni_coll *coll, const eni_inflight *inflight)
 static void naive_start(eni_coll *coll, eni_inflight *inflight)
 {
     const eni_coll_op *op = inflight->op;
-    const int rank = coll->config.rank, is_part = op->op == EN_ALLGATHER;
+    const int rank = coll->config.rank;
+    const bool is_part = op->op == EN_ALLGATHER;
     for (int r = 0; r < coll->config.nranks; r++) {
         inflight->out[r] = (eni_transfer){.lo = is_part ? op->lo : 0,
                                           .hi = is_part ? op->hi : op->count,

@@ -65,12 +65,10 @@ static int tx_rest(eni_stream *stream, struct iovec rest[2])
     return n;
 }
 
-/* Sends what the socket takes. *gone_out: the frame has left. EN_EPEER when the connection broke. */
-static en_status stream_push(eni_stream *stream, eni_coll *coll, bool *gone_out)
+/* Sends what the socket takes; is_sending ends when the frame has left. EN_EPEER when the connection broke. */
+static en_status stream_push(eni_stream *stream, eni_coll *coll)
 {
-    const size_t total = sizeof stream->tx + eni_frame_payload(&stream->tx);
-    *gone_out = false;
-    while (stream->tx_done < total) {
+    while (stream->tx_done < eni_frame_bytes(&stream->tx)) {
         struct iovec rest[2];
         struct msghdr message = {.msg_iov = rest, .msg_iovlen = (size_t)tx_rest(stream, rest)};
         const ssize_t sent = sendmsg(stream->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -85,16 +83,14 @@ static en_status stream_push(eni_stream *stream, eni_coll *coll, bool *gone_out)
     }
     eni_group_count(&coll->payload_sent, eni_frame_payload(&stream->tx));
     stream->is_sending = false;
-    *gone_out = true;
     return EN_OK;
 }
 
-/* Reads towards a complete header. *have_out: stream->rx is one. An orderly end between two frames closes
- * the stream and is EN_OK: whether it came too early is for the caller to know. */
-static en_status stream_pull_header(eni_stream *stream, eni_coll *coll, bool *have_out)
+/* Reads towards a complete header: when rx_done has come that far, stream->rx is one. An orderly end between
+ * two frames closes the stream and is EN_OK: whether it came too early is for the caller to know. */
+static en_status stream_pull_header(eni_stream *stream, eni_coll *coll)
 {
     size_t got = 0;
-    *have_out = false;
     while (stream->rx_done < sizeof stream->rx) {
         const en_status st = eni_tcp_recv_some(stream->fd, (uint8_t *)&stream->rx + stream->rx_done,
                                                sizeof stream->rx - stream->rx_done, &got);
@@ -116,15 +112,13 @@ static en_status stream_pull_header(eni_stream *stream, eni_coll *coll, bool *ha
                         stream->peer, (unsigned)sizeof stream->rx, stream->rx.magic, stream->rx.rank,
                         stream->rx.type);
     stream->rx_crc = stream->has_crc ? checksum(stream->rx) : 0;
-    *have_out = true;
     return EN_OK;
 }
 
-/* Reads the payload of stream->rx into stream->rx_data. *have_out: it is complete. */
-static en_status stream_pull_payload(eni_stream *stream, eni_coll *coll, bool *have_out)
+/* Reads the payload of stream->rx into stream->rx_data, as far as it is there. */
+static en_status stream_pull_payload(eni_stream *stream, eni_coll *coll)
 {
-    const size_t total = sizeof stream->rx + eni_frame_payload(&stream->rx);
-    *have_out = false;
+    const size_t total = eni_frame_bytes(&stream->rx);
     while (stream->rx_done < total) {
         size_t got = 0;
         uint8_t *to = (uint8_t *)stream->rx_data + (stream->rx_done - sizeof stream->rx);
@@ -136,7 +130,6 @@ static en_status stream_pull_payload(eni_stream *stream, eni_coll *coll, bool *h
         eni_group_count(&coll->wire_recv, got);
     }
     eni_group_count(&coll->payload_recv, eni_frame_payload(&stream->rx));
-    *have_out = true;
     return EN_OK;
 }
 
@@ -172,28 +165,23 @@ static bool is_needed(const eni_inflight *inflight, int peer)
     return inflight->out[peer].nleft > 0 || is_awaited(inflight, peer);
 }
 
-static void inflight_start(eni_coll *coll, uint64_t seq)
-{
-    eni_progress_engine *p = coll->state;
-    eni_inflight *inflight = inflight_of(p, seq);
-    inflight->op = eni_group_op(coll, seq);
-    inflight->seq = seq;
-    inflight->vector = eni_group_vector(coll, inflight->op);
-    inflight->algorithm = inflight->op->op == ENI_COLL_SENDRECV      ? &eni_sendrecv_algorithm
-                          : coll->config.algorithm == ENI_COLL_NAIVE ? &eni_naive_algorithm
-                                                                     : &eni_ring_algorithm;
-    inflight->nsending = 0;
-    inflight->is_done = false;
-    memset(inflight->out, 0, 2 * (size_t)coll->config.nranks * sizeof *inflight->out);
-    inflight->algorithm->start(coll, inflight);
-}
-
 static void inflight_start_all(eni_coll *coll)
 {
     eni_progress_engine *p = coll->state;
     const uint64_t submitted = atomic_load_explicit(&p->submitted, memory_order_acquire);
-    while (p->nstarted < submitted)
-        inflight_start(coll, p->nstarted++);
+    for (; p->nstarted < submitted; p->nstarted++) {
+        eni_inflight *inflight = inflight_of(p, p->nstarted);
+        inflight->op = eni_group_op(coll, p->nstarted);
+        inflight->seq = p->nstarted;
+        inflight->vector = eni_group_vector(coll, inflight->op);
+        inflight->algorithm = inflight->op->op == ENI_COLL_SENDRECV      ? &eni_sendrecv_algorithm
+                              : coll->config.algorithm == ENI_COLL_NAIVE ? &eni_naive_algorithm
+                                                                         : &eni_ring_algorithm;
+        inflight->nsending = 0;
+        inflight->is_done = false;
+        memset(inflight->out, 0, 2 * (size_t)coll->config.nranks * sizeof *inflight->out);
+        inflight->algorithm->start(coll, inflight);
+    }
 }
 
 static bool inflight_is_complete(const eni_coll *coll, const eni_inflight *inflight)
@@ -259,8 +247,7 @@ static bool data_next(eni_coll *coll, eni_stream *stream, eni_frame *frame, cons
         if (inflight->is_done || !inflight->algorithm->next(coll, inflight, stream->peer, frame, data_out))
             continue;
         inflight->nsending++;
-        frame->deliver_ns =
-            eni_shaper_send(coll->config.shaper, eni_now_ns(), sizeof *frame + eni_frame_payload(frame));
+        frame->deliver_ns = eni_shaper_send(coll->config.shaper, eni_now_ns(), eni_frame_bytes(frame));
         return true;
     }
     return false;
@@ -283,16 +270,15 @@ static en_status stream_send(eni_coll *coll, eni_stream *stream)
             if (!ready_next(coll, stream, &frame) && !data_next(coll, stream, &frame, &data)) return EN_OK;
             stream_begin(stream, &frame, data);
         }
-        bool is_gone;
-        const en_status st = stream_push(stream, coll, &is_gone);
-        if (st != EN_OK &&
-            stream->tx.type == ENI_FRAME_READY) { /* it has finished and needs to know nothing */
+        const en_status st = stream_push(stream, coll);
+        if (st != EN_OK && stream->tx.type == ENI_FRAME_READY) {
+            /* the peer has finished and needs to know nothing */
             stream->told_ready = UINT64_MAX;
             stream->is_sending = false;
             return EN_OK;
         }
         EN_TRY(st);
-        if (!is_gone) return EN_OK;
+        if (stream->is_sending) return EN_OK;
         frame_is_gone(coll, stream);
     }
 }
@@ -319,7 +305,7 @@ static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, b
     for (uint64_t seq = p->oldest; seq < (is_started ? header->seq : p->nstarted); seq++) {
         const eni_inflight *inflight = inflight_of(p, seq);
         if (inflight->is_done || !is_awaited(inflight, stream->peer)) continue;
-        const eni_place_in_run ours = eni_group_place(coll, seq, inflight->op);
+        const eni_place_in_run ours = eni_group_place(coll->config.epoch, seq, inflight->op);
         return eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs);
     }
     return EN_OK;
@@ -334,7 +320,7 @@ static en_status header_accept(eni_coll *coll, eni_stream *stream)
     eni_inflight *inflight = inflight_of(p, seq);
     const eni_place_in_run theirs = header_place(header);
     if (seq < p->nstarted) {
-        const eni_place_in_run ours = eni_group_place(coll, seq, inflight->op);
+        const eni_place_in_run ours = eni_group_place(coll->config.epoch, seq, inflight->op);
         EN_TRY(eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs));
     }
     if (header->deliver_ns != 0 && coll->config.shaper == NULL)
@@ -381,7 +367,7 @@ static en_status ready_check(const eni_coll *coll, const eni_stream *stream)
 /* One step of receiving; *went_out false: nothing more can be done now. */
 static en_status stream_receive_step(eni_coll *coll, eni_stream *stream, bool *went_out)
 {
-    bool have = false, is_due;
+    bool is_due;
     *went_out = false;
     if (stream->rx_hold_ns > 0) { /* complete; the emulated network has it */
         if (eni_now_ns() < stream->rx_hold_ns) return EN_OK;
@@ -391,8 +377,8 @@ static en_status stream_receive_step(eni_coll *coll, eni_stream *stream, bool *w
     }
     if (stream->rx_data == NULL) {
         if (stream->rx_done < sizeof stream->rx) {
-            EN_TRY(stream_pull_header(stream, coll, &have));
-            if (!have) return EN_OK;
+            EN_TRY(stream_pull_header(stream, coll));
+            if (stream->rx_done < sizeof stream->rx) return EN_OK;
         }
         if (stream->rx.type == ENI_FRAME_READY) {
             EN_TRY(ready_check(coll, stream));
@@ -405,26 +391,13 @@ static en_status stream_receive_step(eni_coll *coll, eni_stream *stream, bool *w
         if (!is_due) return EN_OK;
         EN_TRY(header_accept(coll, stream));
     }
-    EN_TRY(stream_pull_payload(stream, coll, &have));
-    if (!have) return EN_OK;
+    const size_t bytes = eni_frame_bytes(&stream->rx);
+    EN_TRY(stream_pull_payload(stream, coll));
+    if (stream->rx_done < bytes) return EN_OK;
     EN_TRY(stream_check(stream));
-    const uint64_t bytes = sizeof stream->rx + eni_frame_payload(&stream->rx);
     stream->rx_hold_ns = eni_shaper_recv(coll->config.shaper, stream->rx.deliver_ns, bytes);
     if (stream->rx_hold_ns <= eni_now_ns()) payload_arrived(coll, stream);
     *went_out = true;
-    return EN_OK;
-}
-
-/* Receives from everybody, one frame each: what has just arrived is sent on before it leaves the cache. */
-static en_status streams_receive(eni_coll *coll, bool *went_out)
-{
-    eni_progress_engine *p = coll->state;
-    *went_out = false;
-    for (int r = 0; r < coll->config.nranks; r++) {
-        bool went = false;
-        if (p->streams[r].fd >= 0) EN_TRY(stream_receive_step(coll, &p->streams[r], &went));
-        *went_out |= went;
-    }
     return EN_OK;
 }
 
@@ -446,15 +419,20 @@ static en_status closed_streams(eni_coll *coll)
     return EN_OK;
 }
 
-/* Starts what was submitted, sends, receives and completes until nothing moves. Never blocks. */
+/* Starts what was submitted, sends, receives and completes until nothing moves. Never blocks. It takes one
+ * frame from everybody at a time: what has just arrived is sent on before it leaves the cache. */
 static en_status advance(eni_coll *coll)
 {
     eni_progress_engine *p = coll->state;
     inflight_start_all(coll);
     for (;;) {
         const uint64_t before = p->oldest;
-        bool went;
-        EN_TRY(streams_receive(coll, &went));
+        bool went = false, goes;
+        for (int r = 0; r < coll->config.nranks; r++) {
+            if (p->streams[r].fd < 0) continue;
+            EN_TRY(stream_receive_step(coll, &p->streams[r], &goes));
+            went |= goes;
+        }
         for (int r = 0; r < coll->config.nranks; r++)
             if (p->streams[r].fd >= 0) EN_TRY(stream_send(coll, &p->streams[r]));
         inflight_end_all(coll);
@@ -469,8 +447,8 @@ static en_status advance(eni_coll *coll)
 static void lowat_set(eni_stream *stream)
 {
     enum { MOST = 256 << 10 };
-    const size_t total = sizeof stream->rx + eni_frame_payload(&stream->rx);
-    const size_t rest = stream->rx_data != NULL && stream->rx_hold_ns == 0 ? total - stream->rx_done : 1;
+    const bool has_rest = stream->rx_data != NULL && stream->rx_hold_ns == 0;
+    const size_t rest = has_rest ? eni_frame_bytes(&stream->rx) - stream->rx_done : 1;
     const int want = rest < MOST ? (int)rest : MOST;
     if (want == stream->lowat) return;
     stream->lowat = want;
@@ -525,14 +503,6 @@ static void stream_linger(const eni_stream *stream, int64_t deadline_ns)
     }
 }
 
-static void progress_linger(eni_coll *coll)
-{
-    eni_progress_engine *p = coll->state;
-    const int64_t deadline_ns = eni_now_ns() + LINGER_NS;
-    for (int r = 0; r < coll->config.nranks; r++)
-        if (p->streams[r].fd >= 0) stream_linger(&p->streams[r], deadline_ns);
-}
-
 static void *progress_main(void *argument)
 {
     eni_coll *coll = argument;
@@ -545,7 +515,9 @@ static void *progress_main(void *argument)
         if (st == EN_OK) progress_sleep(coll);
     }
     if (st == EN_OK) {
-        progress_linger(coll);
+        const int64_t deadline_ns = eni_now_ns() + LINGER_NS;
+        for (int r = 0; r < coll->config.nranks; r++)
+            if (p->streams[r].fd >= 0) stream_linger(&p->streams[r], deadline_ns);
         return NULL;
     }
     const en_status word = eni_alive_status(&coll->config.alive);
@@ -587,11 +559,11 @@ static en_status progress_alloc(eni_coll *coll)
     p->hops = eni_alloc_array(ENI_COLL_DEPTH * n * 2, sizeof *p->hops);
     p->transfers = eni_alloc_array(ENI_COLL_DEPTH * n * 2, sizeof *p->transfers);
     p->segment = eni_alloc_array(config->segment, sizeof(float));
-    if (config->algorithm == ENI_COLL_NAIVE)
-        p->scratch = eni_alloc_array(n, eni_round_up(config->max_count, ENI_LINE_FLOATS) * sizeof(float));
-    const bool has_scratch = config->algorithm != ENI_COLL_NAIVE || p->scratch != NULL;
+    const size_t nscratch = config->algorithm == ENI_COLL_NAIVE ? n : 0;
+    p->scratch = eni_alloc_array(nscratch, eni_round_up(config->max_count, ENI_LINE_FLOATS) * sizeof(float));
     if (p->wake_fd < 0 || p->inflight == NULL || p->streams == NULL || p->polls == NULL ||
-        p->chunks == NULL || p->hops == NULL || p->transfers == NULL || p->segment == NULL || !has_scratch)
+        p->chunks == NULL || p->hops == NULL || p->transfers == NULL || p->segment == NULL ||
+        p->scratch == NULL)
         return eni_fail(EN_ENOMEM, "coll", "no memory for the operations of %zu ranks", n);
     return EN_OK;
 }
@@ -655,8 +627,7 @@ static bool progress_test(eni_coll *coll, uint64_t seq)
 static en_status progress_wait(eni_coll *coll, uint64_t seq)
 {
     eni_progress_engine *p = coll->state;
-    const eni_alive forever = {
-        .fd = -1}; /* the progress thread watches the peers, and says ENI_PROGRESS_FAILED */
+    const eni_alive forever = {.fd = -1}; /* the progress thread watches, and says ENI_PROGRESS_FAILED */
     EN_TRY(eni_flag_await(&p->completed, seq + 1, 0, INT64_MAX, &forever));
     return eni_group_status(coll);
 }

@@ -73,6 +73,12 @@ static inline size_t eni_frame_payload(const eni_frame *frame)
     return (size_t)frame->n * sizeof(float);
 }
 
+/* With the header. */
+static inline size_t eni_frame_bytes(const eni_frame *frame)
+{
+    return sizeof *frame + eni_frame_payload(frame);
+}
+
 /* ---- operations in flight ---- */
 
 typedef struct eni_chunk { /* a range of the operation that travels round the ring */
@@ -85,9 +91,8 @@ typedef struct eni_hop { /* a step of the ring: what of its chunk has been sent 
     bool is_sent, is_received;
 } eni_hop;
 
-typedef struct eni_transfer { /* what goes to or comes from one peer: elements [lo, hi), `at` of them are done
-                               */
-    uint64_t lo, hi, at;
+typedef struct eni_transfer { /* what goes to or comes from one peer */
+    uint64_t lo, hi, at;      /* elements [lo, hi), `at` of them are done */
     uint64_t nsamples;
     int nleft; /* not 0: so much is still to go (of the ring: steps) */
 } eni_transfer;

@@ -70,9 +70,8 @@ static void ring_start(eni_coll *coll, eni_inflight *inflight)
         if (op->op == EN_ALLREDUCE || op->op == ENI_COLL_BARRIER)
             *chunk = (eni_chunk){eni_slice_lo(op->count, c, n), eni_slice_lo(op->count, c + 1, n), 0};
     }
-    if (op->op == EN_REDUCE_SCATTER ||
-        op->op == EN_ALLGATHER) { /* the others' ranges arrive with the frames */
-        eni_chunk *own = chunk_sent_at(coll, inflight, first);
+    if (op->op == EN_REDUCE_SCATTER || op->op == EN_ALLGATHER) {
+        eni_chunk *own = chunk_sent_at(coll, inflight, first); /* the others' ranges arrive with the frames */
         own->lo = op->lo;
         own->hi = op->hi;
     }

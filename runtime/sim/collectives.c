@@ -102,13 +102,12 @@ static void complete(void *sim_, void *collective)
     else
         reduce(sim, c);
     count_bytes(c);
-    eni_event_trace_add(&sim->events, &(eni_sim_event){.at_ns = sim->queue.now_ns,
-                                                       .type = ENI_SIM_COLL,
-                                                       .rank = c->first,
-                                                       .peer = c->n,
-                                                       .bucket = c->bucket,
-                                                       .clock = (uint64_t)c->op,
-                                                       .version = c->number});
+    eni_sim_log(sim, (eni_sim_event){.type = ENI_SIM_COLL,
+                                     .rank = c->first,
+                                     .peer = c->n,
+                                     .bucket = c->bucket,
+                                     .clock = (uint64_t)c->op,
+                                     .version = c->number});
     for (int32_t i = 0; i < c->n; i++) {
         rank_part *e = &c->entries[i];
         eni_sim_pending *pending = eni_sim_rank_pending(e->rank, e->ticket);
@@ -122,11 +121,10 @@ static void complete(void *sim_, void *collective)
 /* All have joined: the links of the group are busy for as long as a ring needs. */
 static void begin(eni_sim *sim, eni_collective *c)
 {
-    for (eni_collective **at = &sim->exchanges.collectives; *at != NULL; at = &(*at)->next) {
-        if (*at != c) continue;
-        *at = c->next;
-        break;
-    }
+    eni_collective **at = &sim->exchanges.collectives;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
     const uint64_t hops = (c->op == EN_ALLREDUCE ? 2 : 1) * (uint64_t)(c->n - 1);
     const double piece = (double)c->count * sizeof(float) / c->n;
     int64_t *free_ns = &sim->exchanges.group_free_ns[c->group];
@@ -173,18 +171,6 @@ static eni_collective *find_or_make(eni_sim_rank *rank, int group, const circle 
     return c;
 }
 
-static eni_place_in_run place_of(uint64_t number, const eni_coll_op *op)
-{
-    return (eni_place_in_run){.epoch = 1,
-                              .seq = number,
-                              .op = op->op,
-                              .what = op->what,
-                              .bucket = op->bucket,
-                              .count = op->count,
-                              .dtype = ENI_COLL_F32,
-                              .step = (uint16_t)op->step};
-}
-
 static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out)
 {
     eni_sim *sim = rank->sim;
@@ -194,9 +180,10 @@ static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint
     for (int32_t i = 0; i < c->n; i++) { /* who came first, if anybody */
         const rank_part *other = &c->entries[i];
         if (other->rank == NULL) continue;
-        const eni_place_in_run ours = place_of(c->number, op), theirs = place_of(c->number, &other->op);
+        const eni_place_in_run ours = eni_group_place(1, c->number, op),
+                               theirs = eni_group_place(1, c->number, &other->op);
         const en_status st = eni_group_agree(rank->world.rank, &ours, other->rank->world.rank, &theirs);
-        if (st != EN_OK) eni_sim_fail(sim, st); /* the others would wait for ever */
+        eni_sim_fail(sim, st); /* the others would wait for ever */
         EN_TRY(st);
         break;
     }
@@ -212,7 +199,6 @@ static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint
  * first served per (from, to, bucket). */
 struct eni_sendrecv {
     eni_sendrecv *next;
-    eni_sim *sim;
     int32_t from, to;
     uint32_t bucket;
     bool is_wanted; /* the receiver's half */
@@ -227,11 +213,10 @@ static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
     eni_sim_rank *to = &sim->ranks[wanted->to];
     memcpy(wanted->in, sent->out, sent->count * sizeof(float));
     to->result->recv += sent->count * sizeof(float);
-    eni_event_trace_add(&sim->events, &(eni_sim_event){.at_ns = sim->queue.now_ns,
-                                                       .type = ENI_SIM_SENDRECV,
-                                                       .rank = wanted->to,
-                                                       .peer = wanted->from,
-                                                       .bucket = wanted->bucket});
+    eni_sim_log(sim, (eni_sim_event){.type = ENI_SIM_SENDRECV,
+                                     .rank = wanted->to,
+                                     .peer = wanted->from,
+                                     .bucket = wanted->bucket});
     eni_sim_rank_part_done(to, wanted->request, EN_OK);
     eni_sim_free(sim, sent);
     eni_sim_free(sim, wanted);

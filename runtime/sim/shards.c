@@ -1,5 +1,4 @@
-/* shards.c - the stores of a run: one per shard on the servers, or one per rank, as the strategy's flags say.
- */
+/* shards.c - the stores of a run: one per shard on the servers, or one per rank, as the strategy's flags say. */
 #include <string.h>
 
 #include "core/memory.h"
@@ -46,7 +45,7 @@ static en_status new_core(eni_sim *sim, int32_t index)
         .hooks = sim->config->hooks,
         .watch = ENI_WATCH_ALL,
         .judges_holds = sim->config->faults == NULL, /* a rank that died may come back */
-        .optimizer = sim->optimizer,
+        .optimizer = sim->config->optimizer,
         .hyper = sim->config->hyper,
         .schedule = sim->config->schedule,
         .sum_order = sim->config->sum_order,

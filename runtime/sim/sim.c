@@ -108,7 +108,7 @@ static void come_in(void *sim_, void *rank_)
     if (sim->next_batch >= sim->config->micro_batches) return;
     en_status st = start_rank(sim, rank->world.rank, ENI_SIM_INCARNATION);
     if (st == EN_OK) st = eni_shards_join(rank);
-    if (st != EN_OK) eni_sim_fail(sim, st);
+    eni_sim_fail(sim, st);
 }
 
 static void ask_for_weights(void *sim_, void *rank)
@@ -153,7 +153,6 @@ static en_status open_world(eni_sim *sim)
     const uint32_t flags = c->strategy->flags;
     sim->nranks = c->nranks;
     EN_TRY(cut_ranks(sim));
-    sim->optimizer = c->optimizer;
     sim->claims = c->assign == ENI_SIM_CLAIM ||
                   (c->assign == ENI_SIM_AUTO && has_store(c) && !(flags & EN_SYNCHRONOUS));
     EN_TRY(check_visits(sim));
@@ -165,8 +164,6 @@ static en_status open_world(eni_sim *sim)
     EN_TRY(eni_buckets_new(c->problem->tensors, c->problem->ntensors, c->problem->count, c->bucket_cap_bytes,
                            &sim->buckets));
     EN_TRY(eni_network_init(&sim->network, &c->network, sim->nranks + c->nshards));
-    sim->events.trace = c->trace;
-    sim->events.trace_user = c->trace_user;
     sim->ranks = eni_alloc_array((size_t)sim->nranks, sizeof *sim->ranks);
     sim->result->rank = eni_alloc_array((size_t)sim->nranks, sizeof *sim->result->rank);
     sim->gradients.scratch = new_flat(sim);
@@ -361,8 +358,7 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     memset(result_out, 0, sizeof *result_out);
     EN_TRY(check(&resolved));
     en_status st = EN_OK;
-    eni_event_queue_init(&sim.queue);
-    eni_digest_begin(&sim.events.digest);
+    eni_digest_begin(&sim.log);
     EN_TRY_GOTO(open_world(&sim), close_world);
     st = loop(&sim);
     if (st == EN_OK && resolved.faults != NULL) st = resolved.faults->check(&sim);
@@ -374,7 +370,7 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     if (st == EN_OK && result_out->is_unchanged && resolved.faults == NULL)
         st = eni_host_unchanged(config->strategy);
 close_world:
-    eni_digest_end(&sim.events.digest, result_out->log_sha256);
+    eni_digest_end(&sim.log, result_out->log_sha256);
     close_world(&sim);
     return st;
 }

@@ -67,16 +67,14 @@ static uint64_t element_of(const trial *t, uint32_t bucket, int32_t store, uint6
 
 static uint64_t one_sample(void *user, uint64_t micro_batch)
 {
-    (void)user;
-    (void)micro_batch;
+    (void)user, (void)micro_batch;
     return 1;
 }
 
 static void one_hot(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     const trial *t = user;
-    (void)rank;
-    (void)param;
+    (void)rank, (void)param;
     memset(grad, 0, t->count * sizeof *grad);
     for (uint32_t b = 0; b < (uint32_t)t->tensors; b++)
         for (int32_t k = 0; k < t->shards; k++)

@@ -71,8 +71,7 @@ static en_status open_faults(eni_sim *sim)
         *s = (eni_fault_saving){.store = k};
         EN_TRY(open_kept(sim, &w->fault[k].safe));
         EN_TRY(open_kept(sim, &w->fault[k].pending));
-        EN_TRY(
-            eni_faults_keep(sim, k, &w->fault[k].safe)); /* as psd does once all initial weights are there */
+        EN_TRY(eni_faults_keep(sim, k, &w->fault[k].safe)); /* as psd does once all weights are there */
         eni_faults_post(sim, eni_faults_draw_ns(w, w->plan->save_ns), eni_faults_save, s);
     }
     draw_faults(sim);

@@ -3,8 +3,7 @@
  *     fault_test.c   one strategy under faults
  *     faults.c       which faults, when
  *     outage.c       stores and ranks that die and return
- *     messages.c     messages that get lost and are sent again; draws, members
- */
+ *     messages.c     messages that get lost and are sent again; draws, members */
 #ifndef FAULTS_FAULTS_IMPL_H
 #define FAULTS_FAULTS_IMPL_H
 
@@ -36,8 +35,8 @@ typedef struct eni_cut {
 
 /* What the leader knows of a rank. */
 typedef struct eni_presence_of {
-    uint64_t incarnation,
-        clock; /* clock: calls on each partition before this incarnation, as others counted them */
+    uint64_t incarnation;
+    uint64_t clock; /* calls on each partition before this incarnation, as others counted them */
     bool is_in;
 } eni_presence_of;
 

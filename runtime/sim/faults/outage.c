@@ -129,8 +129,7 @@ static en_status revive(eni_sim *sim, int32_t k)
 static void store_returns(void *sim_, void *store_)
 {
     eni_sim *sim = sim_;
-    const en_status st = revive(sim, (int32_t)((eni_sim_store *)store_ - sim->stores.all));
-    if (st != EN_OK) eni_sim_fail(sim, st);
+    eni_sim_fail(sim, revive(sim, (int32_t)((eni_sim_store *)store_ - sim->stores.all)));
 }
 
 void eni_faults_store_dies(void *sim_, void *store_)
@@ -158,8 +157,7 @@ static void member_everywhere(eni_sim *sim, int32_t r, uint32_t member)
     w->member[r].is_in = member == EN_MEMBER_JOINED;
     for (int32_t k = 0; k < sim->stores.n; k++) {
         if (sim->stores.all[k].core == NULL) continue; /* it is told when it returns */
-        const en_status st = eni_faults_member(&sim->stores.all[k], r, w->member[r].incarnation, member);
-        if (st != EN_OK) eni_sim_fail(sim, st);
+        eni_sim_fail(sim, eni_faults_member(&sim->stores.all[k], r, w->member[r].incarnation, member));
     }
 }
 
@@ -187,8 +185,7 @@ static void rank_returns(void *sim_, void *rank_)
     sim->fault_state->member[r].incarnation++;
     sim->fault_state->member[r].clock = least_clock(sim, r);
     member_everywhere(sim, r, EN_MEMBER_JOINED);
-    const en_status st = eni_sim_restart_rank(sim, r, sim->fault_state->member[r].incarnation);
-    if (st != EN_OK) eni_sim_fail(sim, st);
+    eni_sim_fail(sim, eni_sim_restart_rank(sim, r, sim->fault_state->member[r].incarnation));
 }
 
 static void rank_is_missed(void *sim_, void *rank_)
