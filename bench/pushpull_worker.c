@@ -258,7 +258,7 @@ static en_status do_rounds(worker *w)
     if (w->rank == 0) EN_TRY(exchange(w, ENI_MSG_INIT, ENI_SLOT_PARAM, ENI_SLOT_NONE, 0));
     EN_TRY(exchange(w, ENI_MSG_SNAPSHOT, ENI_SLOT_NONE, ENI_SLOT_PARAM, 0));
     int64_t begin_ns = 0, took_ns;
-    int is_mapped;
+    bool is_mapped;
     EN_TRY(eni_client_map_weights(w->client, &is_mapped)); /* as a worker does */
     for (int round = 0; round < t->warmup + t->rounds; round++) {
         if (round == t->warmup) begin_ns = eni_now_ns();

@@ -276,7 +276,7 @@ static en_status broadcast_init(eni_rank *self)
 /* Nobody writes weights here from now on: the store's own may be read in their place. */
 static en_status share_weights(eni_rank *self)
 {
-    int is_mapped = 0;
+    bool is_mapped = false;
     if (self->exchange.client == NULL || !(self->job.strategy->flags & EN_ROUNDS)) return EN_OK;
     if (!self->trainer.reads_arena) return EN_OK; /* memory that a device reaches stays as it is mapped */
     EN_TRY(eni_client_map_weights(self->exchange.client, &is_mapped));

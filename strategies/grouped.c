@@ -13,6 +13,7 @@
  *
  * With one group there is nobody to average with: that is ring, byte for byte. */
 #include <math.h>
+#include <stdbool.h>
 
 #include "entrain/strategy.h"
 
@@ -64,11 +65,10 @@ static void grouped_theory(en_host *host, void *state, en_theory *theory_out)
     (void)state;
     const double inside = host->coll_bytes(host, EN_ALLREDUCE, EN_GROUP),
                  between = host->coll_bytes(host, EN_ALLREDUCE, EN_WORLD), period = (double)period_of(host);
-    const int is_one = host->world->ngroups <= 1;
+    const bool is_one = host->world->ngroups <= 1;
     theory_out->sent = theory_out->recv = inside + (period > 0 ? between / period : 0);
     theory_out->max_clocks_behind = is_one ? 0 : period > 0 ? period - 1 : INFINITY;
-    theory_out->staleness =
-        is_one ? 0 : -1; /* gradients are never stale here; the groups' models differ instead */
+    theory_out->staleness = is_one ? 0 : -1; /* no gradient is stale: the groups' models differ instead */
 }
 
 static const en_strategy grouped_table = {

@@ -15,6 +15,8 @@
  * `bound` makes the outer level stale: the server steps on the gradient of each host as it comes, and no host
  * begins a step more than `bound` steps ahead of the slowest, as ssp's workers. The ranks of a host stay in
  * step. */
+#include <stdbool.h>
+
 #include "entrain/strategy.h"
 
 enum { PUSH = 1 };
@@ -69,7 +71,7 @@ static void hierarchical_theory(en_host *host, void *state, en_theory *theory_ou
 
 /* ---- store half: its clients are leaders --------------------------------------------------------------- */
 
-static int is_stale(en_store *store)
+static bool is_stale(en_store *store)
 {
     return store->num(store, "bound") >= 0;
 }

@@ -11,6 +11,7 @@
  * A bucket holds several tensors and goes where its largest one goes; a smaller --bucket-cap-mb is finer. All
  * is decided once, before step 0, from figures that are equal on all ranks. */
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,27 +35,27 @@ typedef struct hybrid {
 /* ---- the rule ------------------------------------------------------------------------------------------ */
 
 /* "conv?.*": ? is one character, * any number of them. The pattern ends where `end` does. */
-static int matches(const char *pattern, const char *end, const char *name)
+static bool matches(const char *pattern, const char *end, const char *name)
 {
     while (pattern < end && *pattern != '*') {
-        if (*name == 0 || (*pattern != '?' && *pattern != *name)) return 0;
+        if (*name == 0 || (*pattern != '?' && *pattern != *name)) return false;
         pattern++;
         name++;
     }
     if (pattern == end) return *name == 0;
     for (;; name++) {
-        if (matches(pattern + 1, end, name)) return 1;
-        if (*name == 0) return 0;
+        if (matches(pattern + 1, end, name)) return true;
+        if (*name == 0) return false;
     }
 }
 
 /* "fc1.*+conv2.weight": any of the patterns. */
-static int any_matches(const char *rule, const char *name)
+static bool any_matches(const char *rule, const char *name)
 {
     for (;;) {
         const size_t length = strcspn(rule, "+");
-        if (matches(rule, rule + length, name)) return 1;
-        if (rule[length] == 0) return 0;
+        if (matches(rule, rule + length, name)) return true;
+        if (rule[length] == 0) return false;
         rule += length + 1;
     }
 }
@@ -111,23 +112,23 @@ static void sort_by_advantage(const hybrid *self, uint32_t *order)
     }
 }
 
-/* One bucket moved, or two exchanged, so that the longer way gets shorter. 0: there are none. */
-static int improve(hybrid *self, load *sum)
+/* One bucket moved, or two exchanged, so that the longer way gets shorter. False: there are none. */
+static bool improve(hybrid *self, load *sum)
 {
     const double enough = span(*sum) * (1 - 1e-9);
     for (uint32_t a = 0; a < self->nbuckets; a++) {
         const load one = moved(*sum, self, a);
         for (uint32_t b = a; b < self->nbuckets; b++) {
-            const int is_pair = b > a && self->bucket[a].way != self->bucket[b].way;
+            const bool is_pair = b > a && self->bucket[a].way != self->bucket[b].way;
             const load now = is_pair ? moved(one, self, b) : one;
             if (span(now) >= enough) continue;
             self->bucket[a].way = !self->bucket[a].way;
             if (is_pair) self->bucket[b].way = !self->bucket[b].way;
             *sum = now;
-            return 1;
+            return true;
         }
     }
-    return 0;
+    return false;
 }
 
 /* The least longer way. Were buckets divisible, the best cut would be one point in the order of advantage;
@@ -154,8 +155,7 @@ static void balance(hybrid *self)
         rounds++;
 }
 
-/* Nothing is gained at once where both ways use the same cores or the same cable: the cheaper one, each time.
- */
+/* Nothing is gained at once where both ways use the same cores or the same cable: the cheaper one, each time. */
 static void take_cheaper(hybrid *self)
 {
     for (uint32_t b = 0; b < self->nbuckets; b++) {
@@ -166,11 +166,11 @@ static void take_cheaper(hybrid *self)
 
 /* ---- what was decided ---------------------------------------------------------------------------------- */
 
-static int is_measured(const hybrid *self)
+static bool is_measured(const hybrid *self)
 {
     for (uint32_t b = 0; b < self->nbuckets; b++)
-        if (isnan(self->bucket[b].seconds[0]) || isnan(self->bucket[b].seconds[1])) return 0;
-    return 1;
+        if (isnan(self->bucket[b].seconds[0]) || isnan(self->bucket[b].seconds[1])) return false;
+    return true;
 }
 
 static uint32_t number_of(const hybrid *self, uint32_t way)
@@ -192,11 +192,12 @@ static void list(const hybrid *self, uint32_t way, char text[TEXT])
         if (self->bucket[b].way != way) continue;
         while (last + 1 < self->nbuckets && self->bucket[last + 1].way == way)
             last++;
-        n += (size_t)snprintf(text + n, TEXT - n, last > b ? "%s%u-%u" : "%s%u", first ? ", " : "", b, last);
-        if (!first) first = self->bucket[b].name;
+        n += (size_t)snprintf(text + n, TEXT - n, last > b ? "%s%u-%u" : "%s%u", first != NULL ? ", " : "", b,
+                              last);
+        if (first == NULL) first = self->bucket[b].name;
         b = last;
     }
-    if (first) snprintf(text + n, TEXT - n, " (%s%s)", first, number_of(self, way) > 1 ? ", .." : "");
+    if (first != NULL) snprintf(text + n, TEXT - n, " (%s%s)", first, number_of(self, way) > 1 ? ", .." : "");
 }
 
 static void say(en_host *host, const hybrid *self)
@@ -276,8 +277,7 @@ static en_status hybrid_open(en_host *host, void *state)
 
 static en_status hybrid_plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
 {
-    (void)hi;
-    (void)lo;
+    (void)hi, (void)lo;
     hybrid *self = state;
     const en_param *param = largest(bucket);
     if (bucket->id >= BUCKETS_MAX) {
@@ -319,10 +319,7 @@ static en_status hybrid_submit(en_host *host, void *state, const en_bucket *buck
 /* All ranks have all of it: the server knows only what went to it. */
 static int hybrid_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
 {
-    (void)host;
-    (void)state;
-    (void)bucket;
-    (void)vec_out;
+    (void)host, (void)state, (void)bucket, (void)vec_out;
     return EN_EVAL_PARAM;
 }
 
@@ -336,8 +333,7 @@ static void hybrid_theory(en_host *host, void *state, en_theory *theory_out)
     const double all = elements[BY_SERVER] + elements[BY_ALLREDUCE];
     theory_out->sent = theory_out->recv =
         all > 0 ? (elements[BY_SERVER] + ring * elements[BY_ALLREDUCE]) / all : 0;
-    theory_out->max_clocks_behind = 0;
-    theory_out->staleness = 0;
+    theory_out->max_clocks_behind = theory_out->staleness = 0;
 }
 
 /* ---- store half: that of ps-sync ----------------------------------------------------------------------- */
@@ -352,8 +348,7 @@ static en_status hybrid_push(en_store *store, void *state, const en_partition *p
 
 static int hybrid_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
-    (void)store;
-    (void)state;
+    (void)store, (void)state;
     return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 

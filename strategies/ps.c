@@ -50,16 +50,14 @@ static en_status sync_push(en_store *store, void *state, const en_partition *par
 /* The weights that a push was computed on are answered with newer ones only. */
 static int sync_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
-    (void)store;
-    (void)state;
+    (void)store, (void)state;
     return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 
 /* A worker that finished or left may have been the one that the others waited for. */
 static void sync_member(en_store *store, void *state, const en_partition *part, int32_t who, int event)
 {
-    (void)state;
-    (void)who;
+    (void)state, (void)who;
     if (event == EN_MEMBER_JOINED || part->pending == 0 || part->pending < part->nclients) return;
     if (store->step(store, part) != EN_OK)
         store->log(store, 0, "bucket %u shard %u: no step after worker %d ended", part->bucket, part->shard,
@@ -68,8 +66,7 @@ static void sync_member(en_store *store, void *state, const en_partition *part, 
 
 static void sync_theory(en_host *host, void *state, en_theory *theory_out)
 {
-    (void)host;
-    (void)state;
+    (void)host, (void)state;
     promise(theory_out, 0, 0);
 }
 

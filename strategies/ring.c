@@ -21,8 +21,7 @@ static void ring_theory(en_host *host, void *state, en_theory *theory_out)
 {
     (void)state;
     theory_out->sent = theory_out->recv = host->coll_bytes(host, EN_ALLREDUCE, EN_WORLD);
-    theory_out->max_clocks_behind = 0;
-    theory_out->staleness = 0;
+    theory_out->max_clocks_behind = theory_out->staleness = 0;
 }
 
 static const en_strategy ring = {

@@ -6,18 +6,15 @@
 
 static en_status solo_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
-    (void)req;
-    (void)state;
+    (void)req, (void)state;
     return host->step(host, bucket);
 }
 
 static void solo_theory(en_host *host, void *state, en_theory *theory_out)
 {
-    (void)host;
-    (void)state;
+    (void)host, (void)state;
     theory_out->sent = theory_out->recv = 0;
-    theory_out->max_clocks_behind = 0;
-    theory_out->staleness = 0;
+    theory_out->max_clocks_behind = theory_out->staleness = 0;
 }
 
 static const en_strategy solo = {

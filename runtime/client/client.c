@@ -37,17 +37,17 @@ struct eni_client {
     eni_client_actions actions;
     eni_client_wire wire;
     bucket_call *calls; /* (buckets) */
-    int is_mapped;      /* psd's weights lie over our ENI_SLOT_PARAM */
+    bool is_mapped;     /* psd's weights lie over our ENI_SLOT_PARAM */
     eni_client_counters counters;
 
     /* with `keep` */
     int64_t return_begin_ns;
-    int has_warned;
+    bool has_warned;
     en_status failure; /* of the thread, for the next call */
     pthread_t thread;
     pthread_mutex_t lock; /* held by whoever uses anything above */
     pthread_cond_t stop;
-    int is_stopping, has_thread;
+    bool is_stopping, has_thread;
 };
 
 static void enter(const eni_client *client)
@@ -94,10 +94,11 @@ static en_status take_vector(eni_client *client, const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
     const eni_client_partition *c = eni_client_partition_at(&client->state, h->bucket, (int)h->shard);
-    const int in_slot = client->calls[h->bucket].in_slot, is_in_arena = (h->flags & ENI_FLAG_SHM) != 0;
+    const int in_slot = client->calls[h->bucket].in_slot;
+    const bool is_in_arena = (h->flags & ENI_FLAG_SHM) != 0;
     const uint32_t into = in_slot == ENI_SLOT_NONE ? ENI_INTO_NOTHING : (uint32_t)in_slot;
-    const int is_read_there = client->is_mapped && in_slot == ENI_SLOT_PARAM,
-              was_left_there = (h->flags & ENI_FLAG_MAPPED) != 0;
+    const bool is_read_there = client->is_mapped && in_slot == ENI_SLOT_PARAM,
+               was_left_there = (h->flags & ENI_FLAG_MAPPED) != 0;
     if (h->bytes != c->count * sizeof(float))
         return eni_fail(
             EN_EPROTO, "client", "shard %u of psd sent %llu bytes of bucket %u, its part has %llu", h->shard,
@@ -181,7 +182,7 @@ static en_status tell_state(eni_client *client)
 
 /* ---- psd's own weights in place of ours ---- */
 
-en_status eni_client_map_weights(eni_client *client, int *is_mapped_out)
+en_status eni_client_map_weights(eni_client *client, bool *is_mapped_out)
 {
     en_status st = EN_OK;
     enter(client);
@@ -200,9 +201,9 @@ en_status eni_client_map_weights(eni_client *client, int *is_mapped_out)
 static en_status unmap_weights(eni_client *client)
 {
     eni_client_wire_forget_weights(&client->wire);
-    client->wire.wants_weights = 0;
+    client->wire.wants_weights = false;
     if (!client->is_mapped) return EN_OK;
-    client->is_mapped = 0;
+    client->is_mapped = false;
     eni_info("client", "psd came back: from now on its weights are copied here");
     return eni_arena_uncover(client->config.arena, ENI_SLOT_PARAM);
 }
@@ -258,9 +259,7 @@ static en_status wait_more(eni_client *client)
 static en_status look_after(eni_client *client)
 {
     EN_TRY(reconnect(client));
-    if (client->state.replaying == 0) return EN_OK;
-    EN_TRY(eni_client_wire_wait(&client->wire));
-    return take(client);
+    return client->state.replaying > 0 ? wait_more(client) : EN_OK;
 }
 
 /* Sees psd's return while the compute thread is elsewhere. */
@@ -282,13 +281,12 @@ static void *run_thread(void *user)
 static en_status start_thread(eni_client *client)
 {
     if (client->config.keep == 0) return EN_OK;
-    client->wire.generation = 0;
     pthread_mutex_init(&client->lock, NULL);
     pthread_cond_init(&client->stop, NULL);
-    client->has_thread = 1;
+    client->has_thread = true;
     const int error = pthread_create(&client->thread, NULL, run_thread, client);
     if (error == 0) return EN_OK;
-    client->has_thread = 0;
+    client->has_thread = false;
     pthread_cond_destroy(&client->stop);
     pthread_mutex_destroy(&client->lock);
     return eni_fail(EN_EIO, "client", "cannot start the thread that watches for psd's return: %s",
@@ -299,11 +297,11 @@ static void stop_thread(eni_client *client)
 {
     if (!client->has_thread) return;
     pthread_mutex_lock(&client->lock);
-    client->is_stopping = 1;
+    client->is_stopping = true;
     pthread_cond_signal(&client->stop);
     pthread_mutex_unlock(&client->lock);
     pthread_join(client->thread, NULL);
-    client->has_thread = 0;
+    client->has_thread = false;
     pthread_cond_destroy(&client->stop);
     pthread_mutex_destroy(&client->lock);
 }
@@ -341,7 +339,7 @@ static void warn_of_loss(eni_client *client)
         eni_warn("client",
                  "psd has not saved its state for so long that calls since then are no longer kept: if it is "
                  "lost now it cannot come back; see whether its disk (--state) has room");
-    client->has_warned = 1;
+    client->has_warned = true;
 }
 
 /* Waits until one more call can be kept. */
@@ -403,35 +401,24 @@ en_status eni_client_call(eni_client *client, uint32_t bucket, int out_slot, int
     return st;
 }
 
-static en_status keep(eni_client *client, uint32_t number)
-{
-    const eni_header header = {.kind = ENI_SNAPSHOT_KEEP, .step = number};
-    EN_TRY(reconnect(client));
-    return step(client, &(eni_client_event){.type = ENI_CLIENT_KEEP, .message = &header}, NULL);
-}
-
 en_status eni_client_keep(eni_client *client, uint32_t number)
 {
+    const eni_header header = {.kind = ENI_SNAPSHOT_KEEP, .step = number};
     enter(client);
-    const en_status st = keep(client, number);
+    en_status st = reconnect(client);
+    if (st == EN_OK)
+        st = step(client, &(eni_client_event){.type = ENI_CLIENT_KEEP, .message = &header}, NULL);
     leave(client);
     return st;
-}
-
-/* Until the bucket's call is done. */
-static en_status wait_for(eni_client *client, uint32_t bucket)
-{
-    EN_TRY(reconnect(client));
-    EN_TRY(take(client));
-    while (client->calls[bucket].pending > 0)
-        EN_TRY(wait_more(client));
-    return EN_OK;
 }
 
 en_status eni_client_wait(eni_client *client, uint32_t bucket)
 {
     enter(client);
-    const en_status st = wait_for(client, bucket);
+    en_status st = reconnect(client);
+    if (st == EN_OK) st = take(client);
+    while (st == EN_OK && client->calls[bucket].pending > 0)
+        st = wait_more(client);
     leave(client);
     return st;
 }
@@ -488,7 +475,7 @@ static en_status connect_first(eni_client *client)
 {
     const eni_client_config *c = &client->config;
     en_status st = eni_client_wire_connect(&client->wire, c->psd, c->join_deadline_ns);
-    const int may_be_gone = st == EN_ENOENT || st == EN_EPEER || st == EN_ETIMEOUT;
+    const bool may_be_gone = st == EN_ENOENT || st == EN_EPEER || st == EN_ETIMEOUT;
     if (c->keep > 0 && may_be_gone) st = await_another(client, st, eni_now_ns() + RETURN_S * ENI_SECOND);
     EN_TRY(st);
     return eni_client_wire_is_outdated(&client->wire) ? reconnect(client) : tell_state(client);
@@ -579,7 +566,7 @@ eni_client_answer eni_client_answered(const eni_client *client, uint32_t bucket)
     return answer;
 }
 
-int eni_client_is_shared(const eni_client *client)
+bool eni_client_is_shared(const eni_client *client)
 {
     return client->wire.is_shared;
 }

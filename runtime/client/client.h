@@ -14,6 +14,7 @@
 #ifndef CLIENT_CLIENT_H
 #define CLIENT_CLIENT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "entrain/status.h"
@@ -74,9 +75,9 @@ en_status eni_client_join(eni_client *client, int64_t deadline_ns);
 
 /* From now on the param slot shows the store's own weights, where psd offers them (a strategy with EN_ROUNDS,
  * one psd, on this host): answers into it move nothing, and it cannot be written. It must hold what psd does:
- * so after a snapshot of every bucket. A psd that comes back answers with copies again. *is_mapped_out 0:
+ * so after a snapshot of every bucket. A psd that comes back answers with copies again. *is_mapped_out false:
  * with copies as before. Compute thread, no call in progress. */
-en_status eni_client_map_weights(eni_client *client, int *is_mapped_out);
+en_status eni_client_map_weights(eni_client *client, bool *is_mapped_out);
 
 /* Starts a call: `out_slot`'s contents of the bucket are sent (ENI_SLOT_NONE: a pure pull) and must not
  * change until the call is done; the reply goes to in_slot. Of `header` the caller fills in: the type, which
@@ -88,8 +89,7 @@ en_status eni_client_call(eni_client *client, uint32_t bucket, int out_slot, int
 
 /* What is behind one partition's vectors: as the last answer to a SNAPSHOT of it said, or as the next INIT of
  * it is to say (kind 0: weights that have a past). `lo` is its first element in the flat vector. count 0:
- * empty.
- */
+ * empty. */
 typedef struct eni_partition_past {
     uint64_t lo, count;
     uint64_t version, steps, samples;
@@ -124,8 +124,8 @@ int64_t eni_client_waited(const eni_client *client); /* wait_ns alone */
 /* What the store said in its last answers on a bucket. */
 eni_client_answer eni_client_answered(const eni_client *client, uint32_t bucket);
 
-/* 1 if payloads go through shared memory. */
-int eni_client_is_shared(const eni_client *client);
+/* Whether payloads go through shared memory. */
+bool eni_client_is_shared(const eni_client *client);
 
 /* ---- where the shards are ---- */
 

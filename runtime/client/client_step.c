@@ -26,7 +26,7 @@ static eni_client_action *act(eni_client_actions *actions, eni_client_action_typ
     action->type = type;
     action->bucket = bucket;
     action->shard = shard;
-    action->is_call = action->is_first = action->is_replay = 0;
+    action->is_call = action->is_first = action->is_replay = false;
     action->payload = NULL;
     return action;
 }
@@ -50,7 +50,7 @@ static eni_header header_of(const eni_client_state *state, uint32_t type, uint32
 }
 
 static en_status send(const eni_client_state *state, eni_client_actions *actions, const eni_header *header,
-                      float *payload, int is_first, int is_replay)
+                      float *payload, bool is_first, bool is_replay)
 {
     const int shard = (int)header->shard;
     eni_client_action *action = act(actions, ENI_CLIENT_SEND, header->bucket, shard);
@@ -74,7 +74,7 @@ static en_status send_kept(const eni_client_state *state, eni_client_actions *ac
 {
     eni_header header = kept->header;
     header.flags |= replay_flag(state, (int)header.shard, kept->base_epoch);
-    return send(state, actions, &header, header.bytes > 0 ? kept->data : NULL, 0, 1);
+    return send(state, actions, &header, header.bytes > 0 ? kept->data : NULL, false, true);
 }
 
 static en_status send_finished(const eni_client_state *state, eni_client_actions *actions, int shard)
@@ -82,7 +82,7 @@ static en_status send_finished(const eni_client_state *state, eni_client_actions
     const eni_client_shard *s = &state->shards[shard];
     if (!state->is_finishing || s->replaying > 0 || s->goodbye == ENI_CLIENT_GOODBYE_DURABLE) return EN_OK;
     const eni_header header = header_of(state, ENI_MSG_FINISHED, 0, shard);
-    return send(state, actions, &header, NULL, 0, 0);
+    return send(state, actions, &header, NULL, false, false);
 }
 
 /* ---- the retransmit queue ---- */
@@ -97,13 +97,13 @@ void eni_client_drop_first(eni_client_partition *c)
     c->nkept--;
 }
 
-int eni_client_has_room(const eni_client_state *state, const eni_client_partition *c, uint32_t type)
+bool eni_client_has_room(const eni_client_state *state, const eni_client_partition *c, uint32_t type)
 {
     return state->keep == 0 || type == ENI_MSG_SNAPSHOT || c->nkept < state->keep;
 }
 
 /* An INIT is durable when any call is: the store takes none before it. */
-static int is_durable(const eni_client_kept *kept, uint64_t durable)
+static bool is_durable(const eni_client_kept *kept, uint64_t durable)
 {
     return kept->header.type == ENI_MSG_CALL ? kept->header.seq <= durable : durable > 0;
 }
@@ -116,7 +116,7 @@ static void trim(eni_client_partition *c, uint64_t durable)
         eni_client_drop_first(c);
 }
 
-static eni_client_kept *kept_new(eni_client_partition *c, int has_data)
+static eni_client_kept *kept_new(eni_client_partition *c, bool has_data)
 {
     eni_client_kept *kept = c->idle;
     if (kept != NULL)
@@ -183,10 +183,10 @@ static en_status on_call(eni_client_state *state, const eni_client_event *event,
     c->is_push = header.type == ENI_MSG_CALL && event->payload != NULL;
     c->is_snapshot = header.type == ENI_MSG_SNAPSHOT;
     c->is_aside = event->is_aside;
-    c->in_flight = 1;
+    c->in_flight = true;
     if (c->replay != NULL) return EN_OK; /* goes out when its turn comes */
     header.flags |= replay_flag(state, event->shard, c->base_epoch);
-    return send(state, actions, &header, event->payload, 1, 0);
+    return send(state, actions, &header, event->payload, true, false);
 }
 
 /* The answer is a REPLY with seq 0, and the shard sees to it that the partition soon is durable. */
@@ -197,13 +197,13 @@ static en_status on_ask(eni_client_state *state, const eni_client_event *event, 
     if (c->is_asking || c->replay != NULL) return EN_OK;
     header.flags = ENI_FLAG_REPLAY;
     header.count = c->count;
-    c->is_asking = 1;
-    return send(state, actions, &header, NULL, 0, 0);
+    c->is_asking = true;
+    return send(state, actions, &header, NULL, false, false);
 }
 
 static en_status on_finish(eni_client_state *state, eni_client_actions *actions)
 {
-    state->is_finishing = 1;
+    state->is_finishing = true;
     for (int k = 0; k < state->nshards; k++)
         EN_TRY(send_finished(state, actions, k));
     return EN_OK;
@@ -215,7 +215,8 @@ static en_status on_keep(eni_client_state *state, const eni_client_event *event,
         eni_header header = header_of(state, ENI_MSG_SNAPSHOT, 0, k);
         header.kind = event->message->kind;
         header.step = event->message->step;
-        EN_TRY(send(state, actions, &header, NULL, 1, 0)); /* the way of calls, or they could overtake it */
+        EN_TRY(send(state, actions, &header, NULL, true,
+                    false)); /* the way of calls, or they could overtake it */
     }
     return EN_OK;
 }
@@ -232,7 +233,7 @@ static en_status send_next(const eni_client_state *state, eni_client_actions *ac
                            const eni_client_partition *c)
 {
     if (c->replay != NULL) return send_kept(state, actions, c->replay);
-    return c->snapshot.type == 0 ? EN_OK : send(state, actions, &c->snapshot, NULL, 0, 0);
+    return c->snapshot.type == 0 ? EN_OK : send(state, actions, &c->snapshot, NULL, false, false);
 }
 
 /* The answer to what a partition replays is there: on to what it kept after that. */
@@ -256,7 +257,7 @@ static en_status on_returned(eni_client_state *state, const eni_client_event *ev
                              eni_client_actions *actions)
 {
     eni_client_shard *s = &state->shards[event->shard];
-    const int is_first = s->parts == NULL;
+    const bool is_first = s->parts == NULL;
     if (is_first && (s->parts = eni_alloc_array(state->nbuckets, sizeof *s->parts)) == NULL) return EN_ENOMEM;
     state->replaying -= s->replaying;
     s->replaying = 0;
@@ -265,7 +266,7 @@ static en_status on_returned(eni_client_state *state, const eni_client_event *ev
     for (uint32_t b = 0; b < state->nbuckets; b++) {
         eni_client_partition *c = eni_client_partition_at(state, b, event->shard);
         if (is_first) c->base_epoch = event->epoch;
-        c->is_asking = 0;
+        c->is_asking = false;
         c->replay = c->first;
         s->replaying += c->replay != NULL;
         EN_TRY(send_next(state, actions, c));
@@ -289,7 +290,7 @@ static en_status on_overdue(eni_client_state *state, const eni_client_event *eve
 
 /* ---- answers ---- */
 
-static int is_known(const eni_client_state *state, uint32_t shard)
+static bool is_known(const eni_client_state *state, uint32_t shard)
 {
     return shard < (uint32_t)state->nshards && state->shards[shard].parts != NULL;
 }
@@ -311,14 +312,14 @@ static uint64_t awaited_by(const eni_client_partition *c)
 static en_status on_refused(const eni_client_state *state, const eni_header *h, eni_client_actions *actions)
 {
     eni_client_partition *c = partition_of(state, h);
-    const int is_of_call = c != NULL && h->seq > 0;
+    const bool is_of_call = c != NULL && h->seq > 0;
     if (is_of_call && state->keep > 0 &&
         (h->epoch != state->shards[h->shard].epoch || h->seq != awaited_by(c)))
         return EN_OK; /* of an earlier call */
     eni_client_action *action = act(actions, ENI_CLIENT_REFUSED, h->bucket, (int)h->shard);
     if (action == NULL) return EN_ENOMEM;
     action->is_call = is_of_call && c->in_flight && h->seq == c->awaited;
-    if (action->is_call) c->in_flight = 0;
+    if (action->is_call) c->in_flight = false;
     return EN_OK;
 }
 
@@ -335,7 +336,7 @@ static en_status complete(eni_client_partition *c, const eni_header *h, eni_clie
         c->past_samples = h->nsamples;
         c->least_clock = h->covered;
     }
-    c->in_flight = 0;
+    c->in_flight = false;
     return act(actions, ENI_CLIENT_COMPLETE, h->bucket, (int)h->shard) == NULL ? EN_ENOMEM : EN_OK;
 }
 
@@ -346,7 +347,7 @@ static en_status on_reply(eni_client_state *state, const eni_header *h, eni_clie
         return eni_fail(EN_EPROTO, "client", "shard %u of psd answered for bucket %u, and there are %u",
                         h->shard, h->bucket, state->nbuckets);
     if (h->epoch != state->shards[h->shard].epoch) return EN_OK; /* of the previous incarnation */
-    const int is_awaited = c->in_flight && h->seq == c->awaited;
+    const bool is_awaited = c->in_flight && h->seq == c->awaited;
     if (h->kind == ENI_SNAPSHOT_KEEP) return EN_OK; /* nobody waits for it */
     if (c->replay != NULL) {
         if (h->seq != c->replay->header.seq) return EN_OK;
@@ -355,7 +356,7 @@ static en_status on_reply(eni_client_state *state, const eni_header *h, eni_clie
     }
     if (state->keep > 0) trim(c, h->stable);
     if (c->is_asking && h->seq == 0) {
-        c->is_asking = 0;
+        c->is_asking = false;
         return EN_OK;
     }
     if (h->seq == 0) c->snapshot.type = 0;

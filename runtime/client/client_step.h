@@ -28,10 +28,11 @@
 #ifndef CLIENT_CLIENT_STEP_H
 #define CLIENT_CLIENT_STEP_H
 
+#include <stdbool.h>
+
 #include "runtime/net/wire.h"
 
-/* ---- state: read by all, written by eni_client_step only -------------------------------------------------
- */
+/* ---- state: read by all, written by eni_client_step only ------------------------------------------- */
 
 /* A call that a shard may not have on its disk, with its payload. Reused within its partition. */
 typedef struct eni_client_kept {
@@ -43,16 +44,16 @@ typedef struct eni_client_kept {
 } eni_client_kept;
 
 typedef struct eni_client_partition {
-    uint64_t lo,
-        count;    /* elements, relative to the bucket: whoever makes the shard known sets them; 0: empty */
-    uint64_t seq; /* of the last call */
+    /* Elements, relative to the bucket: whoever makes the shard known sets them; count 0: empty. */
+    uint64_t lo, count;
+    uint64_t seq;        /* of the last call */
     uint64_t awaited;    /* the seq that the answer must carry; 0 for what is no call */
     uint64_t version;    /* of the last answer: what the next gradient is computed on */
     uint32_t base_epoch; /* of the incarnation that gave `version` */
     uint64_t behind;     /* staleness of the last push that was answered */
     uint64_t past_version, past_steps, past_samples; /* of the last snapshot, or for the next INIT */
     uint64_t least_clock;                            /* of the partition's clients, as of the last snapshot */
-    int in_flight, is_push, is_snapshot, is_aside;
+    bool in_flight, is_push, is_snapshot, is_aside;
 
     /* with `keep` */
     eni_client_kept *first, *last, *idle; /* the queue, oldest first; ready for reuse */
@@ -61,7 +62,7 @@ typedef struct eni_client_partition {
     uint64_t durable;        /* calls up to this seq are on the shard's disk */
     eni_client_kept *replay; /* its answer is awaited; those after it are not sent yet */
     eni_header snapshot;     /* in flight, or waits for the end of the replay; type 0: none */
-    int is_asking;           /* how far it is durable */
+    bool is_asking;          /* how far it is durable */
 } eni_client_partition;
 
 typedef enum eni_client_goodbye {
@@ -82,7 +83,7 @@ typedef struct eni_client_state {
     uint64_t incarnation;
     uint32_t nbuckets, keep;
     int nshards;
-    int is_finishing;
+    bool is_finishing;
     uint32_t replaying;       /* partitions, of all shards */
     eni_client_shard *shards; /* (nshards) */
 } eni_client_state;
@@ -100,14 +101,13 @@ en_status eni_client_state_init(eni_client_state *state, uint32_t nbuckets, int 
 /* Safe on zeroed memory. */
 void eni_client_state_fini(eni_client_state *state);
 
-/* ---- events -----------------------------------------------------------------------------------------------
- */
+/* ---- events ----------------------------------------------------------------------------------------- */
 
 typedef enum eni_client_event_type {
-    ENI_CLIENT_CALL =
-        1,             /* (bucket, shard): `message` of type CALL, INIT or SNAPSHOT says kind, what, nsamples,
-                          covered, step; there is room (eni_client_has_room), and no call in flight */
-    ENI_CLIENT_ANSWER, /* `message`: REPLY, REFUSED or GOODBYE, as it arrived */
+    /* (bucket, shard): `message` of type CALL, INIT or SNAPSHOT says kind, what, nsamples, covered, step; there is
+     * room (eni_client_has_room), and no call in flight */
+    ENI_CLIENT_CALL = 1,
+    ENI_CLIENT_ANSWER,   /* `message`: REPLY, REFUSED or GOODBYE, as it arrived */
     ENI_CLIENT_RETURNED, /* (shard): an incarnation of it with this `epoch` is there, the first, which makes
                             it known, or another one; what was under way is lost */
     ENI_CLIENT_OVERDUE,  /* (bucket, shard): the answer should be here: what is awaited is sent again. Bucket
@@ -129,17 +129,15 @@ typedef struct eni_client_event {
     const eni_header *message;
     float *payload; /* CALL: (the partition's count) or NULL. Copied if it is kept; else it must stay until
                        COMPLETE */
-    int is_aside;   /* CALL: a look at the store's weights, on which no gradient will be computed */
+    bool is_aside;  /* CALL: a look at the store's weights, on which no gradient will be computed */
 } eni_client_event;
 
-/* ---- actions ----------------------------------------------------------------------------------------------
- */
+/* ---- actions ---------------------------------------------------------------------------------------- */
 
 typedef enum eni_client_action_type {
     ENI_CLIENT_SEND = 1,
     ENI_CLIENT_COMPLETE, /* by the ANSWER of this step: its vector is the call's */
-    ENI_CLIENT_REFUSED,  /* `message` of this step says why. is_call: it was the call in flight, which is over
-                          */
+    ENI_CLIENT_REFUSED, /* `message` of this step says why. is_call: it was the call in flight, which is over */
     ENI_CLIENT_RECOVERED
 } eni_client_action_type;
 
@@ -147,9 +145,9 @@ typedef struct eni_client_action {
     eni_client_action_type type;
     uint32_t bucket;
     int shard;
-    int is_call;
-    int is_first;      /* SEND: what the CALL of this step brought: `payload` is the caller's memory */
-    int is_replay;     /* SEND: what was kept */
+    bool is_call;
+    bool is_first;     /* SEND: what the CALL of this step brought: `payload` is the caller's memory */
+    bool is_replay;    /* SEND: what was kept */
     float *payload;    /* SEND: (header.count), valid until the next step; NULL: none */
     eni_header header; /* SEND: complete but for deliver_ns and what shared memory adds */
 } eni_client_action;
@@ -162,8 +160,7 @@ typedef struct eni_client_actions {
 
 void eni_client_actions_fini(eni_client_actions *actions);
 
-/* ---- calls ------------------------------------------------------------------------------------------------
- */
+/* ---- calls ------------------------------------------------------------------------------------------ */
 
 /* Takes in one event. Overwrites the list with what is to be done, in order. EN_EPROTO (logged): an answer
  * that makes no sense; EN_EBUG (logged): a second call on a partition; EN_ENOMEM. */
@@ -171,7 +168,7 @@ en_status eni_client_step(eni_client_state *state, const eni_client_event *event
                           eni_client_actions *actions);
 
 /* Whether one more call of this type can be kept. */
-int eni_client_has_room(const eni_client_state *state, const eni_client_partition *partition, uint32_t type);
+bool eni_client_has_room(const eni_client_state *state, const eni_client_partition *partition, uint32_t type);
 
 /* Lets go of a partition's oldest call, whose shard gets nothing onto its disk. */
 void eni_client_drop_first(eni_client_partition *partition);

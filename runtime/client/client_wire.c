@@ -17,7 +17,7 @@ en_status eni_client_wire_alive(const eni_client_wire *t)
     return t->config->alive == NULL ? EN_OK : t->config->alive(t->config->user);
 }
 
-int eni_client_wire_is_outdated(const eni_client_wire *t)
+bool eni_client_wire_is_outdated(const eni_client_wire *t)
 {
     return t->config->keep > 0 && t->config->generation(t->config->user) != t->generation;
 }
@@ -36,13 +36,14 @@ static void payload_released(void *memory, void *lent)
     atomic_fetch_sub((atomic_int *)lent, 1);
 }
 
-en_status eni_client_wire_send(eni_client_wire *t, int shard, eni_header *header, float *payload, int is_lent)
+en_status eni_client_wire_send(eni_client_wire *t, int shard, eni_header *header, float *payload,
+                               bool is_lent)
 {
     const eni_release release = payload != NULL && is_lent ? payload_released : NULL;
     const int64_t now = eni_now_ns(), deadline = now + 60 * ENI_SECOND;
-    const int is_question =
+    const bool is_question =
         header->type == ENI_MSG_CALL || header->type == ENI_MSG_INIT || header->type == ENI_MSG_SNAPSHOT;
-    const int is_keep = header->type == ENI_MSG_SNAPSHOT && header->kind == ENI_SNAPSHOT_KEEP;
+    const bool is_keep = header->type == ENI_MSG_SNAPSHOT && header->kind == ENI_SNAPSHOT_KEEP;
     if (t->config->shaper != NULL)
         header->deliver_ns =
             eni_shaper_send(t->config->shaper, now, (payload == NULL ? 0 : header->bytes) + 128);
@@ -65,7 +66,7 @@ en_status eni_client_wire_send(eni_client_wire *t, int shard, eni_header *header
 
 /* ---- in ---- */
 
-static int waits_for_ring_only(const eni_client_wire *t)
+static bool waits_for_ring_only(const eni_client_wire *t)
 {
     return t->ring != NULL && eni_shm_ring_unanswered(t->ring) > 0 && t->by_socket == 0;
 }
@@ -116,11 +117,11 @@ static en_status next_of_round(eni_client_wire *t, eni_packet *packet_out)
     const int n = t->shards;
     if (t->at < 0) {
         t->is_looking = !waits_for_ring_only(t) || t->is_quiet;
-        t->is_quiet = 0;
+        t->is_quiet = false;
         t->at = 0;
     }
     for (; t->at < 2 * n; t->at++) {
-        const int is_ring = t->at < n;
+        const bool is_ring = t->at < n;
         if (is_ring ? t->ring == NULL : !t->is_looking) continue;
         const en_status st =
             is_ring ? next_of_ring(t, (uint32_t)t->at, packet_out) : next_of_socket(t, t->at - n, packet_out);
@@ -225,7 +226,7 @@ static en_status say_hello(eni_client_wire *t, int shard)
                          .incarnation = t->config->incarnation,
                          .seq = t->joins_at};
     eni_token_hex(t->config->token, header.text);
-    return eni_client_wire_send(t, shard, &header, NULL, 0);
+    return eni_client_wire_send(t, shard, &header, NULL, false);
 }
 
 /* Nobody has asked anything yet: an answer is WELCOME, or no. */
@@ -313,7 +314,7 @@ en_status eni_client_wire_init(eni_client_wire *t, const eni_client_config *conf
 {
     const size_t shards = (size_t)config->psd->shards;
     *t = (eni_client_wire){
-        .config = config, .shards = config->psd->shards, .at = -1, .weights_fd = -1, .wants_weights = 1};
+        .config = config, .shards = config->psd->shards, .at = -1, .weights_fd = -1, .wants_weights = true};
     t->dealers = eni_alloc_array(shards, sizeof *t->dealers);
     t->is_ready = eni_alloc_array(shards, sizeof *t->is_ready);
     t->delayed = eni_alloc_array(config->buckets->n * shards, sizeof *t->delayed);

@@ -25,13 +25,14 @@ typedef struct eni_client_wire {
     eni_dealer **dealers; /* (shards) */
     eni_shm_ring *ring;   /* messages without a socket; NULL: psd takes none */
     uint64_t by_socket;   /* messages under way that a socket will answer */
-    int is_quiet;         /* nothing was posted to us in the last wait: a socket may have something to say */
-    int at, is_looking;   /* this round of eni_client_wire_next: how far; whether it looks at sockets */
+    bool is_quiet;        /* nothing was posted to us in the last wait: a socket may have something to say */
+    int at;               /* this round of eni_client_wire_next: how far; -1: none has begun */
+    bool is_looking;      /* it looks at sockets */
     bool *is_ready;       /* (shards) scratch of poll */
     eni_delayed_answer *delayed; /* (buckets * shards) */
     uint32_t ndelayed;
-    int is_shared;      /* payloads go through the arena */
-    int wants_weights;  /* psd's weights would be mapped */
+    bool is_shared;     /* payloads go through the arena */
+    bool wants_weights; /* psd's weights would be mapped */
     int weights_fd;     /* those that it gave; -1: none */
     int greeted;        /* shards that have answered HELLO */
     uint64_t joins_at;  /* HELLO's seq: 0, or of one that came late 1 + its clock, once it has one */
@@ -46,7 +47,7 @@ en_status eni_client_wire_init(eni_client_wire *wire, const eni_client_config *c
 void eni_client_wire_fini(eni_client_wire *wire);
 
 /* Whether psd came back since; without `keep` never. */
-int eni_client_wire_is_outdated(const eni_client_wire *wire);
+bool eni_client_wire_is_outdated(const eni_client_wire *wire);
 /* EN_OK, or why no wait can succeed any more. */
 en_status eni_client_wire_alive(const eni_client_wire *wire);
 
@@ -65,10 +66,9 @@ void eni_client_wire_forget_weights(eni_client_wire *wire);
 /* Sends now. is_lent: ZeroMQ may read the payload where it lies. EN_OK also when psd is away: with `keep` a
  * socket that takes nothing may be one whose psd is gone. */
 en_status eni_client_wire_send(eni_client_wire *wire, int shard, eni_header *header, float *payload,
-                               int is_lent);
+                               bool is_lent);
 
-/* The next answer that has arrived and is usable, to be released. EN_ETIMEOUT: no more, this round is over.
- */
+/* The next answer that has arrived and is usable, to be released. EN_ETIMEOUT: no more, this round is over. */
 en_status eni_client_wire_next(eni_client_wire *wire, eni_packet *packet_out);
 
 /* Blocks until something may have changed, at most 20 ms; then looks whether the run goes on. */

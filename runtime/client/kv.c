@@ -71,7 +71,7 @@ struct en_client {
     eni_client *store;
 
     /* calls */
-    _Atomic int is_finished;
+    atomic_bool is_finished;
     _Atomic en_status failed; /* of the first call that could not be mended; EN_OK: none */
     uint64_t pushes, pulls;
     double staleness_sum, staleness_max;
@@ -210,7 +210,7 @@ static en_status invalid(const char *what, const char *remedy)
     return eni_fail(EN_EINVAL, "kv", "%s: %s", what, remedy);
 }
 
-static int is_at_least(double value, double least)
+static bool is_at_least(double value, double least)
 {
     return isfinite(value) && value >= least;
 }
@@ -235,8 +235,7 @@ static en_status check_options(const en_client_options *o)
     return EN_OK;
 }
 
-/* A caller's header may be older or newer than ours: what it does not have is 0, what we do not know is left.
- */
+/* A caller's header may be older or newer than ours: what it does not have is 0, what we do not know is left. */
 #define FIRST_SIZE offsetof(en_client_options, beta1) /* of the first header with this abi */
 static en_status read_options(const en_client_options *given, en_client_options *o)
 {
@@ -379,7 +378,7 @@ static en_status open_store(en_client *client, uint32_t flags, int64_t deadline_
     eni_endpoints endpoints;
     const char *sharing = flags & EN_CLIENT_TCP ? NULL : client->host_id;
     EN_TRY(eni_endpoints_find(&world->leader, world->epoch, sharing, &endpoints));
-    EN_TRY(eni_arena_open(client->elements, ENI_SLOT_FREE, 1, &client->arena));
+    EN_TRY(eni_arena_open(client->elements, ENI_SLOT_FREE, true, &client->arena));
     EN_TRY(eni_net_open(&client->net));
     const eni_client_config config = {.net = client->net,
                                       .psd = &endpoints,
@@ -480,7 +479,7 @@ static en_status keep(en_client *client, en_status status)
 
 /* ---- tensors ---- */
 
-static int has(const en_client *client, int tensor)
+static bool has(const en_client *client, int tensor)
 {
     return tensor >= 0 && (uint32_t)tensor < client->ntensors;
 }
@@ -530,9 +529,9 @@ static en_status check_idle(const en_client *client, uint32_t first, uint32_t la
 
 static en_status start_one(en_client *client, eni_kv_tensor *tensor, eni_kv_call call, uint64_t nsamples)
 {
-    int is_pull = call == ENI_KV_PULL;
-    int out_slot = is_pull ? ENI_SLOT_NONE : ENI_SLOT_GRAD;
-    int in_slot = call == ENI_KV_PUSH ? ENI_SLOT_NONE : ENI_SLOT_PARAM;
+    const bool is_pull = call == ENI_KV_PULL;
+    const int out_slot = is_pull ? ENI_SLOT_NONE : ENI_SLOT_GRAD;
+    const int in_slot = call == ENI_KV_PUSH ? ENI_SLOT_NONE : ENI_SLOT_PARAM;
     tensor->call = call;
     for (uint32_t b = tensor->first_bucket; b < tensor->first_bucket + tensor->nbuckets; b++)
         EN_TRY(eni_client_call(client->store, b, out_slot, in_slot,
@@ -630,7 +629,7 @@ en_status en_client_finish(en_client *client)
     en_status st = eni_client_finished(client->store);
     if (st == EN_OK) st = eni_member_bye(client->member, eni_now_ns() + 10 * ENI_SECOND);
     if (st != EN_OK) return keep(client, st);
-    atomic_store(&client->is_finished, 1);
+    atomic_store(&client->is_finished, true);
     return EN_OK;
 }
 

@@ -22,8 +22,7 @@ typedef struct slot {
     uint8_t bytes[MESSAGE - sizeof(uint32_t)];
 } slot;
 
-/* One shard's part; the rings follow: (slots) to the shard, (slots) to the client. Each word has one writer.
- */
+/* One shard's part; the rings follow: (slots) to the shard, (slots) to the client. Each word has one writer. */
 typedef struct box {
     _Alignas(LINE) _Atomic uint64_t asked; /* by the client */
     _Alignas(LINE) _Atomic uint64_t answered;
@@ -33,10 +32,10 @@ typedef struct box {
 
 /* What one side knows of a shard without the other: never read from the memory. */
 typedef struct side {
-    uint64_t asked, heard;    /* the client's */
-    uint64_t taken, answered; /* the shard's */
-    int doorbell_fd;          /* the client's; -1: the shard has no doorbell */
-    int is_asleep, is_broken; /* the shard's */
+    uint64_t asked, heard;     /* the client's */
+    uint64_t taken, answered;  /* the shard's */
+    int doorbell_fd;           /* the client's; -1: the shard has no doorbell */
+    bool is_asleep, is_broken; /* the shard's */
 } side;
 
 struct eni_shm_ring {
@@ -46,8 +45,8 @@ struct eni_shm_ring {
     uint64_t unanswered; /* of all shards: the client's */
     uint64_t seen;       /* of the flag: the client's */
     int fd;              /* the client's; else -1 */
-    int is_mine;         /* to unmap */
-    int is_patient;      /* the client's: it has slept in vain, and need not look closely at each new try */
+    bool is_mine;        /* to unmap */
+    bool is_patient;     /* the client's: it has slept in vain, and need not look closely at each new try */
     side side[];         /* (nshards) */
 };
 
@@ -71,7 +70,7 @@ static box *box_of(const eni_shm_ring *ring, uint32_t shard)
     return (box *)(void *)(ring->base + PAGE + shard * box_bytes(ring->slots));
 }
 
-static slot *slot_of(const eni_shm_ring *ring, uint32_t shard, int is_answer, uint64_t number)
+static slot *slot_of(const eni_shm_ring *ring, uint32_t shard, bool is_answer, uint64_t number)
 {
     slot *first = (slot *)(void *)(box_of(ring, shard) + 1);
     return first + (is_answer ? ring->slots : 0) + number % ring->slots;
@@ -117,7 +116,7 @@ void eni_shm_ring_set_doorbell(eni_shm_ring *ring, uint32_t shard, int fd)
     ring->side[shard].doorbell_fd = fd;
 }
 
-int eni_shm_ring_may_post(const eni_shm_ring *ring, uint32_t shard)
+bool eni_shm_ring_may_post(const eni_shm_ring *ring, uint32_t shard)
 {
     const side *own = &ring->side[shard];
     return own->doorbell_fd >= 0 && own->asked - own->heard < ring->slots;
@@ -129,12 +128,11 @@ void eni_shm_ring_post(eni_shm_ring *ring, uint32_t shard, const eni_header *hea
     const uint64_t one = 1;
     side *own = &ring->side[shard];
     box *b = box_of(ring, shard);
-    put(slot_of(ring, shard, 0, own->asked++), header);
+    put(slot_of(ring, shard, false, own->asked++), header);
     ring->unanswered++;
     atomic_store(&b->asked, own->asked);
     if (!atomic_load(&b->is_asleep)) return;
-    struct pollfd room = {.fd = own->doorbell_fd,
-                          .events = POLLOUT}; /* others have it, and may have filled it */
+    struct pollfd room = {.fd = own->doorbell_fd, .events = POLLOUT}; /* others may have filled it */
     if (poll(&room, 1, 0) == 1)
         while (write(own->doorbell_fd, &one, sizeof one) < 0 && errno == EINTR) {
         }
@@ -148,7 +146,7 @@ en_status eni_shm_ring_poll(eni_shm_ring *ring, uint32_t shard, eni_header *head
     if (answered == own->heard) return EN_ETIMEOUT;
     en_status st = EN_EPROTO;
     if (answered - own->heard <= own->asked - own->heard)
-        st = get(slot_of(ring, shard, 1, own->heard), header_out, &why);
+        st = get(slot_of(ring, shard, true, own->heard), header_out, &why);
     own->heard++;
     ring->unanswered -= ring->unanswered > 0;
     atomic_store_explicit(&box_of(ring, shard)->heard, own->heard, memory_order_release);
@@ -179,14 +177,14 @@ en_status eni_shm_ring_take(eni_shm_ring *ring, uint32_t shard, eni_header *head
     const uint64_t asked = atomic_load(&box_of(ring, shard)->asked);
     if (asked == own->taken) return EN_ETIMEOUT;
     if (asked - own->taken > ring->slots) {
-        own->is_broken = 1;
+        own->is_broken = true;
         *why_out = "more has been asked than there is room for";
         return EN_EMISMATCH;
     }
-    return get(slot_of(ring, shard, 0, own->taken++), header_out, why_out);
+    return get(slot_of(ring, shard, false, own->taken++), header_out, why_out);
 }
 
-int eni_shm_ring_has_message(const eni_shm_ring *ring, uint32_t shard)
+bool eni_shm_ring_has_message(const eni_shm_ring *ring, uint32_t shard)
 {
     const side *own = &ring->side[shard];
     return !own->is_broken && atomic_load(&box_of(ring, shard)->asked) != own->taken;
@@ -198,13 +196,13 @@ en_status eni_shm_ring_answer(eni_shm_ring *ring, uint32_t shard, const eni_head
     box *b = box_of(ring, shard);
     const uint64_t heard = atomic_load_explicit(&b->heard, memory_order_acquire);
     if (own->answered - heard >= ring->slots) return EN_ETIMEOUT; /* or it says nonsense: its own loss */
-    put(slot_of(ring, shard, 1, own->answered++), header);
+    put(slot_of(ring, shard, true, own->answered++), header);
     atomic_store_explicit(&b->answered, own->answered, memory_order_release);
     eni_flag_add(flag_of(ring));
     return EN_OK;
 }
 
-void eni_shm_ring_sleep(eni_shm_ring *ring, uint32_t shard, int is_asleep)
+void eni_shm_ring_sleep(eni_shm_ring *ring, uint32_t shard, bool is_asleep)
 {
     if (ring->side[shard].is_asleep == is_asleep) return;
     ring->side[shard].is_asleep = is_asleep;
@@ -216,13 +214,13 @@ void eni_shm_ring_sleep(eni_shm_ring *ring, uint32_t shard, int is_asleep)
 static eni_shm_ring *ring_new(uint32_t nshards, uint32_t slots)
 {
     eni_shm_ring *ring = eni_alloc(sizeof *ring + nshards * sizeof *ring->side);
-    if (!ring) return NULL;
+    if (ring == NULL) return NULL;
     ring->nshards = nshards;
     ring->slots = slots;
     ring->bytes = all_bytes(nshards, slots);
     ring->fd = -1;
     for (uint32_t k = 0; k < nshards; k++)
-        ring->side[k] = (side){.doorbell_fd = -1, .is_asleep = 1};
+        ring->side[k] = (side){.doorbell_fd = -1, .is_asleep = true};
     return ring;
 }
 
@@ -233,7 +231,7 @@ static en_status map(eni_shm_ring *ring, int fd)
         return eni_fail(EN_ENOMEM, "shm_ring", "cannot map %llu bytes: %s", (unsigned long long)ring->bytes,
                         strerror(errno));
     ring->base = at;
-    ring->is_mine = 1;
+    ring->is_mine = true;
     return EN_OK;
 }
 
@@ -244,19 +242,18 @@ en_status eni_shm_ring_open(uint32_t nshards, uint32_t parts, eni_shm_ring **rin
     while (slots <= parts && slots < ENI_SHM_RING_SLOTS) /* one more than a step has calls */
         slots *= 2;
     eni_shm_ring *ring = ring_new(nshards, slots);
-    if (!ring) return EN_ENOMEM;
-    en_status st = EN_ENOMEM;
-    EN_TRY_GOTO(
-        eni_arena_memory("entrain-ring", ring->bytes, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, &ring->fd),
-        close_ring);
-    EN_TRY_GOTO(map(ring, ring->fd), close_ring);
+    if (ring == NULL) return EN_ENOMEM;
+    en_status st =
+        eni_arena_memory("entrain-ring", ring->bytes, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, &ring->fd);
+    if (st == EN_OK) st = map(ring, ring->fd);
+    if (st != EN_OK) {
+        eni_shm_ring_close(ring);
+        return st;
+    }
     for (uint32_t k = 0; k < nshards; k++) /* it has not looked yet, and may be asleep */
         atomic_init(&box_of(ring, k)->is_asleep, 1);
     *ring_out = ring;
     return EN_OK;
-close_ring:
-    eni_shm_ring_close(ring);
-    return st;
 }
 
 en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_ring **ring_out)
@@ -268,7 +265,7 @@ en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_rin
                         "a peer passed a descriptor that is not a sealed memfd for %u messages to %u shards",
                         slots, nshards);
     eni_shm_ring *ring = ring_new(nshards, slots);
-    if (!ring) return EN_ENOMEM;
+    if (ring == NULL) return EN_ENOMEM;
     const en_status st = map(ring, fd);
     if (st == EN_OK)
         *ring_out = ring;
@@ -280,7 +277,7 @@ en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_rin
 en_status eni_shm_ring_over(eni_shm_ring *ring, eni_shm_ring **ring_out)
 {
     eni_shm_ring *other = ring_new(ring->nshards, ring->slots);
-    if (!other) return EN_ENOMEM;
+    if (other == NULL) return EN_ENOMEM;
     other->base = ring->base;
     *ring_out = other;
     return EN_OK;
@@ -288,7 +285,7 @@ en_status eni_shm_ring_over(eni_shm_ring *ring, eni_shm_ring **ring_out)
 
 void eni_shm_ring_close(eni_shm_ring *ring)
 {
-    if (!ring) return;
+    if (ring == NULL) return;
     for (uint32_t k = 0; k < ring->nshards; k++)
         if (ring->side[k].doorbell_fd >= 0) close(ring->side[k].doorbell_fd);
     if (ring->is_mine) munmap(ring->base, ring->bytes);

@@ -18,11 +18,11 @@
  * A client asks no more than there is room for the answers; so no ring of an honest client is ever full.
  *
  * Threads: one at a time for the client; for each shard its own thread. Nothing blocks but
- * eni_shm_ring_await.
- */
+ * eni_shm_ring_await. */
 #ifndef CLIENT_SHM_RING_H
 #define CLIENT_SHM_RING_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "entrain/status.h"
@@ -45,8 +45,8 @@ uint32_t eni_shm_ring_slots(const eni_shm_ring *ring); /* what the other side mu
 /* The doorbell of shard k: an eventfd, owned from here on. */
 void eni_shm_ring_set_doorbell(eni_shm_ring *ring, uint32_t shard, int fd);
 
-/* 1 if shard k has a doorbell and there is room for one more message. */
-int eni_shm_ring_may_post(const eni_shm_ring *ring, uint32_t shard);
+/* Whether shard k has a doorbell and there is room for one more message. */
+bool eni_shm_ring_may_post(const eni_shm_ring *ring, uint32_t shard);
 /* Sends, which must be possible. */
 void eni_shm_ring_post(eni_shm_ring *ring, uint32_t shard, const eni_header *header);
 
@@ -56,8 +56,7 @@ en_status eni_shm_ring_poll(eni_shm_ring *ring, uint32_t shard, eni_header *head
 /* Messages that are not answered yet. */
 uint64_t eni_shm_ring_unanswered(const eni_shm_ring *ring);
 
-/* Waits until a shard has answered since the last call, until_ns, or for what `alive` says: eni_flag_await.
- */
+/* Waits until a shard has answered since the last call, until_ns, or for what `alive` says: eni_flag_await. */
 en_status eni_shm_ring_await(eni_shm_ring *ring, int64_t until_ns, const eni_alive *alive);
 
 /* ---- the shards' side */
@@ -75,13 +74,13 @@ en_status eni_shm_ring_over(eni_shm_ring *ring, eni_shm_ring **ring_out);
 en_status eni_shm_ring_take(eni_shm_ring *ring, uint32_t shard, eni_header *header_out, const char **why_out);
 
 /* Whether a message waits. */
-int eni_shm_ring_has_message(const eni_shm_ring *ring, uint32_t shard);
+bool eni_shm_ring_has_message(const eni_shm_ring *ring, uint32_t shard);
 
 /* Answers and wakes the client. EN_ETIMEOUT: it has not read so many answers that there is no room. */
 en_status eni_shm_ring_answer(eni_shm_ring *ring, uint32_t shard, const eni_header *header);
 
-/* Shard k needs its doorbell from now on (1), or looks by itself (0). After 1 look once more. */
-void eni_shm_ring_sleep(eni_shm_ring *ring, uint32_t shard, int is_asleep);
+/* Shard k needs its doorbell from now on, or looks by itself. Once it is said to be asleep, look once more. */
+void eni_shm_ring_sleep(eni_shm_ring *ring, uint32_t shard, bool is_asleep);
 
 /* Unmaps; of the client also closes. NULL is fine. */
 void eni_shm_ring_close(eni_shm_ring *ring);

@@ -26,14 +26,8 @@ typedef struct shape {
     uint32_t unused;
 } shape;
 
-static uint64_t arena_slots_at(void)
-{
-    return HEADER + (uint64_t)ENI_ARENA_AREAS * ENI_AREA_BYTES;
-}
-
 /* The layout that (count, nslots) implies, the same in every process of this kernel. A slot has pages of its own, so that
- * others can be mapped in their place. Large slots start on a huge page, so
- * that the kernel may back them with some. */
+ * others can be mapped in their place. Large slots start on a huge page, so that the kernel may back them with some. */
 static en_status shape_make(uint64_t count, uint32_t nslots, shape *shape_out, uint64_t *bytes_out)
 {
     const uint64_t limit = UINT64_C(1) << 46; /* half of what a process can address */
@@ -43,7 +37,8 @@ static en_status shape_make(uint64_t count, uint32_t nslots, shape *shape_out, u
     const uint64_t used = count * sizeof(float), page = eni_page_bytes();
     const uint64_t stride = eni_round_up(used ? used : 1, used >= 2 * HUGE_PAGE ? HUGE_PAGE : page);
     *shape_out = (shape){ARENA_MAGIC, count, stride, nslots, 0};
-    *bytes_out = eni_round_up(arena_slots_at(), stride % HUGE_PAGE ? page : HUGE_PAGE) + stride * nslots;
+    const uint64_t areas = (uint64_t)ENI_ARENA_AREAS * ENI_AREA_BYTES;
+    *bytes_out = eni_round_up(HEADER + areas, stride % HUGE_PAGE ? page : HUGE_PAGE) + stride * nslots;
     return EN_OK;
 }
 
@@ -51,8 +46,7 @@ static en_status shape_make(uint64_t count, uint32_t nslots, shape *shape_out, u
 static uint8_t *map_aligned(int fd, uint64_t bytes)
 {
     const int flags = MAP_NORESERVE | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
-    /* Room to choose an address that is a multiple of a huge page; the file then goes over the reservation.
-     */
+    /* Room to choose an address that is a multiple of a huge page; the file then goes over the reservation. */
     uint8_t *room =
         mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) return NULL;
@@ -89,7 +83,7 @@ en_status eni_arena_memory(const char *name, uint64_t bytes, int seals, int *fd_
 static en_status arena_new(const shape *layout, uint64_t bytes, int fd, eni_arena **arena_out)
 {
     eni_arena *arena = eni_alloc(sizeof *arena);
-    if (!arena) return EN_ENOMEM;
+    if (arena == NULL) return EN_ENOMEM;
     *arena = (eni_arena){.base = map_aligned(fd, bytes),
                          .bytes = bytes,
                          .first = bytes - layout->stride * layout->nslots,
@@ -97,7 +91,7 @@ static en_status arena_new(const shape *layout, uint64_t bytes, int fd, eni_aren
                          .count = layout->count,
                          .nslots = layout->nslots,
                          .fd = fd};
-    if (!arena->base) {
+    if (arena->base == NULL) {
         eni_error("arena", "cannot map %llu bytes: %s; ask for less (model), or raise ulimit -v",
                   (unsigned long long)bytes, strerror(errno));
         eni_free(arena);
@@ -109,7 +103,7 @@ static en_status arena_new(const shape *layout, uint64_t bytes, int fd, eni_aren
     return EN_OK;
 }
 
-en_status eni_arena_open(uint64_t count, uint32_t nslots, int shared, eni_arena **arena_out)
+en_status eni_arena_open(uint64_t count, uint32_t nslots, bool shared, eni_arena **arena_out)
 {
     shape layout;
     uint64_t bytes;
@@ -129,16 +123,16 @@ en_status eni_arena_open(uint64_t count, uint32_t nslots, int shared, eni_arena 
     return EN_OK;
 }
 
-int eni_arena_is_sealed(int fd, uint64_t *bytes_out)
+bool eni_arena_is_sealed(int fd, uint64_t *bytes_out)
 {
     struct statfs where;
     struct stat file;
     const int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstatfs(fd, &where) != 0 || where.f_type != TMPFS_MAGIC ||
         fstat(fd, &file) != 0)
-        return 0;
+        return false;
     *bytes_out = (uint64_t)file.st_size;
-    return 1;
+    return true;
 }
 
 /* What is behind a foreign fd must be exactly what eni_arena_open would have made. */
@@ -177,7 +171,7 @@ int eni_arena_fd(const eni_arena *arena)
     return arena->fd;
 }
 
-int eni_arena_can_alias(void)
+bool eni_arena_can_alias(void)
 {
     const size_t page = eni_page_bytes();
     void *one = mmap(NULL, page, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *two = MAP_FAILED;
@@ -258,7 +252,7 @@ void *eni_arena_area(const eni_arena *arena, int area)
 
 void eni_arena_close(eni_arena *arena)
 {
-    if (!arena) return;
+    if (arena == NULL) return;
     munmap(arena->base, arena->bytes);
     if (arena->fd >= 0) close(arena->fd);
     eni_free(arena);

@@ -12,24 +12,27 @@
 #ifndef COLLECTIVE_ARENA_H
 #define COLLECTIVE_ARENA_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "entrain/status.h"
 
-enum {                       /* the slots with a fixed meaning */
-       ENI_SLOT_PARAM = 0,   /* weights */
-       ENI_SLOT_GRAD = 1,    /* gradient */
-       ENI_SLOT_INBOX = 2,   /* where psd puts its replies */
-       ENI_SLOT_FREE = 3,    /* the first of the strategy's vectors and the optimizer's state */
-       ENI_ARENA_NSLOTS = 32 /* what a worker reserves */
+/* The slots with a fixed meaning. */
+enum {
+    ENI_SLOT_PARAM = 0,   /* weights */
+    ENI_SLOT_GRAD = 1,    /* gradient */
+    ENI_SLOT_INBOX = 2,   /* where psd puts its replies */
+    ENI_SLOT_FREE = 3,    /* the first of the strategy's vectors and the optimizer's state */
+    ENI_ARENA_NSLOTS = 32 /* what a worker reserves */
 };
 
-enum {                       /* areas of ENI_AREA_BYTES zeroed bytes for flags; each has one user */
-       ENI_AREA_WORLD = 0,   /* eni_coll of all ranks */
-       ENI_AREA_GROUP = 1,   /* eni_coll of a group of ranks: this host's, or one of --groups */
-       ENI_AREA_STORE = 2,   /* store clients */
-       ENI_AREA_LEADERS = 3, /* eni_coll of the first ranks of all groups */
-       ENI_ARENA_AREAS = 4
+/* Areas of ENI_AREA_BYTES zeroed bytes for flags; each has one user. */
+enum {
+    ENI_AREA_WORLD = 0,   /* eni_coll of all ranks */
+    ENI_AREA_GROUP = 1,   /* eni_coll of a group of ranks: this host's, or one of --groups */
+    ENI_AREA_STORE = 2,   /* store clients */
+    ENI_AREA_LEADERS = 3, /* eni_coll of the first ranks of all groups */
+    ENI_ARENA_AREAS = 4
 };
 #define ENI_AREA_BYTES 32768u
 
@@ -39,13 +42,13 @@ typedef struct eni_arena { /* of arena.c, but for what the three functions below
     uint64_t first, stride; /* bytes to slot 0, and from slot to slot */
     uint64_t count;         /* elements of a slot */
     uint32_t nslots;
-    int fd;         /* -1: private, or mapped from another process */
-    int is_private; /* nobody else has it */
+    int fd;          /* -1: private, or mapped from another process */
+    bool is_private; /* nobody else has it */
 } eni_arena;
 
-/* A new arena of `nslots` slots of `count` elements each, everything zero. `shared` 1: a memfd; 0: private
+/* A new arena of `nslots` slots of `count` elements each, everything zero. `shared`: a memfd, else private
  * memory. EN_EINVAL for sizes that overflow, EN_ENOMEM when the machine refuses; both logged. */
-en_status eni_arena_open(uint64_t count, uint32_t nslots, int shared, eni_arena **arena_out);
+en_status eni_arena_open(uint64_t count, uint32_t nslots, bool shared, eni_arena **arena_out);
 
 /* Maps the arena behind `fd`, which came from another process and is not trusted: it must be a sealed memfd
  * whose header says `count` elements and at least 1 slot, and whose size agrees. Borrows fd (the caller may
@@ -77,17 +80,16 @@ static inline float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_
  * the slot costs no page fault. While nobody else writes a private arena. */
 void eni_arena_touch(const eni_arena *arena, uint32_t slot);
 
-/* 1 if eni_arena_alias works here. Not every kernel maps the same memory a second time: qemu's emulation of one does not. */
-int eni_arena_can_alias(void);
+/* Whether eni_arena_alias works here. Not every kernel maps the same memory a second time: qemu's emulation of one does not. */
+bool eni_arena_can_alias(void);
 
 /* Slot `slot` of `arena` becomes `source`'s, in this process: the same memory at two addresses. Both are
- * shared and of one shape. What the owner of `arena` had there goes back to the machine. EN_ENOMEM, logged.
- */
+ * shared and of one shape. What the owner of `arena` had there goes back to the machine. EN_ENOMEM, logged. */
 en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source);
 
-/* 1 if fd, which came from another process, is a memfd that cannot shrink and whose pages are ordinary (of
+/* Whether fd, which came from another process, is a memfd that cannot shrink and whose pages are ordinary (of
  * huge ones that are not there, MFD_HUGETLB, whoever touches the first is killed); *bytes_out is its size. */
-int eni_arena_is_sealed(int fd, uint64_t *bytes_out);
+bool eni_arena_is_sealed(int fd, uint64_t *bytes_out);
 
 /* A memfd of `bytes` zeros with these seals (fcntl(2); 0: none yet, but it can be sealed). EN_ENOMEM, logged. */
 en_status eni_arena_memory(const char *name, uint64_t bytes, int seals, int *fd_out);
@@ -99,8 +101,7 @@ en_status eni_arena_cover(eni_arena *arena, uint32_t slot, int fd);
 
 /* Takes it off again. The slot's own memory has what was read there until now, and a thread that reads the
  * slot meanwhile reads that. Only where the slot is covered, and only by the arena's owner. EN_ENOMEM,
- * logged.
- */
+ * logged. */
 en_status eni_arena_uncover(eni_arena *arena, uint32_t slot);
 
 /* Area `area`: ENI_AREA_BYTES on a boundary of 4 KiB. */

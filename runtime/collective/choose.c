@@ -14,19 +14,18 @@ const char *eni_coll_algorithm_name(int algorithm)
 
 en_status eni_coll_choose(const eni_coll_facts *facts, eni_coll_choice *choice_out)
 {
-    const int is_auto = facts->asked == ENI_COLL_AUTO;
+    const bool is_auto = facts->asked == ENI_COLL_AUTO;
     const char *obstacle = facts->nhosts > 1  ? "the ranks are on several hosts"
                            : facts->is_shaped ? "--net emulates a network, and shared memory has none"
-                           : facts->no_shm    ? facts->no_shm
-                                              : NULL;
+                                              : facts->no_shm;
     eni_coll_choice choice = {facts->asked, ENI_OVER_TCP, "asked for"};
     if (facts->nranks == 1) {
         choice = (eni_coll_choice){ENI_COLL_DIRECT, ENI_OVER_SHM, "one rank: nothing to exchange"};
-    } else if (facts->asked == ENI_COLL_DIRECT && obstacle) {
+    } else if (facts->asked == ENI_COLL_DIRECT && obstacle != NULL) {
         return eni_fail(EN_EINVAL, "coll",
                         "--allreduce=direct needs shared memory, but %s; use --allreduce=ring or auto",
                         obstacle);
-    } else if (is_auto && obstacle) {
+    } else if (is_auto && obstacle != NULL) {
         choice.algorithm = ENI_COLL_RING;
         if (facts->nhosts > 1)
             snprintf(choice.why, sizeof choice.why, "%d ranks on %d hosts", facts->nranks, facts->nhosts);
@@ -35,7 +34,7 @@ en_status eni_coll_choose(const eni_coll_facts *facts, eni_coll_choice *choice_o
         else
             snprintf(choice.why, sizeof choice.why, "memory cannot be shared: %s", obstacle);
     } else if (is_auto || facts->asked == ENI_COLL_DIRECT ||
-               (facts->asked == ENI_COLL_NAIVE && facts->naive_in_shm && !obstacle)) {
+               (facts->asked == ENI_COLL_NAIVE && facts->naive_in_shm && obstacle == NULL)) {
         if (is_auto) choice.algorithm = ENI_COLL_DIRECT;
         choice.transport = ENI_OVER_SHM;
         if (is_auto)

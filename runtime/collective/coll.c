@@ -2,8 +2,7 @@
  *
  * open checks the config and opens the engine: direct.c over shared memory, progress_engine.c over TCP, none
  * for a group of one. submit checks an operation, numbers it, keeps a copy in coll->ops and hands the number
- * to the engine; test and wait ask the engine. What the engines need of the group is in group.c, below them.
- */
+ * to the engine; test and wait ask the engine. What the engines need of the group is in group.c, below them. */
 #include "runtime/collective/coll.h"
 
 #include <string.h>
@@ -38,20 +37,21 @@ static void alone_run(eni_coll *coll, const eni_coll_op *op)
 
 static en_status config_check(const eni_coll_config *config)
 {
-    const int over_shm = config->transport == ENI_OVER_SHM;
-    int is_valid = config->nranks >= 1 && config->nranks <= ENI_MEAN_MAX && config->rank >= 0 &&
-                   config->rank < config->nranks && config->arenas && config->arenas[config->rank];
+    const bool over_shm = config->transport == ENI_OVER_SHM;
+    bool is_valid = config->nranks >= 1 && config->nranks <= ENI_MEAN_MAX && config->rank >= 0 &&
+                    config->rank < config->nranks && config->arenas != NULL &&
+                    config->arenas[config->rank] != NULL;
     is_valid = is_valid && config->area >= 0 && config->area < ENI_ARENA_AREAS;
     if (is_valid && config->nranks > 1) {
         if (over_shm)
             is_valid = config->algorithm == ENI_COLL_DIRECT || config->algorithm == ENI_COLL_NAIVE;
         else
-            is_valid = config->sockets &&
+            is_valid = config->sockets != NULL &&
                        (config->algorithm == ENI_COLL_RING || config->algorithm == ENI_COLL_NAIVE);
     }
     for (int r = 0; is_valid && over_shm && r < config->nranks; r++) {
         const eni_arena *own = config->arenas[config->rank], *other = config->arenas[r];
-        is_valid = other && eni_arena_count(other) == eni_arena_count(own) &&
+        is_valid = other != NULL && eni_arena_count(other) == eni_arena_count(own) &&
                    eni_arena_nslots(other) == eni_arena_nslots(own);
     }
     if (is_valid) return EN_OK;
@@ -67,7 +67,7 @@ en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out)
     const int n = config->nranks;
     eni_coll *coll = eni_alloc(sizeof *coll);
     eni_arena **arenas = eni_alloc_array((size_t)n, sizeof(*arenas));
-    if (!coll || !arenas) {
+    if (coll == NULL || arenas == NULL) {
         eni_free(coll);
         eni_free(arenas);
         return EN_ENOMEM;
@@ -97,7 +97,7 @@ en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out)
 
 void eni_coll_close(eni_coll *coll)
 {
-    if (!coll) return;
+    if (coll == NULL) return;
     if (coll->engine != NULL) coll->engine->close(coll);
     eni_free(coll->arenas);
     eni_free(coll);
@@ -110,15 +110,16 @@ static en_status op_check(const eni_coll *coll, const eni_coll_op *op)
     const eni_arena *own = coll->arenas[coll->config.rank];
     const uint64_t length = eni_arena_count(own);
     const int n = coll->config.nranks;
-    int is_valid = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_MEAN_STEP &&
-                   op->slot < eni_arena_nslots(own) && op->offset <= length &&
-                   op->count <= length - op->offset;
+    bool is_valid = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_MEAN_STEP &&
+                    op->slot < eni_arena_nslots(own) && op->offset <= length &&
+                    op->count <= length - op->offset;
     if (op->op == EN_REDUCE_SCATTER || op->op == EN_ALLGATHER)
         is_valid = is_valid && op->lo <= op->hi && op->hi <= op->count;
     if (op->op == ENI_COLL_SENDRECV)
         is_valid = is_valid && op->slot_in < eni_arena_nslots(own) && op->to >= 0 && op->to < n &&
                    op->from >= 0 && op->from < n;
-    if (op->op == ENI_COLL_MEAN_STEP) is_valid = is_valid && op->on_reduced && eni_coll_can_share(coll);
+    if (op->op == ENI_COLL_MEAN_STEP)
+        is_valid = is_valid && op->on_reduced != NULL && eni_coll_can_share(coll);
     if (is_valid) return EN_OK;
     return eni_fail(EN_EINVAL, "coll",
                     "%s of bucket %u: vector %u, elements %llu + %llu of %llu, range %llu to %llu do not fit",
@@ -157,9 +158,9 @@ en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_o
     return EN_OK;
 }
 
-int eni_coll_test(eni_coll *coll, uint64_t req)
+bool eni_coll_test(eni_coll *coll, uint64_t req)
 {
-    if (coll->engine == NULL || eni_group_status(coll) != EN_OK) return 1;
+    if (coll->engine == NULL || eni_group_status(coll) != EN_OK) return true;
     return coll->engine->test(coll, req - 1) || eni_group_status(coll) != EN_OK;
 }
 
@@ -191,7 +192,7 @@ en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op)
 
 /* ---- one copy of a vector ---- */
 
-int eni_coll_can_share(const eni_coll *coll)
+bool eni_coll_can_share(const eni_coll *coll)
 {
     return coll->can_share;
 }

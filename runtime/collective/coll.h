@@ -25,6 +25,7 @@
 #ifndef COLLECTIVE_COLL_H
 #define COLLECTIVE_COLL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -50,9 +51,9 @@ typedef struct eni_coll_facts {
     int asked; /* ENI_COLL_* as the user wrote it */
     int nranks;
     int nhosts;         /* hosts that share memory within, never across */
-    int is_shaped;      /* --net: the network is emulated, so there must be one */
+    bool is_shaped;     /* --net: the network is emulated, so there must be one */
     const char *no_shm; /* why memory cannot be shared although there is one host; NULL: it can */
-    int naive_in_shm;   /* 1: to be measured, naive shares memory where it can; a run has it over TCP */
+    bool naive_in_shm;  /* to be measured, naive shares memory where it can; a run has it over TCP */
 } eni_coll_facts;
 
 typedef struct eni_coll_choice {
@@ -91,7 +92,7 @@ typedef struct eni_coll_config {
     const int *sockets;
 
     uint64_t segment;          /* elements per TCP frame; 0: 65536 (256 KiB) */
-    int has_crc;               /* 1: a checksum in every TCP frame; 0: only where they leave this host */
+    bool has_crc;              /* a checksum in every TCP frame; else only where they leave this host */
     uint64_t max_count;        /* elements of the largest operation, for naive's scratch; 0: the arena's */
     struct eni_shaper *shaper; /* --net emulation, or NULL. Borrowed */
     eni_alive alive;
@@ -110,17 +111,12 @@ void eni_coll_close(eni_coll *coll);
 
 /* ---- operations ---- */
 
-enum {
-    ENI_COLL_SENDRECV = 6,
-    ENI_COLL_BARRIER = 7,
-    ENI_COLL_MEAN_STEP = 8
-}; /* beside EN_ALLREDUCE (1) ..
-      EN_BCAST (5) */
+/* Beside EN_ALLREDUCE (1) .. EN_BCAST (5). */
+enum { ENI_COLL_SENDRECV = 6, ENI_COLL_BARRIER = 7, ENI_COLL_MEAN_STEP = 8 };
 
 /* Averages elements [lo, hi) of the gradients and steps with the mean: `from` begins at element lo. Once an
  * operation, for this rank's slice; not for an empty one, nor where no rank has samples: then nothing is
- * stepped. On the thread that is inside submit, test or wait;
- * it must not call into the group. */
+ * stepped. On the thread that is inside submit, test or wait; it must not call into the group. */
 typedef void (*eni_coll_on_reduced)(void *user, uint64_t lo, uint64_t hi, const eni_sources *from);
 
 typedef struct eni_coll_op {
@@ -158,7 +154,7 @@ static inline const char *eni_coll_op_name(int op)
 }
 
 /* It leaves a mean of the ranks' vectors, on all of them or on one. */
-static inline int eni_coll_is_reduction(const eni_coll_op *op)
+static inline bool eni_coll_is_reduction(const eni_coll_op *op)
 {
     return op->op == EN_ALLREDUCE || op->op == EN_REDUCE_SCATTER || op->op == EN_REDUCE;
 }
@@ -169,8 +165,8 @@ static inline int eni_coll_is_reduction(const eni_coll_op *op)
 #define ENI_COLL_DEPTH 256
 en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_out);
 
-/* 1 when done or failed (then wait does not block), 0 otherwise. Makes progress. */
-int eni_coll_test(eni_coll *coll, uint64_t req);
+/* Whether it is done or has failed: then wait does not block. Makes progress. */
+bool eni_coll_test(eni_coll *coll, uint64_t req);
 
 /* Waits until the operation is done on this rank: its result may be read, and its vectors written. Any
  * order, any number of times. EN_OK, EN_EPEER, EN_EMISMATCH, EN_EPROTO, or what eni_alive said. */
@@ -184,13 +180,13 @@ uint64_t eni_coll_samples(const eni_coll *coll, uint64_t req);
 /* submit and wait. */
 en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op);
 
-/* 1 if the ranks can have one copy of a vector, and so ENI_COLL_MEAN_STEP: direct, over shared memory, where the kernel maps
+/* Whether the ranks can have one copy of a vector, and so ENI_COLL_MEAN_STEP: direct, over shared memory, where the kernel maps
  * memory twice. The same on all ranks. */
-int eni_coll_can_share(const eni_coll *coll);
+bool eni_coll_can_share(const eni_coll *coll);
 
 /* From here on rank 0's vectors in this slot are everybody's: in every process the slot of every arena is
  * that memory, and what the others had in it is given back. Waits for all ranks, before and after. EN_EINVAL
- * where eni_coll_can_share says 0, else as eni_coll_wait; EN_ENOMEM leaves the group without use. */
+ * where eni_coll_can_share says no, else as eni_coll_wait; EN_ENOMEM leaves the group without use. */
 en_status eni_coll_share(eni_coll *coll, uint32_t slot);
 
 /* The first element of this rank's vector in a slot. */

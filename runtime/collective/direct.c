@@ -68,19 +68,19 @@ static float *vector_of(const eni_coll *coll, int rank, const eni_coll_op *op)
 static en_status direct_open(eni_coll *coll)
 {
     direct *d = eni_alloc(sizeof *d);
-    if (!d) return EN_ENOMEM;
+    if (d == NULL) return EN_ENOMEM;
     coll->state = d;
     for (int r = 0; r < coll->config.nranks; r++)
         d->blocks[r] = eni_arena_area(coll->arenas[r], coll->config.area);
     if (coll->config.algorithm != ENI_COLL_NAIVE) return EN_OK;
     d->scratch = eni_alloc_array(coll->config.max_count, sizeof(float));
-    return d->scratch ? EN_OK : EN_ENOMEM;
+    return d->scratch != NULL ? EN_OK : EN_ENOMEM;
 }
 
 static void direct_close(eni_coll *coll)
 {
     direct *d = coll->state;
-    if (!d) return;
+    if (d == NULL) return;
     eni_free(d->scratch);
     eni_free(d);
 }
@@ -107,20 +107,20 @@ static void publish(eni_coll *coll, uint64_t seq)
 }
 
 /* A sendrecv concerns two partners, everything else the whole group. */
-static int needs(const eni_coll_op *op, int partner, int rank)
+static bool needs(const eni_coll_op *op, int partner, int rank)
 {
     return op->op != ENI_COLL_SENDRECV || rank == partner;
 }
 
 /* By which a rank says that it has published operation seq; or finished it. */
-static inline eni_flag *flag_of(const direct *d, int rank, uint64_t seq, int is_finish)
+static inline eni_flag *flag_of(const direct *d, int rank, uint64_t seq, bool is_finish)
 {
     control_block *block = d->blocks[rank];
     return is_finish ? &block->finished : &block->slots[seq % ENI_COLL_DEPTH].published;
 }
 
 /* The first rank that has not, or -1. */
-static inline int first_behind(const eni_coll *coll, uint64_t seq, int is_finish)
+static inline int first_behind(const eni_coll *coll, uint64_t seq, bool is_finish)
 {
     const eni_coll_op *op = eni_group_op(coll, seq);
     for (int r = 0; r < coll->config.nranks; r++)
@@ -136,7 +136,7 @@ static en_status compare(eni_coll *coll, uint64_t seq)
     direct *d = coll->state;
     const eni_coll_op *op = eni_group_op(coll, seq);
     const int rank = coll->config.rank;
-    const eni_place_in_run ours = eni_group_place(coll, seq, op);
+    const eni_place_in_run ours = eni_group_place(coll->config.epoch, seq, op);
     for (int r = 0; r < coll->config.nranks; r++) {
         if (!needs(op, op->from, r)) continue;
         const op_slot *peer = &d->blocks[r]->slots[seq % ENI_COLL_DEPTH];
@@ -194,7 +194,7 @@ static void reduce_to_all(eni_coll *coll, const eni_coll_op *op, uint64_t lo, ui
 }
 
 /* Slice by slice: the others read mine of theirs, I read theirs of mine. */
-static void perform_allreduce(eni_coll *coll, const eni_coll_op *op, int to_all)
+static void perform_allreduce(eni_coll *coll, const eni_coll_op *op, bool to_all)
 {
     const int n = coll->config.nranks, rank = coll->config.rank;
     const uint64_t others = (uint64_t)n - 1;
@@ -270,8 +270,8 @@ static void perform_sendrecv(eni_coll *coll, const eni_coll_op *op)
 {
     float *in = eni_arena_at(coll->arenas[coll->config.rank], op->slot_in, op->offset);
     memmove(in, vector_of(coll, op->from, op), op->count * sizeof *in);
-    const int is_self = op->from == coll->config.rank;
-    count_moved(coll, is_self ? 0 : op->count, is_self ? 0 : op->count, is_self ? 0 : op->count);
+    const uint64_t moved = op->from == coll->config.rank ? 0 : op->count;
+    count_moved(coll, moved, moved, moved);
 }
 
 static void note_samples(eni_coll *coll, uint64_t seq)
@@ -299,13 +299,13 @@ static void perform_naive(eni_coll *coll, const eni_coll_op *op)
 static void perform(eni_coll *coll, const eni_coll_op *op)
 {
     const direct *d = coll->state;
-    if (d->scratch && eni_coll_is_reduction(op)) {
+    if (d->scratch != NULL && eni_coll_is_reduction(op)) {
         perform_naive(coll, op);
         return;
     }
     switch (op->op) {
-    case EN_ALLREDUCE: perform_allreduce(coll, op, 1); break;
-    case EN_REDUCE: perform_allreduce(coll, op, 0); break;
+    case EN_ALLREDUCE: perform_allreduce(coll, op, true); break;
+    case EN_REDUCE: perform_allreduce(coll, op, false); break;
     case EN_REDUCE_SCATTER: perform_reduce_scatter(coll, op); break;
     case EN_ALLGATHER: perform_allgather(coll, op); break;
     case EN_BCAST: perform_bcast(coll, op); break;
@@ -321,15 +321,10 @@ static void settle(eni_coll *coll, uint64_t seq)
 {
     direct *d = coll->state;
     const eni_coll_op *op = eni_group_op(coll, seq);
-    if (d->scratch && eni_coll_is_reduction(op))
+    if (d->scratch != NULL && eni_coll_is_reduction(op))
         memcpy(eni_group_vector(coll, op), d->scratch, op->count * sizeof(float));
     d->nsettled = seq + 1;
     eni_group_trace_op(coll, seq, op);
-}
-
-static void note_core(control_block *own)
-{
-    atomic_store_explicit(&own->core, (uint32_t)sched_getcpu(), memory_order_relaxed);
 }
 
 /* Two ranks that the kernel has put on one core while another is idle take turns there, for as long as its
@@ -368,11 +363,11 @@ static en_status advance(eni_coll *coll, uint64_t nsubmitted)
 {
     direct *d = coll->state;
     for (;;) {
-        while (d->nsettled < d->nperformed && first_behind(coll, d->nsettled, 1) < 0)
+        while (d->nsettled < d->nperformed && first_behind(coll, d->nsettled, true) < 0)
             settle(coll, d->nsettled);
         const uint64_t seq = d->nperformed;
-        const int scratch_is_busy = d->scratch && d->nsettled < d->nperformed;
-        if (seq == nsubmitted || scratch_is_busy || first_behind(coll, seq, 0) >= 0) return EN_OK;
+        const bool scratch_is_busy = d->scratch != NULL && d->nsettled < d->nperformed;
+        if (seq == nsubmitted || scratch_is_busy || first_behind(coll, seq, false) >= 0) return EN_OK;
         EN_TRY(compare(coll, seq));
         const eni_coll_op *op = eni_group_op(coll, seq);
         const int64_t begin_ns = eni_now_ns();
@@ -382,8 +377,9 @@ static en_status advance(eni_coll *coll, uint64_t nsubmitted)
         coll->work_ns += end_ns - begin_ns;
         eni_group_trace(coll, "exchange", begin_ns, end_ns, op->bucket, op->count * sizeof(float));
         d->nperformed = seq + 1;
-        note_core(d->blocks[coll->config.rank]);
-        eni_flag_set(&d->blocks[coll->config.rank]->finished, stamp(coll, seq));
+        control_block *own = d->blocks[coll->config.rank];
+        atomic_store_explicit(&own->core, (uint32_t)sched_getcpu(), memory_order_relaxed);
+        eni_flag_set(&own->finished, stamp(coll, seq));
     }
 }
 
@@ -394,11 +390,11 @@ static en_status direct_submit(eni_coll *coll, uint64_t seq)
     return st == EN_OK ? EN_OK : eni_group_fail(coll, st);
 }
 
-static int direct_test(eni_coll *coll, uint64_t seq)
+static bool direct_test(eni_coll *coll, uint64_t seq)
 {
     const direct *d = coll->state;
-    if (d->nsettled > seq) return 1;
-    if (eni_group_status(coll) != EN_OK) return 0;
+    if (d->nsettled > seq) return true;
+    if (eni_group_status(coll) != EN_OK) return false;
     const en_status st = advance(coll, coll->nsubmitted);
     if (st != EN_OK) eni_group_fail(coll, st);
     return d->nsettled > seq;
@@ -411,7 +407,7 @@ static en_status direct_wait(eni_coll *coll, uint64_t seq)
         EN_TRY(advance(coll, coll->nsubmitted));
         if (d->nsettled > seq) return EN_OK;
         const uint64_t oldest = d->nsettled; /* what the wait hangs on: a flag or a counter of one rank */
-        const int is_performed = oldest < d->nperformed;
+        const bool is_performed = oldest < d->nperformed;
         const int rank = first_behind(coll, oldest, is_performed);
         if (rank < 0) continue;
         EN_TRY(eni_flag_await(flag_of(d, rank, oldest, is_performed), stamp(coll, oldest),

@@ -14,43 +14,43 @@
 
 /* ---- two ranks ---- */
 
-typedef int (*relation)(const eni_rank_gpu *a, const eni_rank_gpu *b);
+typedef bool (*relation)(const eni_rank_gpu *a, const eni_rank_gpu *b);
 
-/* The first two ranks of which it holds. 0: it does of none. */
-static int find_two(const eni_rank_gpu *gpus, int nranks, relation holds, int *first_out, int *second_out)
+/* The first two ranks of which it holds. False: it does of none. */
+static bool find_two(const eni_rank_gpu *gpus, int nranks, relation holds, int *first_out, int *second_out)
 {
     for (int a = 0; a < nranks; a++)
         for (int b = a + 1; b < nranks; b++)
             if (holds(&gpus[a], &gpus[b])) {
                 *first_out = a;
                 *second_out = b;
-                return 1;
+                return true;
             }
-    return 0;
+    return false;
 }
 
-static int share_gpu(const eni_rank_gpu *a, const eni_rank_gpu *b)
+static bool share_gpu(const eni_rank_gpu *a, const eni_rank_gpu *b)
 {
     return strcmp(a->uuid, b->uuid) == 0;
 }
 
-static int have_other_gpus(const eni_rank_gpu *a, const eni_rank_gpu *b)
+static bool have_other_gpus(const eni_rank_gpu *a, const eni_rank_gpu *b)
 {
     return !share_gpu(a, b);
 }
 
-static int have_other_hosts(const eni_rank_gpu *a, const eni_rank_gpu *b)
+static bool have_other_hosts(const eni_rank_gpu *a, const eni_rank_gpu *b)
 {
     return strcmp(a->host_id, b->host_id) != 0;
 }
 
 /* NCCL knows GPUs by their place on the bus, which slices of one GPU share. */
-static int have_slices(const eni_rank_gpu *a, const eni_rank_gpu *b)
+static bool have_slices(const eni_rank_gpu *a, const eni_rank_gpu *b)
 {
     return strncmp(a->uuid, "MIG-", 4) == 0 && strncmp(b->uuid, "MIG-", 4) == 0 && !have_other_hosts(a, b);
 }
 
-int eni_gpu_find_pair(const eni_rank_gpu *gpus, int nranks, int *first_out, int *second_out)
+bool eni_gpu_find_pair(const eni_rank_gpu *gpus, int nranks, int *first_out, int *second_out)
 {
     return find_two(gpus, nranks, share_gpu, first_out, second_out);
 }
@@ -66,17 +66,17 @@ static int first_without_group(const eni_gpu_facts_of_run *f)
     return r;
 }
 
-static int all_can_share(const eni_gpu_facts_of_run *f)
+static bool all_can_share(const eni_gpu_facts_of_run *f)
 {
     for (int r = 0; r < f->nranks; r++)
-        if (!f->gpus[r].can_share) return 0;
-    return 1;
+        if (!f->gpus[r].can_share) return false;
+    return true;
 }
 
 /* What must be as it is, for the strategy's weights to stay on the GPU; NULL: nothing is in the way. */
 static const char *find_obstacle(const eni_gpu_facts_of_run *f)
 {
-    const int is_one = f->nranks == 1 && !f->has_store;
+    const bool is_one = f->nranks == 1 && !f->has_store;
     if (f->backend == ENI_GPU_BACKEND_HOST) return "--backend=host";
     if (f->has_store) return "weights live on servers";
     if (!(f->strategy_flags & EN_SHARED_PARAMS) && !(is_one && f->is_solo))
@@ -90,9 +90,8 @@ static const char *find_obstacle(const eni_gpu_facts_of_run *f)
 
 /* ---- the choice ---- */
 
-static void choose(eni_gpu_choice *choice, int vectors, int way, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-static void choose(eni_gpu_choice *choice, int vectors, int way, const char *fmt, ...)
+__attribute__((format(printf, 4, 5))) static void choose(eni_gpu_choice *choice, int vectors, int way,
+                                                         const char *fmt, ...)
 {
     va_list args;
     *choice = (eni_gpu_choice){.vectors = vectors, .way = way};
@@ -131,8 +130,7 @@ static en_status refuse_nccl(const eni_gpu_facts_of_run *f, const char *obstacle
     } else if (eni_gpu_find_pair(f->gpus, f->nranks, &a, &b)) {
         eni_error("gpu",
                   "--backend=nccl: ranks %d and %d are both on cuda:%d of host %s (%s), and NCCL needs a GPU "
-                  "for each "
-                  "rank: give --backend=auto, or start no more ranks than GPUs",
+                  "for each rank: give --backend=auto, or start no more ranks than GPUs",
                   a, b, f->gpus[a].index, f->gpus[a].host, f->gpus[a].uuid);
     } else {
         a = first_without_group(f);
@@ -147,9 +145,9 @@ static en_status refuse_nccl(const eni_gpu_facts_of_run *f, const char *obstacle
 en_status eni_gpu_choose(const eni_gpu_facts_of_run *f, eni_gpu_choice *choice_out)
 {
     int a = 0, b = 0;
-    const int is_asked = f->backend == ENI_GPU_BACKEND_NCCL, is_one = f->nranks == 1;
-    const int has_pair = eni_gpu_find_pair(f->gpus, f->nranks, &a, &b);
-    const int has_group = first_without_group(f) == f->nranks;
+    const bool is_asked = f->backend == ENI_GPU_BACKEND_NCCL, is_one = f->nranks == 1;
+    const bool has_pair = eni_gpu_find_pair(f->gpus, f->nranks, &a, &b);
+    const bool has_group = first_without_group(f) == f->nranks;
     const char *obstacle = find_obstacle(f);
     if (is_asked && !f->is_solo && (obstacle != NULL || has_pair || !has_group))
         return refuse_nccl(f, obstacle);

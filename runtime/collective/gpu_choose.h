@@ -11,6 +11,7 @@
 #ifndef COLLECTIVE_GPU_CHOOSE_H
 #define COLLECTIVE_GPU_CHOOSE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "entrain/status.h"
@@ -37,12 +38,12 @@ typedef struct eni_gpu_facts_of_run {
     int nranks;
     const eni_rank_gpu *gpus; /* (nranks) */
     uint32_t strategy_flags;  /* EN_SHARED_PARAMS .. */
-    int is_solo;              /* the strategy is solo: its weights change by step alone */
-    int has_store;            /* weights live on servers */
+    bool is_solo;             /* the strategy is solo: its weights change by step alone */
+    bool has_store;           /* weights live on servers */
     int accumulate;           /* micro-batches that one process averages, >= 1 */
     int backend;              /* as asked: ENI_GPU_BACKEND_* */
     int allreduce;            /* as asked: ENI_COLL_* */
-    int is_shaped;            /* --net */
+    bool is_shaped;           /* --net */
     const char *no_shm;       /* why memory cannot be shared although there is one host; NULL: it can */
 } eni_gpu_facts_of_run;
 
@@ -56,8 +57,8 @@ typedef struct eni_gpu_choice {
  * or for a strategy that is not made of all-reduces. */
 en_status eni_gpu_choose(const eni_gpu_facts_of_run *facts, eni_gpu_choice *choice_out);
 
-/* The first pair of ranks with the same GPU (the same uuid, whatever their hosts are called): 1, or 0 where
+/* The first pair of ranks with the same GPU (the same uuid, whatever their hosts are called); false where
  * every rank has its own. */
-int eni_gpu_find_pair(const eni_rank_gpu *gpus, int nranks, int *first_out, int *second_out);
+bool eni_gpu_find_pair(const eni_rank_gpu *gpus, int nranks, int *first_out, int *second_out);
 
 #endif

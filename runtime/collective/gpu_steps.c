@@ -1,8 +1,7 @@
 /* gpu_steps.c - see gpu_steps.h.
  *
  * The numbers of a step (rates, scales) lie at one place in device memory, so that a graph finds them there.
- * They come through a ring of registered slots: the host may be eight steps ahead of the GPU before it waits.
- */
+ * They come through a ring of registered slots: the host may be eight steps ahead of the GPU before it waits. */
 #include "runtime/collective/gpu_steps.h"
 
 #include <sched.h>
@@ -33,7 +32,7 @@ struct eni_gpu_steps {
     size_t bytes;     /* of numbers */
     numbers *there;
     uint8_t *registered; /* (REGISTERED_SLOTS) x bytes */
-    int is_registered;
+    bool is_registered;
     en_event *copied[REGISTERED_SLOTS];
     uint64_t ncopied;
     en_event **ready, **done; /* (n) a bucket's gradient is complete, its weights are stepped */
@@ -41,8 +40,8 @@ struct eni_gpu_steps {
     /* of the step in progress */
     eni_hyper hyper;
     uint64_t samples[EN_GPU_SOURCES];
-    int has_total, has_counted; /* GROUP: total is known; its sum is in the stream */
-    int is_replayed;
+    bool has_total, has_counted; /* GROUP: total is known; its sum is in the stream */
+    bool is_replayed;
     en_status status; /* the first failure; nothing is enqueued any more */
 };
 
@@ -50,9 +49,9 @@ struct eni_gpu_steps {
 
 static en_status check_config(const eni_gpu_steps_config *c)
 {
-    int is_valid = c->device != NULL && c->device->gpu != NULL && c->ngrads >= 1 &&
-                   c->ngrads <= EN_GPU_SOURCES && c->nslots >= 0 && c->nslots <= ENI_MAX_SLOTS &&
-                   c->param != NULL && c->rank >= 0 && c->rank < c->nranks;
+    bool is_valid = c->device != NULL && c->device->gpu != NULL && c->ngrads >= 1 &&
+                    c->ngrads <= EN_GPU_SOURCES && c->nslots >= 0 && c->nslots <= ENI_MAX_SLOTS &&
+                    c->param != NULL && c->rank >= 0 && c->rank < c->nranks;
     for (int i = 0; is_valid && i < c->ngrads; i++)
         is_valid = c->grads[i] != NULL;
     for (int i = 0; is_valid && i < c->nslots; i++)
@@ -71,14 +70,13 @@ static en_status open_numbers(eni_gpu_steps *s)
     const eni_gpu_steps_config *c = &s->config;
     s->nrates = c->way == ENI_GPU_ALONE && c->sum_order == ENI_SUM_RING ? c->ngrads : 1;
     s->ngroups = c->groups != NULL ? c->groups->ngroups : 1;
-    s->bytes =
-        sizeof(numbers) + s->ngroups * ((size_t)s->nrates * sizeof(en_gpu_rates) + sizeof(en_gpu_adam));
-    s->bytes = (s->bytes + ENI_LINE - 1) / ENI_LINE * ENI_LINE;
+    const size_t group = (size_t)s->nrates * sizeof(en_gpu_rates) + sizeof(en_gpu_adam);
+    s->bytes = eni_round_up(sizeof(numbers) + s->ngroups * group, ENI_LINE);
     s->registered = eni_alloc_pages(REGISTERED_SLOTS * s->bytes);
     if (s->registered == NULL) return EN_ENOMEM;
     EN_TRY(c->device->alloc(c->ctx, s->bytes, (void **)&s->there));
     EN_TRY(s->gpu->register_memory(c->ctx, s->registered, REGISTERED_SLOTS * s->bytes));
-    s->is_registered = 1;
+    s->is_registered = true;
     return EN_OK;
 }
 
@@ -144,8 +142,7 @@ int eni_gpu_steps_way(const eni_gpu_steps *s)
 /* What a kernel takes is often less than a sleep: look again at once for a while. */
 static void pause_for(int64_t waited_ns)
 {
-    const int64_t sleep = waited_ns / 8;
-    const int64_t most = 200 * ENI_MICRO;
+    const int64_t sleep = waited_ns / 8, most = 200 * ENI_MICRO;
     if (waited_ns < 50 * ENI_MICRO) {
         sched_yield();
         return;
@@ -220,6 +217,7 @@ static void set_rates(const eni_gpu_steps *s, numbers *slot)
                                                       .inv = 1}; /* of a mean of nothing, which is 0 */
     }
 }
+
 /* Of a sum over the own gradients that begins with `first`: as eni_mean_ranks has it. */
 static void set_scales(const eni_gpu_steps *s, int first, en_gpu_rates *rates)
 {
@@ -253,7 +251,7 @@ static en_status copy_slot(eni_gpu_steps *s, const numbers *slot, int stream)
 /* What a graph has captured fits a step only if the same gradients count. */
 static en_status check_replay(const eni_gpu_steps *s)
 {
-    int is_full = s->config.way != ENI_GPU_GROUP || s->has_total;
+    bool is_full = s->config.way != ENI_GPU_GROUP || s->has_total;
     for (int i = 0; i < s->config.ngrads && is_full; i++)
         is_full = s->samples[i] > 0;
     if (!s->is_replayed || is_full) return EN_OK;
@@ -270,7 +268,7 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const ui
     memcpy(s->samples, samples, (size_t)n * sizeof *samples);
     s->hyper = *hyper;
     s->has_total = total > 0;
-    s->has_counted = 0;
+    s->has_counted = false;
     if (s->config.way == ENI_GPU_SHARED) return EN_OK; /* take knows who has samples */
     EN_TRY(check_replay(s));
     EN_TRY(next_slot(s, &slot));
@@ -287,7 +285,7 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const ui
     return copy_slot(s, slot, EN_STREAM_COMPUTE);
 }
 
-void eni_gpu_steps_replay(eni_gpu_steps *s, int is_replayed)
+void eni_gpu_steps_replay(eni_gpu_steps *s, bool is_replayed)
 {
     s->is_replayed = is_replayed;
 }
@@ -337,8 +335,7 @@ static en_status step_part(eni_gpu_steps *s, int first, uint64_t lo, uint64_t hi
         const int i = (first + k) % s->config.ngrads;
         if (s->samples[i] > 0) source[n++] = s->grads[i] + lo;
     }
-    if (n == 0) return EN_OK;
-    return enqueue(s, source, n, first, NULL, lo, hi - lo);
+    return n == 0 ? EN_OK : enqueue(s, source, n, first, NULL, lo, hi - lo);
 }
 
 static en_status step_alone(eni_gpu_steps *s, const eni_bucket_range *range)
@@ -357,7 +354,7 @@ static en_status step_group(eni_gpu_steps *s, const eni_bucket_range *range)
     const uint64_t count = range->hi - range->lo;
     if (!s->has_total && !s->has_counted)
         EN_TRY(s->gpu->group_sum(s->config.group, &s->there->total, 1, NULL));
-    s->has_counted = 1;
+    s->has_counted = true;
     if (s->samples[0] == 0) /* it may hold what is not finite, and that times 0 is no 0 */
         EN_TRY(s->gpu->zero(s->config.ctx, EN_STREAM_EXCHANGE, grad, count * sizeof *grad));
     EN_TRY(s->gpu->group_sum(s->config.group, grad, count, &s->there->weight));
@@ -390,7 +387,7 @@ en_status eni_gpu_steps_wait(eni_gpu_steps *s, uint32_t bucket)
 
 /* ---- shared ---- */
 
-en_status eni_gpu_steps_ready(eni_gpu_steps *s, uint32_t bucket, int may_block)
+en_status eni_gpu_steps_ready(eni_gpu_steps *s, uint32_t bucket, bool may_block)
 {
     if (s->is_replayed) return EN_OK;
     return may_block ? eni_gpu_steps_await(s, s->ready[bucket], "a gradient")

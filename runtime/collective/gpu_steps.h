@@ -27,6 +27,8 @@
 #ifndef COLLECTIVE_GPU_STEPS_H
 #define COLLECTIVE_GPU_STEPS_H
 
+#include <stdbool.h>
+
 #include "entrain/device.h"
 #include "ops/mean.h"
 #include "runtime/collective/sync.h"
@@ -83,7 +85,7 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *steps, const eni_hyper *hyper, cons
  * gradient has samples: begin says EN_EBUG, logged, of another. SHARED: submit is then called only for a
  * bucket whose gradient is there (its caller has waited for the graph's own event), and the others hear of it
  * at once. */
-void eni_gpu_steps_replay(eni_gpu_steps *steps, int is_replayed);
+void eni_gpu_steps_replay(eni_gpu_steps *steps, bool is_replayed);
 
 /* The bucket's gradient is what COMPUTE has by now. ALONE, GROUP: puts mean and step into EXCHANGE. SHARED:
  * notes the place. */
@@ -94,7 +96,7 @@ en_status eni_gpu_steps_wait(eni_gpu_steps *steps, uint32_t bucket);
 
 /* SHARED: whether the gradient submitted is there: EN_OK, EN_ETIMEOUT (not yet). With `may_block`, waits for
  * it: EN_OK, or what alive says. */
-en_status eni_gpu_steps_ready(eni_gpu_steps *steps, uint32_t bucket, int may_block);
+en_status eni_gpu_steps_ready(eni_gpu_steps *steps, uint32_t bucket, bool may_block);
 
 /* SHARED: an eni_coll_on_reduced for bucket-relative elements [lo, hi): runs the kernel on this slice and
  * blocks until it is done. from->rank says whose each source is, of one at least; from->src is not looked at.
@@ -106,8 +108,7 @@ en_status eni_gpu_steps_status(const eni_gpu_steps *steps);
 /* Blocks until an event of this context is reached, for whoever must wait behind what the steps have
  * enqueued: NCCL never ends by itself when a peer is gone. EN_OK; or what alive or the group says: then the
  * group has been aborted, so that the streams run dry, and the device's sync returns; EN_EIO when the timeout
- * is over.
- */
+ * is over. */
 en_status eni_gpu_steps_await(eni_gpu_steps *steps, en_event *event, const char *what);
 
 /* The same where there is no group: polls until the event is reached, alive says otherwise or timeout (NULL:

@@ -16,7 +16,7 @@
 typedef struct eni_engine {
     en_status (*open)(eni_coll *coll);
     en_status (*submit)(eni_coll *coll, uint64_t seq);
-    int (*test)(eni_coll *coll, uint64_t seq);
+    bool (*test)(eni_coll *coll, uint64_t seq);
     en_status (*wait)(eni_coll *coll, uint64_t seq);
     void (*close)(eni_coll *coll);
 } eni_engine;
@@ -107,10 +107,10 @@ typedef struct eni_place_in_run {
 
 enum { ENI_COLL_F32 = 1 }; /* what all vectors are so far; as on the wire to psd */
 
-/* Where this rank is at operation seq. */
-static inline eni_place_in_run eni_group_place(const eni_coll *coll, uint64_t seq, const eni_coll_op *op)
+/* Where a rank is at operation seq. */
+static inline eni_place_in_run eni_group_place(uint32_t epoch, uint64_t seq, const eni_coll_op *op)
 {
-    return (eni_place_in_run){.epoch = coll->config.epoch,
+    return (eni_place_in_run){.epoch = epoch,
                               .seq = seq,
                               .op = op->op,
                               .what = op->what,

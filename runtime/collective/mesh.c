@@ -78,29 +78,26 @@ static en_status connect_lower(const eni_mesh *mesh, const eni_world_info *world
     return EN_OK;
 }
 
-/* Accepts one higher rank. An unauthenticated peer is closed with a warning and counts as nobody: *rank_out
- * is -1. */
+/* Accepts one higher rank, of *missing. An unauthenticated peer is closed with a warning and counts as nobody. */
 static en_status accept_higher(eni_pending *pending, const eni_world_info *world, const eni_token *token,
-                               int64_t deadline_ns, int abort_fd, const int *sockets, int *rank_out,
-                               int *fd_out)
+                               int64_t deadline_ns, int abort_fd, int *sockets, int *missing)
 {
     mesh_hello hello;
     eni_token shown;
     int fd;
-    *rank_out = -1;
     EN_TRY(eni_pending_next(pending, deadline_ns, abort_fd, &fd, &hello));
     memcpy(shown.bytes, hello.token, sizeof shown.bytes);
-    int is_ours = hello.magic == HELLO_MAGIC && eni_token_equal(&shown, token) &&
-                  hello.epoch == world->epoch && hello.rank > world->rank && hello.rank < world->nranks &&
-                  sockets[hello.rank] < 0;
+    const bool is_ours = hello.magic == HELLO_MAGIC && eni_token_equal(&shown, token) &&
+                         hello.epoch == world->epoch && hello.rank > world->rank &&
+                         hello.rank < world->nranks && sockets[hello.rank] < 0;
     if (!is_ours) {
         eni_log_every(&pending->limit, ENI_LOG_WARN, "mesh",
                       "dropped a data connection that is not of this run");
         close(fd);
         return EN_OK;
     }
-    *rank_out = hello.rank;
-    *fd_out = fd;
+    sockets[hello.rank] = fd;
+    --*missing;
     return EN_OK;
 }
 
@@ -114,14 +111,9 @@ en_status eni_mesh_sockets(const eni_mesh *mesh, const eni_world_info *world, co
     for (int r = 0; r < world->rank; r++)
         EN_TRY_GOTO(connect_lower(mesh, world, r, token, deadline_ns, abort_fd, &sockets_out[r]),
                     close_sockets);
-    for (int missing = world->nranks - 1 - world->rank; missing > 0;) {
-        int rank, fd;
-        EN_TRY_GOTO(accept_higher(&pending, world, token, deadline_ns, abort_fd, sockets_out, &rank, &fd),
+    for (int missing = world->nranks - 1 - world->rank; missing > 0;)
+        EN_TRY_GOTO(accept_higher(&pending, world, token, deadline_ns, abort_fd, sockets_out, &missing),
                     close_sockets);
-        if (rank < 0) continue;
-        sockets_out[rank] = fd;
-        missing--;
-    }
     eni_pending_close(&pending);
     return EN_OK;
 close_sockets:

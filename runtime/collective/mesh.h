@@ -2,8 +2,7 @@
  *
  * Every rank listens before it joins and tells the others where in its JOIN ("data", "arena"). After WELCOME
  * rank r connects to all lower ranks and is connected to by all higher ones; so everybody waits only for
- * lower ranks first and nothing can wait in a circle. Each connection shows the job token before it is used.
- */
+ * lower ranks first and nothing can wait in a circle. Each connection shows the job token before it is used. */
 #ifndef COLLECTIVE_MESH_H
 #define COLLECTIVE_MESH_H
 

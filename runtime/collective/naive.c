@@ -15,14 +15,14 @@ static float *scratch_of(const eni_coll *coll, int peer)
 
 /* Whether `rank` sends to `peer`, or (to_us) receives from it. A reduce-scatter sends whole vectors: nobody
  * knows the others' ranges. */
-static int goes(const eni_coll_op *op, int rank, int peer, int to_us)
+static bool goes(const eni_coll_op *op, int rank, int peer, bool to_us)
 {
-    if (rank == peer) return 0;
+    if (rank == peer) return false;
     switch (op->op) {
     case EN_REDUCE: return (to_us ? rank : peer) == 0;
     case EN_BCAST: return (to_us ? peer : rank) == 0;
     case ENI_COLL_SENDRECV: return peer == (to_us ? op->from : op->to);
-    default: return 1;
+    default: return true;
     }
 }
 
@@ -36,21 +36,23 @@ static float *target_of(const eni_coll *coll, const eni_inflight *inflight)
 static void naive_start(eni_coll *coll, eni_inflight *inflight)
 {
     const eni_coll_op *op = inflight->op;
-    const int rank = coll->config.rank, is_part = op->op == EN_ALLGATHER;
+    const int rank = coll->config.rank;
+    const bool is_part = op->op == EN_ALLGATHER;
     for (int r = 0; r < coll->config.nranks; r++) {
-        inflight->out[r] = (eni_transfer){
-            .lo = is_part ? op->lo : 0, .hi = is_part ? op->hi : op->count, .nleft = goes(op, rank, r, 0)};
-        inflight->in[r] = (eni_transfer){.hi = op->count, .nleft = goes(op, rank, r, 1)};
+        inflight->out[r] = (eni_transfer){.lo = is_part ? op->lo : 0,
+                                          .hi = is_part ? op->hi : op->count,
+                                          .nleft = goes(op, rank, r, false)};
+        inflight->in[r] = (eni_transfer){.hi = op->count, .nleft = goes(op, rank, r, true)};
     }
     if (op->op == ENI_COLL_SENDRECV && op->from == rank)
         memmove(target_of(coll, inflight), inflight->vector, op->count * sizeof(float));
 }
 
-static int naive_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame,
-                      const float **data_out)
+static bool naive_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame,
+                       const float **data_out)
 {
     eni_transfer *transfer = &inflight->out[peer];
-    if (transfer->nleft == 0) return 0;
+    if (transfer->nleft == 0) return false;
     const uint64_t length = transfer->hi - transfer->lo, n = eni_segment_at(coll, length, transfer->at);
     frame->lo = transfer->lo;
     frame->hi = transfer->hi;
@@ -60,14 +62,14 @@ static int naive_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_fram
     *data_out = inflight->vector + transfer->lo + transfer->at;
     transfer->at += n;
     transfer->nleft = transfer->at < length;
-    return 1;
+    return true;
 }
 
-static int naive_accept(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
-                        float **data_out)
+static bool naive_accept(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
+                         float **data_out)
 {
     eni_transfer *transfer = &inflight->in[peer];
-    if (transfer->nleft == 0) return 0;
+    if (transfer->nleft == 0) return false;
     if (inflight->op->op == EN_ALLGATHER && transfer->at == 0 && frame->lo <= frame->hi &&
         frame->hi <= transfer->hi) {
         transfer->lo = frame->lo; /* the others' ranges arrive with the frames */
@@ -75,10 +77,10 @@ static int naive_accept(eni_coll *coll, eni_inflight *inflight, int peer, const 
     }
     if (frame->lo != transfer->lo || frame->hi != transfer->hi || frame->at != transfer->at ||
         frame->n != eni_segment_at(coll, transfer->hi - transfer->lo, transfer->at))
-        return 0;
+        return false;
     float *base = eni_coll_is_reduction(inflight->op) ? scratch_of(coll, peer) : target_of(coll, inflight);
     *data_out = base + transfer->lo + transfer->at;
-    return 1;
+    return true;
 }
 
 static void naive_arrived(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
@@ -97,7 +99,7 @@ static void naive_end(eni_coll *coll, eni_inflight *inflight)
     const int n = coll->config.nranks, rank = coll->config.rank;
     const float *src[ENI_MEAN_MAX];
     uint64_t nsamples[ENI_MEAN_MAX];
-    const int is_mine = inflight->op->op != EN_REDUCE || rank == 0;
+    const bool is_mine = inflight->op->op != EN_REDUCE || rank == 0;
     if (!eni_coll_is_reduction(inflight->op) || !is_mine) return;
     uint64_t samples = 0;
     for (int r = 0; r < n; r++) {
@@ -111,7 +113,7 @@ static void naive_end(eni_coll *coll, eni_inflight *inflight)
 }
 
 const eni_algorithm eni_naive_algorithm = {
-    .is_exclusive = 1,
+    .is_exclusive = true,
     .start = naive_start,
     .next = naive_next,
     .accept = naive_accept,

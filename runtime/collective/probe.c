@@ -31,14 +31,18 @@ static int rounds_for(int64_t budget_ns, double once_s)
 
 /* ---- among ranks ---- */
 
+static en_status mean(eni_coll *coll, uint32_t slot, uint64_t count)
+{
+    return eni_coll_run(
+        coll,
+        &(eni_coll_op){.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = slot, .count = count, .nsamples = 1});
+}
+
 static en_status once(eni_coll *coll, uint32_t slot, uint64_t count, double *seconds_out)
 {
-    const eni_coll_op barrier = {.op = ENI_COLL_BARRIER};
-    const eni_coll_op mean = {
-        .op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = slot, .count = count, .nsamples = 1};
-    EN_TRY(eni_coll_run(coll, &barrier));
+    EN_TRY(eni_coll_run(coll, &(eni_coll_op){.op = ENI_COLL_BARRIER}));
     const int64_t begin = eni_now_ns();
-    EN_TRY(eni_coll_run(coll, &mean));
+    EN_TRY(mean(coll, slot, count));
     *seconds_out = (double)(eni_now_ns() - begin) * 1e-9;
     return EN_OK;
 }
@@ -47,10 +51,9 @@ static en_status once(eni_coll *coll, uint32_t slot, uint64_t count, double *sec
  * ranks get the same bytes. It travels in the first element of the slot, which is put back. */
 static en_status agree_rounds(eni_coll *coll, uint32_t slot, float *first, int own, int *rounds_out)
 {
-    const eni_coll_op op = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = slot, .count = 1, .nsamples = 1};
     const float kept = *first;
     *first = (float)own;
-    EN_TRY(eni_coll_run(coll, &op));
+    EN_TRY(mean(coll, slot, 1));
     *rounds_out = *first >= 1 ? (int)*first : 1;
     if (*rounds_out > ROUNDS_MAX) *rounds_out = ROUNDS_MAX;
     *first = kept;
@@ -121,7 +124,7 @@ void eni_cost_add(eni_cost_curve *curve, double bytes, double seconds)
     int at = 0;
     while (at < curve->n && curve->point[at].bytes < bytes)
         at++;
-    const int is_there = at < curve->n && curve->point[at].bytes <= bytes;
+    const bool is_there = at < curve->n && curve->point[at].bytes <= bytes;
     if (!is_there) {
         if (curve->n == ENI_COST_POINTS) return;
         memmove(&curve->point[at + 1], &curve->point[at], (size_t)(curve->n - at) * sizeof curve->point[0]);

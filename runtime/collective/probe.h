@@ -24,8 +24,7 @@ typedef struct eni_cost_curve {
     eni_cost_point point[ENI_COST_POINTS];
 } eni_cost_curve;
 
-/* Puts a measurement where it belongs; one of a size that is there replaces it. The curve is full: ignored.
- */
+/* Puts a measurement where it belongs; one of a size that is there replaces it. The curve is full: ignored. */
 void eni_cost_add(eni_cost_curve *curve, double bytes, double seconds);
 
 /* Linear between two points; below the first one what that took (a latency), above the last one in proportion

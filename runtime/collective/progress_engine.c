@@ -49,7 +49,7 @@ static void stream_begin(eni_stream *stream, const eni_frame *frame, const float
     stream->tx_data = data;
     stream->tx_done = 0;
     stream->tx_begin_ns = eni_now_ns();
-    stream->is_sending = 1;
+    stream->is_sending = true;
 }
 
 /* The parts of header and payload that are still to go. */
@@ -65,12 +65,10 @@ static int tx_rest(eni_stream *stream, struct iovec rest[2])
     return n;
 }
 
-/* Sends what the socket takes. *gone_out 1: the frame has left. EN_EPEER when the connection broke. */
-static en_status stream_push(eni_stream *stream, eni_coll *coll, int *gone_out)
+/* Sends what the socket takes; is_sending ends when the frame has left. EN_EPEER when the connection broke. */
+static en_status stream_push(eni_stream *stream, eni_coll *coll)
 {
-    const size_t total = sizeof stream->tx + eni_frame_payload(&stream->tx);
-    *gone_out = 0;
-    while (stream->tx_done < total) {
+    while (stream->tx_done < eni_frame_bytes(&stream->tx)) {
         struct iovec rest[2];
         struct msghdr message = {.msg_iov = rest, .msg_iovlen = (size_t)tx_rest(stream, rest)};
         const ssize_t sent = sendmsg(stream->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -84,17 +82,15 @@ static en_status stream_push(eni_stream *stream, eni_coll *coll, int *gone_out)
         eni_group_count(&coll->wire_sent, (uint64_t)sent);
     }
     eni_group_count(&coll->payload_sent, eni_frame_payload(&stream->tx));
-    stream->is_sending = 0;
-    *gone_out = 1;
+    stream->is_sending = false;
     return EN_OK;
 }
 
-/* Reads towards a complete header. *have_out 1: stream->rx is one. An orderly end between two frames closes
- * the stream and is EN_OK: whether it came too early is for the caller to know. */
-static en_status stream_pull_header(eni_stream *stream, eni_coll *coll, int *have_out)
+/* Reads towards a complete header: when rx_done has come that far, stream->rx is one. An orderly end between
+ * two frames closes the stream and is EN_OK: whether it came too early is for the caller to know. */
+static en_status stream_pull_header(eni_stream *stream, eni_coll *coll)
 {
     size_t got = 0;
-    *have_out = 0;
     while (stream->rx_done < sizeof stream->rx) {
         const en_status st = eni_tcp_recv_some(stream->fd, (uint8_t *)&stream->rx + stream->rx_done,
                                                sizeof stream->rx - stream->rx_done, &got);
@@ -109,22 +105,20 @@ static en_status stream_pull_header(eni_stream *stream, eni_coll *coll, int *hav
         stream->rx_done += got;
         eni_group_count(&coll->wire_recv, got);
     }
-    const int is_known = stream->rx.type == ENI_FRAME_DATA || stream->rx.type == ENI_FRAME_READY;
+    const bool is_known = stream->rx.type == ENI_FRAME_DATA || stream->rx.type == ENI_FRAME_READY;
     if (stream->rx.magic != ENI_FRAME_MAGIC || stream->rx.rank != stream->peer || !is_known)
         return eni_fail(EN_EPROTO, "stream",
                         "rank %d sent %u bytes that are no frame of ours (magic %08x, rank %d, type %u)",
                         stream->peer, (unsigned)sizeof stream->rx, stream->rx.magic, stream->rx.rank,
                         stream->rx.type);
     stream->rx_crc = stream->has_crc ? checksum(stream->rx) : 0;
-    *have_out = 1;
     return EN_OK;
 }
 
-/* Reads the payload of stream->rx into stream->rx_data. *have_out 1: complete. */
-static en_status stream_pull_payload(eni_stream *stream, eni_coll *coll, int *have_out)
+/* Reads the payload of stream->rx into stream->rx_data, as far as it is there. */
+static en_status stream_pull_payload(eni_stream *stream, eni_coll *coll)
 {
-    const size_t total = sizeof stream->rx + eni_frame_payload(&stream->rx);
-    *have_out = 0;
+    const size_t total = eni_frame_bytes(&stream->rx);
     while (stream->rx_done < total) {
         size_t got = 0;
         uint8_t *to = (uint8_t *)stream->rx_data + (stream->rx_done - sizeof stream->rx);
@@ -136,7 +130,6 @@ static en_status stream_pull_payload(eni_stream *stream, eni_coll *coll, int *ha
         eni_group_count(&coll->wire_recv, got);
     }
     eni_group_count(&coll->payload_recv, eni_frame_payload(&stream->rx));
-    *have_out = 1;
     return EN_OK;
 }
 
@@ -162,45 +155,41 @@ static eni_inflight *inflight_of(const eni_progress_engine *p, uint64_t seq)
 /* ---- operations ---- */
 
 /* Whether something is still to be received from a rank; or to be sent to it. */
-static int is_awaited(const eni_inflight *inflight, int peer)
+static bool is_awaited(const eni_inflight *inflight, int peer)
 {
     return inflight->in[peer].nleft > 0;
 }
 
-static int is_needed(const eni_inflight *inflight, int peer)
+static bool is_needed(const eni_inflight *inflight, int peer)
 {
     return inflight->out[peer].nleft > 0 || is_awaited(inflight, peer);
-}
-
-static void inflight_start(eni_coll *coll, uint64_t seq)
-{
-    eni_progress_engine *p = coll->state;
-    eni_inflight *inflight = inflight_of(p, seq);
-    inflight->op = eni_group_op(coll, seq);
-    inflight->seq = seq;
-    inflight->vector = eni_group_vector(coll, inflight->op);
-    inflight->algorithm = inflight->op->op == ENI_COLL_SENDRECV      ? &eni_sendrecv_algorithm
-                          : coll->config.algorithm == ENI_COLL_NAIVE ? &eni_naive_algorithm
-                                                                     : &eni_ring_algorithm;
-    inflight->nsending = inflight->is_done = 0;
-    memset(inflight->out, 0, 2 * (size_t)coll->config.nranks * sizeof *inflight->out);
-    inflight->algorithm->start(coll, inflight);
 }
 
 static void inflight_start_all(eni_coll *coll)
 {
     eni_progress_engine *p = coll->state;
     const uint64_t submitted = atomic_load_explicit(&p->submitted, memory_order_acquire);
-    while (p->nstarted < submitted)
-        inflight_start(coll, p->nstarted++);
+    for (; p->nstarted < submitted; p->nstarted++) {
+        eni_inflight *inflight = inflight_of(p, p->nstarted);
+        inflight->op = eni_group_op(coll, p->nstarted);
+        inflight->seq = p->nstarted;
+        inflight->vector = eni_group_vector(coll, inflight->op);
+        inflight->algorithm = inflight->op->op == ENI_COLL_SENDRECV      ? &eni_sendrecv_algorithm
+                              : coll->config.algorithm == ENI_COLL_NAIVE ? &eni_naive_algorithm
+                                                                         : &eni_ring_algorithm;
+        inflight->nsending = 0;
+        inflight->is_done = false;
+        memset(inflight->out, 0, 2 * (size_t)coll->config.nranks * sizeof *inflight->out);
+        inflight->algorithm->start(coll, inflight);
+    }
 }
 
-static int inflight_is_complete(const eni_coll *coll, const eni_inflight *inflight)
+static bool inflight_is_complete(const eni_coll *coll, const eni_inflight *inflight)
 {
-    if (inflight->nsending > 0) return 0;
+    if (inflight->nsending > 0) return false;
     for (int r = 0; r < coll->config.nranks; r++)
-        if (is_needed(inflight, r)) return 0;
-    return 1;
+        if (is_needed(inflight, r)) return false;
+    return true;
 }
 
 /* Ends what is complete; tells the compute thread in the order of submit. */
@@ -210,8 +199,8 @@ static void inflight_end_all(eni_coll *coll)
     for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
         eni_inflight *inflight = inflight_of(p, seq);
         if (inflight->is_done || !inflight_is_complete(coll, inflight)) continue;
-        if (inflight->algorithm->end) inflight->algorithm->end(coll, inflight);
-        inflight->is_done = 1;
+        if (inflight->algorithm->end != NULL) inflight->algorithm->end(coll, inflight);
+        inflight->is_done = true;
         eni_group_trace_op(coll, seq, inflight->op);
     }
     const uint64_t before = p->oldest;
@@ -223,25 +212,25 @@ static void inflight_end_all(eni_coll *coll)
 /* ---- sending ---- */
 
 /* Tells a peer that it may send ahead; only while there is something ahead of what it may send anyway. */
-static int ready_next(eni_coll *coll, eni_stream *stream, eni_frame *frame)
+static bool ready_next(eni_coll *coll, eni_stream *stream, eni_frame *frame)
 {
     const eni_progress_engine *p = coll->state;
-    if (!stream->has_data || p->nstarted - p->oldest < 2 || stream->told_ready >= p->nstarted) return 0;
+    if (!stream->has_data || p->nstarted - p->oldest < 2 || stream->told_ready >= p->nstarted) return false;
     stream->told_ready = p->nstarted;
     *frame = (eni_frame){.magic = ENI_FRAME_MAGIC,
                          .type = ENI_FRAME_READY,
                          .epoch = coll->config.epoch,
                          .rank = coll->config.rank,
                          .seq = p->nstarted};
-    return 1;
+    return true;
 }
 
 /* The next frame for this link: of the oldest operation, or of one that the peer is ready for. */
-static int data_next(eni_coll *coll, eni_stream *stream, eni_frame *frame, const float **data_out)
+static bool data_next(eni_coll *coll, eni_stream *stream, eni_frame *frame, const float **data_out)
 {
     eni_progress_engine *p = coll->state;
     for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
-        if (seq > p->oldest && seq >= stream->peer_ready) return 0;
+        if (seq > p->oldest && seq >= stream->peer_ready) return false;
         eni_inflight *inflight = inflight_of(p, seq);
         const eni_coll_op *op = inflight->op;
         *frame = (eni_frame){.magic = ENI_FRAME_MAGIC,
@@ -258,11 +247,10 @@ static int data_next(eni_coll *coll, eni_stream *stream, eni_frame *frame, const
         if (inflight->is_done || !inflight->algorithm->next(coll, inflight, stream->peer, frame, data_out))
             continue;
         inflight->nsending++;
-        frame->deliver_ns =
-            eni_shaper_send(coll->config.shaper, eni_now_ns(), sizeof *frame + eni_frame_payload(frame));
-        return 1;
+        frame->deliver_ns = eni_shaper_send(coll->config.shaper, eni_now_ns(), eni_frame_bytes(frame));
+        return true;
     }
-    return 0;
+    return false;
 }
 
 static void frame_is_gone(eni_coll *coll, eni_stream *stream)
@@ -282,16 +270,15 @@ static en_status stream_send(eni_coll *coll, eni_stream *stream)
             if (!ready_next(coll, stream, &frame) && !data_next(coll, stream, &frame, &data)) return EN_OK;
             stream_begin(stream, &frame, data);
         }
-        int is_gone;
-        const en_status st = stream_push(stream, coll, &is_gone);
-        if (st != EN_OK &&
-            stream->tx.type == ENI_FRAME_READY) { /* it has finished and needs to know nothing */
+        const en_status st = stream_push(stream, coll);
+        if (st != EN_OK && stream->tx.type == ENI_FRAME_READY) {
+            /* the peer has finished and needs to know nothing */
             stream->told_ready = UINT64_MAX;
-            stream->is_sending = 0;
+            stream->is_sending = false;
             return EN_OK;
         }
         EN_TRY(st);
-        if (!is_gone) return EN_OK;
+        if (stream->is_sending) return EN_OK;
         frame_is_gone(coll, stream);
     }
 }
@@ -306,11 +293,11 @@ static eni_place_in_run header_place(const eni_frame *header)
 
 /* Whether the operation of a data header can be received now; if not, the link stands still until it can.
  * What its sender owed us before must have come by then, or that would be for ever: EN_EMISMATCH. */
-static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, int *is_due_out)
+static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, bool *is_due_out)
 {
     const eni_progress_engine *p = coll->state;
     const eni_frame *header = &stream->rx;
-    const int is_started = header->seq < p->nstarted;
+    const bool is_started = header->seq < p->nstarted;
     *is_due_out =
         is_started && (header->seq <= p->oldest || !inflight_of(p, header->seq)->algorithm->is_exclusive);
     if (*is_due_out) return EN_OK;
@@ -318,7 +305,7 @@ static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, i
     for (uint64_t seq = p->oldest; seq < (is_started ? header->seq : p->nstarted); seq++) {
         const eni_inflight *inflight = inflight_of(p, seq);
         if (inflight->is_done || !is_awaited(inflight, stream->peer)) continue;
-        const eni_place_in_run ours = eni_group_place(coll, seq, inflight->op);
+        const eni_place_in_run ours = eni_group_place(coll->config.epoch, seq, inflight->op);
         return eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs);
     }
     return EN_OK;
@@ -333,16 +320,16 @@ static en_status header_accept(eni_coll *coll, eni_stream *stream)
     eni_inflight *inflight = inflight_of(p, seq);
     const eni_place_in_run theirs = header_place(header);
     if (seq < p->nstarted) {
-        const eni_place_in_run ours = eni_group_place(coll, seq, inflight->op);
+        const eni_place_in_run ours = eni_group_place(coll->config.epoch, seq, inflight->op);
         EN_TRY(eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs));
     }
-    if (header->deliver_ns != 0 && !coll->config.shaper)
+    if (header->deliver_ns != 0 && coll->config.shaper == NULL)
         return eni_fail(EN_EMISMATCH, "coll",
                         "rank %d emulates a network and rank %d does not: give both the same --net",
                         stream->peer, coll->config.rank);
     float *data = NULL;
-    const int is_expected = seq == header->seq && !inflight->is_done &&
-                            inflight->algorithm->accept(coll, inflight, stream->peer, header, &data);
+    const bool is_expected = seq == header->seq && !inflight->is_done &&
+                             inflight->algorithm->accept(coll, inflight, stream->peer, header, &data);
     if (!is_expected)
         return eni_fail(
             EN_EMISMATCH, "coll",
@@ -351,8 +338,8 @@ static en_status header_accept(eni_coll *coll, eni_stream *stream)
             stream->peer, header->step, (unsigned long long)header->lo, (unsigned long long)header->hi,
             (unsigned long long)header->at, header->n, (unsigned long long)header->seq,
             eni_coll_op_name(header->op), coll->config.rank);
-    stream->has_data = 1;
-    stream->rx_data = data ? data : stream->scratch;
+    stream->has_data = true;
+    stream->rx_data = data != NULL ? data : stream->scratch;
     return EN_OK;
 }
 
@@ -377,53 +364,40 @@ static en_status ready_check(const eni_coll *coll, const eni_stream *stream)
                     stream->peer, header->epoch, coll->config.rank, coll->config.epoch);
 }
 
-/* One step of receiving; *went_out 0: nothing more can be done now. */
-static en_status stream_receive_step(eni_coll *coll, eni_stream *stream, int *went_out)
+/* One step of receiving; *went_out false: nothing more can be done now. */
+static en_status stream_receive_step(eni_coll *coll, eni_stream *stream, bool *went_out)
 {
-    int have = 0, is_due;
-    *went_out = 0;
+    bool is_due;
+    *went_out = false;
     if (stream->rx_hold_ns > 0) { /* complete; the emulated network has it */
         if (eni_now_ns() < stream->rx_hold_ns) return EN_OK;
         payload_arrived(coll, stream);
-        *went_out = 1;
+        *went_out = true;
         return EN_OK;
     }
-    if (!stream->rx_data) {
+    if (stream->rx_data == NULL) {
         if (stream->rx_done < sizeof stream->rx) {
-            EN_TRY(stream_pull_header(stream, coll, &have));
-            if (!have) return EN_OK;
+            EN_TRY(stream_pull_header(stream, coll));
+            if (stream->rx_done < sizeof stream->rx) return EN_OK;
         }
         if (stream->rx.type == ENI_FRAME_READY) {
             EN_TRY(ready_check(coll, stream));
             if (stream->rx.seq > stream->peer_ready) stream->peer_ready = stream->rx.seq;
             stream->rx_done = 0;
-            *went_out = 1;
+            *went_out = true;
             return EN_OK;
         }
         EN_TRY(header_is_due(coll, stream, &is_due));
         if (!is_due) return EN_OK;
         EN_TRY(header_accept(coll, stream));
     }
-    EN_TRY(stream_pull_payload(stream, coll, &have));
-    if (!have) return EN_OK;
+    const size_t bytes = eni_frame_bytes(&stream->rx);
+    EN_TRY(stream_pull_payload(stream, coll));
+    if (stream->rx_done < bytes) return EN_OK;
     EN_TRY(stream_check(stream));
-    const uint64_t bytes = sizeof stream->rx + eni_frame_payload(&stream->rx);
     stream->rx_hold_ns = eni_shaper_recv(coll->config.shaper, stream->rx.deliver_ns, bytes);
     if (stream->rx_hold_ns <= eni_now_ns()) payload_arrived(coll, stream);
-    *went_out = 1;
-    return EN_OK;
-}
-
-/* Receives from everybody, one frame each: what has just arrived is sent on before it leaves the cache. */
-static en_status streams_receive(eni_coll *coll, int *went_out)
-{
-    eni_progress_engine *p = coll->state;
-    *went_out = 0;
-    for (int r = 0; r < coll->config.nranks; r++) {
-        int went = 0;
-        if (p->streams[r].fd >= 0) EN_TRY(stream_receive_step(coll, &p->streams[r], &went));
-        *went_out |= went;
-    }
+    *went_out = true;
     return EN_OK;
 }
 
@@ -445,15 +419,20 @@ static en_status closed_streams(eni_coll *coll)
     return EN_OK;
 }
 
-/* Starts what was submitted, sends, receives and completes until nothing moves. Never blocks. */
+/* Starts what was submitted, sends, receives and completes until nothing moves. Never blocks. It takes one
+ * frame from everybody at a time: what has just arrived is sent on before it leaves the cache. */
 static en_status advance(eni_coll *coll)
 {
     eni_progress_engine *p = coll->state;
     inflight_start_all(coll);
     for (;;) {
         const uint64_t before = p->oldest;
-        int went;
-        EN_TRY(streams_receive(coll, &went));
+        bool went = false, goes;
+        for (int r = 0; r < coll->config.nranks; r++) {
+            if (p->streams[r].fd < 0) continue;
+            EN_TRY(stream_receive_step(coll, &p->streams[r], &goes));
+            went |= goes;
+        }
         for (int r = 0; r < coll->config.nranks; r++)
             if (p->streams[r].fd >= 0) EN_TRY(stream_send(coll, &p->streams[r]));
         inflight_end_all(coll);
@@ -468,8 +447,8 @@ static en_status advance(eni_coll *coll)
 static void lowat_set(eni_stream *stream)
 {
     enum { MOST = 256 << 10 };
-    const size_t total = sizeof stream->rx + eni_frame_payload(&stream->rx);
-    const size_t rest = stream->rx_data && stream->rx_hold_ns == 0 ? total - stream->rx_done : 1;
+    const bool has_rest = stream->rx_data != NULL && stream->rx_hold_ns == 0;
+    const size_t rest = has_rest ? eni_frame_bytes(&stream->rx) - stream->rx_done : 1;
     const int want = rest < MOST ? (int)rest : MOST;
     if (want == stream->lowat) return;
     stream->lowat = want;
@@ -487,8 +466,8 @@ static int64_t polls_fill(eni_coll *coll)
     for (int r = 0; r < coll->config.nranks; r++) {
         eni_stream *stream = &p->streams[r];
         if (stream->fd >= 0) lowat_set(stream);
-        const int is_held = stream->rx_hold_ns > 0;
-        const int is_stalled = !stream->rx_data && stream->rx_done == sizeof stream->rx;
+        const bool is_held = stream->rx_hold_ns > 0;
+        const bool is_stalled = stream->rx_data == NULL && stream->rx_done == sizeof stream->rx;
         const short events =
             (short)((is_held || is_stalled ? 0 : POLLIN) | (stream->is_sending ? POLLOUT : 0));
         p->polls[2 + r] = (struct pollfd){.fd = events ? stream->fd : -1, .events = events};
@@ -524,14 +503,6 @@ static void stream_linger(const eni_stream *stream, int64_t deadline_ns)
     }
 }
 
-static void progress_linger(eni_coll *coll)
-{
-    eni_progress_engine *p = coll->state;
-    const int64_t deadline_ns = eni_now_ns() + LINGER_NS;
-    for (int r = 0; r < coll->config.nranks; r++)
-        if (p->streams[r].fd >= 0) stream_linger(&p->streams[r], deadline_ns);
-}
-
 static void *progress_main(void *argument)
 {
     eni_coll *coll = argument;
@@ -544,7 +515,9 @@ static void *progress_main(void *argument)
         if (st == EN_OK) progress_sleep(coll);
     }
     if (st == EN_OK) {
-        progress_linger(coll);
+        const int64_t deadline_ns = eni_now_ns() + LINGER_NS;
+        for (int r = 0; r < coll->config.nranks; r++)
+            if (p->streams[r].fd >= 0) stream_linger(&p->streams[r], deadline_ns);
         return NULL;
     }
     const en_status word = eni_alive_status(&coll->config.alive);
@@ -565,7 +538,7 @@ static en_status thread_start(eni_coll *coll)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0)
         return eni_fail(EN_ENOMEM, "coll", "cannot start the progress thread: %s", strerror(error));
-    p->is_started = 1;
+    p->is_started = true;
     return EN_OK;
 }
 
@@ -576,7 +549,7 @@ static en_status progress_alloc(eni_coll *coll)
     const eni_coll_config *config = &coll->config;
     const size_t n = (size_t)config->nranks;
     eni_progress_engine *p = eni_alloc(sizeof *p);
-    if (!p) return EN_ENOMEM;
+    if (p == NULL) return EN_ENOMEM;
     coll->state = p;
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     p->inflight = eni_alloc_array(ENI_COLL_DEPTH, sizeof *p->inflight);
@@ -586,11 +559,11 @@ static en_status progress_alloc(eni_coll *coll)
     p->hops = eni_alloc_array(ENI_COLL_DEPTH * n * 2, sizeof *p->hops);
     p->transfers = eni_alloc_array(ENI_COLL_DEPTH * n * 2, sizeof *p->transfers);
     p->segment = eni_alloc_array(config->segment, sizeof(float));
-    if (config->algorithm == ENI_COLL_NAIVE)
-        p->scratch = eni_alloc_array(n, eni_round_up(config->max_count, ENI_LINE_FLOATS) * sizeof(float));
-    const int has_scratch = config->algorithm != ENI_COLL_NAIVE || p->scratch;
-    if (p->wake_fd < 0 || !p->inflight || !p->streams || !p->polls || !p->chunks || !p->hops ||
-        !p->transfers || !p->segment || !has_scratch)
+    const size_t nscratch = config->algorithm == ENI_COLL_NAIVE ? n : 0;
+    p->scratch = eni_alloc_array(nscratch, eni_round_up(config->max_count, ENI_LINE_FLOATS) * sizeof(float));
+    if (p->wake_fd < 0 || p->inflight == NULL || p->streams == NULL || p->polls == NULL ||
+        p->chunks == NULL || p->hops == NULL || p->transfers == NULL || p->segment == NULL ||
+        p->scratch == NULL)
         return eni_fail(EN_ENOMEM, "coll", "no memory for the operations of %zu ranks", n);
     return EN_OK;
 }
@@ -622,11 +595,11 @@ static en_status streams_check(const eni_coll *coll, const eni_coll_op *op)
 {
     const eni_progress_engine *p = coll->state;
     const int n = coll->config.nranks, rank = coll->config.rank;
-    const int is_sendrecv = op->op == ENI_COLL_SENDRECV, is_ring = coll->config.algorithm == ENI_COLL_RING;
+    const bool is_sendrecv = op->op == ENI_COLL_SENDRECV, is_ring = coll->config.algorithm == ENI_COLL_RING;
     for (int r = 0; r < n; r++) {
-        const int is_partner = is_sendrecv ? r == op->to || r == op->from
-                               : is_ring   ? r == (rank + 1) % n || r == (rank + n - 1) % n
-                                           : 1;
+        const bool is_partner = is_sendrecv ? r == op->to || r == op->from
+                                : is_ring   ? r == (rank + 1) % n || r == (rank + n - 1) % n
+                                            : 1;
         if (r == rank || !is_partner || p->streams[r].peer == r) continue;
         return eni_fail(EN_EUNSUPPORTED, "coll",
                         "rank %d has no connection to rank %d, which the %s of bucket %u needs", rank, r,
@@ -644,7 +617,7 @@ static en_status progress_submit(eni_coll *coll, uint64_t seq)
     return EN_OK;
 }
 
-static int progress_test(eni_coll *coll, uint64_t seq)
+static bool progress_test(eni_coll *coll, uint64_t seq)
 {
     const eni_progress_engine *p = coll->state;
     const uint64_t completed = eni_flag_get(&p->completed);
@@ -654,8 +627,7 @@ static int progress_test(eni_coll *coll, uint64_t seq)
 static en_status progress_wait(eni_coll *coll, uint64_t seq)
 {
     eni_progress_engine *p = coll->state;
-    const eni_alive forever = {
-        .fd = -1}; /* the progress thread watches the peers, and says ENI_PROGRESS_FAILED */
+    const eni_alive forever = {.fd = -1}; /* the progress thread watches, and says ENI_PROGRESS_FAILED */
     EN_TRY(eni_flag_await(&p->completed, seq + 1, 0, INT64_MAX, &forever));
     return eni_group_status(coll);
 }
@@ -663,13 +635,13 @@ static en_status progress_wait(eni_coll *coll, uint64_t seq)
 static void progress_close(eni_coll *coll)
 {
     eni_progress_engine *p = coll->state;
-    if (!p) return;
+    if (p == NULL) return;
     if (p->is_started) {
-        atomic_store(&p->is_stopping, 1);
+        atomic_store(&p->is_stopping, true);
         eventfd_write(p->wake_fd, 1);
         pthread_join(p->thread, NULL);
     }
-    for (int r = 0; p->streams && p->is_started && r < coll->config.nranks; r++)
+    for (int r = 0; p->streams != NULL && p->is_started && r < coll->config.nranks; r++)
         if (p->streams[r].fd >= 0) close(p->streams[r].fd);
     if (p->wake_fd >= 0) close(p->wake_fd);
     eni_free(p->inflight);

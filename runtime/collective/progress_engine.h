@@ -47,12 +47,12 @@ _Static_assert(sizeof(eni_frame) == 88, "no padding: the struct is the wire form
 typedef struct eni_stream {
     int fd; /* -1: none, or the peer has closed in good order */
     int peer;
-    int has_crc;         /* both sides fill in and check the checksum */
-    int has_data;        /* the peer has sent data, so it wants to know what we are ready for */
+    bool has_crc;        /* both sides fill in and check the checksum */
+    bool has_data;       /* the peer has sent data, so it wants to know what we are ready for */
     uint64_t peer_ready; /* operations that the peer has submitted, as far as it has said */
     uint64_t told_ready; /* what it knows of us */
 
-    int is_sending;
+    bool is_sending;
     eni_frame tx;
     const float *tx_data;
     size_t tx_done; /* bytes of header and payload */
@@ -73,6 +73,12 @@ static inline size_t eni_frame_payload(const eni_frame *frame)
     return (size_t)frame->n * sizeof(float);
 }
 
+/* With the header. */
+static inline size_t eni_frame_bytes(const eni_frame *frame)
+{
+    return sizeof *frame + eni_frame_payload(frame);
+}
+
 /* ---- operations in flight ---- */
 
 typedef struct eni_chunk { /* a range of the operation that travels round the ring */
@@ -82,12 +88,11 @@ typedef struct eni_chunk { /* a range of the operation that travels round the ri
 
 typedef struct eni_hop { /* a step of the ring: what of its chunk has been sent on, and what has arrived */
     uint64_t sent, received; /* elements */
-    int is_sent, is_received;
+    bool is_sent, is_received;
 } eni_hop;
 
-typedef struct eni_transfer { /* what goes to or comes from one peer: elements [lo, hi), `at` of them are done
-                               */
-    uint64_t lo, hi, at;
+typedef struct eni_transfer { /* what goes to or comes from one peer */
+    uint64_t lo, hi, at;      /* elements [lo, hi), `at` of them are done */
     uint64_t nsamples;
     int nleft; /* not 0: so much is still to go (of the ring: steps) */
 } eni_transfer;
@@ -98,7 +103,7 @@ typedef struct eni_inflight { /* an operation in progress */
     const struct eni_algorithm *algorithm;
     float *vector;
     int nsending; /* frames handed to links that have not left */
-    int is_done;
+    bool is_done;
 
     int first_step, last_step;       /* ring */
     int nearest_step, farthest_step; /* only these can have something to send */
@@ -108,17 +113,18 @@ typedef struct eni_inflight { /* an operation in progress */
 } eni_inflight;
 
 typedef struct eni_algorithm {
-    int is_exclusive; /* receives only while it is the oldest: it uses scratch of the group's */
+    bool is_exclusive; /* receives only while it is the oldest: it uses scratch of the group's */
 
     void (*start)(eni_coll *coll, eni_inflight *inflight);
 
     /* The next frame for `peer`, if one can go now: fills step, lo, hi, at, n, nsamples and the payload's
-     * address, advances the operation, and returns 1. */
-    int (*next)(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame, const float **data_out);
+     * address, advances the operation, and returns true. */
+    bool (*next)(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame, const float **data_out);
 
     /* A header that belongs to this operation arrived. Says where the payload goes (NULL: the link's
-     * scratch), or 0 for a header that this algorithm does not expect now. */
-    int (*accept)(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame, float **data_out);
+     * scratch), or false for a header that this algorithm does not expect now. */
+    bool (*accept)(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
+                   float **data_out);
 
     /* The payload is complete. */
     void (*arrived)(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame, float *data);
@@ -132,9 +138,9 @@ typedef struct eni_progress_engine {
     /* Between the compute thread and the progress thread. */
     _Atomic uint64_t submitted; /* operations 0 .. n - 1 are in coll->ops */
     eni_flag completed;         /* operations 0 .. n - 1 are done, or ENI_PROGRESS_FAILED */
-    _Atomic int is_stopping;
+    atomic_bool is_stopping;
     int wake_fd; /* eventfd: submitted or is_stopping changed */
-    int is_started;
+    bool is_started;
     pthread_t thread;
 
     /* The progress thread's. */

@@ -56,7 +56,7 @@ static void ring_start(eni_coll *coll, eni_inflight *inflight)
     const int first = op->op == EN_REDUCE_SCATTER                    ? -1
                       : op->op == EN_ALLGATHER || op->op == EN_BCAST ? n - 1
                                                                      : 0;
-    const int has_means = op->op != EN_REDUCE_SCATTER && op->op != EN_REDUCE;
+    const bool has_means = op->op != EN_REDUCE_SCATTER && op->op != EN_REDUCE;
     inflight->first_step = inflight->nearest_step = inflight->farthest_step = first;
     inflight->last_step = has_means ? 2 * n - 3 : n - 2;
     inflight->out[ring_mod(coll->config.rank + 1, n)].nleft = inflight->last_step - first + 1;
@@ -70,43 +70,42 @@ static void ring_start(eni_coll *coll, eni_inflight *inflight)
         if (op->op == EN_ALLREDUCE || op->op == ENI_COLL_BARRIER)
             *chunk = (eni_chunk){eni_slice_lo(op->count, c, n), eni_slice_lo(op->count, c + 1, n), 0};
     }
-    if (op->op == EN_REDUCE_SCATTER ||
-        op->op == EN_ALLGATHER) { /* the others' ranges arrive with the frames */
-        eni_chunk *own = chunk_sent_at(coll, inflight, first);
+    if (op->op == EN_REDUCE_SCATTER || op->op == EN_ALLGATHER) {
+        eni_chunk *own = chunk_sent_at(coll, inflight, first); /* the others' ranges arrive with the frames */
         own->lo = op->lo;
         own->hi = op->hi;
     }
 }
 
 /* Whether the next segment of this step can go: there is one, and it has come from the left. */
-static int can_send(const eni_inflight *inflight, int step)
+static bool can_send(const eni_inflight *inflight, int step)
 {
     const eni_hop *hop = hop_at(inflight, step);
-    if (hop->is_sent) return 0;
-    if (step == inflight->first_step) return 1;
+    if (hop->is_sent) return false;
+    if (step == inflight->first_step) return true;
     const eni_hop *before = hop_at(inflight, step - 1);
     return before->is_received || before->received > hop->sent;
 }
 
-/* The step farthest on its way that can send. 0: none can. */
-static int step_to_send(eni_inflight *inflight, int *step_out)
+/* The step farthest on its way that can send. False: none can. */
+static bool step_to_send(eni_inflight *inflight, int *step_out)
 {
     while (inflight->nearest_step < inflight->last_step && hop_at(inflight, inflight->nearest_step)->is_sent)
         inflight->nearest_step++;
     for (int step = inflight->farthest_step; step >= inflight->nearest_step; step--)
         if (can_send(inflight, step)) {
             *step_out = step;
-            return 1;
+            return true;
         }
-    return 0;
+    return false;
 }
 
-static int ring_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame,
-                     const float **data_out)
+static bool ring_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame,
+                      const float **data_out)
 {
     int step;
     if (peer != ring_mod(coll->config.rank + 1, coll->config.nranks) || !step_to_send(inflight, &step))
-        return 0;
+        return false;
     eni_hop *hop = hop_at(inflight, step);
     const uint64_t at = hop->sent;
     eni_chunk *chunk = chunk_sent_at(coll, inflight, step);
@@ -122,21 +121,21 @@ static int ring_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame
     hop->sent += n;
     hop->is_sent = hop->sent == length; /* an empty chunk is one segment */
     inflight->out[peer].nleft -= hop->is_sent;
-    return 1;
+    return true;
 }
 
-static int ring_accept(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
-                       float **data_out)
+static bool ring_accept(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
+                        float **data_out)
 {
     const int n = coll->config.nranks, step = frame->step;
     if (peer != ring_mod(coll->config.rank - 1, n) || step < inflight->first_step ||
         step > inflight->last_step)
-        return 0;
+        return false;
     const eni_hop *hop = hop_at(inflight, step);
-    if (hop->is_received) return 0;
+    if (hop->is_received) return false;
 
     eni_chunk *chunk = chunk_received_at(coll, inflight, step);
-    const int is_learnt = inflight->op->op == EN_REDUCE_SCATTER || inflight->op->op == EN_ALLGATHER;
+    const bool is_learnt = inflight->op->op == EN_REDUCE_SCATTER || inflight->op->op == EN_ALLGATHER;
     if (is_learnt && hop->received == 0 && frame->lo <= frame->hi && frame->hi <= inflight->op->count) {
         chunk->lo = frame->lo;
         chunk->hi = frame->hi;
@@ -144,9 +143,9 @@ static int ring_accept(eni_coll *coll, eni_inflight *inflight, int peer, const e
     const uint64_t length = payload_of(chunk, step);
     if (frame->lo != chunk->lo || frame->hi != chunk->hi || frame->at != hop->received ||
         frame->n != eni_segment_at(coll, length, frame->at))
-        return 0;
+        return false;
     *data_out = step < n - 1 ? NULL : inflight->vector + chunk->lo + frame->at;
-    return 1;
+    return true;
 }
 
 /* own = sum + own * weight, in one pass with all that is left to do: what begins a sum arrives as its
@@ -155,7 +154,7 @@ static void add_share(eni_coll *coll, eni_inflight *inflight, const eni_frame *f
 {
     eni_chunk *chunk = chunk_received_at(coll, inflight, frame->step);
     const uint64_t weight = eni_group_weight(inflight->op), total = frame->nsamples + weight;
-    const int is_last = frame->step == coll->config.nranks - 2;
+    const bool is_last = frame->step == coll->config.nranks - 2;
     float *own = inflight->vector + chunk->lo + frame->at;
     const float *src[2];
     float scale[2];
@@ -178,7 +177,7 @@ static void add_share(eni_coll *coll, eni_inflight *inflight, const eni_frame *f
 static void ring_arrived(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
                          float *data)
 {
-    const int is_sum = frame->step >= 0 && frame->step < coll->config.nranks - 1;
+    const bool is_sum = frame->step >= 0 && frame->step < coll->config.nranks - 1;
     if (is_sum) {
         const int64_t begin_ns = eni_now_ns();
         add_share(coll, inflight, frame, data);

@@ -164,8 +164,7 @@ eni_cost_step eni_cost_step_ps(const eni_cost_machine *m, const eni_cost_place *
     const double lag[] = {place->delay, 0, place->delay + store->alpha};
     const double end = eni_cost_pipeline(m->nbuckets, ready, 3, stages, lag);
     const double served = p / shards * bytes * store->beta;
-    /* a server that finds no idle core takes its time from a worker, and in each round all wait for that one
-     */
+    /* a server that finds no idle core takes its time from a worker, and in each round all wait for that one */
     const double shared = place->has_own_host || r + s <= m->cores ? 0 : compute + served;
     return conclude(m, compute, 0, end, exchange + 2 * place->delay + store->alpha, shared * m->cores);
 }

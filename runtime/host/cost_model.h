@@ -52,8 +52,7 @@ typedef struct eni_cost_machine {
     double update;           /* one optimizer step over all weights on one core */
     double flag, move;       /* direct */
     eni_cost_numbers tcp;    /* between two processes of this machine: beta is work of a core */
-    /* The server's and the worker's work for one worker's push and pull: latency, and per byte of the model.
-     */
+    /* The server's and the worker's work for one worker's push and pull: latency, and per byte of the model. */
     eni_cost_numbers store_shm, store_tcp;
     int nbuckets;
     double bytes[ENI_COST_BUCKETS]; /* in the order of submit */

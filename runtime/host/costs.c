@@ -87,7 +87,7 @@ static en_status run_coll(const measuring *m, int op, uint32_t bucket)
 static en_status run_call(const measuring *m, uint32_t type, uint32_t bucket)
 {
     eni_client *client = m->config->client;
-    const int is_init = type == ENI_MSG_INIT;
+    const bool is_init = type == ENI_MSG_INIT;
     if (client == NULL || (is_init && m->config->rank != 0)) return EN_OK;
     EN_TRY(eni_client_call(client, bucket, is_init ? ENI_SLOT_PARAM : ENI_SLOT_NONE,
                            is_init ? ENI_SLOT_NONE : ENI_SLOT_PARAM,
@@ -123,9 +123,8 @@ static double run_step(const measuring *m, uint64_t count, uint64_t room)
 static en_status run_round(const measuring *m, round_ns *r)
 {
     const uint64_t room = eni_round_up(count_of(m, m->bucket[m->nsizes - 1]), 16);
-    int64_t begin = eni_now_ns();
     EN_TRY(run_coll(m, ENI_COLL_BARRIER, 0));
-    begin = eni_now_ns();
+    int64_t begin = eni_now_ns();
     EN_TRY(run_coll(m, ENI_COLL_BARRIER, 0));
     r->barrier = (double)(eni_now_ns() - begin);
     for (int i = 0; i < m->nsizes; i++) {

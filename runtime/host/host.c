@@ -90,12 +90,13 @@ static en_status hook_plan(eni_host *host, uint32_t b)
     return end_hook(host, st);
 }
 
-static en_status hook_before_step(eni_host *host)
+/* before_step and after_step. */
+static en_status hook_step(eni_host *host, const char *name,
+                           en_status (*hook)(en_host *, void *state, uint64_t step))
 {
-    const en_strategy *s = host->config.strategy;
-    if (s->before_step == NULL) return EN_OK;
-    begin_hook(host, "before_step", NULL);
-    return end_hook(host, s->before_step(&host->table, host->state, host->now.step));
+    if (hook == NULL) return EN_OK;
+    begin_hook(host, name, NULL);
+    return end_hook(host, hook(&host->table, host->state, host->now.step));
 }
 
 static en_status hook_submit(eni_host *host, uint32_t b)
@@ -119,14 +120,6 @@ static en_status hook_finish(eni_host *host, uint32_t b)
     return end_hook(host, s->finish != NULL
                               ? s->finish(&host->table, host->state, &host->buckets[b], host->of[b].reqs)
                               : wait_for_all(host, host->of[b].reqs));
-}
-
-static en_status hook_after_step(eni_host *host)
-{
-    const en_strategy *s = host->config.strategy;
-    if (s->after_step == NULL) return EN_OK;
-    begin_hook(host, "after_step", NULL);
-    return end_hook(host, s->after_step(&host->table, host->state, host->now.step));
 }
 
 en_status eni_host_eval(eni_host *host, int *which_out, uint32_t *slot_out)
@@ -207,9 +200,8 @@ en_status eni_host_open(const eni_host_config *config, eni_host **host_out)
                                                                   .is_client = config->client != NULL};
     en_status st = EN_OK;
     EN_TRY_GOTO(eni_host_gpu_check(host), close_host);
-    st = EN_ENOMEM;
     host->state = eni_alloc(config->strategy->state);
-    if (host->state == NULL) goto close_host;
+    EN_TRY_GOTO(host->state == NULL ? EN_ENOMEM : EN_OK, close_host);
     EN_TRY_GOTO(open_buckets(host), close_host);
     EN_TRY_GOTO(open_optimizer(host), close_host);
     EN_TRY_GOTO(open_strategy(host), close_host);
@@ -285,7 +277,7 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
         memset(host->of[b].reqs, 0, sizeof host->of[b].reqs);
     }
     if (host->config.gpu != NULL) EN_TRY(eni_host_gpu_begin(host, nsamples));
-    return hook_before_step(host);
+    return hook_step(host, "before_step", host->config.strategy->before_step);
 }
 
 en_status eni_host_submit(eni_host *host, uint32_t bucket)
@@ -295,13 +287,6 @@ en_status eni_host_submit(eni_host *host, uint32_t bucket)
     EN_TRY(hook_submit(host, bucket));
     if (host->config.gpu != NULL) eni_host_gpu_offer(host);
     return EN_OK;
-}
-
-/* Of the store this rank knows what its leader hands on: weights once a step. */
-static void note_followed_step(eni_host *host)
-{
-    host->counters.version = host->now.step + 1;
-    host->counters.lr = host->now.lr;
 }
 
 /* The worker's own order, so a bug: a bucket that is left out would keep its request for ever. */
@@ -343,8 +328,11 @@ en_status eni_host_end(eni_host *host)
     if (host->now.nfinished < host->config.buckets->n)
         return refuse_order(host, "the end before bucket", host->config.buckets->n);
     if (!host->of[0].is_called) host->counters.version = host->of[0].steps_taken;
-    if (host->config.has_store && !host->transport.is_client) note_followed_step(host);
-    return hook_after_step(host);
+    if (host->config.has_store && !host->transport.is_client) { /* its leader hands weights on, once a step */
+        host->counters.version = host->now.step + 1;
+        host->counters.lr = host->now.lr;
+    }
+    return hook_step(host, "after_step", host->config.strategy->after_step);
 }
 
 /* The oldest request in progress that this step or the one before has not made: nobody will wait for it. */
@@ -425,11 +413,9 @@ void eni_host_count(const eni_host *host, eni_host_counters *counters_out)
 int eni_host_vectors(const eni_host *host, eni_host_vector vectors_out[ENI_ARENA_NSLOTS])
 {
     int n = 0;
-    for (uint32_t s = ENI_SLOT_FREE; s < host->slots.n; s++) {
-        int is_optimizer = host->slots.noptimizer > 0 && s >= host->slots.optimizer &&
-                           s < host->slots.optimizer + (uint32_t)host->slots.noptimizer;
-        if (!is_optimizer) vectors_out[n++] = (eni_host_vector){host->slots.names[s], s};
-    }
+    for (uint32_t s = ENI_SLOT_FREE; s < host->slots.n; s++)
+        if (!eni_host_is_optimizer_slot(host, s))
+            vectors_out[n++] = (eni_host_vector){host->slots.names[s], s};
     return n;
 }
 
@@ -450,7 +436,7 @@ void *eni_host_state(const eni_host *host, size_t *bytes_out)
     return host->state;
 }
 
-int eni_host_writes_param(const eni_host *host)
+bool eni_host_writes_param(const eni_host *host)
 {
     return host->writes_param;
 }
@@ -466,7 +452,7 @@ void eni_host_set_steps_taken(eni_host *host, uint32_t bucket, uint64_t steps)
     if (bucket == 0 && !host->transport.is_client) host->counters.version = steps;
 }
 
-int eni_host_is_called(const eni_host *host, uint32_t bucket)
+bool eni_host_is_called(const eni_host *host, uint32_t bucket)
 {
     return host->of[bucket].is_called;
 }

@@ -99,7 +99,7 @@ typedef struct eni_host_config {
     int leaders_algorithm;
     bool has_own_groups; /* groups are not the ranks of each host, so that none is EN_LOCAL's */
     eni_client *client;  /* NULL: no servers, or this rank is no client of them */
-    int has_store;       /* servers have weights, whoever is their client */
+    bool has_store;      /* servers have weights, whoever is their client */
     const eni_optimizer *optimizer;
     eni_hyper hyper; /* momentum, weight decay, nesterov; lr comes from the schedule */
     eni_schedule schedule;
@@ -216,13 +216,13 @@ int eni_host_optimizer_slots(const eni_host *host, uint32_t *first_out);
 /* The strategy's state: plain bytes, to be read or overwritten. */
 void *eni_host_state(const eni_host *host, size_t *bytes_out);
 
-/* 1 if this rank has ever written its own weights: by an optimizer step, lin, a collective or a sendrecv. 0:
+/* Whether this rank has ever written its own weights: by an optimizer step, lin, a collective or a sendrecv. If not:
  * they are what a store answered. */
-int eni_host_writes_param(const eni_host *host);
+bool eni_host_writes_param(const eni_host *host);
 
-/* 1 if this rank has ever exchanged the bucket with a store; 0: what becomes of it, becomes of it in the
+/* Whether this rank has ever exchanged the bucket with a store; if not, what becomes of it, becomes of it in the
  * ranks. */
-int eni_host_is_called(const eni_host *host, uint32_t bucket);
+bool eni_host_is_called(const eni_host *host, uint32_t bucket);
 
 /* Optimizer steps that this rank has taken on a bucket, and the range of it that the rank steps. */
 uint64_t eni_host_steps_taken(const eni_host *host, uint32_t bucket);

@@ -56,10 +56,7 @@ static void step_slice(void *user, uint64_t lo, uint64_t hi, const eni_sources *
     eni_host *host = r->host;
     const int64_t begin = eni_host_now(host);
     eni_gpu_steps_take(host->config.gpu, r->bucket->id, lo, hi, from);
-    const int64_t end = eni_host_now(host);
-    host->counters.update_ns += end - begin;
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->now.step,
-                   (int)r->bucket->id, 0);
+    eni_host_updated(host, r->bucket->id, begin);
 }
 
 static en_status offer(eni_host *host, eni_request *r)
@@ -163,13 +160,13 @@ en_status eni_host_gpu_step(eni_host *host, const en_bucket *bucket)
         return EN_EBUG;
     }
     EN_TRY(submit(host, bucket));
-    host->of[bucket->id].is_stepping = 1;
+    host->of[bucket->id].is_stepping = true;
     eni_host_stepped(host, bucket->id, &hyper);
     return EN_OK;
 }
 
 en_status eni_host_gpu_settle(eni_host *host, uint32_t bucket)
 {
-    host->of[bucket].is_stepping = 0;
+    host->of[bucket].is_stepping = false;
     return eni_gpu_steps_wait(host->config.gpu, bucket);
 }

@@ -103,8 +103,7 @@ static int64_t host_now(en_host *table)
     return eni_host_now(host_of(table));
 }
 
-static void host_log(en_host *table, int level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static void host_log(en_host *table, int level, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static void host_log(en_host *table, int level, const char *fmt, ...)
 {
     char text[512];
     va_list args;
@@ -120,8 +119,7 @@ static void host_log(en_host *table, int level, const char *fmt, ...)
 
 static double host_lr(en_host *table)
 {
-    eni_host *host = host_of(table);
-    return (double)host->now.lr;
+    return (double)host_of(table)->now.lr;
 }
 
 /* The ranks that a group means, by the one of EN_WORLD, EN_GROUP and EN_LEADERS that has a name of its own. */
@@ -171,20 +169,20 @@ static double host_cost(en_host *table, int op, const en_bucket *bucket)
 /* The strategy writes into a vector: what it makes of grad may stand for anybody's samples. */
 static void note_write(eni_host *host, en_vec v)
 {
-    if (eni_vec_slot(v) == ENI_SLOT_PARAM) host->writes_param = 1;
-    if (eni_vec_slot(v) == ENI_SLOT_GRAD) host->of[eni_vec_bucket(v)].is_empty = 0;
+    if (eni_vec_slot(v) == ENI_SLOT_PARAM) host->writes_param = true;
+    if (eni_vec_slot(v) == ENI_SLOT_GRAD) host->of[eni_vec_bucket(v)].is_empty = false;
 }
 
 /* Whether something else than mean_step may write `v`; else misuse of `operation`. */
 static bool may_write(eni_host *host, const char *operation, en_vec v)
 {
-    const uint32_t slot = eni_vec_slot(v), first = host->slots.optimizer;
+    const uint32_t slot = eni_vec_slot(v);
     if (host->config.strategy->flags & EN_ROUNDS && slot == ENI_SLOT_PARAM &&
         strcmp(operation, "call") != 0) {
         eni_host_misuse(host, "called %s on the weights, which with EN_ROUNDS only call changes", operation);
         return false;
     }
-    const bool is_optimizer = slot >= first && slot < first + (uint32_t)host->slots.noptimizer;
+    const bool is_optimizer = eni_host_is_optimizer_slot(host, slot);
     if (!(host->config.strategy->flags & EN_SHARED_PARAMS) || (slot != ENI_SLOT_PARAM && !is_optimizer))
         return true;
     eni_host_misuse(host, "called %s on %s, which with EN_SHARED_PARAMS only mean_step changes", operation,
@@ -214,7 +212,7 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
     }
     if (!may_write(host, "lin", y) || !is_in_arena(host, "lin")) return EN_EBUG;
     note_write(host, y);
-    int64_t begin = eni_host_now(host);
+    const int64_t begin = eni_host_now(host);
     eni_lin(vec_address(host, y), (float)a, vec_address(host, x), (float)b,
             host->buckets[eni_vec_bucket(x)].count);
     host->counters.update_ns += eni_host_now(host) - begin;
@@ -222,9 +220,9 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
 }
 
 /* A mean of no samples moves nothing, but the step counts: replicas and stores count alike. */
-static en_status take_step(eni_host *host, const en_bucket *bucket)
+static void take_step(eni_host *host, const en_bucket *bucket)
 {
-    int64_t begin = eni_host_now(host);
+    const int64_t begin = eni_host_now(host);
     const eni_hyper hyper = eni_host_begin_step(host, bucket->id);
     float *slots[ENI_MAX_SLOTS] = {NULL};
     for (int i = 0; i < host->slots.noptimizer; i++)
@@ -233,12 +231,8 @@ static en_status take_step(eni_host *host, const en_bucket *bucket)
         eni_step_range(host->config.optimizer, host->config.buckets->bucket[bucket->id].lo + bucket->lo,
                        vec_address(host, bucket->param) + bucket->lo, slots,
                        vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo, &hyper);
-    int64_t end = eni_host_now(host);
-    host->counters.update_ns += end - begin;
+    eni_host_updated(host, bucket->id, begin);
     eni_host_stepped(host, bucket->id, &hyper);
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->now.step,
-                   (int)bucket->id, 0);
-    return EN_OK;
 }
 
 static en_status host_step(en_host *table, const en_bucket *bucket)
@@ -246,16 +240,12 @@ static en_status host_step(en_host *table, const en_bucket *bucket)
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "step", bucket)) return EN_EBUG;
     if (!may_write(host, "step", bucket->param)) return EN_EBUG;
-    return host->config.gpu != NULL ? eni_host_gpu_step(host, bucket) : take_step(host, bucket);
+    if (host->config.gpu != NULL) return eni_host_gpu_step(host, bucket);
+    take_step(host, bucket);
+    return EN_OK;
 }
 
 /* ---- requests ---- */
-
-static void request_free(eni_host *host, eni_request *r)
-{
-    r->kind = REQ_FREE;
-    host->requests.n--;
-}
 
 static eni_request *request_new(eni_host *host, eni_request_kind kind, const en_bucket *bucket)
 {
@@ -283,7 +273,6 @@ static bool is_vector_of(eni_host *host, const char *operation, const en_bucket 
 
 /* ---- parameters shared by the ranks of a host (EN_SHARED_PARAMS) ---- */
 
-/* clang-format off */
 /* Replicas that only mean_step changes are the same bytes on every rank: p copies are p times the memory and
  * p times the work. So the ranks map rank 0's, and mean_step is one pass: the owner of a slice reads it from
  * all gradients, averages it in registers, and steps that part of the one copy (ops/mean.h).
@@ -293,7 +282,6 @@ static bool is_vector_of(eni_host *host, const char *operation, const en_bucket 
  *
  * That is safe because a rank submits a bucket only when its backward needs neither its gradient nor its
  * weights any more, the pass over a bucket begins when all have submitted it, and finish waits for all. */
-/* clang-format on */
 en_status eni_host_share_params(eni_host *host)
 {
     const eni_host_config *c = &host->config;
@@ -321,10 +309,7 @@ static void step_slice(void *user, uint64_t lo, uint64_t hi, const eni_sources *
         slots[i] = eni_arena_at(c->arena, host->slots.optimizer + (uint32_t)i, at);
     eni_mean_step_range(c->optimizer, at, eni_arena_at(c->arena, ENI_SLOT_PARAM, at), slots, from, hi - lo,
                         &r->hyper);
-    const int64_t end = eni_host_now(host);
-    host->counters.update_ns += end - begin;
-    eni_trace_span(c->trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->now.step,
-                   (int)r->bucket->id, 0);
+    eni_host_updated(host, r->bucket->id, begin);
 }
 
 /* Makes the request's all-reduce the pass that averages and steps. */
@@ -349,7 +334,7 @@ static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, const
     r->then_step = then_step;
     r->is_mean = op->slot == ENI_SLOT_GRAD && op->what == EN_GRAD && eni_coll_is_reduction(op);
     if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SENDRECV)
-        host->of[bucket->id].is_empty = 0; /* until it is known */
+        host->of[bucket->id].is_empty = false; /* until it is known */
     r->what = eni_coll_op_name(op->op);
     if (then_step && host->has_shared_params) fuse(host, r);
     const int64_t begin = eni_host_now(host), updated = host->counters.update_ns;
@@ -393,10 +378,12 @@ static en_req host_mean_step(en_host *table, const en_bucket *bucket)
     }
     const int group = find_group(host, EN_WORLD);
     if (group == NONE) return REQUEST_REFUSED;
-    /* A world of one: the worker has already averaged (coll in host.h). */
-    if (group == ALONE) return take_step(host, bucket) == EN_OK ? 0 : REQUEST_REFUSED;
+    if (group == ALONE) { /* the worker has already averaged (coll in host.h) */
+        take_step(host, bucket);
+        return 0;
+    }
     const eni_coll_op op = eni_host_bucket_op(host, EN_ALLREDUCE, EN_GRAD, bucket, bucket->grad);
-    return start_coll(host, group, &op, bucket, 1);
+    return start_coll(host, group, &op, bucket, true);
 }
 
 static bool is_collective(eni_host *host, int op, const en_bucket *bucket)
@@ -441,13 +428,13 @@ static en_req host_coll(en_host *table, int op, int group, int what, const en_bu
     if (is_with_another(host, who, bucket, inout)) return REQUEST_REFUSED;
     const uint32_t slot = eni_vec_slot(inout);
     if (slot == ENI_SLOT_PARAM && op != EN_BCAST)
-        host->writes_param = 1; /* a copy of another rank's is no own */
+        host->writes_param = true; /* a copy of another's is no own */
     eni_coll_op in_place = eni_host_bucket_op(host, op, what, bucket, inout);
     if (slot == ENI_SLOT_GRAD && who == EN_LEADERS) in_place.nsamples = host->of[bucket->id].grad_samples;
     if (slot == ENI_SLOT_GRAD && what == EN_GRAD && (op == EN_ALLREDUCE || op == EN_REDUCE))
         host->of[bucket->id].grad_samples =
             group == EN_LOCAL ? host->now.local_samples : host->now.world_samples;
-    return start_coll(host, who, &in_place, bucket, 0);
+    return start_coll(host, who, &in_place, bucket, false);
 }
 
 /* Other processes read the memory of this rank's own, and with EN_ROUNDS the weights may not be there. */
@@ -488,7 +475,7 @@ static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket
     op.to = to;
     op.from = from;
     op.slot_in = eni_vec_slot(in);
-    return start_coll(host, who, &op, bucket, 0);
+    return start_coll(host, who, &op, bucket, false);
 }
 
 /* ---- calls to the store ---- */
@@ -598,9 +585,9 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const
         return REQUEST_REFUSED;
     eni_request *r = request_new(host, REQ_CALL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
-    host->of[bucket->id].is_called = 1;
+    host->of[bucket->id].is_called = true;
     host->of[bucket->id].calling = r->id;
-    if (in == bucket->grad) host->of[bucket->id].is_empty = 0;
+    if (in == bucket->grad) host->of[bucket->id].is_empty = false;
     r->op = (eni_operation){.kind = ENI_OPERATION_CALL,
                             .dest = dest,
                             .bucket = bucket->id,
@@ -627,13 +614,8 @@ static en_status wait_coll(eni_host *host, eni_request *r)
     if (r->is_mean) host->of[r->bucket->id].is_empty = r->op.samples == 0;
     if (r->is_mean && r->op.samples != UINT64_MAX) host->of[r->bucket->id].grad_samples = r->op.samples;
     if (r->is_fused) eni_host_stepped(host, r->bucket->id, &r->hyper);
-    return r->then_step && !r->is_fused ? take_step(host, r->bucket) : EN_OK;
-}
-
-/* Keeps the mean over the step's pushes so far. */
-static void add_staleness(eni_host *host, double staleness)
-{
-    host->counters.staleness += (staleness - host->counters.staleness) / (double)++host->now.npushes;
+    if (r->then_step && !r->is_fused) take_step(host, r->bucket);
+    return EN_OK;
 }
 
 static en_status wait_call(eni_host *host, eni_request *r)
@@ -650,7 +632,9 @@ static en_status wait_call(eni_host *host, eni_request *r)
         if (!host->progress.has_answer) host->progress.first_version = r->op.version;
         host->progress.has_answer = true;
     }
-    if (r->is_push) add_staleness(host, r->op.staleness);
+    if (r->is_push) /* the mean over the step's pushes so far */
+        host->counters.staleness +=
+            (r->op.staleness - host->counters.staleness) / (double)++host->now.npushes;
     return EN_OK;
 }
 
@@ -671,7 +655,8 @@ en_status eni_host_wait(eni_host *host, en_req req)
                    : r->kind == REQ_GPU ? eni_host_gpu_wait(host, r)
                                         : wait_call(host, r);
     if (r->kind == REQ_COLL && st == EN_OK) eni_host_send_unsent(host, false);
-    request_free(host, r);
+    r->kind = REQ_FREE;
+    host->requests.n--;
     return st;
 }
 

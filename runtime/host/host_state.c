@@ -46,7 +46,7 @@ bool eni_host_is_on_thread(eni_host *host, const char *operation)
     return false;
 }
 
-int eni_host_serves(eni_host *host, const char *operation, int group, int what, uint64_t word)
+bool eni_host_serves(eni_host *host, const char *operation, int group, int what, uint64_t word)
 {
     static const char *const names[] = {"EN_WORLD", "EN_LOCAL", "EN_GROUP", "EN_LEADERS"};
     const en_world *world = &host->config.world;
@@ -70,42 +70,43 @@ int eni_host_serves(eni_host *host, const char *operation, int group, int what, 
     else if (word != 0)
         snprintf(why, sizeof why, "with the word %llu, which nothing carries yet: give 0",
                  (unsigned long long)word);
-    if (why[0] == 0) return 1;
+    if (why[0] == 0) return true;
     eni_host_misuse(host, "called %s %s", operation, why);
     host->hook.verdict = EN_EINVAL;
-    return 0;
+    return false;
 }
 
-int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket)
+bool eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket)
 {
-    if (!eni_host_is_on_thread(host, operation)) return 0;
+    if (!eni_host_is_on_thread(host, operation)) return false;
     const uintptr_t from = (uintptr_t)bucket - (uintptr_t)host->buckets; /* wraps for what lies before */
     const size_t size = sizeof *bucket;
-    if (from % size == 0 && from / size < host->config.buckets->n) return 1;
+    if (from % size == 0 && from / size < host->config.buckets->n) return true;
     eni_host_misuse(host, "called %s with a bucket that is not the host's; pass on the hook's own",
                     operation);
-    return 0;
+    return false;
 }
 
 /* ---- vectors and rates ---- */
 
-int eni_host_has_slot(const eni_host *host, const char *name, uint32_t *slot_out)
+bool eni_host_has_slot(const eni_host *host, const char *name, uint32_t *slot_out)
 {
     for (uint32_t s = ENI_SLOT_FREE; s < host->slots.n; s++)
         if (strcmp(host->slots.names[s], name) == 0) {
             *slot_out = s;
-            return 1;
+            return true;
         }
-    return 0;
+    return false;
 }
 
-int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out)
+bool eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out)
 {
-    if (eni_host_has_slot(host, name, slot_out)) return 1;
-    if (host->slots.n >= eni_arena_nslots(host->config.arena) || host->slots.n >= ENI_ARENA_NSLOTS) return 0;
+    if (eni_host_has_slot(host, name, slot_out)) return true;
+    if (host->slots.n >= eni_arena_nslots(host->config.arena) || host->slots.n >= ENI_ARENA_NSLOTS)
+        return false;
     snprintf(host->slots.names[host->slots.n], ENI_HOST_NAME, "%s", name);
     *slot_out = host->slots.n++;
-    return 1;
+    return true;
 }
 
 eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v)
@@ -139,7 +140,7 @@ eni_hyper eni_host_begin_step(eni_host *host, uint32_t bucket)
 
 void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper)
 {
-    host->writes_param = 1;
+    host->writes_param = true;
     host->of[bucket].steps_taken++;
     host->counters.lr = hyper->lr;
     if (bucket == 0) host->counters.steps++;

@@ -91,9 +91,9 @@ typedef struct eni_host_step {
 typedef struct eni_host_bucket {
     uint64_t steps_taken;  /* optimizer steps */
     uint64_t steps_begun;  /* and those of which the rates are fixed, but that nobody has waited for */
-    uint8_t is_called;     /* a store has been sent it, or asked for it */
-    uint8_t is_empty;      /* grad is known to have no sample behind it: a step on it is none */
-    uint8_t is_stepping;   /* on a GPU: step was called, and nothing is ordered behind it yet */
+    bool is_called;        /* a store has been sent it, or asked for it */
+    bool is_empty;         /* grad is known to have no sample behind it: a step on it is none */
+    bool is_stepping;      /* on a GPU: step was called, and nothing is ordered behind it yet */
     uint64_t grad_samples; /* behind grad: this rank's own, or after a reduction its group's */
     uint64_t uncovered;   /* computed since the last push of the bucket: by this rank, or by the ranks of this
                               host where it pushes for them */
@@ -127,7 +127,7 @@ struct eni_host {
     eni_host_slot_names slots;
     bool is_planning;
     bool has_shared_params; /* of weights and optimizer state, on all ranks: see host_ops.c */
-    int writes_param;       /* some call of the strategy wrote the weights of this rank itself */
+    bool writes_param;      /* some call of the strategy wrote the weights of this rank itself */
     eni_host_requests requests;
     eni_host_unsent unsent;
     eni_host_step now;
@@ -158,6 +158,21 @@ static inline void eni_host_has_left(eni_host *host, int64_t now_ns)
     host->now.busy_ns = eni_host_busy(host);
 }
 
+/* Weights of a bucket were stepped since begin_ns, by this rank. */
+static inline void eni_host_updated(eni_host *host, uint32_t bucket, int64_t begin_ns)
+{
+    const int64_t end_ns = eni_host_now(host);
+    host->counters.update_ns += end_ns - begin_ns;
+    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin_ns, end_ns, (int64_t)host->now.step,
+                   (int)bucket, 0);
+}
+
+/* The slot has some of the optimizer's state. */
+static inline bool eni_host_is_optimizer_slot(const eni_host *host, uint32_t slot)
+{
+    return slot - host->slots.optimizer < (uint32_t)host->slots.noptimizer; /* wraps below the first */
+}
+
 static inline en_vec eni_vec_of(uint32_t slot, uint32_t bucket)
 {
     return (slot << 16 | bucket) + 1;
@@ -173,7 +188,7 @@ static inline uint32_t eni_vec_bucket(en_vec v)
     return (v - 1) & 0xffff;
 }
 
-static inline int eni_vec_is_valid(const eni_host *host, en_vec v)
+static inline bool eni_vec_is_valid(const eni_host *host, en_vec v)
 {
     return v != 0 && eni_vec_bucket(v) < host->config.buckets->n && eni_vec_slot(v) < host->slots.n;
 }
@@ -206,16 +221,16 @@ void eni_host_misuse(eni_host *host, const char *fmt, ...) __attribute__((format
  * the next one, fails with it. */
 bool eni_host_is_on_thread(eni_host *host, const char *operation);
 
-/* 1 if `bucket` is one of the host's own, on the thread of the hooks; else misuse of `operation`. */
-int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket);
+/* Whether `bucket` is one of the host's own, on the thread of the hooks; else misuse of `operation`. */
+bool eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket);
 
-/* 1 if an operation for `group` that carries `what` and `word` can be; else the hook fails with EN_EINVAL, in
+/* Whether an operation for `group` that carries `what` and `word` can be; else the hook fails with EN_EINVAL, in
  * one logged sentence. */
-int eni_host_serves(eni_host *host, const char *operation, int group, int what, uint64_t word);
+bool eni_host_serves(eni_host *host, const char *operation, int group, int what, uint64_t word);
 
-/* The arena slot of a name; 0: it is new. find takes one for it; 0: no room. */
-int eni_host_has_slot(const eni_host *host, const char *name, uint32_t *slot_out);
-int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out);
+/* The arena slot of a name; false: it is new. find takes one for it; false: no room. */
+bool eni_host_has_slot(const eni_host *host, const char *name, uint32_t *slot_out);
+bool eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out);
 
 /* A collective on the vector of a bucket, in place. */
 eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v);

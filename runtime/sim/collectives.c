@@ -84,8 +84,8 @@ static void count_bytes(const eni_collective *c)
         const uint64_t own = eni_slice_lo(c->count, i + 1, c->n) - eni_slice_lo(c->count, i, c->n);
         const uint64_t others = (c->count - own) * sizeof(float);
         const uint64_t to_others = own * (uint64_t)(c->n - 1) * sizeof(float);
-        const int scatters = c->op != EN_ALLGATHER && c->op != EN_BCAST;
-        const int gathers = c->op == EN_ALLREDUCE || !scatters;
+        const bool scatters = c->op != EN_ALLGATHER && c->op != EN_BCAST;
+        const bool gathers = c->op == EN_ALLREDUCE || !scatters;
         r->sent += (scatters ? others : 0) + (gathers ? to_others : 0);
         r->recv += (scatters ? to_others : 0) + (gathers ? others : 0);
         if (c->op == EN_REDUCE && i > 0) r->sent += own * sizeof(float);
@@ -102,13 +102,12 @@ static void complete(void *sim_, void *collective)
     else
         reduce(sim, c);
     count_bytes(c);
-    eni_event_trace_add(&sim->events, &(eni_sim_event){.at_ns = sim->queue.now_ns,
-                                                       .type = ENI_SIM_COLL,
-                                                       .rank = c->first,
-                                                       .peer = c->n,
-                                                       .bucket = c->bucket,
-                                                       .clock = (uint64_t)c->op,
-                                                       .version = c->number});
+    eni_sim_log(sim, (eni_sim_event){.type = ENI_SIM_COLL,
+                                     .rank = c->first,
+                                     .peer = c->n,
+                                     .bucket = c->bucket,
+                                     .clock = (uint64_t)c->op,
+                                     .version = c->number});
     for (int32_t i = 0; i < c->n; i++) {
         rank_part *e = &c->entries[i];
         eni_sim_pending *pending = eni_sim_rank_pending(e->rank, e->ticket);
@@ -122,11 +121,10 @@ static void complete(void *sim_, void *collective)
 /* All have joined: the links of the group are busy for as long as a ring needs. */
 static void begin(eni_sim *sim, eni_collective *c)
 {
-    for (eni_collective **at = &sim->exchanges.collectives; *at; at = &(*at)->next) {
-        if (*at != c) continue;
-        *at = c->next;
-        break;
-    }
+    eni_collective **at = &sim->exchanges.collectives;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
     const uint64_t hops = (c->op == EN_ALLREDUCE ? 2 : 1) * (uint64_t)(c->n - 1);
     const double piece = (double)c->count * sizeof(float) / c->n;
     int64_t *free_ns = &sim->exchanges.group_free_ns[c->group];
@@ -156,7 +154,7 @@ static eni_collective *find_or_make(eni_sim_rank *rank, int group, const circle 
 {
     eni_sim *sim = rank->sim;
     const uint64_t number = rank->coll_calls[group]++;
-    for (eni_collective *c = sim->exchanges.collectives; c; c = c->next)
+    for (eni_collective *c = sim->exchanges.collectives; c != NULL; c = c->next)
         if (c->group == who->index && c->number == number) return c;
     eni_collective *c = eni_sim_alloc(sim, sizeof *c + (size_t)who->n * sizeof(rank_part));
     if (c == NULL) return NULL;
@@ -173,18 +171,6 @@ static eni_collective *find_or_make(eni_sim_rank *rank, int group, const circle 
     return c;
 }
 
-static eni_place_in_run place_of(uint64_t number, const eni_coll_op *op)
-{
-    return (eni_place_in_run){.epoch = 1,
-                              .seq = number,
-                              .op = op->op,
-                              .what = op->what,
-                              .bucket = op->bucket,
-                              .count = op->count,
-                              .dtype = ENI_COLL_F32,
-                              .step = (uint16_t)op->step};
-}
-
 static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out)
 {
     eni_sim *sim = rank->sim;
@@ -194,9 +180,10 @@ static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint
     for (int32_t i = 0; i < c->n; i++) { /* who came first, if anybody */
         const rank_part *other = &c->entries[i];
         if (other->rank == NULL) continue;
-        const eni_place_in_run ours = place_of(c->number, op), theirs = place_of(c->number, &other->op);
+        const eni_place_in_run ours = eni_group_place(1, c->number, op),
+                               theirs = eni_group_place(1, c->number, &other->op);
         const en_status st = eni_group_agree(rank->world.rank, &ours, other->rank->world.rank, &theirs);
-        if (st != EN_OK) eni_sim_fail(sim, st); /* the others would wait for ever */
+        eni_sim_fail(sim, st); /* the others would wait for ever */
         EN_TRY(st);
         break;
     }
@@ -212,10 +199,9 @@ static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint
  * first served per (from, to, bucket). */
 struct eni_sendrecv {
     eni_sendrecv *next;
-    eni_sim *sim;
     int32_t from, to;
     uint32_t bucket;
-    int is_wanted; /* the receiver's half */
+    bool is_wanted; /* the receiver's half */
     float *in;
     uint64_t request; /* ticket */
     uint64_t count;
@@ -227,11 +213,10 @@ static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
     eni_sim_rank *to = &sim->ranks[wanted->to];
     memcpy(wanted->in, sent->out, sent->count * sizeof(float));
     to->result->recv += sent->count * sizeof(float);
-    eni_event_trace_add(&sim->events, &(eni_sim_event){.at_ns = sim->queue.now_ns,
-                                                       .type = ENI_SIM_SENDRECV,
-                                                       .rank = wanted->to,
-                                                       .peer = wanted->from,
-                                                       .bucket = wanted->bucket});
+    eni_sim_log(sim, (eni_sim_event){.type = ENI_SIM_SENDRECV,
+                                     .rank = wanted->to,
+                                     .peer = wanted->from,
+                                     .bucket = wanted->bucket});
     eni_sim_rank_part_done(to, wanted->request, EN_OK);
     eni_sim_free(sim, sent);
     eni_sim_free(sim, wanted);
@@ -241,7 +226,7 @@ static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
 static void match(eni_sim *sim, eni_sendrecv *half)
 {
     eni_sendrecv **at = &sim->exchanges.sendrecvs;
-    for (; *at; at = &(*at)->next) {
+    for (; *at != NULL; at = &(*at)->next) {
         eni_sendrecv *other = *at;
         if (other->from != half->from || other->to != half->to || other->bucket != half->bucket ||
             other->is_wanted == half->is_wanted)
@@ -287,7 +272,7 @@ static en_status sendrecv(eni_sim_rank *rank, const eni_coll_op *op, uint64_t *t
     *wanted = (eni_sendrecv){.from = op->from,
                              .to = rank->world.rank,
                              .bucket = op->bucket,
-                             .is_wanted = 1,
+                             .is_wanted = true,
                              .in = eni_sim_rank_at(rank, op->slot_in, op->bucket),
                              .request = *ticket_out};
     match(sim, wanted);

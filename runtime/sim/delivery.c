@@ -49,7 +49,7 @@ void eni_delivery_carry(eni_sim *sim, const eni_header *header, const float *dat
 
 static void send(eni_sim *sim, const eni_header *header, const float *data)
 {
-    if (sim->config->faults)
+    if (sim->config->faults != NULL)
         sim->config->faults->send(sim, header, data);
     else
         eni_delivery_carry(sim, header, data, 0);
@@ -77,13 +77,12 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
                          .status = (uint32_t)action->status,
                          .bytes = action->data != NULL ? action->count * sizeof(float) : 0};
     memcpy(header.text, action->text, sizeof action->text);
-    eni_event_trace_add(&sim->events, &(eni_sim_event){.at_ns = sim->queue.now_ns,
-                                                       .type = ENI_SIM_REPLY,
-                                                       .rank = action->client,
-                                                       .peer = store->peer,
-                                                       .bucket = action->bucket,
-                                                       .clock = header.seq,
-                                                       .version = action->version});
+    eni_sim_log(sim, (eni_sim_event){.type = ENI_SIM_REPLY,
+                                     .rank = action->client,
+                                     .peer = store->peer,
+                                     .bucket = action->bucket,
+                                     .clock = header.seq,
+                                     .version = action->version});
     send(sim, &header, action->data);
 }
 
@@ -94,8 +93,7 @@ static void timer_due(void *sim, void *store_)
     (void)sim;
     if (store->timer_ns > store->sim->queue.now_ns) return; /* replaced by a later one */
     store->timer_ns = INT64_MAX;
-    const en_status st = eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_TIMER});
-    if (st != EN_OK) eni_sim_fail(store->sim, st);
+    eni_sim_fail(store->sim, eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_TIMER}));
 }
 
 void eni_delivery_set_timer(eni_sim_store *store, int64_t when_ns)
@@ -134,14 +132,13 @@ static en_status call_store(eni_sim_store *store, eni_sim_message *m)
     const bool is_push = h->bytes > 0;
     uint64_t version = 0;
     eni_store_weights(store->core, h->bucket, &version);
-    eni_event_trace_add(&store->sim->events, &(eni_sim_event){.at_ns = store->sim->queue.now_ns,
-                                                              .type = ENI_SIM_PUSH,
-                                                              .rank = h->rank,
-                                                              .peer = store->peer,
-                                                              .bucket = h->bucket,
-                                                              .clock = h->seq,
-                                                              .version = version,
-                                                              .base = h->base_version});
+    eni_sim_log(store->sim, (eni_sim_event){.type = ENI_SIM_PUSH,
+                                            .rank = h->rank,
+                                            .peer = store->peer,
+                                            .bucket = h->bucket,
+                                            .clock = h->seq,
+                                            .version = version,
+                                            .base = h->base_version});
     const eni_store_event event = {.type = ENI_STORE_CALL,
                                    .client = h->rank,
                                    .incarnation = h->incarnation,
@@ -170,10 +167,8 @@ static en_status finish_at_store(eni_sim_store *store, eni_sim_message *m)
                                    .incarnation = m->header.incarnation,
                                    .member = EN_MEMBER_FINISHED};
     release(m);
-    eni_event_trace_add(&store->sim->events, &(eni_sim_event){.at_ns = store->sim->queue.now_ns,
-                                                              .type = ENI_SIM_FINISHED,
-                                                              .rank = event.client,
-                                                              .peer = store->peer});
+    eni_sim_log(store->sim,
+                (eni_sim_event){.type = ENI_SIM_FINISHED, .rank = event.client, .peer = store->peer});
     return eni_delivery_handle(store, &event);
 }
 
@@ -213,9 +208,9 @@ static void refused(eni_sim_rank *rank, const eni_header *h, bool is_call)
 static void step(eni_sim_rank *rank, const eni_client_event *event, const eni_sim_message *answer)
 {
     eni_sim *sim = rank->sim;
-    if (sim->config->faults) sim->config->faults->watch(rank, event, NULL);
+    if (sim->config->faults != NULL) sim->config->faults->watch(rank, event, NULL);
     const en_status st = eni_client_step(&rank->client, event, &sim->client_actions);
-    if (st != EN_OK) eni_sim_fail(sim, st);
+    eni_sim_fail(sim, st);
     for (uint32_t i = 0; i < sim->client_actions.n && st == EN_OK; i++) {
         const eni_client_action *action = &sim->client_actions.item[i];
         switch (action->type) {
@@ -224,7 +219,7 @@ static void step(eni_sim_rank *rank, const eni_client_event *event, const eni_si
         case ENI_CLIENT_REFUSED: refused(rank, &answer->header, action->is_call); break;
         case ENI_CLIENT_RECOVERED: break;
         }
-        if (sim->config->faults) sim->config->faults->watch(rank, event, action);
+        if (sim->config->faults != NULL) sim->config->faults->watch(rank, event, action);
     }
 }
 
@@ -241,8 +236,8 @@ static void arrived(void *sim_, void *message_)
     sim->in_flight--;
     if (eni_sim_is_to_store(h)) {
         eni_sim_store *store = &sim->stores.all[h->shard];
-        const en_status st =
-            sim->config->faults ? sim->config->faults->at_store(store, m) : eni_delivery_take(store, m);
+        const en_status st = sim->config->faults != NULL ? sim->config->faults->at_store(store, m)
+                                                         : eni_delivery_take(store, m);
         if (st != EN_OK) eni_sim_fail(sim, st);
         return;
     }
@@ -282,7 +277,7 @@ en_status eni_delivery_open_client(eni_sim_rank *rank, uint64_t incarnation)
     rank->calls = eni_alloc_array(sim->buckets->n, sizeof *rank->calls);
     if (rank->calls == NULL) return EN_ENOMEM;
     EN_TRY(eni_client_state_init(&rank->client, sim->buckets->n, sim->stores.n, rank->world.rank, incarnation,
-                                 sim->config->faults ? UINT32_MAX : 0));
+                                 sim->config->faults != NULL ? UINT32_MAX : 0));
     for (int32_t k = 0; k < sim->stores.nshards; k++)
         meet(rank, k);
     return sim->status;

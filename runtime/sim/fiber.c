@@ -7,29 +7,19 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
-#include <unistd.h>
 
 #include "core/log.h"
 #include "core/memory.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#ifndef __has_feature /* gcc before 14 */
+#define __has_feature(name) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
 #define HAS_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define HAS_ASAN 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define HAS_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define HAS_TSAN 1
-#endif
-#endif
-#ifdef HAS_ASAN
 #include <sanitizer/common_interface_defs.h>
 #endif
-#ifdef HAS_TSAN
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+#define HAS_TSAN 1
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -57,10 +47,7 @@ static void announce_switch(void **fake_out, const void *base, size_t bytes, voi
 #ifdef HAS_TSAN
     __tsan_switch_to_fiber(tsan_fiber, 0);
 #endif
-    (void)fake_out;
-    (void)base;
-    (void)bytes;
-    (void)tsan_fiber;
+    (void)fake_out, (void)base, (void)bytes, (void)tsan_fiber;
 }
 
 /* After a switch, on the new stack. */
@@ -69,9 +56,7 @@ static void confirm_switch(void *fake, const void **base_out, size_t *bytes_out)
 #ifdef HAS_ASAN
     __sanitizer_finish_switch_fiber(fake, base_out, bytes_out);
 #endif
-    (void)fake;
-    (void)base_out;
-    (void)bytes_out;
+    (void)fake, (void)base_out, (void)bytes_out;
 }
 
 /* ---- the switches -------------------------------------------------------------------------------------- */
@@ -124,8 +109,8 @@ en_status eni_fiber_new(void (*body)(void *user), void *user, size_t stack_bytes
     if (f == NULL) return EN_ENOMEM;
     f->body = body;
     f->user = user;
-    f->page = (size_t)sysconf(_SC_PAGESIZE);
-    f->bytes = (size_t)eni_round_up(stack_bytes, f->page) + f->page;
+    f->page = eni_page_bytes();
+    f->bytes = eni_round_up(stack_bytes, f->page) + f->page;
     f->memory = mmap(NULL, f->bytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (f->memory == MAP_FAILED || mprotect(f->memory, f->page, PROT_NONE) != 0) {
@@ -153,6 +138,6 @@ void eni_fiber_free(eni_fiber *fiber)
 #ifdef HAS_TSAN
     if (fiber->tsan_self) __tsan_destroy_fiber(fiber->tsan_self);
 #endif
-    if (fiber->memory) munmap(fiber->memory, fiber->bytes);
+    if (fiber->memory != NULL) munmap(fiber->memory, fiber->bytes);
     eni_free(fiber);
 }

@@ -18,7 +18,7 @@ static uint64_t samples_of(void *quadratic, uint64_t micro_batch)
     return micro_batch == q->last_batch ? q->last_samples : q->samples;
 }
 
-void eni_quadratic_grad(void *quadratic, int rank, uint64_t micro_batch, const float *param, float *grad)
+static void gradient_of(void *quadratic, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     (void)rank;
     const eni_quadratic *q = quadratic;
@@ -62,7 +62,7 @@ en_status eni_quadratic_init(eni_quadratic *quadratic, uint64_t count, uint64_t 
                                    .ntensors = 3,
                                    .init = q->init,
                                    .samples = samples_of,
-                                   .grad = eni_quadratic_grad,
+                                   .grad = gradient_of,
                                    .user = q};
     return EN_OK;
 }

@@ -26,9 +26,6 @@ en_status eni_quadratic_init(eni_quadratic *quadratic, uint64_t count, uint64_t 
 /* Safe on zeroed memory. */
 void eni_quadratic_fini(eni_quadratic *quadratic);
 
-/* The gradient, as eni_sim_problem.grad: overwrites grad (count). */
-void eni_quadratic_grad(void *quadratic, int rank, uint64_t micro_batch, const float *param, float *grad);
-
 /* The loss without noise; 0 at the optimum. */
 double eni_quadratic_loss(const eni_quadratic *quadratic, const float *param);
 

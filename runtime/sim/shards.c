@@ -1,5 +1,4 @@
-/* shards.c - the stores of a run: one per shard on the servers, or one per rank, as the strategy's flags say.
- */
+/* shards.c - the stores of a run: one per shard on the servers, or one per rank, as the strategy's flags say. */
 #include <string.h>
 
 #include "core/memory.h"
@@ -46,7 +45,7 @@ static en_status new_core(eni_sim *sim, int32_t index)
         .hooks = sim->config->hooks,
         .watch = ENI_WATCH_ALL,
         .judges_holds = sim->config->faults == NULL, /* a rank that died may come back */
-        .optimizer = sim->optimizer,
+        .optimizer = sim->config->optimizer,
         .hyper = sim->config->hyper,
         .schedule = sim->config->schedule,
         .sum_order = sim->config->sum_order,
@@ -87,7 +86,7 @@ en_status eni_shards_open(eni_sim *sim)
     sim->stores.nshards = flags & EN_STORE_ON_SERVERS ? sim->config->nshards : 0;
     sim->stores.n = sim->stores.nshards + (flags & EN_STORE_ON_RANKS ? sim->nranks : 0);
     sim->stores.all = eni_alloc_array((size_t)sim->stores.n, sizeof *sim->stores.all);
-    en_status st = sim->stores.all ? EN_OK : EN_ENOMEM;
+    en_status st = sim->stores.all != NULL ? EN_OK : EN_ENOMEM;
     for (int32_t k = 0; k < sim->stores.n && st == EN_OK; k++)
         st = open_store(sim, k);
     return st;
@@ -119,7 +118,7 @@ void eni_shards_collect(const eni_sim *sim, float *flat_out)
         const eni_bucket_range *range = &sim->buckets->bucket[b];
         for (int32_t k = 0; k < sim->stores.nshards; k++) {
             const eni_store *core = sim->stores.all[k].core; /* NULL: the run ended while it was down */
-            const float *weights = core ? eni_store_weights(core, b, NULL) : NULL;
+            const float *weights = core != NULL ? eni_store_weights(core, b, NULL) : NULL;
             if (weights == NULL) continue;
             memcpy(flat_out + range->lo + eni_slice_lo(range->hi - range->lo, k, sim->stores.nshards),
                    weights, eni_store_count(sim->stores.all[k].core, b) * sizeof(float));
@@ -151,7 +150,7 @@ en_status eni_shards_join(eni_sim_rank *rank)
 
 void eni_shards_close(eni_sim *sim)
 {
-    for (int32_t k = 0; sim->stores.all && k < sim->stores.n; k++)
+    for (int32_t k = 0; sim->stores.all != NULL && k < sim->stores.n; k++)
         eni_store_free(sim->stores.all[k].core);
     eni_free(sim->stores.all);
     sim->stores.all = NULL;

@@ -44,7 +44,7 @@ static en_status check(const eni_sim_config *c)
         why = "a step has 1 to 1024 micro-batches";
     else if (c->accumulate > 1 && !is_alone(c))
         why = "several micro-batches a step are for one rank without a store";
-    else if (c->faults &&
+    else if (c->faults != NULL &&
              (c->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != EN_STORE_ON_SERVERS)
         why = "faults are for strategies with a store on servers (EN_STORE_ON_SERVERS): without one a lost "
               "message or rank ends the run";
@@ -83,7 +83,7 @@ static en_status open_rank(eni_sim *sim, int32_t index)
     rank->result = &sim->result->rank[index];
     rank->world = (en_world){.size = sizeof(en_world), .rank = index, .nranks = sim->nranks};
     eni_rank_groups_place(sim->hosts, sim->groups, &rank->world);
-    EN_TRY(eni_arena_open(problem->count, ENI_ARENA_NSLOTS, 0, &rank->arena));
+    EN_TRY(eni_arena_open(problem->count, ENI_ARENA_NSLOTS, false, &rank->arena));
     rank->param = eni_arena_at(rank->arena, ENI_SLOT_PARAM, 0);
     rank->grad = eni_arena_at(rank->arena, ENI_SLOT_GRAD, 0);
     memcpy(rank->param, problem->init, problem->count * sizeof(float));
@@ -108,7 +108,7 @@ static void come_in(void *sim_, void *rank_)
     if (sim->next_batch >= sim->config->micro_batches) return;
     en_status st = start_rank(sim, rank->world.rank, ENI_SIM_INCARNATION);
     if (st == EN_OK) st = eni_shards_join(rank);
-    if (st != EN_OK) eni_sim_fail(sim, st);
+    eni_sim_fail(sim, st);
 }
 
 static void ask_for_weights(void *sim_, void *rank)
@@ -153,7 +153,6 @@ static en_status open_world(eni_sim *sim)
     const uint32_t flags = c->strategy->flags;
     sim->nranks = c->nranks;
     EN_TRY(cut_ranks(sim));
-    sim->optimizer = c->optimizer;
     sim->claims = c->assign == ENI_SIM_CLAIM ||
                   (c->assign == ENI_SIM_AUTO && has_store(c) && !(flags & EN_SYNCHRONOUS));
     EN_TRY(check_visits(sim));
@@ -165,8 +164,6 @@ static en_status open_world(eni_sim *sim)
     EN_TRY(eni_buckets_new(c->problem->tensors, c->problem->ntensors, c->problem->count, c->bucket_cap_bytes,
                            &sim->buckets));
     EN_TRY(eni_network_init(&sim->network, &c->network, sim->nranks + c->nshards));
-    sim->events.trace = c->trace;
-    sim->events.trace_user = c->trace_user;
     sim->ranks = eni_alloc_array((size_t)sim->nranks, sizeof *sim->ranks);
     sim->result->rank = eni_alloc_array((size_t)sim->nranks, sizeof *sim->result->rank);
     sim->gradients.scratch = new_flat(sim);
@@ -178,14 +175,14 @@ static en_status open_world(eni_sim *sim)
     sim->result->nranks = sim->nranks;
     if (is_alone(c)) {
         sim->gradients.micro = eni_alloc_array(c->accumulate, sizeof *sim->gradients.micro);
-        for (uint64_t i = 0; sim->gradients.micro && i < c->accumulate; i++)
+        for (uint64_t i = 0; sim->gradients.micro != NULL && i < c->accumulate; i++)
             if ((sim->gradients.micro[i] = new_flat(sim)) == NULL) return EN_ENOMEM;
         if (sim->gradients.micro == NULL) return EN_ENOMEM;
     }
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(open_rank(sim, r));
     EN_TRY(eni_shards_open(sim));
-    if (c->faults) EN_TRY(c->faults->open(sim));
+    if (c->faults != NULL) EN_TRY(c->faults->open(sim));
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(eni_sim_comes_later(sim, r)
                    ? eni_event_queue_post(&sim->queue, c->join_ns[r], ask_for_weights, sim, &sim->ranks[r])
@@ -212,13 +209,13 @@ en_status eni_sim_restart_rank(eni_sim *sim, int32_t index, uint64_t incarnation
 
 static void close_world(eni_sim *sim)
 {
-    if (sim->config->faults) sim->config->faults->close(sim);
+    if (sim->config->faults != NULL) sim->config->faults->close(sim);
     eni_shards_close(sim); /* gives back the payloads that it holds, so before the blocks */
-    for (int32_t r = 0; sim->ranks && r < sim->nranks; r++)
+    for (int32_t r = 0; sim->ranks != NULL && r < sim->nranks; r++)
         close_rank(&sim->ranks[r]);
     eni_client_actions_fini(&sim->client_actions);
     eni_sim_free_all(sim);
-    for (uint64_t i = 0; sim->gradients.micro && i < sim->config->accumulate; i++)
+    for (uint64_t i = 0; sim->gradients.micro != NULL && i < sim->config->accumulate; i++)
         eni_free(sim->gradients.micro[i]);
     eni_free(sim->gradients.micro);
     eni_free(sim->ranks);
@@ -235,8 +232,8 @@ static void close_world(eni_sim *sim)
 
 static bool is_over(const eni_sim *sim)
 {
-    return sim->config->faults ? sim->config->faults->is_over(sim)
-                               : sim->nrunning == 0 && sim->in_flight == 0;
+    return sim->config->faults != NULL ? sim->config->faults->is_over(sim)
+                                       : sim->nrunning == 0 && sim->in_flight == 0;
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------ */
@@ -250,11 +247,11 @@ static void name_the_stuck(eni_sim *sim)
         if (!rank->is_running) continue;
         const eni_sim_pending *request = eni_sim_rank_pending(rank, rank->waiting);
         if (++out->nstuck > 4) continue;
-        const int n =
-            snprintf(out->stuck + at, sizeof out->stuck - at,
-                     "%srank %d in step %" PRIu64 " waits for %s on bucket %u%s", at ? "; " : "", r,
-                     rank->step, request ? request->doing : "its time", request ? request->bucket : 0,
-                     request && request->dest == EN_SERVERS ? " at the servers" : "");
+        const int n = snprintf(out->stuck + at, sizeof out->stuck - at,
+                               "%srank %d in step %" PRIu64 " waits for %s on bucket %u%s", at ? "; " : "", r,
+                               rank->step, request != NULL ? request->doing : "its time",
+                               request != NULL ? request->bucket : 0,
+                               request != NULL && request->dest == EN_SERVERS ? " at the servers" : "");
         at += n > 0 && at + (size_t)n < sizeof out->stuck ? (size_t)n : 0;
     }
 }
@@ -349,7 +346,7 @@ static void collect(eni_sim *sim)
     if (model == EN_EVAL_STORE) eni_shards_collect(sim, sim->gradients.scratch);
     if (model == EN_EVAL_MEAN) mean_of_ranks(sim, sim->gradients.scratch);
     eni_digest_of(sim->gradients.scratch, bytes, sim->result->weights_sha256);
-    if (sim->config->weights_out) memcpy(sim->config->weights_out, sim->gradients.scratch, bytes);
+    if (sim->config->weights_out != NULL) memcpy(sim->config->weights_out, sim->gradients.scratch, bytes);
     sim->result->has_theory = rank->host != NULL && sim->config->strategy->theory != NULL;
     if (sim->result->has_theory) eni_host_theory(rank->host, 0, &sim->result->theory);
 }
@@ -361,11 +358,10 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     memset(result_out, 0, sizeof *result_out);
     EN_TRY(check(&resolved));
     en_status st = EN_OK;
-    eni_event_queue_init(&sim.queue);
-    eni_digest_begin(&sim.events.digest);
+    eni_digest_begin(&sim.log);
     EN_TRY_GOTO(open_world(&sim), close_world);
     st = loop(&sim);
-    if (st == EN_OK && resolved.faults) st = resolved.faults->check(&sim);
+    if (st == EN_OK && resolved.faults != NULL) st = resolved.faults->check(&sim);
     const en_status summed = sum_up(&sim);
     collect(&sim);
     if (st == EN_OK) st = summed;
@@ -374,14 +370,14 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     if (st == EN_OK && result_out->is_unchanged && resolved.faults == NULL)
         st = eni_host_unchanged(config->strategy);
 close_world:
-    eni_digest_end(&sim.events.digest, result_out->log_sha256);
+    eni_digest_end(&sim.log, result_out->log_sha256);
     close_world(&sim);
     return st;
 }
 
 void eni_sim_result_fini(eni_sim_result *result)
 {
-    for (int32_t r = 0; result->rank && r < result->nranks; r++)
+    for (int32_t r = 0; result->rank != NULL && r < result->nranks; r++)
         eni_histogram_fini(&result->rank[r].staleness);
     eni_histogram_fini(&result->staleness);
     eni_free(result->rank);

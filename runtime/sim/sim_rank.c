@@ -53,11 +53,6 @@ static int64_t now_ns(void *user)
     return rank->sim->queue.now_ns;
 }
 
-static double count_clients(const eni_sim *sim)
-{
-    return sim->config->strategy->flags & EN_LEADERS_ARE_CLIENTS ? sim->ranks[0].world.nhosts : sim->nranks;
-}
-
 /* What the network's model says of an operation that is alone on it. */
 static double cost(void *user, int op, uint64_t vector_bytes)
 {
@@ -66,7 +61,9 @@ static double cost(void *user, int op, uint64_t vector_bytes)
     const uint64_t n = (uint64_t)sim->nranks;
     const double bytes = (double)vector_bytes;
     if (op == 0 && sim->stores.n > 0) { /* all clients' vectors pass the shards' links, there and back */
-        const double clients = count_clients(sim), shards = sim->stores.nshards > 0 ? sim->stores.nshards : 1;
+        const bool is_by_host = (sim->config->strategy->flags & EN_LEADERS_ARE_CLIENTS) != 0;
+        const double clients = is_by_host ? rank->world.nhosts : sim->nranks;
+        const double shards = sim->stores.nshards > 0 ? sim->stores.nshards : 1;
         return (double)eni_network_hops(&sim->network, 2, bytes * (clients > shards ? clients / shards : 1)) *
                1e-9;
     }
@@ -113,7 +110,7 @@ static en_status open_host(eni_sim_rank *rank)
         .leaders_algorithm = ENI_COLL_DIRECT,
         .has_own_groups = memcmp(sim->hosts, sim->groups, (size_t)sim->nranks * sizeof *sim->hosts) != 0,
         .has_store = sim->stores.n > 0,
-        .optimizer = sim->optimizer,
+        .optimizer = sim->config->optimizer,
         .hyper = sim->config->hyper,
         .schedule = sim->config->schedule,
         .alive_status = alive,
@@ -168,7 +165,7 @@ static double noise(const eni_sim_rank *rank)
 static int64_t compute_ns(const eni_sim_rank *rank)
 {
     const eni_sim_compute *model = &rank->sim->config->compute;
-    const double factor = model->factor ? model->factor[rank->world.rank] : 1;
+    const double factor = model->factor != NULL ? model->factor[rank->world.rank] : 1;
     return (int64_t)((double)model->mean_ns * (double)rank->nbatches * factor * noise(rank));
 }
 
@@ -236,11 +233,10 @@ static en_status begin_step(eni_sim_rank *rank)
 
 static en_status take_step(eni_sim_rank *rank)
 {
-    eni_event_trace_add(&rank->sim->events, &(eni_sim_event){.at_ns = rank->sim->queue.now_ns,
-                                                             .type = ENI_SIM_STEP,
-                                                             .rank = rank->world.rank,
-                                                             .clock = rank->step,
-                                                             .version = rank->first_batch});
+    eni_sim_log(rank->sim, (eni_sim_event){.type = ENI_SIM_STEP,
+                                           .rank = rank->world.rank,
+                                           .clock = rank->step,
+                                           .version = rank->first_batch});
     EN_TRY(begin_step(rank));
     ask_for_gradient(rank);
     EN_TRY(backward(rank));

@@ -4,20 +4,14 @@
 #include "runtime/sim/virtual_time.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/log.h"
 #include "core/memory.h"
 
-void eni_event_queue_init(eni_event_queue *queue)
-{
-    memset(queue, 0, sizeof *queue);
-}
-
 void eni_event_queue_fini(eni_event_queue *queue)
 {
     free(queue->heap);
-    memset(queue, 0, sizeof *queue);
+    *queue = (eni_event_queue){0};
 }
 
 static bool is_before(const eni_event_queue_entry *a, const eni_event_queue_entry *b)
@@ -73,10 +67,9 @@ en_status eni_network_init(eni_network *network, const eni_sim_network *model, i
 {
     network->latency_ns = model->latency_ns;
     network->ns_per_byte = model->bytes_per_s > 0 ? 1e9 / model->bytes_per_s : 0;
-    network->nnodes = nnodes;
     network->out_free_ns = eni_alloc_array((size_t)nnodes, sizeof *network->out_free_ns);
     network->in_free_ns = eni_alloc_array((size_t)nnodes, sizeof *network->in_free_ns);
-    return network->out_free_ns && network->in_free_ns ? EN_OK : EN_ENOMEM;
+    return network->out_free_ns != NULL && network->in_free_ns != NULL ? EN_OK : EN_ENOMEM;
 }
 
 void eni_network_fini(eni_network *network)

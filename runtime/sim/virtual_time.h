@@ -26,14 +26,13 @@ typedef struct eni_event_queue_entry {
     void *user, *subject;
 } eni_event_queue_entry;
 
+/* Zeroed memory is an empty queue. */
 typedef struct eni_event_queue {
     int64_t now_ns; /* the virtual clock: time of the entry last taken */
     uint64_t seq;
     eni_event_queue_entry *heap;
     uint64_t n, room;
 } eni_event_queue;
-
-void eni_event_queue_init(eni_event_queue *queue);
 
 /* Drops what is left; safe on zeroed memory. */
 void eni_event_queue_fini(eni_event_queue *queue);
@@ -50,8 +49,7 @@ bool eni_event_queue_take(eni_event_queue *queue, eni_event_queue_entry *entry_o
 typedef struct eni_network {
     int64_t latency_ns;
     double ns_per_byte;
-    int32_t nnodes;
-    int64_t *out_free_ns, *in_free_ns; /* (nnodes) when the link is idle again */
+    int64_t *out_free_ns, *in_free_ns; /* (nodes) when the link is idle again */
 } eni_network;
 
 en_status eni_network_init(eni_network *network, const eni_sim_network *model, int32_t nnodes);

@@ -20,7 +20,7 @@ void *eni_sim_alloc(eni_sim *sim, size_t bytes)
     eni_sim_block *block = eni_alloc(sizeof *block + bytes);
     if (block == NULL) return NULL;
     block->next = sim->blocks;
-    if (block->next) block->next->previous = block;
+    if (block->next != NULL) block->next->previous = block;
     sim->blocks = block;
     return block->memory;
 }
@@ -28,8 +28,8 @@ void *eni_sim_alloc(eni_sim *sim, size_t bytes)
 void eni_sim_free(eni_sim *sim, void *memory)
 {
     eni_sim_block *block = (eni_sim_block *)(void *)((char *)memory - offsetof(eni_sim_block, memory));
-    if (block->next) block->next->previous = block->previous;
-    if (block->previous)
+    if (block->next != NULL) block->next->previous = block->previous;
+    if (block->previous != NULL)
         block->previous->next = block->next;
     else
         sim->blocks = block->next;
@@ -38,33 +38,34 @@ void eni_sim_free(eni_sim *sim, void *memory)
 
 void eni_sim_free_all(eni_sim *sim)
 {
-    while (sim->blocks)
+    while (sim->blocks != NULL)
         eni_sim_free(sim, sim->blocks->memory);
 }
 
 /* ---- the event trace ----------------------------------------------------------------------------------- */
 
-void eni_event_trace_add(eni_event_trace *events, const eni_sim_event *event)
+void eni_sim_log(eni_sim *sim, eni_sim_event event)
 {
+    const eni_sim_config *config = sim->config;
+    event.at_ns = sim->queue.now_ns;
     /* Field by field: a struct may have padding. */
-    const uint64_t words[] = {(uint64_t)event->at_ns,
-                              event->type,
-                              (uint64_t)(int64_t)event->rank,
-                              (uint64_t)(int64_t)event->peer,
-                              event->bucket,
-                              event->clock,
-                              event->version,
-                              event->base};
-    eni_digest_add(&events->digest, words, sizeof words);
-    if (events->trace != NULL) events->trace(events->trace_user, event);
+    const uint64_t words[] = {(uint64_t)event.at_ns,
+                              event.type,
+                              (uint64_t)(int64_t)event.rank,
+                              (uint64_t)(int64_t)event.peer,
+                              event.bucket,
+                              event.clock,
+                              event.version,
+                              event.base};
+    eni_digest_add(&sim->log, words, sizeof words);
+    if (config->trace != NULL) config->trace(config->trace_user, &event);
 }
 
 /* ---- events -------------------------------------------------------------------------------------------- */
 
 void eni_sim_post(eni_sim *sim, int64_t at_ns, void (*happen)(void *sim, void *subject), void *subject)
 {
-    const en_status st = eni_event_queue_post(&sim->queue, at_ns, happen, sim, subject);
-    if (st != EN_OK) eni_sim_fail(sim, st);
+    eni_sim_fail(sim, eni_event_queue_post(&sim->queue, at_ns, happen, sim, subject));
 }
 
 /* ---- a rank goes on ------------------------------------------------------------------------------------ */
@@ -77,21 +78,20 @@ static void compute_gradient(eni_sim_rank *rank)
     const eni_sim_problem *problem = sim->config->problem;
     uint64_t samples[ENI_MEAN_MAX] = {0};
     for (uint64_t i = 0; i < rank->nbatches; i++) {
-        float *to = sim->gradients.micro ? sim->gradients.micro[i] : rank->grad;
+        float *to = sim->gradients.micro != NULL ? sim->gradients.micro[i] : rank->grad;
         samples[i] = problem->samples(problem->user, rank->first_batch + i);
         problem->grad(problem->user, rank->world.rank, rank->first_batch + i, rank->param, to);
     }
     if (rank->nbatches == 0) memset(rank->grad, 0, problem->count * sizeof(float));
-    if (sim->gradients.micro && rank->nbatches > 0) {
-        /* Bucket by bucket: a ring's order of the sum depends on where a bucket begins. */
-        for (uint32_t b = 0; b < sim->buckets->n; b++) {
-            const uint64_t lo = sim->buckets->bucket[b].lo, count = sim->buckets->bucket[b].hi - lo;
-            const float *from[ENI_MEAN_MAX];
-            for (uint64_t i = 0; i < sim->config->accumulate; i++)
-                from[i] = sim->gradients.micro[i] + lo;
-            eni_mean_ranks(rank->grad + lo, from, samples, (int)sim->config->accumulate,
-                           sim->config->sum_order, count, 0, count);
-        }
+    if (sim->gradients.micro == NULL || rank->nbatches == 0) return;
+    /* Bucket by bucket: a ring's order of the sum depends on where a bucket begins. */
+    for (uint32_t b = 0; b < sim->buckets->n; b++) {
+        const uint64_t lo = sim->buckets->bucket[b].lo, count = sim->buckets->bucket[b].hi - lo;
+        const float *from[ENI_MEAN_MAX];
+        for (uint64_t i = 0; i < sim->config->accumulate; i++)
+            from[i] = sim->gradients.micro[i] + lo;
+        eni_mean_ranks(rank->grad + lo, from, samples, (int)sim->config->accumulate, sim->config->sum_order,
+                       count, 0, count);
     }
 }
 
@@ -104,16 +104,16 @@ void eni_sim_rank_resume(void *sim_, void *rank_)
         rank->fiber = NULL;
         return;
     }
-    do {
-        eni_fiber_resume(rank->fiber);
-        if (!rank->wants_gradient) break;
+    eni_fiber_resume(rank->fiber);
+    while (rank->wants_gradient) {
         rank->wants_gradient = false;
         compute_gradient(rank);
-    } while (1);
+        eni_fiber_resume(rank->fiber);
+    }
     if (!eni_fiber_has_ended(rank->fiber)) return;
     rank->is_running = false;
     sim->nrunning--;
-    if (rank->status != EN_OK) eni_sim_fail(sim, rank->status);
+    eni_sim_fail(sim, rank->status);
 }
 
 /* ---- vectors and samples ------------------------------------------------------------------------------- */

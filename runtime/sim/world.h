@@ -6,8 +6,7 @@
  *     shards.c       the stores themselves            virtual_time, fiber: their parts
  *     world.c        what all of them need of a run and its ranks
  *
- * What goes wrong, if anything, is in faults/, which calls these files and is called through eni_sim_faults.
- */
+ * What goes wrong, if anything, is in faults/, which calls these files and is called through eni_sim_faults. */
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
 
@@ -82,14 +81,6 @@ typedef struct eni_sim_block eni_sim_block;
 typedef struct eni_sim_faults eni_sim_faults;
 typedef struct eni_fault_state eni_fault_state; /* faults/faults_impl.h */
 
-/* The event log of a run: hashed always, shown to the caller if wanted. Two runs with one hash did the same
- * things at the same times in the same order. */
-typedef struct eni_event_trace {
-    eni_digest digest;
-    void (*trace)(void *user, const eni_sim_event *event);
-    void *trace_user;
-} eni_event_trace;
-
 typedef struct eni_sim_stores {
     int32_t n, nshards;
     eni_sim_store *all; /* (n) */
@@ -100,9 +91,8 @@ typedef struct eni_sim_stores {
 typedef struct eni_sim_exchanges {
     eni_collective *collectives;
     eni_sendrecv *sendrecvs; /* halves without their other half */
-    int64_t
-        *group_free_ns; /* (2 + nranks) the world, each group by its first rank, the leaders: when the links
-                                of a group are idle again */
+    /* (2 + nranks) the world, each group by its first rank, the leaders: when the links of a group are idle again */
+    int64_t *group_free_ns;
 } eni_sim_exchanges;
 
 /* What gradients are made of. */
@@ -116,13 +106,13 @@ typedef struct eni_sim_gradients {
 struct eni_sim {
     const eni_sim_config *config;
     eni_sim_result *result;
-    const eni_optimizer *optimizer;
     const eni_options *options;
     eni_options *own_options; /* when the configuration brings none */
     eni_buckets *buckets;
     eni_event_queue queue;
     eni_network network;
-    eni_event_trace events;
+    eni_digest
+        log; /* of its events: two runs with one hash did the same at the same times in the same order */
     en_status status; /* the first failure: ends the run */
 
     int32_t nranks, nrunning;
@@ -161,10 +151,10 @@ static inline bool eni_sim_is_to_store(const eni_header *header)
 
 /* What fails in a run: messages, links, stores, ranks (runtime/sim/faults). */
 struct eni_sim_faults {
-    en_status (*open)(eni_sim *sim);    /* when the stores are open */
-    void (*close)(eni_sim *sim);        /* also after an open that failed */
-    int (*is_over)(const eni_sim *sim); /* 1 once every rank has finished and every store knows it */
-    en_status (*check)(eni_sim *sim);   /* after the end: EN_EBUG, logged, for counts that do not agree */
+    en_status (*open)(eni_sim *sim);     /* when the stores are open */
+    void (*close)(eni_sim *sim);         /* also after an open that failed */
+    bool (*is_over)(const eni_sim *sim); /* once every rank has finished and every store knows it */
+    en_status (*check)(eni_sim *sim);    /* after the end: EN_EBUG, logged, for counts that do not agree */
     /* A message is to leave: each copy of it that does goes by eni_delivery_carry. */
     void (*send)(eni_sim *sim, const eni_header *header, const float *data);
     /* One has arrived at a store: takes it by eni_delivery_take, or frees it. */
@@ -173,6 +163,7 @@ struct eni_sim_faults {
     void (*watch)(eni_sim_rank *rank, const eni_client_event *event, const eni_client_action *action);
 };
 
+/* The run ends with this status, if it is not EN_OK and the first such. */
 static inline void eni_sim_fail(eni_sim *sim, en_status status)
 {
     if (sim->status == EN_OK) sim->status = status;
@@ -185,7 +176,8 @@ void *eni_sim_alloc(eni_sim *sim, size_t bytes);
 void eni_sim_free(eni_sim *sim, void *memory);
 void eni_sim_free_all(eni_sim *sim);
 
-void eni_event_trace_add(eni_event_trace *events, const eni_sim_event *event);
+/* An event of this moment, into the log: at_ns is filled in. */
+void eni_sim_log(eni_sim *sim, eni_sim_event event);
 
 /* happen(sim, subject) at at_ns; the run fails where there is no memory for that. */
 void eni_sim_post(eni_sim *sim, int64_t at_ns, void (*happen)(void *sim, void *subject), void *subject);
@@ -225,8 +217,7 @@ void eni_sim_rank_body(void *rank);
 
 /* ---- collectives.c ---- */
 
-/* This rank's part in a collective of a group, or its sendrecv. EN_EINVAL, EN_EMISMATCH (logged), EN_ENOMEM.
- */
+/* This rank's part in a collective of a group, or its sendrecv. EN_EINVAL, EN_EMISMATCH (logged), EN_ENOMEM. */
 en_status eni_exchange_start(eni_sim_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out);
 
 /* ---- delivery.c ---- */

@@ -22,7 +22,8 @@ en_status eni_store_grow(void **array, uint32_t *room, uint32_t wanted, size_t s
     while (more < wanted)
         more *= 2;
     void *grown = realloc(*array, more * size);
-    if (!grown) return eni_fail(EN_ENOMEM, "store", "out of memory for %u entries of %zu bytes", more, size);
+    if (grown == NULL)
+        return eni_fail(EN_ENOMEM, "store", "out of memory for %u entries of %zu bytes", more, size);
     *array = grown;
     *room = more;
     return EN_OK;
@@ -33,16 +34,17 @@ en_status eni_store_grow(void **array, uint32_t *room, uint32_t wanted, size_t s
 /* Releases what a call holds; the call itself stays. */
 static void call_empty(eni_store *store, eni_call *call)
 {
-    if (call->payload.release) call->payload.release(call->payload.owner);
+    if (call->payload.release != NULL) call->payload.release(call->payload.owner);
     call->payload = (eni_payload){0};
-    if (call->pooled) store->pool.free[store->pool.n++] = call->pooled; /* room: made when the buffer was */
+    if (call->pooled != NULL)
+        store->pool.free[store->pool.n++] = call->pooled; /* room: made when the buffer was */
     call->pooled = NULL;
 }
 
 eni_call *eni_store_call_take(eni_store *store)
 {
     eni_call *call = store->idle;
-    if (!call) return eni_alloc(sizeof *call);
+    if (call == NULL) return eni_alloc(sizeof *call);
     store->idle = call->next;
     *call = (eni_call){0};
     return call;
@@ -69,10 +71,10 @@ void eni_store_call_free(eni_store *store, eni_call *call)
 
 void eni_partition_hold(eni_partition *part, eni_call *call)
 {
-    call->is_held = 1;
+    call->is_held = true;
     call->next = NULL;
     call->prev = part->held_last;
-    if (part->held_last)
+    if (part->held_last != NULL)
         part->held_last->next = call;
     else
         part->held_first = call;
@@ -81,16 +83,16 @@ void eni_partition_hold(eni_partition *part, eni_call *call)
 
 void eni_partition_release(eni_partition *part, eni_call *call)
 {
-    if (call->prev)
+    if (call->prev != NULL)
         call->prev->next = call->next;
     else
         part->held_first = call->next;
-    if (call->next)
+    if (call->next != NULL)
         call->next->prev = call->prev;
     else
         part->held_last = call->prev;
     call->prev = call->next = NULL;
-    call->is_held = 0;
+    call->is_held = false;
 }
 
 /* ---- calls that are held for long ---- */
@@ -128,7 +130,7 @@ static const eni_call *longest_held(eni_store *store, int64_t now_ns, uint32_t *
                 if (due_ns < store->look_ns) store->look_ns = due_ns;
                 continue;
             }
-            call->was_named = 1;
+            call->was_named = true;
             ++*n_out;
             if (longest != NULL && longest->since_ns <= call->since_ns) continue;
             longest = call;
@@ -169,31 +171,25 @@ static float *pool_take(eni_store *store)
         EN_OK)
         return NULL;
     float *buffer = eni_alloc_array(store->max_count, sizeof(float));
-    if (buffer) store->pool.nmade++;
+    if (buffer != NULL) store->pool.nmade++;
     return buffer;
+}
+
+en_status eni_store_call_fill(eni_store *store, eni_call *call, const void *raw, uint64_t count)
+{
+    float *copy = pool_take(store);
+    if (copy == NULL) return EN_ENOMEM;
+    memcpy(copy, raw, count * sizeof(float));
+    if (call->payload.release != NULL) call->payload.release(call->payload.owner);
+    call->payload = (eni_payload){.data = copy, .count = count};
+    call->pooled = call->msg.data = copy;
+    return EN_OK;
 }
 
 en_status eni_store_call_detach(eni_store *store, eni_call *call)
 {
-    float *copy = pool_take(store);
-    if (!copy) return EN_ENOMEM;
-    memcpy(copy, call->msg.data, call->payload.count * sizeof(float));
-    if (call->payload.release) call->payload.release(call->payload.owner);
-    call->payload = (eni_payload){.data = copy, .count = call->payload.count};
-    call->pooled = copy;
-    call->msg.data = copy;
+    EN_TRY(eni_store_call_fill(store, call, call->msg.data, call->payload.count));
     store->stats.detached++;
-    return EN_OK;
-}
-
-en_status eni_store_call_fill(eni_store *store, const eni_partition *part, eni_call *call, const void *raw)
-{
-    float *copy = pool_take(store);
-    if (!copy) return EN_ENOMEM;
-    memcpy(copy, raw, part->pub.count * sizeof(float));
-    call->payload = (eni_payload){.data = copy, .count = part->pub.count};
-    call->pooled = copy;
-    call->msg.data = copy;
     return EN_OK;
 }
 
@@ -206,7 +202,7 @@ eni_store_action *eni_store_act(eni_store *store, eni_store_action_type type, in
     if (actions->n == actions->room) {
         const uint32_t room = actions->room ? 2 * actions->room : 16;
         eni_store_action *item = realloc(actions->item, room * sizeof *item);
-        if (!item) {
+        if (item == NULL) {
             eni_error("store", "out of memory for %u actions", room);
             return NULL;
         }
@@ -222,7 +218,7 @@ en_status eni_store_refuse(eni_store *store, int32_t client, uint64_t ticket, ui
                            en_status status, const char *fmt, ...)
 {
     eni_store_action *action = eni_store_act(store, ENI_STORE_REFUSE, client, ticket, bucket);
-    if (!action) return EN_ENOMEM;
+    if (action == NULL) return EN_ENOMEM;
     va_list args;
     va_start(args, fmt);
     vsnprintf(action->text, sizeof action->text, fmt, args);

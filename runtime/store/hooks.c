@@ -32,12 +32,12 @@ __attribute__((format(printf, 2, 3))) static void misuse(eni_store *store, const
     eni_error("store", "%s %s", place, text);
 }
 
-/* 1 if `part` is the one whose hook runs; else misuse of `operation`. */
-static int knows(eni_store *store, const char *operation, const en_partition *part)
+/* Whether `part` is the one whose hook runs; else misuse of `operation`. */
+static bool knows(eni_store *store, const char *operation, const en_partition *part)
 {
-    if (store->hook.part != NULL && part == &store->hook.part->pub) return 1;
+    if (store->hook.part != NULL && part == &store->hook.part->pub) return true;
     misuse(store, "called %s with a partition that is not the hook's", operation);
-    return 0;
+    return false;
 }
 
 /* ---- the table: what a hook may ask ---- */
@@ -105,7 +105,7 @@ static en_status table_absorb(en_store *table, const en_partition *part, const e
     eni_store *store = table_store(table);
     eni_call *call = store->current;
     if (!knows(store, "absorb", part)) return EN_EBUG;
-    if (!call || msg != &call->msg || call->was_absorbed || !isfinite(weight)) {
+    if (call == NULL || msg != &call->msg || call->was_absorbed || !isfinite(weight)) {
         misuse(store, "called absorb with weight %g: it belongs into on_push, with its message, once",
                weight);
         return EN_EBUG;
@@ -125,7 +125,7 @@ static void table_touch(en_store *table, const en_partition *part)
     if (!knows(store, "touch", part)) return;
     store->hook.part->pub.version++;
     store->stats.touches++;
-    store->did_touch = 1;
+    store->did_touch = true;
 }
 
 static float *table_peer(en_store *table, const en_partition *pub, int32_t src, int i)
@@ -139,10 +139,12 @@ static float *table_peer(en_store *table, const en_partition *pub, int32_t src, 
         return NULL;
     }
     eni_dedupe *dedupe = &store->hook.part->dedupe[src];
-    if (!dedupe->peer && !(dedupe->peer = eni_alloc_array(vecs, sizeof *dedupe->peer))) return NULL;
-    if (!dedupe->peer[i]) {
+    if (dedupe->peer == NULL && (dedupe->peer = eni_alloc_array(vecs, sizeof *dedupe->peer)) == NULL)
+        return NULL;
+    if (dedupe->peer[i] == NULL) {
         dedupe->peer[i] = eni_alloc_array(pub->count, sizeof(float));
-        if (dedupe->peer[i]) memcpy(dedupe->peer[i], store->hook.part->first, pub->count * sizeof(float));
+        if (dedupe->peer[i] != NULL)
+            memcpy(dedupe->peer[i], store->hook.part->first, pub->count * sizeof(float));
     }
     return dedupe->peer[i];
 }
@@ -153,7 +155,7 @@ static void table_timer(en_store *table, const en_partition *pub, int64_t delay_
     eni_partition *part = store->hook.part;
     if (!knows(store, "timer", pub)) return;
     if (delay_ns < 0) delay_ns = 0;
-    part->has_timer = store->has_timers = 1;
+    part->has_timer = store->has_timers = true;
     part->timer_ns = delay_ns < INT64_MAX - store->now_ns ? store->now_ns + delay_ns : INT64_MAX - 1;
 }
 
@@ -171,24 +173,21 @@ static en_status table_answer(en_store *table, const en_msg *msg, uint64_t word)
     return EN_EINVAL;
 }
 
-void eni_store_fill_table(eni_store *store)
-{
-    store->table = (en_store){
-        .abi = EN_STRATEGY_ABI,
-        .size = sizeof(en_store),
-        .num = table_num,
-        .text = table_text,
-        .rand = table_rand,
-        .now_ns = table_now_ns,
-        .log = table_log,
-        .absorb = table_absorb,
-        .step = table_step,
-        .touch = table_touch,
-        .peer = table_peer,
-        .timer = table_timer,
-        .answer = table_answer,
-    };
-}
+const en_store eni_store_table = {
+    .abi = EN_STRATEGY_ABI,
+    .size = sizeof(en_store),
+    .num = table_num,
+    .text = table_text,
+    .rand = table_rand,
+    .now_ns = table_now_ns,
+    .log = table_log,
+    .absorb = table_absorb,
+    .step = table_step,
+    .touch = table_touch,
+    .peer = table_peer,
+    .timer = table_timer,
+    .answer = table_answer,
+};
 
 /* ---- hooks ---- */
 
@@ -278,7 +277,7 @@ en_status eni_store_hook_pull(eni_store *store, eni_partition *part, eni_call *c
 en_status eni_store_hook_timer(eni_store *store, eni_partition *part)
 {
     const en_strategy *strategy = store->config.strategy;
-    if (!strategy->on_timer) return EN_OK;
+    if (strategy->on_timer == NULL) return EN_OK;
     EN_TRY(begin_hook(store, "on_timer", part, NULL, -1));
     strategy->on_timer(&store->table, part->state, &part->pub);
     return end_hook(store);
@@ -287,7 +286,7 @@ en_status eni_store_hook_timer(eni_store *store, eni_partition *part)
 en_status eni_store_hook_member(eni_store *store, eni_partition *part, int32_t who, int member)
 {
     const en_strategy *strategy = store->config.strategy;
-    if (!strategy->on_member) return EN_OK;
+    if (strategy->on_member == NULL) return EN_OK;
     EN_TRY(begin_hook(store, "on_member", part, NULL, who));
     strategy->on_member(&store->table, part->state, &part->pub, who, member);
     return end_hook(store);

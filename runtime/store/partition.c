@@ -29,10 +29,10 @@ struct eni_version_buffer {
 eni_version_buffer *eni_version_buffer_new(uint64_t count)
 {
     eni_version_buffer *buffer = eni_alloc(sizeof *buffer);
-    if (!buffer) return NULL;
+    if (buffer == NULL) return NULL;
     atomic_init(&buffer->holders, 1);
     buffer->data = eni_alloc_array(count, sizeof(float));
-    if (buffer->data) return buffer;
+    if (buffer->data != NULL) return buffer;
     eni_free(buffer);
     return NULL;
 }
@@ -51,13 +51,13 @@ static void release(eni_version_buffer *buffer)
 
 void eni_version_buffer_free_all(eni_version_buffer *first)
 {
-    for (eni_version_buffer *next; first; first = next) {
+    for (eni_version_buffer *next; first != NULL; first = next) {
         next = first->next;
         release(first);
     }
 }
 
-static int is_acquired(const eni_version_buffer *buffer)
+static bool is_acquired(const eni_version_buffer *buffer)
 {
     return atomic_load_explicit(&buffer->holders, memory_order_acquire) > 1;
 }
@@ -65,7 +65,7 @@ static int is_acquired(const eni_version_buffer *buffer)
 /* A version buffer that was released, or a new one. */
 static eni_version_buffer *take_spare(eni_partition *part)
 {
-    for (eni_version_buffer **at = &part->buffer->next; *at; at = &(*at)->next) {
+    for (eni_version_buffer **at = &part->buffer->next; *at != NULL; at = &(*at)->next) {
         eni_version_buffer *buffer = *at;
         if (is_acquired(buffer)) continue;
         *at = buffer->next;
@@ -76,9 +76,9 @@ static eni_version_buffer *take_spare(eni_partition *part)
 
 en_status eni_partition_own(eni_store *store, eni_partition *part)
 {
-    if (!part->buffer || !is_acquired(part->buffer)) return EN_OK;
+    if (part->buffer == NULL || !is_acquired(part->buffer)) return EN_OK;
     eni_version_buffer *spare = take_spare(part);
-    if (!spare) return EN_ENOMEM;
+    if (spare == NULL) return EN_ENOMEM;
     memcpy(spare->data, part->pub.w, part->pub.count * sizeof(float));
     spare->next = part->buffer;
     part->buffer = spare;
@@ -90,8 +90,8 @@ en_status eni_partition_own(eni_store *store, eni_partition *part)
 eni_version_buffer *eni_store_acquire(eni_store *store, uint32_t bucket)
 {
     const eni_partition *part = eni_store_partition(store, bucket);
-    eni_version_buffer *buffer = part ? part->buffer : NULL;
-    if (buffer) atomic_fetch_add_explicit(&buffer->holders, 1, memory_order_relaxed);
+    eni_version_buffer *buffer = part != NULL ? part->buffer : NULL;
+    if (buffer != NULL) atomic_fetch_add_explicit(&buffer->holders, 1, memory_order_relaxed);
     return buffer;
 }
 
@@ -104,7 +104,7 @@ void eni_store_release(void *weights, void *buffer)
 /* ---- staging ---- */
 
 /* The order of the sum: by rank, and within a rank by clock. */
-static int comes_before(const eni_call *a, const eni_call *b)
+static bool comes_before(const eni_call *a, const eni_call *b)
 {
     if (a->msg.src != b->msg.src) return a->msg.src < b->msg.src;
     return a->msg.clock < b->msg.clock;
@@ -112,7 +112,7 @@ static int comes_before(const eni_call *a, const eni_call *b)
 
 en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *call, double weight)
 {
-    if (!call->msg.data)
+    if (call->msg.data == NULL)
         return eni_fail(EN_EBUG, "store", "strategy %s: absorb() of a pull, which carries nothing",
                         store->config.strategy->name);
     EN_TRY(
@@ -122,7 +122,7 @@ en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *c
         part->staged[at] = part->staged[at - 1];
     part->staged[at] = call;
     call->weight = weight;
-    call->is_staged = call->was_absorbed = 1;
+    call->is_staged = call->was_absorbed = true;
     if (part->dedupe[call->msg.src].staged++ == 0) part->pub.pending++;
     return EN_OK;
 }
@@ -134,7 +134,7 @@ void eni_partition_unstage(eni_store *store, eni_partition *part, eni_call *call
         at++;
     part->nstaged--;
     memmove(&part->staged[at], &part->staged[at + 1], (part->nstaged - at) * sizeof *part->staged);
-    call->is_staged = 0;
+    call->is_staged = false;
     if (--part->dedupe[call->msg.src].staged == 0) part->pub.pending--;
     if (!call->is_held && call != store->current) eni_store_call_retire(store, call);
 }
@@ -145,7 +145,7 @@ static void unstage_all(eni_store *store, eni_partition *part, en_status status)
 {
     for (uint32_t i = 0; i < part->nstaged; i++) {
         eni_call *call = part->staged[i];
-        call->is_staged = 0;
+        call->is_staged = false;
         call->pending_error = status;
         part->dedupe[call->msg.src].staged = 0;
         if (!call->is_held && call != store->current) eni_store_call_retire(store, call);
@@ -154,12 +154,12 @@ static void unstage_all(eni_store *store, eni_partition *part, en_status status)
     part->pub.pending = 0;
 }
 
-en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version, int was_applied)
+en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version, bool was_applied)
 {
     eni_store_client_stats *stats = &store->client[call->msg.src].stats;
     const uint64_t behind = version - call->msg.base_version;
     call->met = version;
-    call->is_counted = 1;
+    call->is_counted = true;
     *(was_applied ? &stats->applied : &stats->dropped) += call->covered;
     if (!was_applied) return EN_OK;
     if (call->msg.nsamples == 0 && call->covered == 0) return EN_OK;
@@ -218,14 +218,6 @@ static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t
     }
 }
 
-/* Books the contributions that a step has used (or, not finite, lost). */
-static en_status count_staged(eni_store *store, const eni_partition *part, int was_applied)
-{
-    for (uint32_t i = 0; i < part->nstaged; i++)
-        EN_TRY(eni_partition_count(store, part->staged[i], part->pub.version, was_applied));
-    return EN_OK;
-}
-
 static en_status apply_mean(eni_store *store, eni_partition *part)
 {
     EN_TRY(eni_partition_own(store, part));
@@ -248,8 +240,9 @@ en_status eni_partition_step(eni_store *store, eni_partition *part)
     }
     if (weight > 0) EN_TRY(room_for_sources(store, part->nstaged));
     if (weight > 0) mean_of_staged(store, part, weight);
-    const int is_finite = weight == 0 || eni_all_finite(store->mean.sum, part->pub.count);
-    EN_TRY(count_staged(store, part, is_finite));
+    const bool is_finite = weight == 0 || eni_all_finite(store->mean.sum, part->pub.count);
+    for (uint32_t i = 0; i < part->nstaged; i++)
+        EN_TRY(eni_partition_count(store, part->staged[i], part->pub.version, is_finite));
     if (!is_finite) {
         store->stats.nonfinite++;
         unstage_all(store, part, EN_ENONFINITE);

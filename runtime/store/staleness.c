@@ -21,7 +21,7 @@ static en_status histogram_grow(eni_histogram *histogram, uint64_t value)
     while (bins <= value && bins < ENI_HISTOGRAM_MAX + 1)
         bins *= 2;
     uint64_t *bin = realloc(histogram->bin, bins * sizeof *bin);
-    if (!bin)
+    if (bin == NULL)
         return eni_fail(EN_ENOMEM, "staleness", "out of memory for a histogram of %llu bins",
                         (unsigned long long)bins);
     memset(bin + histogram->bins, 0, (bins - histogram->bins) * sizeof *bin);

@@ -11,8 +11,6 @@
  * actions. */
 #include "runtime/store/store.h"
 
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +22,7 @@
 
 static en_status check_config(const eni_store_config *config)
 {
-    if (!config->strategy || !config->optimizer)
+    if (config->strategy == NULL || config->optimizer == NULL)
         return eni_fail(EN_EINVAL, "store", "a store needs a strategy and an optimizer");
     if (config->world < 1 || config->nshards < 1 || config->shard < 0 || config->shard >= config->nshards)
         return eni_fail(EN_EINVAL, "store", "shard %d of %d for %d clients makes no sense", config->shard,
@@ -55,14 +53,16 @@ static en_status partition_init(eni_store *store, eni_partition *part, uint32_t 
     if (part->pub.count > store->max_count) store->max_count = part->pub.count;
     part->dedupe = eni_alloc_array((size_t)config->world, sizeof *part->dedupe);
     part->state = eni_alloc(config->strategy->partition_state);
-    if (!config->weights) part->buffer = eni_version_buffer_new(part->pub.count);
-    if (!part->dedupe || !part->state || (!config->weights && !part->buffer)) return EN_ENOMEM;
-    part->at = config->weight_offsets ? config->weight_offsets[bucket] + part->lo : 0;
-    part->pub.w = config->weights ? config->weights + part->at : eni_version_buffer_data(part->buffer);
+    if (config->weights == NULL) part->buffer = eni_version_buffer_new(part->pub.count);
+    if (part->dedupe == NULL || part->state == NULL || (config->weights == NULL && part->buffer == NULL))
+        return EN_ENOMEM;
+    part->at = config->weight_offsets != NULL ? config->weight_offsets[bucket] + part->lo : 0;
+    part->pub.w =
+        config->weights != NULL ? config->weights + part->at : eni_version_buffer_data(part->buffer);
     for (int i = 0; i < config->optimizer->slots(&config->hyper); i++)
-        if (!(part->slot[i] = eni_alloc_array(part->pub.count, sizeof(float)))) return EN_ENOMEM;
+        if ((part->slot[i] = eni_alloc_array(part->pub.count, sizeof(float))) == NULL) return EN_ENOMEM;
     if (config->strategy->peer_vecs > 0)
-        if (!(part->first = eni_alloc_array(part->pub.count, sizeof(float)))) return EN_ENOMEM;
+        if ((part->first = eni_alloc_array(part->pub.count, sizeof(float))) == NULL) return EN_ENOMEM;
     return EN_OK;
 }
 
@@ -71,21 +71,21 @@ en_status eni_store_new(const eni_store_config *config, eni_store **store_out)
     EN_TRY(check_config(config));
     en_status st = EN_ENOMEM;
     eni_store *store = eni_alloc(sizeof *store);
-    if (!store) return EN_ENOMEM;
+    if (store == NULL) return EN_ENOMEM;
     store->config = *config;
     store->timer_told = INT64_MAX;
-    eni_store_fill_table(store);
+    store->table = eni_store_table;
     uint64_t *counts = eni_alloc_array(config->nbuckets, sizeof *counts);
     store->config.bucket_counts = counts;
     store->part = eni_alloc_array(config->nbuckets, sizeof *store->part);
     store->client = eni_alloc_array((size_t)config->world, sizeof *store->client);
-    if (!counts || !store->part || !store->client) goto free_store;
+    if (counts == NULL || store->part == NULL || store->client == NULL) goto free_store;
     for (uint32_t b = 0; b < config->nbuckets; b++) {
         counts[b] = config->bucket_counts[b];
         EN_TRY_GOTO(partition_init(store, &store->part[b], b), free_store);
     }
     st = EN_ENOMEM;
-    if (!(store->mean.sum = eni_alloc_array(store->max_count, sizeof(float)))) goto free_store;
+    if ((store->mean.sum = eni_alloc_array(store->max_count, sizeof(float))) == NULL) goto free_store;
     *store_out = store;
     return EN_OK;
 
@@ -96,7 +96,7 @@ free_store:
 
 static void free_calls(eni_store *store, eni_call *first)
 {
-    while (first) {
+    while (first != NULL) {
         eni_call *next = first->next;
         eni_store_call_free(store, first);
         first = next;
@@ -110,8 +110,8 @@ static void partition_fini(eni_store *store, eni_partition *part)
         if (!part->staged[i]->is_held) eni_store_call_free(store, part->staged[i]);
     free_calls(store, part->held_first);
     free(part->staged);
-    for (int32_t r = 0; part->dedupe && r < store->config.world; r++) {
-        for (uint32_t i = 0; part->dedupe[r].peer && i < store->config.strategy->peer_vecs; i++)
+    for (int32_t r = 0; part->dedupe != NULL && r < store->config.world; r++) {
+        for (uint32_t i = 0; part->dedupe[r].peer != NULL && i < store->config.strategy->peer_vecs; i++)
             eni_free(part->dedupe[r].peer[i]);
         eni_free(part->dedupe[r].peer);
     }
@@ -127,15 +127,15 @@ static void partition_fini(eni_store *store, eni_partition *part)
 
 void eni_store_free(eni_store *store)
 {
-    if (!store) return;
-    for (uint32_t b = 0; store->part && b < store->config.nbuckets; b++)
+    if (store == NULL) return;
+    for (uint32_t b = 0; store->part != NULL && b < store->config.nbuckets; b++)
         partition_fini(store, &store->part[b]);
     free_calls(store, store->retired);
     free_calls(store, store->idle);
     for (uint32_t i = 0; i < store->pool.n; i++)
         eni_free(store->pool.free[i]);
     free(store->pool.free);
-    for (int32_t r = 0; store->client && r < store->config.world; r++) {
+    for (int32_t r = 0; store->client != NULL && r < store->config.world; r++) {
         eni_histogram_fini(&store->client[r].stats.staleness);
         eni_histogram_fini(&store->client[r].stats.steady);
     }
@@ -156,9 +156,9 @@ void eni_store_actions_fini(eni_store_actions *actions)
 
 /* ---- held calls and their answers ---------------------------------------------------------------------- */
 
-/* The calls of a partition that wait for an answer: they are offered to the strategy
- * (on_pull) in the order of arrival, and answered with weights, with their own payload or with a refusal. A
- * snapshot waits only for INIT, and is shown what it asked for. */
+/* The calls of a partition that wait for an answer: they are offered to the strategy (on_pull) in the order of
+ * arrival, and answered with weights, with their own payload or with a refusal. A snapshot waits only for INIT,
+ * and is shown what it asked for. */
 
 /* The dedupe entry moves with the answer. */
 static void settle(eni_partition *part, const eni_call *call, eni_outcome outcome, en_status status)
@@ -199,9 +199,10 @@ static en_status refuse_pending(eni_store *store, eni_partition *part, eni_call 
 static en_status freeze(eni_partition *part)
 {
     for (int i = 0; i < ENI_MAX_SLOTS; i++) {
-        if (!part->slot[i]) continue;
-        if (!part->frozen.slot[i]) part->frozen.slot[i] = eni_alloc_array(part->pub.count, sizeof(float));
-        if (!part->frozen.slot[i]) return EN_ENOMEM;
+        if (part->slot[i] == NULL) continue;
+        if (part->frozen.slot[i] == NULL)
+            part->frozen.slot[i] = eni_alloc_array(part->pub.count, sizeof(float));
+        if (part->frozen.slot[i] == NULL) return EN_ENOMEM;
         memcpy(part->frozen.slot[i], part->slot[i], part->pub.count * sizeof(float));
     }
     part->frozen.version = part->pub.version;
@@ -217,7 +218,7 @@ static en_status show(eni_partition *part, uint32_t kind, eni_store_action *acti
     action->samples = part->samples;
     if (kind == ENI_VECTOR_WEIGHTS) return EN_OK;
     if (kind == ENI_VECTOR_FREEZE) return freeze(part);
-    if (!part->frozen.slot[kind - ENI_VECTOR_SLOT]) EN_TRY(freeze(part));
+    if (part->frozen.slot[kind - ENI_VECTOR_SLOT] == NULL) EN_TRY(freeze(part));
     action->data = part->frozen.slot[kind - ENI_VECTOR_SLOT];
     action->version = action->met = part->frozen.version;
     action->steps = part->frozen.steps;
@@ -226,25 +227,26 @@ static en_status show(eni_partition *part, uint32_t kind, eni_store_action *acti
 }
 
 /* Answers a held call with the weights of now or with its own payload. */
-static en_status answer(eni_store *store, eni_partition *part, eni_call *call, int with_data)
+static en_status answer(eni_store *store, eni_partition *part, eni_call *call, bool with_data)
 {
     eni_store_client_stats *stats = &store->client[call->msg.src].stats;
     if (call->is_staged && call->payload.flags & ENI_PAYLOAD_BORROWED)
         EN_TRY(eni_store_call_detach(store, call));
     eni_store_action *action =
         eni_store_act(store, ENI_STORE_REPLY, call->msg.src, call->ticket, part->pub.bucket);
-    if (!action) return EN_ENOMEM;
+    if (action == NULL) return EN_ENOMEM;
     action->flags = with_data ? ENI_STORE_IS_DATA : 0;
     action->version = part->pub.version;
     action->met = call->is_counted ? call->met : part->pub.version;
     action->data = with_data ? call->msg.data : part->pub.w;
     action->count = part->pub.count;
-    if (call->is_snapshot) EN_TRY(show(part, call->msg.kind, action));
-    if (call->is_snapshot && part->pub.min_clock != UINT64_MAX) action->clock = part->pub.min_clock;
+    if (call->is_snapshot) {
+        EN_TRY(show(part, call->msg.kind, action));
+        action->clock = eni_store_least_clock(store, part->pub.bucket);
+    }
     *(call->is_snapshot ? &stats->bytes_beside : &stats->bytes_out) += part->pub.count * sizeof(float);
-    if (part->pub.min_clock != UINT64_MAX && !call->is_snapshot && call->msg.clock > part->pub.min_clock &&
-        call->msg.clock - part->pub.min_clock > stats->clocks_ahead)
-        stats->clocks_ahead = call->msg.clock - part->pub.min_clock;
+    const uint64_t ahead = call->msg.clock > part->pub.min_clock ? call->msg.clock - part->pub.min_clock : 0;
+    if (ahead > stats->clocks_ahead) stats->clocks_ahead = ahead; /* of a snapshot: 0 */
     settle(part, call, with_data ? ENI_DATA : ENI_WEIGHTS, EN_OK);
     eni_partition_release(part, call);
     if (call->is_staged) return EN_OK; /* the step that sums it gives it back */
@@ -262,23 +264,23 @@ static en_status offer_held(eni_store *store, eni_partition *part)
     const en_strategy *strategy = store->config.strategy;
     uint32_t nheld = 0;
     if (!part->is_initialised) return EN_OK;
-    for (eni_call *call = part->held_first, *next; call; call = next) {
+    for (eni_call *call = part->held_first, *next; call != NULL; call = next) {
         next = call->next;
         int verdict = EN_REPLY_WEIGHTS;
-        if (call->pending_error == EN_OK && strategy->on_pull && !call->is_snapshot)
+        if (call->pending_error == EN_OK && strategy->on_pull != NULL && !call->is_snapshot)
             call->pending_error = eni_store_hook_pull(store, part, call, &verdict);
         if (call->pending_error != EN_OK) {
             EN_TRY(refuse_pending(store, part, call));
             continue;
         }
-        if (verdict == EN_REPLY_DATA && call->msg.data) {
-            EN_TRY(answer(store, part, call, 1));
+        if (verdict == EN_REPLY_DATA && call->msg.data != NULL) {
+            EN_TRY(answer(store, part, call, true));
         } else if (verdict == EN_HOLD) {
             store->client[call->msg.src].stats.holds += !call->was_asked;
-            call->was_asked = 1;
+            call->was_asked = true;
             nheld++;
         } else {
-            EN_TRY(answer(store, part, call, 0));
+            EN_TRY(answer(store, part, call, false));
         }
     }
     if (!store->config.judges_holds || nheld == 0 || nheld < part->pub.nclients || part->has_timer)
@@ -317,7 +319,7 @@ static void forget_calls(eni_store *store, eni_partition *part, int32_t who)
         store->client[who].stats.dropped += call->covered;
         eni_partition_unstage(store, part, call);
     }
-    for (eni_call *call = part->held_first, *next; call; call = next) {
+    for (eni_call *call = part->held_first, *next; call != NULL; call = next) {
         next = call->next;
         if (call->msg.src != who) continue;
         eni_partition_release(part, call);
@@ -330,7 +332,7 @@ static en_status leave(eni_store *store, int32_t who)
 {
     eni_client_record *client = &store->client[who];
     if (client->presence != ENI_ACTIVE && client->presence != ENI_FINISHED) return EN_OK;
-    const int was_active = client->presence == ENI_ACTIVE;
+    const bool was_active = client->presence == ENI_ACTIVE;
     client->presence = ENI_LEFT;
     for (uint32_t b = 0; b < store->config.nbuckets; b++)
         if (store->part[b].pub.count > 0) forget_calls(store, &store->part[b], who);
@@ -403,7 +405,7 @@ static eni_partition *due_partition(const eni_store *store)
     for (uint32_t b = 0; b < store->config.nbuckets; b++) {
         eni_partition *part = &store->part[b];
         if (!part->has_timer || part->timer_ns > store->now_ns || part->fired == store->nevents) continue;
-        if (!due || part->timer_ns < due->timer_ns) due = part;
+        if (due == NULL || part->timer_ns < due->timer_ns) due = part;
     }
     return due;
 }
@@ -412,7 +414,7 @@ static eni_partition *due_partition(const eni_store *store)
 static en_status on_timer(eni_store *store)
 {
     for (eni_partition *part; (part = due_partition(store)) != NULL;) {
-        part->has_timer = 0;
+        part->has_timer = false;
         part->fired = store->nevents;
         EN_TRY(eni_store_hook_timer(store, part));
         EN_TRY(offer_held(store, part));
@@ -435,7 +437,7 @@ static en_status tell_timer(eni_store *store)
     const int64_t when = eni_store_timer(store);
     if (when == store->timer_told) return EN_OK;
     eni_store_action *action = eni_store_act(store, ENI_STORE_TIMER_AT, -1, 0, 0);
-    if (!action) return EN_ENOMEM;
+    if (action == NULL) return EN_ENOMEM;
     action->when_ns = store->timer_told = when;
     return EN_OK;
 }
@@ -445,24 +447,17 @@ static en_status tell_timer(eni_store *store)
 /* No version, step or sample count that a past may have is near an overflow. */
 #define PAST_MAX (UINT64_C(1) << 62)
 
-/* The vector of `kind`, or NULL. */
-static float *vector_of(const eni_partition *part, uint32_t kind)
-{
-    if (kind == ENI_VECTOR_WEIGHTS || kind == ENI_VECTOR_FREEZE) return part->pub.w;
-    return kind - ENI_VECTOR_SLOT < ENI_MAX_SLOTS ? part->slot[kind - ENI_VECTOR_SLOT] : NULL;
-}
-
 /* Overwrites one vector; the weights say what is behind them, and end the start. */
 static void take_in(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
-    memcpy(vector_of(part, event->kind), event->payload.data, part->pub.count * sizeof(float));
+    memcpy(eni_partition_vector(part, event->kind), event->payload.data, part->pub.count * sizeof(float));
     store->client[event->client].stats.bytes_beside += part->pub.count * sizeof(float);
     if (event->kind != ENI_VECTOR_WEIGHTS) return;
     part->pub.version = event->base_version;
     part->steps = event->seq;
     part->samples = event->nsamples;
-    if (part->first) memcpy(part->first, part->pub.w, part->pub.count * sizeof(float));
-    part->is_initialised = 1;
+    if (part->first != NULL) memcpy(part->first, part->pub.w, part->pub.count * sizeof(float));
+    part->is_initialised = true;
 }
 
 /* Answers an event itself, at the version of now; data NULL: without a vector. */
@@ -471,21 +466,21 @@ static en_status answer_event(eni_store *store, const eni_store_event *event, co
 {
     eni_store_action *reply =
         eni_store_act(store, ENI_STORE_REPLY, event->client, event->ticket, event->bucket);
-    if (!reply) return EN_ENOMEM;
+    if (reply == NULL) return EN_ENOMEM;
     reply->flags = flags;
     reply->version = reply->met = part->pub.version;
     reply->data = data;
-    reply->count = data ? part->pub.count : 0;
+    reply->count = data != NULL ? part->pub.count : 0;
     return EN_OK;
 }
 
 static en_status on_init(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
-    if (event->payload.count != part->pub.count || !event->payload.data)
+    if (event->payload.count != part->pub.count || event->payload.data == NULL)
         return REFUSE(EN_EPROTO, "the initial weights of bucket %u, shard %u have %llu elements, not %llu",
                       event->bucket, part->pub.shard, (unsigned long long)event->payload.count,
                       (unsigned long long)part->pub.count);
-    if (event->kind == ENI_VECTOR_FREEZE || !vector_of(part, event->kind))
+    if (event->kind == ENI_VECTOR_FREEZE || eni_partition_vector(part, event->kind) == NULL)
         return REFUSE(EN_EPROTO, "optimizer %s has no vector %u to begin with", store->config.optimizer->name,
                       event->kind);
     if (event->base_version > PAST_MAX || event->seq > PAST_MAX || event->nsamples > PAST_MAX)
@@ -494,7 +489,7 @@ static en_status on_init(eni_store *store, const eni_store_event *event, eni_par
     if (!eni_all_finite(event->payload.data, event->payload.count))
         return REFUSE(EN_ENONFINITE, "an initial weight of bucket %u, shard %u is not finite", event->bucket,
                       part->pub.shard);
-    const int is_repeat = part->is_initialised;
+    const bool is_repeat = part->is_initialised;
     if (!is_repeat) take_in(store, event, part);
     EN_TRY(answer_event(store, event, part, is_repeat ? ENI_STORE_IS_REPEAT : 0, NULL));
     return offer_held(store, part);
@@ -503,14 +498,14 @@ static en_status on_init(eni_store *store, const eni_store_event *event, eni_par
 /* A snapshot is held like a call, so that it waits for INIT in the order of arrival. */
 static en_status on_snapshot(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
-    if (!vector_of(part, event->kind))
+    if (eni_partition_vector(part, event->kind) == NULL)
         return REFUSE(EN_EPROTO, "optimizer %s has no vector %u to show", store->config.optimizer->name,
                       event->kind);
     eni_call *call = eni_store_call_take(store);
-    if (!call) return EN_ENOMEM;
+    if (call == NULL) return EN_ENOMEM;
     call->msg = (en_msg){.size = sizeof(en_msg), .kind = event->kind, .src = event->client};
     call->ticket = event->ticket;
-    call->is_snapshot = 1;
+    call->is_snapshot = true;
     eni_partition_hold(part, call);
     return offer_held(store, part);
 }
@@ -520,7 +515,7 @@ static en_status on_snapshot(eni_store *store, const eni_store_event *event, eni
 /* Releases what an event brought and the store does not keep. */
 static void drop_payload(const eni_store_event *event)
 {
-    if (event->payload.release) event->payload.release(event->payload.owner);
+    if (event->payload.release != NULL) event->payload.release(event->payload.owner);
 }
 
 /* A call that was taken in before: its payload is not looked at. */
@@ -528,7 +523,7 @@ static en_status repeat_call(eni_store *store, const eni_store_event *event, eni
 {
     const eni_dedupe *dedupe = &part->dedupe[event->client];
     store->stats.repeats++;
-    for (eni_call *call = part->held_first; call; call = call->next)
+    for (eni_call *call = part->held_first; call != NULL; call = call->next)
         if (call->msg.src == event->client && call->seq == event->seq && !call->is_snapshot) {
             call->ticket = event->ticket;
             return EN_OK;
@@ -563,19 +558,19 @@ static en_status push(eni_store *store, eni_partition *part, eni_call *call)
     const en_strategy *strategy = store->config.strategy;
     const uint64_t version = part->pub.version;
     store->current = call;
-    store->did_touch = 0;
+    store->did_touch = false;
     en_status st;
-    if (strategy->on_push)
+    if (strategy->on_push != NULL)
         st = eni_store_hook_push(store, part, call);
     else if ((st = eni_partition_stage(store, part, call, 1.0)) == EN_OK)
         st = eni_partition_step(store, part);
     if (st != EN_OK && call->is_staged) {
         eni_partition_unstage(store, part, call);
-        call->was_absorbed = 0;
+        call->was_absorbed = false;
     }
     store->current = NULL;
     if (st == EN_OK) /* the hook may have swallowed a mean that was not finite: then nobody is refused */
-        for (eni_call *held = part->held_first; held; held = held->next)
+        for (eni_call *held = part->held_first; held != NULL; held = held->next)
             held->pending_error = EN_OK;
     call->pending_error = st;
     if (call->was_absorbed) return EN_OK; /* the step counts it */
@@ -590,18 +585,19 @@ static void advance(eni_store *store, eni_partition *part, const eni_store_event
     dedupe->seq = event->seq;
     dedupe->outcome = ENI_HELD;
     dedupe->outstanding++;
-    const int was_min = dedupe->clock++ == part->pub.min_clock;
-    if (event->payload.data && dedupe->pushes++ == 0) part->nstarted++;
+    const bool was_min = dedupe->clock++ == part->pub.min_clock;
+    if (event->payload.data != NULL && dedupe->pushes++ == 0) part->nstarted++;
     if (was_min && --part->nmin == 0) eni_partition_recount(store, part);
 }
 
 static en_status take_call(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
     eni_call *call = eni_store_call_take(store);
-    if (!call) return EN_ENOMEM;
-    const int is_push = event->payload.data != NULL;
-    const int may_edit = !(store->config.strategy->flags & EN_PUSH_READ_ONLY) &&
-                         (store->config.strategy->on_push || store->config.strategy->on_pull);
+    if (call == NULL) return EN_ENOMEM;
+    const bool is_push = event->payload.data != NULL;
+    const bool may_edit =
+        !(store->config.strategy->flags & EN_PUSH_READ_ONLY) &&
+        (store->config.strategy->on_push != NULL || store->config.strategy->on_pull != NULL);
     eni_store_client_stats *stats = &store->client[event->client].stats;
     advance(store, part, event);
     call->payload = event->payload;
@@ -636,12 +632,11 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_p
 
 /* Decides what a call is. *is_taken_out: its payload has moved into the store. */
 static en_status on_call(eni_store *store, const eni_store_event *event, eni_partition *part,
-                         int *is_taken_out)
+                         bool *is_taken_out)
 {
     const eni_payload *payload = &event->payload;
-    const unsigned long long seq = event->seq;
     if ((payload->data != NULL) != (payload->count > 0) ||
-        (payload->data && payload->count != part->pub.count))
+        (payload->data != NULL && payload->count != part->pub.count))
         return REFUSE(EN_EPROTO, "the payload for bucket %u, shard %u has %llu elements, not %llu",
                       event->bucket, part->pub.shard, (unsigned long long)payload->count,
                       (unsigned long long)part->pub.count);
@@ -662,8 +657,9 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_par
     const eni_dedupe *dedupe = &part->dedupe[event->client];
     if (event->seq <= dedupe->seq) return repeat_call(store, event, part);
     if (event->seq > dedupe->seq + 1)
-        return REFUSE(EN_EPROTO, "gap: call %llu of rank %d to bucket %u came after its call %llu", seq,
-                      event->client, event->bucket, (unsigned long long)dedupe->seq);
+        return REFUSE(EN_EPROTO, "gap: call %llu of rank %d to bucket %u came after its call %llu",
+                      (unsigned long long)event->seq, event->client, event->bucket,
+                      (unsigned long long)dedupe->seq);
     if (event->base_version > part->pub.version && !event->is_replay)
         return REFUSE(EN_EPROTO,
                       "rank %d says that it computed on version %llu of bucket %u, which is at %llu",
@@ -678,7 +674,7 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_par
     if (dedupe->outstanding >= ENI_STORE_OUTSTANDING)
         return REFUSE(EN_EPROTO, "rank %d has %u calls to bucket %u unanswered already", event->client,
                       dedupe->outstanding, event->bucket);
-    *is_taken_out = 1;
+    *is_taken_out = true;
     return take_call(store, event, part);
 }
 
@@ -687,9 +683,9 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_par
 /* Events that name a partition. */
 static en_status on_partition(eni_store *store, const eni_store_event *event)
 {
-    int is_taken = 0;
+    bool is_taken = false;
     en_status st;
-    if (!eni_store_partition(store, event->bucket)) {
+    if (eni_store_partition(store, event->bucket) == NULL) {
         st = REFUSE(EN_EPROTO, "there is nothing of bucket %u on shard %d: there are %u buckets",
                     event->bucket, store->config.shard, store->config.nbuckets);
     } else {
@@ -708,7 +704,7 @@ static en_status on_partition(eni_store *store, const eni_store_event *event)
 /* What the last event's actions pointed at may go now. */
 static void free_retired(eni_store *store)
 {
-    for (eni_call *call = store->retired, *next; call; call = next) {
+    for (eni_call *call = store->retired, *next; call != NULL; call = next) {
         next = call->next;
         eni_store_call_give(store, call);
     }
@@ -744,7 +740,7 @@ en_status eni_store_step(eni_store *store, const eni_store_event *event, eni_sto
 uint64_t eni_store_count(const eni_store *store, uint32_t bucket)
 {
     const eni_partition *part = eni_store_partition(store, bucket);
-    return part ? part->pub.count : 0;
+    return part != NULL ? part->pub.count : 0;
 }
 
 uint32_t eni_store_nused(const eni_store *store)
@@ -755,8 +751,8 @@ uint32_t eni_store_nused(const eni_store *store)
 const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t *version_out)
 {
     const eni_partition *part = eni_store_partition(store, bucket);
-    if (!part || !part->is_initialised) return NULL;
-    if (version_out) *version_out = part->pub.version;
+    if (part == NULL || !part->is_initialised) return NULL;
+    if (version_out != NULL) *version_out = part->pub.version;
     return part->pub.w;
 }
 
@@ -776,16 +772,16 @@ const eni_store_client_stats *eni_store_client(const eni_store *store, int32_t c
     return &store->client[client].stats;
 }
 
-int eni_store_is_initialised(const eni_store *store)
+bool eni_store_is_initialised(const eni_store *store)
 {
     for (uint32_t b = 0; b < store->config.nbuckets; b++)
-        if (store->part[b].pub.count > 0 && !store->part[b].is_initialised) return 0;
-    return 1;
+        if (store->part[b].pub.count > 0 && !store->part[b].is_initialised) return false;
+    return true;
 }
 
 uint64_t eni_store_seq(const eni_store *store, int32_t client, uint32_t bucket)
 {
-    if (client < 0 || client >= store->config.world || !eni_store_partition(store, bucket)) return 0;
+    if (client < 0 || client >= store->config.world || eni_store_partition(store, bucket) == NULL) return 0;
     return store->part[bucket].dedupe[client].seq;
 }
 

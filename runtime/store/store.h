@@ -156,7 +156,7 @@ typedef struct eni_store_event {
     uint64_t covered; /* CALL with a payload: samples that the client has computed since its last one of this
                          bucket: what is booked as applied or dropped */
     eni_payload payload; /* CALL, INIT. The store owns it from here on, also when it refuses */
-    int is_replay; /* CALL: base_version was given by an earlier incarnation of this store, which may have
+    bool is_replay; /* CALL: base_version was given by an earlier incarnation of this store, which may have
                       known more (store_save.h): the lower of it and the partition's version counts */
 } eni_store_event;
 
@@ -272,7 +272,7 @@ void eni_store_release(void *weights, void *buffer);
 const eni_store_stats *eni_store_totals(const eni_store *store);
 const eni_store_client_stats *eni_store_client(const eni_store *store, int32_t client);
 
-/* 1 if every partition that is not empty has its initial weights. */
-int eni_store_is_initialised(const eni_store *store);
+/* Whether every partition that is not empty has its initial weights. */
+bool eni_store_is_initialised(const eni_store *store);
 
 #endif

@@ -29,22 +29,20 @@ typedef struct eni_call {
     uint64_t met;            /* is_counted: the version that it was applied to or dropped at */
     double weight;           /* as given to absorb() */
     en_status pending_error; /* not EN_OK: the mean that it was part of was refused */
-    uint8_t is_held;         /* in part->held */
-    uint8_t is_staged;       /* in part->staged */
-    uint8_t is_snapshot;     /* waits for INIT, not for the strategy */
-    uint8_t is_counted;      /* it is booked, and `met` is known */
-    uint8_t is_steady;       /* pushed while all joined clients were active */
-    uint8_t was_asked;       /* on_pull held it before */
-    uint8_t was_named;       /* as one that is held for long */
-    uint8_t was_absorbed;    /* absorb() took it, whatever became of it since */
+    bool is_held;            /* in part->held */
+    bool is_staged;          /* in part->staged */
+    bool is_snapshot;        /* waits for INIT, not for the strategy */
+    bool is_counted;         /* it is booked, and `met` is known */
+    bool is_steady;          /* pushed while all joined clients were active */
+    bool was_asked;          /* on_pull held it before */
+    bool was_named;          /* as one that is held for long */
+    bool was_absorbed;       /* absorb() took it, whatever became of it since */
 } eni_call;
 
 /* How the last call of a client on a partition ended. */
 typedef enum eni_outcome { ENI_HELD, ENI_WEIGHTS, ENI_DATA, ENI_REFUSED } eni_outcome;
 
-/* What one partition remembers of one client: the dedupe entry and the clock, side by side so they move
- * together.
- */
+/* What one partition remembers of one client: the dedupe entry and the clock, side by side so they move together. */
 typedef struct eni_dedupe {
     uint64_t seq; /* of the last call taken in; 0: none */
     uint64_t clock;
@@ -67,8 +65,8 @@ typedef struct eni_partition {
     uint64_t whole, lo;         /* elements of the bucket; where this partition starts in it */
     uint64_t at;                /* and in the flat vector; 0 where nobody has said */
     eni_version_buffer *buffer; /* holds pub.w; behind it those still in use. NULL: config.weights */
-    int is_initialised;
-    int is_used;             /* some client has called it */
+    bool is_initialised;
+    bool is_used;            /* some client has called it */
     uint64_t steps, samples; /* optimizer steps and samples applied */
     float *slot[ENI_MAX_SLOTS];
     eni_frozen frozen;
@@ -80,7 +78,7 @@ typedef struct eni_partition {
     eni_call *held_first, *held_last;
     eni_call **staged; /* by (rank, clock) */
     uint32_t nstaged, staged_room;
-    int has_timer;
+    bool has_timer;
     int64_t timer_ns;
     uint64_t hook_pushes; /* on_push has run so often in this process */
     uint64_t fired;       /* the event in which on_timer ran last: once per event, however it is set again */
@@ -131,9 +129,9 @@ struct eni_store {
     int64_t now_ns;     /* of the event in progress */
     int64_t look_ns;    /* eni_store_look has nothing to say before */
     int64_t timer_told; /* the last TIMER_AT; INT64_MAX: none */
-    int has_timers;     /* some hook has set one */
+    bool has_timers;    /* some hook has set one */
     eni_call *current;  /* the call whose on_push runs */
-    int did_touch;      /* in that hook */
+    bool did_touch;     /* in that hook */
     eni_store_hook hook;
     eni_store_pool pool;
     eni_call *idle;             /* recycled calls */
@@ -149,11 +147,18 @@ static inline const eni_partition *eni_store_partition(const eni_store *store, u
     return &store->part[bucket];
 }
 
+/* What INIT and SNAPSHOT name by `kind`; NULL: the store does not have it. */
+static inline float *eni_partition_vector(const eni_partition *part, uint32_t kind)
+{
+    if (kind == ENI_VECTOR_WEIGHTS || kind == ENI_VECTOR_FREEZE) return part->pub.w;
+    return kind - ENI_VECTOR_SLOT < ENI_MAX_SLOTS ? part->slot[kind - ENI_VECTOR_SLOT] : NULL;
+}
+
 /* Some client has called the partition. */
 static inline void eni_partition_used(eni_store *store, eni_partition *part)
 {
     store->nused += !part->is_used;
-    part->is_used = 1;
+    part->is_used = true;
 }
 
 /* ---- calls.c ---- */
@@ -168,10 +173,10 @@ void eni_store_call_give(eni_store *store, eni_call *call);
 void eni_store_call_retire(eni_store *store, eni_call *call);
 /* At the end of the store. */
 void eni_store_call_free(eni_store *store, eni_call *call);
-/* Copies the payload into a pooled buffer. */
+/* Its payload becomes a pooled copy of `raw` (count floats, not aligned). EN_ENOMEM. */
+en_status eni_store_call_fill(eni_store *store, eni_call *call, const void *raw, uint64_t count);
+/* The same of what it has. */
 en_status eni_store_call_detach(eni_store *store, eni_call *call);
-/* A payload of a saved state: `raw` (count floats, not aligned) into a pooled buffer. EN_ENOMEM. */
-en_status eni_store_call_fill(eni_store *store, const eni_partition *part, eni_call *call, const void *raw);
 /* Appends to the held calls. */
 void eni_partition_hold(eni_partition *part, eni_call *call);
 /* Takes a call out of the held ones. */
@@ -207,14 +212,13 @@ void eni_partition_unstage(eni_store *store, eni_partition *part, eni_call *call
 /* en_store.step. */
 en_status eni_partition_step(eni_store *store, eni_partition *part);
 /* Books a push that meets weights of `version`: its samples, and if it was applied its staleness. */
-en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version, int was_applied);
+en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version, bool was_applied);
 /* Recomputes what depends on who is active: nclients, min_clock, and the counts behind them. */
 void eni_partition_recount(const eni_store *store, eni_partition *part);
 
 /* ---- hooks.c ---- */
 
-/* on_push, which the strategy must have. EN_EBUG after misuse, and for a status that is not a hook's to say.
- */
+/* on_push, which the strategy must have. EN_EBUG after misuse, and for a status that is not a hook's to say. */
 en_status eni_store_hook_push(eni_store *store, eni_partition *part, eni_call *call);
 /* on_pull, which the strategy must have. */
 en_status eni_store_hook_pull(eni_store *store, eni_partition *part, eni_call *call, int *verdict_out);
@@ -222,6 +226,6 @@ en_status eni_store_hook_pull(eni_store *store, eni_partition *part, eni_call *c
 en_status eni_store_hook_timer(eni_store *store, eni_partition *part);
 en_status eni_store_hook_member(eni_store *store, eni_partition *part, int32_t who, int member);
 /* What hooks may ask of the store. */
-void eni_store_fill_table(eni_store *store);
+extern const en_store eni_store_table;
 
 #endif

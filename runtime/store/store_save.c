@@ -6,7 +6,6 @@
 #include "runtime/store/store_save.h"
 
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -108,8 +107,7 @@ static void number(stream *s, void *value, size_t size, size_t bytes, uint64_t m
 #define FIELD_TO(s, x, bytes, max, why) number(s, &(x), sizeof(x), bytes, max, why)
 #define FLAG(s, x)                      FIELD_TO(s, x, 1, 1, "a flag is neither 0 nor 1")
 
-/* A deadline of the clock at the save as one of the clock of now; what was overdue stays so, for the order.
- */
+/* A deadline of the clock at the save as one of the clock of now; what was overdue stays so, for the order. */
 static void deadline(stream *s, int64_t *when)
 {
     FIELD(s, *when, 8);
@@ -261,8 +259,10 @@ static en_status dedupe_fields(stream *s, const eni_store *store, const eni_part
         uint8_t is_there = dedupe->peer != NULL && dedupe->peer[i] != NULL;
         FLAG(s, is_there);
         if (!is_there) continue;
-        if (!dedupe->peer && !(dedupe->peer = eni_alloc_array(vecs, sizeof *dedupe->peer))) return EN_ENOMEM;
-        if (!dedupe->peer[i] && !(dedupe->peer[i] = eni_alloc_array(part->pub.count, sizeof(float))))
+        if (dedupe->peer == NULL && (dedupe->peer = eni_alloc_array(vecs, sizeof *dedupe->peer)) == NULL)
+            return EN_ENOMEM;
+        if (dedupe->peer[i] == NULL &&
+            (dedupe->peer[i] = eni_alloc_array(part->pub.count, sizeof(float))) == NULL)
             return EN_ENOMEM;
         floats(s, dedupe->peer[i], part->pub.count);
     }
@@ -272,8 +272,8 @@ static en_status dedupe_fields(stream *s, const eni_store *store, const eni_part
 /* The payload follows if there is one. */
 static uint8_t call_fields(stream *s, eni_call *call)
 {
-    uint8_t *const flag[] = {&call->is_held,   &call->is_staged, &call->is_snapshot, &call->is_counted,
-                             &call->is_steady, &call->was_asked, &call->was_absorbed};
+    bool *const flag[] = {&call->is_held,   &call->is_staged, &call->is_snapshot, &call->is_counted,
+                          &call->is_steady, &call->was_asked, &call->was_absorbed};
     enum { FLAGS = sizeof flag / sizeof *flag };
     uint8_t flags = (uint8_t)((call->msg.data != NULL) << FLAGS);
     for (int i = 0; i < FLAGS; i++)
@@ -306,22 +306,15 @@ static void put_call(stream *s, eni_call *call)
 static void put_calls(stream *s, const eni_partition *part)
 {
     uint32_t n = 0;
-    for (const eni_call *call = part->held_first; call; call = call->next)
+    for (const eni_call *call = part->held_first; call != NULL; call = call->next)
         n++;
     for (uint32_t i = 0; i < part->nstaged; i++)
         n += !part->staged[i]->is_held;
     FIELD(s, n, 4);
     for (uint32_t i = 0; i < part->nstaged; i++)
         if (!part->staged[i]->is_held) put_call(s, part->staged[i]);
-    for (eni_call *call = part->held_first; call; call = call->next)
+    for (eni_call *call = part->held_first; call != NULL; call = call->next)
         put_call(s, call);
-}
-
-/* What a SNAPSHOT may ask for. */
-static bool is_vector(const eni_partition *part, uint32_t kind)
-{
-    if (kind == ENI_VECTOR_WEIGHTS || kind == ENI_VECTOR_FREEZE) return true;
-    return kind - ENI_VECTOR_SLOT < ENI_MAX_SLOTS && part->slot[kind - ENI_VECTOR_SLOT] != NULL;
 }
 
 /* Whether a call may lie in this partition as it says that it does. */
@@ -339,7 +332,8 @@ static void check_call(stream *s, const eni_store *store, const eni_partition *p
            "a contribution that was refused waits for a step");
     if (call->is_snapshot) {
         expect(s, !call->is_staged && !has_data, "a look at the weights brings a contribution");
-        expect(s, is_vector(part, msg->kind), "a look at a vector that the store does not have");
+        expect(s, eni_partition_vector(part, msg->kind) != NULL,
+               "a look at a vector that the store does not have");
         return;
     }
     const eni_dedupe *dedupe = &part->dedupe[msg->src];
@@ -357,9 +351,9 @@ static void check_call(stream *s, const eni_store *store, const eni_partition *p
 /* Into the lists of its partition: from here on the store owns it. */
 static en_status place_call(eni_store *store, eni_partition *part, eni_call *call)
 {
-    const uint8_t is_staged = call->is_staged, was_absorbed = call->was_absorbed;
-    call->is_staged = 0;
-    if (store->config.old_ticket) call->ticket = store->config.old_ticket(call->ticket);
+    const bool is_staged = call->is_staged, was_absorbed = call->was_absorbed;
+    call->is_staged = false;
+    if (store->config.old_ticket != NULL) call->ticket = store->config.old_ticket(call->ticket);
     if (call->is_held) {
         eni_partition_hold(part, call);
         if (!call->is_snapshot) part->dedupe[call->msg.src].outstanding++;
@@ -374,13 +368,13 @@ static en_status place_call(eni_store *store, eni_partition *part, eni_call *cal
 static en_status get_call(stream *s, eni_store *store, eni_partition *part)
 {
     eni_call *call = eni_store_call_take(store);
-    if (!call) return EN_ENOMEM;
+    if (call == NULL) return EN_ENOMEM;
     call->msg.size = sizeof call->msg;
     const bool has_data = call_fields(s, call);
     check_call(s, store, part, call, has_data);
     const uint8_t *payload = has_data ? get(s, part->pub.count * sizeof(float)) : NULL;
     en_status st = verdict(s);
-    if (st == EN_OK && has_data) st = eni_store_call_fill(store, part, call, payload);
+    if (st == EN_OK && has_data) st = eni_store_call_fill(store, call, payload, part->pub.count);
     if (st == EN_OK) return place_call(store, part, call);
     eni_store_call_give(store, call);
     return st;
@@ -400,7 +394,8 @@ static en_status get_calls(stream *s, eni_store *store, eni_partition *part)
 static en_status partition_fields(stream *s, eni_store *store, eni_partition *part)
 {
     const uint64_t count = part->pub.count;
-    uint64_t state = store->config.strategy->partition_state;
+    const uint64_t own_state = store->config.strategy->partition_state;
+    uint64_t state = own_state;
     FLAG(s, part->is_initialised);
     FIELD(s, part->pub.version, 8);
     FIELD(s, part->steps, 8);
@@ -409,12 +404,11 @@ static en_status partition_fields(stream *s, eni_store *store, eni_partition *pa
     deadline(s, &part->timer_ns);
     floats(s, part->pub.w, count);
     for (int i = 0; i < ENI_MAX_SLOTS; i++)
-        if (part->slot[i]) floats(s, part->slot[i], count);
-    if (part->first) floats(s, part->first, count);
+        if (part->slot[i] != NULL) floats(s, part->slot[i], count);
+    if (part->first != NULL) floats(s, part->first, count);
     FIELD(s, state, 8);
-    expect(s, state == store->config.strategy->partition_state,
-           "the strategy keeps another number of bytes per partition");
-    raw(s, part->state, store->config.strategy->partition_state);
+    expect(s, state == own_state, "the strategy keeps another number of bytes per partition");
+    raw(s, part->state, own_state);
     EN_TRY(verdict(s));
     for (int32_t r = 0; r < store->config.world; r++) {
         EN_TRY(dedupe_fields(s, store, part, &part->dedupe[r]));
@@ -440,7 +434,7 @@ static size_t write_scalars(const eni_store_config *c, char *text, size_t room)
         "lr-schedule=%d\nlr-gamma=%.17g\n%s%s%slr-step=%" PRIu64 "\nlr-warmup=%" PRIu64
         "\ntotal-samples=%" PRIu64 "\nsum-order=%d\nshard=%d\nshards=%d\nworld=%d\nseed=%" PRIu64
         "\nstream=%u\nbuckets=",
-        c->strategy->name, c->options ? eni_options_canonical(c->options) : "", c->optimizer->name,
+        c->strategy->name, c->options != NULL ? eni_options_canonical(c->options) : "", c->optimizer->name,
         (double)c->hyper.momentum, (double)c->hyper.weight_decay, c->hyper.nesterov, adam, c->schedule.base,
         (int)c->schedule.kind, c->schedule.gamma, milestones[0] ? "lr-milestones=" : "", milestones,
         milestones[0] ? "\n" : "", c->schedule.step_samples, c->schedule.warmup, c->schedule.total,
@@ -450,13 +444,13 @@ static size_t write_scalars(const eni_store_config *c, char *text, size_t room)
 char *eni_store_config_text(const eni_store_config *config, size_t *bytes_out)
 {
     char *groups = config->hyper.groups != NULL ? eni_groups_text(config->hyper.groups) : eni_strdup("");
-    if (!groups) return NULL;
+    if (groups == NULL) return NULL;
     const size_t room = write_scalars(config, NULL, 0) + strlen(groups) + (size_t)config->nbuckets * 21 + 16;
     char *text = eni_alloc(room);
     size_t n = 0;
-    if (text && groups[0]) n = (size_t)snprintf(text, room, "groups=%s\n", groups);
+    if (text != NULL && groups[0]) n = (size_t)snprintf(text, room, "groups=%s\n", groups);
     eni_free(groups);
-    if (!text) return NULL;
+    if (text == NULL) return NULL;
     n += write_scalars(config, text + n, room - n);
     for (uint32_t b = 0; b < config->nbuckets; b++)
         n += (size_t)snprintf(text + n, room - n, "%s%" PRIu64, b ? "," : "", config->bucket_counts[b]);
@@ -520,6 +514,6 @@ en_status eni_store_load(eni_store *store, const void *bytes, size_t length, int
 void eni_store_past(const eni_store *store, uint32_t bucket, uint64_t *steps_out, uint64_t *samples_out)
 {
     const eni_partition *part = eni_store_partition(store, bucket);
-    *steps_out = part ? part->steps : 0;
-    *samples_out = part ? part->samples : 0;
+    *steps_out = part != NULL ? part->steps : 0;
+    *samples_out = part != NULL ? part->samples : 0;
 }

@@ -41,10 +41,6 @@
 #ifndef STORE_STORE_SAVE_H
 #define STORE_STORE_SAVE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "runtime/store/store.h"
 
 enum { ENI_STATE_VERSION = 2 };
@@ -70,8 +66,7 @@ en_status eni_store_load(eni_store *store, const void *bytes, size_t length, int
 char *eni_store_config_text(const eni_store_config *config, size_t *bytes_out);
 
 /* The seq of the last call of this client on this partition that was taken in; 0: none, or no such partition
- * or client. Those of a saved state are what `stable` on the wire promises once that state is safe on disk.
- */
+ * or client. Those of a saved state are what `stable` on the wire promises once that state is safe on disk. */
 uint64_t eni_store_seq(const eni_store *store, int32_t client, uint32_t bucket);
 
 /* The incarnation that a client joined with last; 0: it never has. */

@@ -256,7 +256,7 @@ static void offer_weights(void)
 static void test_weights_are_read_where_psd_has_them(void **state)
 {
     (void)state;
-    int is_mapped;
+    bool is_mapped;
     offer_weights();
     open_door(EN_OK);
     open_client();
@@ -291,7 +291,7 @@ static void test_weights_are_read_where_psd_has_them(void **state)
 static void test_no_weights_to_map(void **state)
 {
     (void)state;
-    int is_mapped = 1;
+    bool is_mapped = true;
     open_door(EN_OK);
     open_client();
     assert_int_equal(eni_client_map_weights(s.client, &is_mapped), EN_OK);
@@ -490,6 +490,36 @@ static void test_finished(void **state)
     assert_int_equal(atomic_load(&s.shard[1].nfinished), 1);
 }
 
+static uint64_t once(void *user)
+{
+    (void)user;
+    return 1;
+}
+
+static en_status where_it_was(void *user, const eni_endpoints **psd_out)
+{
+    (void)user;
+    *psd_out = &s.psd;
+    return EN_OK;
+}
+
+/* psd was killed and came back while this rank had joined and was not its client yet: it is found once. */
+static void test_a_psd_that_came_back_before_open(void **state)
+{
+    (void)state;
+    eni_client_counters counters;
+    s.config.keep = 2;
+    s.config.generation = once;
+    s.config.locate = where_it_was;
+    open_client();
+    prepare(C, 1);
+    assert_int_equal(call(C, ECHO), EN_OK);
+    assert_int_equal(eni_client_wait(s.client, C), EN_OK);
+    expect_doubled(C, 1);
+    eni_client_count(s.client, &counters);
+    assert_int_equal(counters.returns, 1);
+}
+
 static void test_unwelcome(void **state)
 {
     (void)state;
@@ -535,6 +565,7 @@ int main(void)
         TEST(test_the_shaper_stamps),
         TEST(test_a_dead_peer_ends_the_wait),
         TEST(test_finished),
+        TEST(test_a_psd_that_came_back_before_open),
         TEST(test_unwelcome),
         TEST(test_wrong_token),
     };

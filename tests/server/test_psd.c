@@ -109,7 +109,7 @@ static void plan_buckets(eni_buckets *plan, eni_bucket_range *ranges)
 
 static void train(eni_client *client, eni_arena *arena, int32_t rank)
 {
-    int is_mapped;
+    bool is_mapped;
     float *param = eni_arena_at(arena, ENI_SLOT_PARAM, 0), *grad = eni_arena_at(arena, ENI_SLOT_GRAD, 0);
     for (uint32_t b = 0; b < BUCKETS; b++) {
         if (rank == 0) {

@@ -20,9 +20,8 @@ static void by_time_then_by_order(void **state)
     (void)state;
     enum { EVENTS = 5000 };
     const eni_rng_key key = {1, ENI_RNG_TEST, 0, 0};
-    eni_event_queue queue;
+    eni_event_queue queue = {0};
     eni_event_queue_entry entry, last = {0};
-    eni_event_queue_init(&queue);
     for (uint64_t i = 0; i < EVENTS; i++) {
         const int64_t at = (int64_t)eni_rng_below(&key, i, 100);
         assert_int_equal(eni_event_queue_post(&queue, at, nothing, NULL, NULL), EN_OK);
@@ -40,9 +39,8 @@ static void by_time_then_by_order(void **state)
 static void the_past_is_now(void **state)
 {
     (void)state;
-    eni_event_queue queue;
+    eni_event_queue queue = {0};
     eni_event_queue_entry entry;
-    eni_event_queue_init(&queue);
     eni_event_queue_post(&queue, 50, nothing, NULL, NULL);
     assert_int_equal(eni_event_queue_take(&queue, &entry), 1);
     eni_event_queue_post(&queue, 10, nothing, NULL, NULL);

@@ -32,7 +32,7 @@ typedef struct trial {
     float *init, *weights;
     uint8_t *told; /* (buckets, shards, batches) */
     uint64_t seq[RANKS_MAX][TENSORS_MAX][SHARDS_MAX];
-    int has_finished[RANKS_MAX];
+    bool has_finished[RANKS_MAX];
     double bound; /* infinity: none */
     eni_fault_plan plan;
     eni_sim_config config;
@@ -53,7 +53,7 @@ static double draw_share(trial *t, double most)
 
 static void broken(trial *t, const char *what)
 {
-    if (!t->broken) t->broken = what;
+    if (t->broken == NULL) t->broken = what;
 }
 
 /* ---- the oracle ---------------------------------------------------------------------------------------- */
@@ -67,16 +67,14 @@ static uint64_t element_of(const trial *t, uint32_t bucket, int32_t store, uint6
 
 static uint64_t one_sample(void *user, uint64_t micro_batch)
 {
-    (void)user;
-    (void)micro_batch;
+    (void)user, (void)micro_batch;
     return 1;
 }
 
 static void one_hot(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     const trial *t = user;
-    (void)rank;
-    (void)param;
+    (void)rank, (void)param;
     memset(grad, 0, t->count * sizeof *grad);
     for (uint32_t b = 0; b < (uint32_t)t->tensors; b++)
         for (int32_t k = 0; k < t->shards; k++)
@@ -102,7 +100,7 @@ static void listen(void *user, const eni_news *n)
 {
     trial *t = user;
     if (n->type == ENI_NEWS_FINISHED) {
-        t->has_finished[n->rank] = 1;
+        t->has_finished[n->rank] = true;
         return;
     }
     if (n->type == ENI_NEWS_CALLED) t->seq[n->rank][n->bucket][n->store] = n->seq;
@@ -113,7 +111,7 @@ static void listen(void *user, const eni_news *n)
 }
 
 /* 1 / (the number of pushes in a step). */
-static int is_share(const trial *t, float value)
+static bool is_share(const trial *t, float value)
 {
     const double pushes = 1 / (double)value;
     if (t->promise == ENI_PROMISE_AT_ONCE) return value == 1;
@@ -146,7 +144,7 @@ static void check_weights(trial *t, const eni_sim_result *result)
 
 static void draw_faults(trial *t)
 {
-    const int may_die = !(t->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
+    const bool may_die = !(t->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
     t->plan = (eni_fault_plan){
         .figures = &t->figures,
         .quiet_ns = (int64_t)(2 + draw(t, 18)) * ENI_MILLI,
@@ -170,7 +168,7 @@ static void draw_faults(trial *t)
 
 static void draw_run(trial *t)
 {
-    const int is_even = (t->strategy->flags & EN_SYNCHRONOUS) != 0;
+    const bool is_even = (t->strategy->flags & EN_SYNCHRONOUS) != 0;
     t->ranks = is_even ? 2 << draw(t, 2) : 2 + (int32_t)draw(t, RANKS_MAX - 1);
     t->shards = 1 + (int32_t)draw(t, SHARDS_MAX);
     t->tensors = 1 + (int32_t)draw(t, TENSORS_MAX);
@@ -261,7 +259,7 @@ static en_status run_twice(trial *t, eni_fault_stats *figures)
 static en_status open_trial(trial *t)
 {
     t->bound = INFINITY;
-    for (const en_option *o = t->strategy->options; o && o->size; o = eni_option_next(o))
+    for (const en_option *o = t->strategy->options; o != NULL && o->size; o = eni_option_next(o))
         if (strcmp(o->key, "bound") == 0 && eni_options_num(t->options, "bound") >= 0)
             t->bound = eni_options_num(t->options, "bound");
     draw_run(t);
@@ -270,7 +268,7 @@ static en_status open_trial(trial *t)
     t->init = eni_alloc_array(t->count, sizeof(float));
     t->weights = eni_alloc_array(t->count, sizeof(float));
     t->told = eni_alloc_array(t->batches * (uint64_t)t->tensors, (size_t)t->shards);
-    return t->init && t->weights && t->told ? EN_OK : EN_ENOMEM;
+    return t->init != NULL && t->weights != NULL && t->told != NULL ? EN_OK : EN_ENOMEM;
 }
 
 static const char *const promises[] = {"ends", "may-drop", "exact", "at-once"};
@@ -293,13 +291,13 @@ en_status eni_fault_test(eni_hook_guard *hooks, const en_strategy *strategy, con
     const uint64_t before = figures->messages;
     en_status st = open_trial(&t);
     if (st == EN_OK) st = run_oracle(&t, figures);
-    if (st == EN_OK && !t.broken && strategy->flags & EN_SYNCHRONOUS && isinf(t.bound))
+    if (st == EN_OK && t.broken == NULL && strategy->flags & EN_SYNCHRONOUS && isinf(t.bound))
         st = run_twice(&t, figures);
-    if (st == EN_OK && t.broken) st = EN_EBUG;
+    if (st == EN_OK && t.broken != NULL) st = EN_EBUG;
     const bool is_refused = st == EN_EINVAL && figures->messages == before; /* no seed is to blame */
     if (st != EN_OK && !is_refused)
         eni_error("storm", "%s; repeat: entrain sim --storm --seed=%" PRIu64 " --strategy=%s --promise=%s",
-                  t.broken ? t.broken : en_status_str(st), seed, spec, promises[promise]);
+                  t.broken != NULL ? t.broken : en_status_str(st), seed, spec, promises[promise]);
     eni_free(t.init);
     eni_free(t.weights);
     eni_free(t.told);

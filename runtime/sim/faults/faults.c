@@ -46,14 +46,14 @@ static en_status open_kept(const eni_sim *sim, eni_snapshot *kept)
     kept->seq = eni_alloc_array((size_t)sim->nranks * sim->buckets->n, sizeof *kept->seq);
     kept->incarnation = eni_alloc_array((size_t)sim->nranks, sizeof *kept->incarnation);
     kept->has_finished = eni_alloc((size_t)sim->nranks);
-    return kept->seq && kept->incarnation && kept->has_finished ? EN_OK : EN_ENOMEM;
+    return kept->seq != NULL && kept->incarnation != NULL && kept->has_finished != NULL ? EN_OK : EN_ENOMEM;
 }
 
 static en_status open_faults(eni_sim *sim)
 {
     const size_t stores = (size_t)sim->stores.n, ranks = (size_t)sim->nranks;
     eni_fault_state *w = sim->fault_state = eni_alloc(sizeof *w);
-    if (!w) return EN_ENOMEM;
+    if (w == NULL) return EN_ENOMEM;
     w->plan = sim->config->faults_config;
     w->figures = w->plan->figures;
     *w->figures = (eni_fault_stats){0};
@@ -62,17 +62,16 @@ static en_status open_faults(eni_sim *sim)
     w->member = eni_alloc_array(ranks, sizeof *w->member);
     w->attempt = eni_alloc_array(ranks * stores * ((size_t)sim->buckets->n + 1), sizeof *w->attempt);
     w->cut = eni_alloc_array((size_t)w->plan->cuts, sizeof *w->cut);
-    if (!w->fault || !w->member || !w->attempt || !w->cut) return EN_ENOMEM;
+    if (w->fault == NULL || w->member == NULL || w->attempt == NULL || w->cut == NULL) return EN_ENOMEM;
     for (size_t r = 0; r < ranks; r++)
-        w->member[r] = (eni_presence_of){.incarnation = ENI_SIM_INCARNATION, .is_in = 1};
+        w->member[r] = (eni_presence_of){.incarnation = ENI_SIM_INCARNATION, .is_in = true};
     for (int32_t k = 0; k < sim->stores.n; k++) {
         eni_fault_saving *s = eni_sim_alloc(sim, sizeof *s);
-        if (!s) return EN_ENOMEM;
+        if (s == NULL) return EN_ENOMEM;
         *s = (eni_fault_saving){.store = k};
         EN_TRY(open_kept(sim, &w->fault[k].safe));
         EN_TRY(open_kept(sim, &w->fault[k].pending));
-        EN_TRY(
-            eni_faults_keep(sim, k, &w->fault[k].safe)); /* as psd does once all initial weights are there */
+        EN_TRY(eni_faults_keep(sim, k, &w->fault[k].safe)); /* as psd does once all weights are there */
         eni_faults_post(sim, eni_faults_draw_ns(w, w->plan->save_ns), eni_faults_save, s);
     }
     draw_faults(sim);
@@ -90,8 +89,8 @@ static void close_kept(eni_snapshot *kept)
 static void close_faults(eni_sim *sim)
 {
     eni_fault_state *w = sim->fault_state;
-    if (!w) return;
-    for (int32_t k = 0; w->fault && k < sim->stores.n; k++) {
+    if (w == NULL) return;
+    for (int32_t k = 0; w->fault != NULL && k < sim->stores.n; k++) {
         close_kept(&w->fault[k].safe);
         close_kept(&w->fault[k].pending);
     }
@@ -103,17 +102,17 @@ static void close_faults(eni_sim *sim)
     sim->fault_state = NULL;
 }
 
-static int is_over(const eni_sim *sim)
+static bool is_over(const eni_sim *sim)
 {
     for (int32_t r = 0; r < sim->nranks; r++)
         if (sim->ranks[r].is_running || sim->ranks[r].is_dead || !eni_faults_is_done(&sim->ranks[r]))
-            return 0;
-    return 1;
+            return false;
+    return true;
 }
 
 static en_status check(eni_sim *sim)
 {
-    for (int32_t k = 0; sim->fault_state && k < sim->stores.n; k++) {
+    for (int32_t k = 0; sim->fault_state != NULL && k < sim->stores.n; k++) {
         const eni_fault_store *fault = &sim->fault_state->fault[k];
         uint64_t behind = 0, counted = 0;
         for (int32_t r = 0; r < sim->nranks; r++) {

@@ -11,6 +11,7 @@
 #ifndef FAULTS_FAULTS_H
 #define FAULTS_FAULTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/options.h"
@@ -34,8 +35,7 @@ typedef struct eni_news {
 
 /* What went on, for reports. */
 typedef struct eni_fault_stats {
-    uint64_t messages, dropped, doubled, delayed, cut,
-        stale; /* messages; stale: of an earlier incarnation, refused */
+    uint64_t messages, dropped, doubled, delayed, cut, stale; /* stale: of an earlier incarnation, refused */
     uint64_t resends, replays, saves, store_deaths, rank_deaths;
     uint64_t applied; /* samples, over all partitions */
 } eni_fault_stats;
@@ -51,7 +51,8 @@ typedef struct eni_fault_plan {
     int64_t write_ns;                        /* the most that writing it takes */
     int64_t outage_ns;                       /* the most that a link, a store or a rank is away */
     int32_t cuts, store_deaths, rank_deaths; /* how many, spread over the time before that */
-    int steps_at_once; /* the strategy steps on every push: staleness is counted a second time and compared */
+    /* The strategy steps on every push: staleness is counted a second time and compared. */
+    bool steps_at_once;
     void (*news)(void *user, const eni_news *news); /* NULL: nobody listens */
     void *user;
     eni_fault_stats *figures; /* filled */

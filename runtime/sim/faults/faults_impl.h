@@ -3,8 +3,7 @@
  *     fault_test.c   one strategy under faults
  *     faults.c       which faults, when
  *     outage.c       stores and ranks that die and return
- *     messages.c     messages that get lost and are sent again; draws, members
- */
+ *     messages.c     messages that get lost and are sent again; draws, members */
 #ifndef FAULTS_FAULTS_IMPL_H
 #define FAULTS_FAULTS_IMPL_H
 
@@ -23,7 +22,7 @@ typedef struct eni_snapshot {
 } eni_snapshot;
 
 typedef struct eni_fault_store {
-    int is_writing;
+    bool is_writing;
     uint64_t write; /* counts saves: the end of one that a death cut short is void */
     eni_snapshot pending, safe;
     uint64_t behind, counted; /* staleness of the live store, counted here */
@@ -36,9 +35,9 @@ typedef struct eni_cut {
 
 /* What the leader knows of a rank. */
 typedef struct eni_presence_of {
-    uint64_t incarnation,
-        clock; /* clock: calls on each partition before this incarnation, as others counted them */
-    int is_in;
+    uint64_t incarnation;
+    uint64_t clock; /* calls on each partition before this incarnation, as others counted them */
+    bool is_in;
 } eni_presence_of;
 
 struct eni_fault_state {
@@ -82,7 +81,7 @@ void eni_faults_watch(eni_sim_rank *rank, const eni_client_event *event, const e
 void eni_faults_new_epoch(eni_sim *sim, int32_t rank, int32_t store, uint32_t epoch);
 /* The end of a rank's client, with what that means to who listens. */
 void eni_faults_client_dies(eni_sim_rank *rank);
-/* 1 if every call of a rank that has finished is answered, and every store has heard that it has. */
-int eni_faults_is_done(const eni_sim_rank *rank);
+/* Whether every call of a rank that has finished is answered, and every store has heard that it has. */
+bool eni_faults_is_done(const eni_sim_rank *rank);
 
 #endif

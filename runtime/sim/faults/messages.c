@@ -20,7 +20,7 @@ int64_t eni_faults_draw_ns(eni_fault_state *state, int64_t below)
     return (int64_t)eni_faults_draw(state, (uint64_t)below);
 }
 
-static int happens(eni_fault_state *state, double share)
+static bool happens(eni_fault_state *state, double share)
 {
     return eni_rng_unit(&state->key, state->draws++) < share;
 }
@@ -42,7 +42,7 @@ en_status eni_faults_member(eni_sim_store *store, int32_t rank, uint64_t incarna
 
 /* ---- messages that leave ------------------------------------------------------------------------------- */
 
-static int is_cut(const eni_sim *sim, const eni_header *h)
+static bool is_cut(const eni_sim *sim, const eni_header *h)
 {
     const eni_fault_state *w = sim->fault_state;
     const int way = eni_sim_is_to_store(h) ? 1 : 2;
@@ -50,9 +50,9 @@ static int is_cut(const eni_sim *sim, const eni_header *h)
         const eni_cut *cut = &w->cut[i];
         if (cut->rank == h->rank && cut->store == (int32_t)h->shard && cut->ways & way &&
             cut->from_ns <= sim->queue.now_ns && sim->queue.now_ns < cut->to_ns)
-            return 1;
+            return true;
     }
-    return 0;
+    return false;
 }
 
 /* What an answer says of the last saved state: the last call of this client that it has. GOODBYE: whether it
@@ -87,7 +87,7 @@ void eni_faults_send(eni_sim *sim, const eni_header *header, const float *data)
     const int copies = 1 + happens(w, plan->twice);
     w->figures->doubled += copies > 1;
     for (int i = 0; i < copies; i++) {
-        const int is_slow = happens(w, plan->slow);
+        const bool is_slow = happens(w, plan->slow);
         w->figures->delayed += (uint64_t)is_slow;
         const int64_t late_ns = eni_faults_draw_ns(w, sim->network.latency_ns);
         eni_delivery_carry(sim, &stamped, data,
@@ -227,15 +227,15 @@ void eni_faults_client_dies(eni_sim_rank *rank)
     eni_delivery_close_client(rank);
 }
 
-int eni_faults_is_done(const eni_sim_rank *rank)
+bool eni_faults_is_done(const eni_sim_rank *rank)
 {
     const eni_sim *sim = rank->sim;
-    if (!eni_delivery_is_client(rank)) return 1;
+    if (!eni_delivery_is_client(rank)) return true;
     for (int32_t k = 0; k < sim->stores.n; k++) {
         const eni_client_shard *shard = &rank->client.shards[k]; /* it runs no more, so it is not dead */
         if (shard->goodbye == ENI_CLIENT_NO_GOODBYE || sim->stores.all[k].core == NULL ||
             shard->epoch != sim->stores.all[k].epoch)
-            return 0; /* the GOODBYE was that of the previous incarnation */
+            return false; /* the GOODBYE was that of the previous incarnation */
     }
-    return 1;
+    return true;
 }

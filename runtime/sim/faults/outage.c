@@ -15,7 +15,7 @@ static en_status append(void *user, const void *data, size_t bytes)
     if (kept->n + bytes > kept->room) {
         const size_t room = 2 * (kept->n + bytes);
         uint8_t *grown = realloc(kept->bytes, room);
-        if (!grown) return EN_ENOMEM;
+        if (grown == NULL) return EN_ENOMEM;
         kept->bytes = grown;
         kept->room = room;
     }
@@ -53,7 +53,7 @@ static void save_ends(void *sim_, void *saving_)
     const eni_snapshot old = fault->safe;
     fault->safe = fault->pending;
     fault->pending = old;
-    fault->is_writing = 0;
+    fault->is_writing = false;
     sim->fault_state->figures->saves++;
 }
 
@@ -65,12 +65,12 @@ void eni_faults_save(void *sim_, void *saving_)
     eni_fault_store *fault = &w->fault[s->store];
     if (sim->stores.all[s->store].core != NULL && !fault->is_writing) {
         eni_fault_saving *end = eni_sim_alloc(sim, sizeof *end);
-        const en_status st = end ? eni_faults_keep(sim, s->store, &fault->pending) : EN_ENOMEM;
+        const en_status st = end != NULL ? eni_faults_keep(sim, s->store, &fault->pending) : EN_ENOMEM;
         if (st != EN_OK) {
             eni_sim_fail(sim, st);
             return;
         }
-        fault->is_writing = 1;
+        fault->is_writing = true;
         *end = (eni_fault_saving){s->store, ++fault->write};
         eni_faults_post(sim, eni_faults_draw_ns(w, w->plan->write_ns), save_ends, end);
     }
@@ -98,7 +98,7 @@ static en_status tell_ranks(eni_sim *sim, int32_t k)
 {
     for (int32_t r = 0; r < sim->nranks; r++) {
         leader_word *w = eni_sim_alloc(sim, sizeof *w);
-        if (!w) return EN_ENOMEM;
+        if (w == NULL) return EN_ENOMEM;
         *w = (leader_word){r, k, sim->stores.all[k].epoch};
         eni_faults_post(sim,
                         sim->network.latency_ns +
@@ -129,8 +129,7 @@ static en_status revive(eni_sim *sim, int32_t k)
 static void store_returns(void *sim_, void *store_)
 {
     eni_sim *sim = sim_;
-    const en_status st = revive(sim, (int32_t)((eni_sim_store *)store_ - sim->stores.all));
-    if (st != EN_OK) eni_sim_fail(sim, st);
+    eni_sim_fail(sim, revive(sim, (int32_t)((eni_sim_store *)store_ - sim->stores.all)));
 }
 
 void eni_faults_store_dies(void *sim_, void *store_)
@@ -142,7 +141,7 @@ void eni_faults_store_dies(void *sim_, void *store_)
     eni_fault_store *fault = &w->fault[k];
     if (store->core == NULL) return;
     w->figures->store_deaths++;
-    fault->is_writing = 0;
+    fault->is_writing = false;
     fault->write++;
     store->timer_ns = INT64_MAX;
     eni_store_free(store->core);
@@ -158,8 +157,7 @@ static void member_everywhere(eni_sim *sim, int32_t r, uint32_t member)
     w->member[r].is_in = member == EN_MEMBER_JOINED;
     for (int32_t k = 0; k < sim->stores.n; k++) {
         if (sim->stores.all[k].core == NULL) continue; /* it is told when it returns */
-        const en_status st = eni_faults_member(&sim->stores.all[k], r, w->member[r].incarnation, member);
-        if (st != EN_OK) eni_sim_fail(sim, st);
+        eni_sim_fail(sim, eni_faults_member(&sim->stores.all[k], r, w->member[r].incarnation, member));
     }
 }
 
@@ -180,15 +178,14 @@ static void rank_returns(void *sim_, void *rank_)
     eni_sim *sim = sim_;
     eni_sim_rank *rank = rank_;
     const int32_t r = rank->world.rank;
-    if (rank->fiber) { /* its last entry in the queue is still to come */
+    if (rank->fiber != NULL) { /* its last entry in the queue is still to come */
         eni_faults_post(sim, ENI_MILLI, rank_returns, rank);
         return;
     }
     sim->fault_state->member[r].incarnation++;
     sim->fault_state->member[r].clock = least_clock(sim, r);
     member_everywhere(sim, r, EN_MEMBER_JOINED);
-    const en_status st = eni_sim_restart_rank(sim, r, sim->fault_state->member[r].incarnation);
-    if (st != EN_OK) eni_sim_fail(sim, st);
+    eni_sim_fail(sim, eni_sim_restart_rank(sim, r, sim->fault_state->member[r].incarnation));
 }
 
 static void rank_is_missed(void *sim_, void *rank_)
