@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/system/resumed.h"
+#include "tests/system/side_by_side.h"
 
 #define JOB     "--device=ref --model=toy --batch-size=2 --lr=0.01"
 #define ENDLESS JOB " --steps=100000000 --limit-test-samples=8"
@@ -406,5 +407,5 @@ int main(void)
                                        cmocka_unit_test(test_a_recorded_config_writes_nowhere),
                                        cmocka_unit_test(test_a_study_stays_too),
                                        cmocka_unit_test(test_a_killed_study_goes_on)};
-    return system_main(tests);
+    return side_by_side_main(tests);
 }
