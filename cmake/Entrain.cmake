@@ -101,9 +101,16 @@ function(en_slots slots)
   set_tests_properties(${ARGN} PROPERTIES PROCESSORS ${slots})
 endfunction()
 
-# en_test(core_rng SOURCES test_rng.c DEPS en_core LABELS unit TIMEOUT 10): a cmocka program, ctest name core_rng.
+# Tests. Those of a folder are one executable, build/test/test_FOLDER, which runs the test whose name comes first:
+# `build/test/test_core core_rng`. Each is a test of ctest's.
+#
+# en_test(core_rng SOURCES test_rng.c DEPS en_core LABELS unit TIMEOUT 10 ARGS ..): a program of cmocka's in test_rng.c. Its
+# main() is given another name, and the executable's is made here. What it needs to compile (SOURCES, DEPS), the others of its
+# folder get too.
+#   ALONE       an executable of its own, test_core_rng: with a malloc, flags or libraries that the others must not have
+#   OF NAME     no program: the test NAME once more, with other ARGS or in another ENV
 function(en_test name)
-  cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(A "ALONE" "TIMEOUT;OF" "SOURCES;DEPS;LABELS;ARGS;ENV" ${ARGN})
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120) # for what hangs; a test takes a second, but not on a machine that others use
   endif()
@@ -113,14 +120,77 @@ function(en_test name)
   if(NOT A_LABELS)
     set(A_LABELS unit)
   endif()
-  add_executable(test_${name} ${A_SOURCES})
-  target_link_libraries(test_${name} PRIVATE en_flags cmocka ${A_DEPS})
-  target_compile_definitions(test_${name} PRIVATE EN_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
-    EN_BUILD_DIR="${CMAKE_BINARY_DIR}")
-  set_target_properties(test_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
-  add_test(NAME ${name} COMMAND test_${name} ${A_ARGS})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" SKIP_RETURN_CODE 77)
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  set(program test_${folder})
+  set(call ${name})
+  if(A_OF)
+    set(call ${A_OF})
+  endif()
+  if(A_ALONE OR (A_OF AND TARGET test_${A_OF}))
+    set(program test_${call})
+    set(call)
+  endif()
+  if(NOT A_OF)
+    if(NOT TARGET ${program})
+      en_test_program(${program})
+    endif()
+    if(NOT A_ALONE)
+      en_test_main(${name} ${A_SOURCES})
+    endif()
+    target_sources(${program} PRIVATE ${A_SOURCES})
+    target_link_libraries(${program} PRIVATE ${A_DEPS})
+  endif()
+  add_test(NAME ${name} COMMAND ${program} ${call} ${A_ARGS})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" SKIP_RETURN_CODE 77 ENVIRONMENT "${A_ENV}")
   en_slots(${EN_SLOTS} ${name})
+endfunction()
+
+# en_tests(rng clock DEPS en_core): en_test of each, with test_rng.c and test_clock.c as the first source.
+function(en_tests)
+  cmake_parse_arguments(A "" "" "SOURCES;DEPS;LABELS;TIMEOUT;ARGS;ENV" ${ARGN})
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  foreach(name ${A_UNPARSED_ARGUMENTS})
+    en_test(${folder}_${name} SOURCES test_${name}.c ${A_SOURCES} DEPS ${A_DEPS} LABELS ${A_LABELS} TIMEOUT ${A_TIMEOUT}
+      ARGS ${A_ARGS} ENV ${A_ENV})
+  endforeach()
+endfunction()
+
+function(en_test_program program)
+  add_executable(${program})
+  target_link_libraries(${program} PRIVATE en_flags cmocka)
+  target_compile_definitions(${program} PRIVATE EN_SOURCE_DIR="${CMAKE_SOURCE_DIR}" EN_BUILD_DIR="${CMAKE_BINARY_DIR}")
+  set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
+endfunction()
+
+# The main() of `source` becomes NAME_main(), which the folder's executable calls.
+function(en_test_main name source)
+  file(STRINGS ${source} main REGEX "^int main\\(")
+  if(main MATCHES "\\(void\\)")
+    set(takes "void")
+    set(gets "")
+  else()
+    set(takes "int argc, char **argv")
+    set(gets "argc - 1, argv + 1")
+  endif()
+  set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-Dmain(...)=${name}_main(__VA_ARGS__)")
+  get_property(declared DIRECTORY PROPERTY EN_TESTS_DECLARED)
+  if(NOT declared) # the first of this folder
+    get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+    target_sources(test_${folder} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/tests.c)
+    target_compile_options(test_${folder} PRIVATE "SHELL:-include ${CMAKE_CURRENT_BINARY_DIR}/tests.h")
+    cmake_language(DEFER CALL en_test_driver)
+  endif()
+  set_property(DIRECTORY APPEND_STRING PROPERTY EN_TESTS_DECLARED "int ${name}_main(${takes});\n")
+  set_property(DIRECTORY APPEND_STRING PROPERTY EN_TESTS_CALLED
+    "    if (strcmp(name, \"${name}\") == 0) return ${name}_main(${gets});\n")
+endfunction()
+
+# tests.h and tests.c of this folder, once all of its tests are known.
+function(en_test_driver)
+  get_property(EN_DECLARED DIRECTORY PROPERTY EN_TESTS_DECLARED)
+  get_property(EN_CALLED DIRECTORY PROPERTY EN_TESTS_CALLED)
+  configure_file(${CMAKE_SOURCE_DIR}/cmake/tests.h.in ${CMAKE_CURRENT_BINARY_DIR}/tests.h @ONLY)
+  configure_file(${CMAKE_SOURCE_DIR}/cmake/tests.c.in ${CMAKE_CURRENT_BINARY_DIR}/tests.c @ONLY)
 endfunction()
 
 # en_targets_below(FOLDER OUT): all targets of FOLDER and the folders in it.

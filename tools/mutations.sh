@@ -29,7 +29,11 @@ folder=${1:-build-mutations}
 names=${*:-$(listed)}
 tests=$(for name in $names; do field "$name" 2; done | tr ' ' '\n' | sort -u)
 [ -n "$tests" ] || { echo "mutations: $list has none of: $names"; exit 2; }
-targets() { for test in "$@"; do echo "test_$test"; done; }
+targets() { # the programs of the tests named, as cmake wrote them down for ctest
+    for test in "$@"; do
+        sed -n "s/^add_test(\(\[=*\[\)*$test\(\]=*\]\)* \"[^\"]*\/\([^\"\/]*\)\".*/\3/p" "$build"/tests/*/CTestTestfile.cmake
+    done | sort -u
+}
 
 mkdir -p "$folder" && folder=$(cd "$folder" && pwd) || exit 2
 tree=$folder/tree build=$folder/build

@@ -64,7 +64,7 @@ double crew_await_number(const char *text)
 
 int64_t crew_soon(void)
 {
-    return eni_now_ns() + 10 * ENI_SECOND;
+    return eni_now_ns() + 60 * ENI_SECOND;
 }
 
 void crew_init(crew *c, int n)
@@ -187,7 +187,7 @@ pid_t crew_await_ready(crew *c, int ready)
 {
     pid_t holder = -1;
     struct pollfd set = {ready, POLLIN, 0};
-    if (poll(&set, 1, 10000) != 1 || read(ready, &holder, sizeof holder) != sizeof holder) holder = -1;
+    if (poll(&set, 1, 60000) != 1 || read(ready, &holder, sizeof holder) != sizeof holder) holder = -1;
     close(ready);
     if (holder < 0 || c->leader == NULL) return holder;
     c->samples++;

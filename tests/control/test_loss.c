@@ -306,7 +306,7 @@ static void a_process_is_known_by_its_birth(void **state)
     struct pollfd set = {fd, POLLIN, 0};
     assert_int_equal(poll(&set, 1, 0), 0);
     kill(pid, SIGKILL);
-    assert_int_equal(poll(&set, 1, 10000), 1);
+    assert_int_equal(poll(&set, 1, 60000), 1);
     assert_int_equal(eni_process_look(pid, born), ENI_PROCESS_ENDED); /* a zombie */
     close(fd);
     bury(pid);

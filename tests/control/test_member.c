@@ -129,7 +129,7 @@ static void leader_dies(int signal, int32_t leader_rank, const char *sentence)
     kill(pid, signal);
     for (int r = 0; r < 2; r++) {
         struct pollfd set = {eni_member_fd(c.hand[r].member), POLLIN, 0};
-        assert_int_equal(poll(&set, 1, 10000), 1);
+        assert_int_equal(poll(&set, 1, 60000), 1);
         assert_int_equal(eni_member_status(c.hand[r].member), EN_EPEER);
         assert_true(eni_member_outcome(c.hand[r].member).has_death);
         const eni_death death = eni_member_outcome(c.hand[r].member).death;

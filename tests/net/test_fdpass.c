@@ -26,7 +26,7 @@
 
 static int64_t soon(void)
 {
-    return eni_now_ns() + 10 * ENI_SECOND;
+    return eni_now_ns() + 60 * ENI_SECOND;
 }
 
 static int count_fds(void)

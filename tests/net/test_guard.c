@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ typedef struct bench {
 
 static int64_t soon(void)
 {
-    return eni_now_ns() + 10 * ENI_SECOND;
+    return eni_now_ns() + 60 * ENI_SECOND;
 }
 
 static void limit_files(rlim_t soft)
@@ -109,23 +110,26 @@ static void a_message_without_end_is_cut(void **state)
     close(fd);
 }
 
+/* Who has come for 5 s goes as well, on a machine where 276 connections take that long. */
 static void a_crowd_is_limited(void **state)
 {
     bench *b = *state;
     enum { MORE = 20 };
     int fd[ENI_GUARD_MAX + MORE], closed = 0;
     eni_socket_count count = {0};
+    const int64_t silent_until = eni_now_ns() + ENI_GUARD_TIMEOUT_NS;
     for (int i = 0; i < ENI_GUARD_MAX + MORE; i++)
         fd[i] = dial(b);
     for (int64_t until = soon(); count.evicted < MORE && eni_now_ns() < until; usleep(1000))
         eni_router_count(b->router, &count);
-    assert_int_equal(count.evicted, MORE);
     for (int i = 0; i < ENI_GUARD_MAX + MORE; i++) {
         struct pollfd end = {.fd = fd[i], .events = POLLIN};
         closed += poll(&end, 1, i < MORE ? 5000 : 0);
         close(fd[i]);
+        assert_int_equal(closed, i < MORE ? i + 1 : closed); /* the first ones */
     }
-    assert_int_equal(closed, MORE); /* the first ones */
+    const bool in_time = eni_now_ns() < silent_until;
+    assert_true(in_time ? count.evicted == MORE && closed == MORE : count.evicted >= MORE);
 }
 
 /* 512 descriptors, 4 routers: 16 newcomers each, so that there is room for what psd itself opens. */
@@ -158,14 +162,14 @@ static void the_admitted_stay(void **state)
     for (int i = 0; i < 2; i++) {
         assert_int_equal(eni_dealer_open(b->net, &b->address, &dealer[i]), EN_OK);
         assert_int_equal(eni_dealer_send(dealer[i], &hello, NULL, NULL, NULL, soon(), -1), EN_OK);
-        assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
+        assert_int_equal(eni_router_recv(b->router, 60000, -1, &in), EN_OK);
         assert_true(in.source >= 0);
         if (i == 0) eni_router_admit(b->router, &in);
     }
     for (int i = 0; i < 20; i++) {
         call.seq = (uint64_t)i + 1;
         assert_int_equal(eni_dealer_send(dealer[0], &call, payload, NULL, NULL, soon(), -1), EN_OK);
-        assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
+        assert_int_equal(eni_router_recv(b->router, 60000, -1, &in), EN_OK);
         assert_int_equal(in.header.seq, call.seq);
         eni_packet_release(&in);
     }

@@ -19,7 +19,7 @@ static const eni_address any_port = {"127.0.0.1", 0};
 
 static int64_t soon(void)
 {
-    return eni_now_ns() + 10 * ENI_SECOND;
+    return eni_now_ns() + 60 * ENI_SECOND;
 }
 
 static int dial(const eni_address *to)

@@ -30,7 +30,7 @@ static const eni_address any_port = {"127.0.0.1", 0};
 
 static int64_t soon(void)
 {
-    return eni_now_ns() + 10 * ENI_SECOND;
+    return eni_now_ns() + 60 * ENI_SECOND;
 }
 
 static int set_up(void **state)
@@ -76,7 +76,7 @@ static void round_trip(bench *b, uint64_t count, bool with_release)
     eni_header h = header_of(ENI_MSG_CALL, count);
     eni_release release = with_release ? count_release : NULL;
     assert_int_equal(eni_dealer_send(b->dealer, &h, values, release, &released, soon(), -1), EN_OK);
-    assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
+    assert_int_equal(eni_router_recv(b->router, 60000, -1, &in), EN_OK);
     assert_int_equal(in.header.type, ENI_MSG_CALL);
     assert_int_equal(in.header.seq, 9);
     assert_int_equal(in.bytes, 4 * count);
@@ -119,7 +119,7 @@ static void many_small_messages_are_aligned(void **state)
             assert_int_equal(eni_dealer_send(b->dealer, &h, values, NULL, NULL, soon(), -1), EN_OK);
         for (int i = 0; i < 20; i++) {
             eni_packet in = {0};
-            assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
+            assert_int_equal(eni_router_recv(b->router, 60000, -1, &in), EN_OK);
             assert_int_equal((uintptr_t)in.payload % sizeof(float), 0);
             assert_memory_equal(in.payload, values, sizeof values);
             eni_packet_release(&in);
@@ -141,7 +141,7 @@ static void checksums_are_checked(void **state)
         h.crc = eni_crc32c(0, values, sizeof values) ^ (round == 3);
         if (round == 2) ((uint8_t *)values)[7777] ^= 0x20;
         assert_int_equal(eni_dealer_send(b->dealer, &h, values, NULL, NULL, soon(), -1), EN_OK);
-        assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
+        assert_int_equal(eni_router_recv(b->router, 60000, -1, &in), EN_OK);
         assert_int_equal(in.header.flags, h.flags);
         assert_int_equal(in.is_damaged, round >= 2);
         if (round == 2) ((uint8_t *)values)[7777] ^= 0x20;
@@ -172,7 +172,7 @@ static void sockets_that_check_fill_in_the_checksum(void **state)
     eni_packet in = {0}, back = {0};
     bool ready;
     assert_int_equal(eni_dealer_send(b->dealer, &h, zeros, NULL, NULL, soon(), -1), EN_OK);
-    assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
+    assert_int_equal(eni_router_recv(b->router, 60000, -1, &in), EN_OK);
     assert_int_equal(in.header.flags, ENI_FLAG_CRC);
     assert_true(in.header.crc == 0x8a9136aau);
     assert_false(in.is_damaged);
@@ -193,14 +193,14 @@ static void waits_end_for_the_right_reason(void **state)
     int wake = eventfd(1, EFD_CLOEXEC);
     assert_int_equal(eni_router_recv(b->router, 0, -1, &in), EN_ETIMEOUT);
     assert_int_equal(eni_router_recv(b->router, 5, -1, &in), EN_ETIMEOUT);
-    assert_int_equal(eni_router_recv(b->router, 10000, wake, &in), EN_EINTR);
+    assert_int_equal(eni_router_recv(b->router, 60000, wake, &in), EN_EINTR);
     assert_int_equal(eni_dealer_poll(&b->dealer, 1, eni_now_ns() + ENI_MILLI, -1, -1, &ready), EN_ETIMEOUT);
     assert_int_equal(eni_dealer_poll(&b->dealer, 1, soon(), wake, -1, &ready), EN_EPEER);
     assert_int_equal(eni_dealer_poll(&b->dealer, 1, soon(), -1, wake, &ready), EN_EINTR);
     /* A message comes before the descriptor. */
     eni_header h = header_of(ENI_MSG_CALL, 0);
     assert_int_equal(eni_dealer_send(b->dealer, &h, NULL, NULL, NULL, soon(), -1), EN_OK);
-    assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
+    assert_int_equal(eni_router_recv(b->router, 60000, -1, &in), EN_OK);
     assert_int_equal(eni_dealer_send(b->dealer, &h, NULL, NULL, NULL, soon(), -1), EN_OK);
     en_status st;
     do
@@ -278,7 +278,7 @@ static void wrong_messages_are_dropped_and_counted(void **state)
     send_frames(raw, 2, (const void *[]){with, data}, (size_t[]){with_bytes, 8}); /* right */
     eni_packet in = {0};
     eni_socket_count count;
-    assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
+    assert_int_equal(eni_router_recv(b->router, 60000, -1, &in), EN_OK);
     assert_int_equal(in.bytes, 8);
     eni_packet_release(&in);
     assert_int_equal(eni_router_recv(b->router, 0, -1, &in), EN_ETIMEOUT);
@@ -297,7 +297,7 @@ static void a_frame_over_the_limit_never_arrives(void **state)
     float *values = eni_alloc_array(h.count, sizeof *values);
     eni_header small = header_of(ENI_MSG_CALL, 0);
     assert_int_equal(eni_dealer_send(b->dealer, &small, NULL, NULL, NULL, soon(), -1), EN_OK);
-    assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
+    assert_int_equal(eni_router_recv(b->router, 60000, -1, &in), EN_OK);
     assert_int_equal(eni_dealer_send(b->dealer, &h, values, NULL, NULL, soon(), -1),
                      EN_OK); /* 2 MiB into 1 MiB */
     assert_int_equal(eni_router_recv(b->router, 300, -1, &in), EN_ETIMEOUT);
@@ -305,7 +305,7 @@ static void a_frame_over_the_limit_never_arrives(void **state)
     eni_dealer *other;
     assert_int_equal(eni_dealer_open(b->net, &b->address, &other), EN_OK);
     assert_int_equal(eni_dealer_send(other, &small, NULL, NULL, NULL, soon(), -1), EN_OK);
-    assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
+    assert_int_equal(eni_router_recv(b->router, 60000, -1, &in), EN_OK);
     eni_dealer_close(other);
     eni_net_abort(b->net);
     eni_free(values);
@@ -335,7 +335,7 @@ static void wire_bytes_agree_with_the_kernel(void **state)
     eni_packet packet = {0};
     eni_header hello = header_of(ENI_MSG_HELLO, 0);
     assert_int_equal(eni_dealer_send(b->dealer, &hello, NULL, NULL, NULL, soon(), -1), EN_OK);
-    assert_int_equal(eni_router_recv(b->router, 10000, -1, &packet), EN_OK);
+    assert_int_equal(eni_router_recv(b->router, 60000, -1, &packet), EN_OK);
     static const uint64_t counts[] = {0, 1, 60, 64, 100, 5000, 100000};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         round_trip(b, counts[i], true);

@@ -19,7 +19,7 @@
 
 enum { MAX_ARGS = 96, MAX_TEXT = 1 << 20 };
 
-static char folder[64], plugins[4096];
+static char folder[80], plugins[4096];
 static int nstarted;
 
 double now_seconds(void)
@@ -80,13 +80,14 @@ void system_use_plugins(const char *plugin_folder)
     snprintf(plugins, sizeof plugins, "%s", plugin_folder);
 }
 
-int system_run(const char *name, const struct CMUnitTest *tests, size_t n)
+int system_begin(void)
 {
     sigset_t set;
+    if (folder[0] != 0) return 1;
     strcpy(folder, "/tmp/entrain-test-XXXXXX");
     if (mkdtemp(folder) == NULL) {
         perror("mkdtemp");
-        return 1;
+        return 0;
     }
     atexit(leave);
     clean_environment();
@@ -96,7 +97,22 @@ int system_run(const char *name, const struct CMUnitTest *tests, size_t n)
     sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set, NULL); /* process_nobody_left() waits for it */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    return _cmocka_run_group_tests(name, tests, n, NULL, NULL);
+    return 1;
+}
+
+int system_run(const char *name, const struct CMUnitTest *tests, size_t n)
+{
+    return system_begin() ? _cmocka_run_group_tests(name, tests, n, NULL, NULL) : 1;
+}
+
+void system_enter(const char *name)
+{
+    const size_t used = strlen(folder);
+    snprintf(folder + used, sizeof folder - used, "/%s", name);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    setenv("XDG_RUNTIME_DIR", folder, 1);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    nstarted = 0;
 }
 
 const char *system_folder(void)

@@ -37,6 +37,12 @@ typedef struct process {
 #define system_main(tests) system_run(#tests, tests, sizeof(tests) / sizeof *(tests))
 int system_run(const char *name, const struct CMUnitTest *tests, size_t n);
 
+/* What system_run() does first, once: the folder, the environment. 0: it cannot be made. */
+int system_begin(void);
+
+/* In a child of the test: the folder is a new one below, and the child adopts its own orphans. */
+void system_enter(const char *name);
+
 /* Before system_main: programs load their plugins from here, not from the build folder's plugins/. */
 void system_use_plugins(const char *plugin_folder);
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/system/bad_files.h"
+#include "tests/system/side_by_side.h"
 
 #define TOY                                                                                                  \
     "--strategy=solo --device=ref --model=toy --threads=1 --steps=1 --quiet --limit-train-samples=8 "        \
@@ -28,14 +29,13 @@ typedef struct bad_case {
     const char *words[4];
 } bad_case;
 
-static int ncases;
-static double slowest;
+static char files[64]; /* the test's folder, which all cases read */
 
 static void expand(const char *args, char *out, size_t bytes)
 {
     size_t n = 0;
     for (; *args != 0 && n + 1 < bytes; args++)
-        n += (size_t)(*args == '~' ? snprintf(out + n, bytes - n, "%s", system_folder())
+        n += (size_t)(*args == '~' ? snprintf(out + n, bytes - n, "%s", files)
                                    : snprintf(out + n, bytes - n, "%c", *args));
 }
 
@@ -53,34 +53,48 @@ static int error_lines(const char *err, char *first, size_t bytes)
     return n;
 }
 
+/* The exit code of what was just started. */
+static int end_within(process *p, double seconds)
+{
+    stopwatch watch = stopwatch_start();
+    const int code = process_wait(p, GUARD);
+    stopwatch_expect(&watch, stopwatch_read(&watch), seconds, p->name);
+    return code;
+}
+
 /* At most `lines` sentences: every rank may have its own. */
 static void refuse_in(const bad_case *c, const char *env, int lines)
 {
     process p;
     char args[3000], line[2000];
     expand(c->args, args, sizeof args);
-    double begin = now_seconds();
     process_start(&p, c->program, env, "%s", args);
-    int code = process_wait(&p, WITHIN);
-    double took = now_seconds() - begin;
+    int code = end_within(&p, WITHIN);
     int n = error_lines(process_err(&p), line, sizeof line), missing = 0;
     for (int i = 0; i < 4 && c->words[i] != NULL; i++)
         missing += strstr(line, c->words[i]) == NULL;
     if (code != 2 || n < 1 || n > lines || missing > 0)
         fail_msg("%s %s: exit %d, %d sentences, %d words (\"%s\" ..) missing; it said:\n%s%s", c->program,
                  args, code, n, missing, c->words[0], process_out(&p), process_err(&p));
-    if (took > slowest) slowest = took;
-    ncases++;
+    process_nobody_left(GUARD);
+}
+
+static void refuse_one(const void *cases, size_t i)
+{
+    refuse_in((const bad_case *)cases + i, NULL, 1);
+}
+
+/* Each rank may say it. */
+static void refuse_twice(const void *cases, size_t i)
+{
+    refuse_in((const bad_case *)cases + i, NULL, 2);
 }
 
 static void refuse_all(const bad_case *cases, size_t n, const char *what)
 {
-    ncases = 0;
-    slowest = 0;
-    for (size_t i = 0; i < n; i++)
-        refuse_in(&cases[i], NULL, 1);
-    process_nobody_left(WITHIN);
-    promise("bad %s: %d of %d end with 2 and one sentence; the slowest took %.2f s", what, ncases, (int)n,
+    snprintf(files, sizeof files, "%s", system_folder());
+    const double slowest = side_by_side(n, refuse_one, cases);
+    promise("bad %s: %d of %d end with 2 and one sentence; the slowest took %.2f s", what, (int)n, (int)n,
             slowest);
 }
 #define REFUSE_ALL(cases, what) refuse_all(cases, sizeof(cases) / sizeof *(cases), what)
@@ -120,9 +134,7 @@ static void test_places(void **state)
          PLACES "--strategy=ps-async --assign=fixed",
          {"--max-workers=4", "--assign=fixed", "leave it out"}},
     };
-    for (size_t i = 0; i < sizeof started / sizeof *started; i++)
-        refuse_in(&started[i], NULL, 2); /* each worker may say it */
-    process_nobody_left(WITHIN);
+    side_by_side(sizeof started / sizeof *started, refuse_twice, started);
 }
 
 /* ---- a run that is started again ---- */
@@ -761,22 +773,26 @@ static void test_outputs(void **state)
 }
 
 /* What is printed and not written: no success. Whoever stops reading is told nothing, and no success either. */
+static void print_on_full_disk(const void *commands, size_t i)
+{
+    const char *command = ((const char *const *)commands)[i];
+    char script[400];
+    process p;
+    snprintf(script, sizeof script, "exec " EN_BUILD_DIR "/entrain %s > /dev/full\n", command);
+    write_text("full.sh", script);
+    process_start(&p, "/bin/sh", NULL, "%s", at("full.sh"));
+    const int code = end_within(&p, WITHIN);
+    if (code != 1 || process_says(&p, "cannot write to standard output", "No space left") != 1)
+        fail_msg("%s > /dev/full: exit %d\n%s", command, code, process_err(&p));
+}
+
 static void test_standard_output(void **state)
 {
     (void)state;
     static const char *const commands[] = {
         "strategies", "models", "data", "ps", "--help", "run --help", "sim --strategy=ring --steps=2"};
     enum { COMMANDS = sizeof commands / sizeof *commands };
-    for (int i = 0; i < COMMANDS; i++) {
-        char script[400];
-        process p;
-        snprintf(script, sizeof script, "exec " EN_BUILD_DIR "/entrain %s > /dev/full\n", commands[i]);
-        write_text("full.sh", script);
-        process_start(&p, "/bin/sh", NULL, "%s", at("full.sh"));
-        const int code = process_wait(&p, WITHIN);
-        if (code != 1 || process_says(&p, "cannot write to standard output", "No space left") != 1)
-            fail_msg("%s > /dev/full: exit %d\n%s", commands[i], code, process_err(&p));
-    }
+    side_by_side(COMMANDS, print_on_full_disk, commands);
     promise("standard output on a full disk: %d of %d commands say so and end with 1", COMMANDS, COMMANDS);
 }
 
@@ -787,12 +803,12 @@ static void test_silent_pipe(void **state)
     process p;
     assert_int_equal(mkfifo(at("pipe"), 0600), 0);
     process_start(&p, "entrain", NULL, "run --config=%s", at("pipe"));
-    const int code = process_wait(&p, 5 + WITHIN);
+    const int code = end_within(&p, 5 + WITHIN);
     if (code != 2 || process_says(&p, "pipe\" cannot be read", "timed out; give a YAML file") != 1)
         fail_msg("--config=PIPE: exit %d\n%s", code, process_err(&p));
 }
 
-/* Modes mean nothing to root's children, unless they may not inherit that. Last: it is for good. */
+/* Modes mean nothing to root's children, unless they may not inherit that: for good, of this child. */
 static void test_permissions(void **state)
 {
     (void)state;
@@ -834,7 +850,7 @@ static void test_full_disk(void **state)
              system_folder(), system_folder(), system_folder(), system_folder());
     write_text("disk.sh", script);
     process_start(&p, "/usr/bin/unshare", NULL, "--map-root-user --mount /bin/sh %s", at("disk.sh"));
-    int code = process_wait(&p, WITHIN);
+    int code = end_within(&p, WITHIN);
     if (code == 77 || code == 1 || code == 127) {
         promise("a full disk is not tried: no mount namespace here (%.80s)", process_err(&p));
         return;
@@ -858,7 +874,7 @@ static void test_no_memory(void **state)
     process_start(&p, "/usr/bin/prlimit", NULL,
                   "--as=600000000 " EN_BUILD_DIR "/worker " MLP
                   " --data=synthetic --limit-test-samples=8 --limit-train-samples=2000000");
-    int code = process_wait(&p, WITHIN);
+    int code = end_within(&p, WITHIN);
     if (code == 127) {
         promise("no memory is not tried: there is no prlimit");
         return;
@@ -885,7 +901,7 @@ static void test_little_memory(void **state)
                       "/entrain run -n 2 --strategy=ps-async --model=mlp --data=synthetic --batch-size=64 "
                       "--limit-test-samples=200 --limit-train-samples=2000 --steps=3 --threads=1 --quiet",
                       mb);
-        const int code = process_wait(&p, 4 * WITHIN);
+        const int code = end_within(&p, 4 * WITHIN);
         if (code == 127) skip(); /* there is no prlimit */
         const char *err = process_err(&p);
         const int is_crash = strstr(err, "(SIG") != NULL || strstr(err, "called exit") != NULL;
@@ -893,7 +909,7 @@ static void test_little_memory(void **state)
             fail_msg("%d MB: exit %d\n%s", mb, code, err);
         trained += code == 0;
         refused += code != 0;
-        process_nobody_left(WITHIN);
+        process_nobody_left(GUARD);
     }
     promise("ulimit -v: %d runs that had too little ended in a sentence, %d trained", refused, trained);
 }
@@ -907,7 +923,7 @@ static void test_little_stack(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
         process_start(&p, "/usr/bin/prlimit", NULL, "--stack=65536:65536 " EN_BUILD_DIR "/%s", programs[i]);
-        const int code = process_wait(&p, WITHIN);
+        const int code = end_within(&p, WITHIN);
         if (code == 127) skip(); /* there is no prlimit */
         if (code != 2 || process_says(&p, "ulimit -s allows a stack of 64 KiB", "ulimit -s 8192") != 1 ||
             process_says(&p, "", "") != 1)
@@ -919,9 +935,9 @@ static void test_little_stack(void **state)
                   "--limit-test-samples=20 --limit-train-samples=64 --steps=3 --threads=2 --quiet "
                   "--out=%s/little-stack",
                   system_folder());
-    if (process_wait(&p, 4 * WITHIN) != 0)
+    if (end_within(&p, 4 * WITHIN) != 0)
         fail_msg("a stack of 64 KiB that may grow to 1 MiB: %s", process_err(&p));
-    process_nobody_left(WITHIN);
+    process_nobody_left(GUARD);
     promise("ulimit -s 64: one sentence from each program, or training where the hard limit is higher");
 }
 
@@ -937,11 +953,9 @@ static void test_rank_that_never_comes(void **state)
          "--strategy=ps-sync --world-size=2 --listen=tcp://127.0.0.1:0 --join-timeout=0.3s",
          {"0 of 2", "missing rank 0, 1", "0.3 s"}},
     };
-    ncases = 0;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        refuse_in(&cases[i], NULL, 2); /* rank 0 leads: as leader and as member */
-    process_nobody_left(WITHIN);
-    promise("a rank that never comes is named by worker and psd: %d of 2", ncases);
+    side_by_side(sizeof cases / sizeof *cases, refuse_twice,
+                 cases); /* rank 0 leads: as leader and as member */
+    promise("a rank that never comes is named by worker and psd: 2 of 2");
 }
 
 /* All of its ranks see it alike, before the first step. */
@@ -952,7 +966,7 @@ static void test_too_many_buckets(void **state)
     process_start(
         &p, "entrain", NULL,
         "run -n 4 --strategy=hierarchical --data=synthetic --model=mlp --steps=2 --bucket-cap-mb=0.001");
-    const int code = process_wait(&p, 4 * WITHIN);
+    const int code = end_within(&p, 4 * WITHIN);
     if (code != 2 || process_says(&p, "--bucket-cap-mb=0.001", "give a larger --bucket-cap-mb") == 0)
         fail_msg("too many buckets: exit %d\n%s", code, process_err(&p));
 }
@@ -967,7 +981,7 @@ static void test_sim_takes_flags_of_run(void **state)
     for (int i = 0; i < 2; i++) {
         process p;
         process_start(&p, "entrain", NULL, "sim --strategy=ring --steps=20 %s", same[i]);
-        assert_int_equal(process_wait(&p, WITHIN), 0);
+        assert_int_equal(end_within(&p, WITHIN), 0);
         const char *log = strstr(process_out(&p), "log         sha256 ");
         assert_non_null(log);
         snprintf(weights[i], sizeof weights[i], "%.90s", log);
@@ -979,7 +993,7 @@ static void test_sim_takes_flags_of_run(void **state)
     process p;
     process_start(&p, "entrain", NULL,
                   "sim --storm --seed=3 --seeds=5 --strategy=ssp:bound=1 --promise=at-once");
-    assert_int_equal(process_wait(&p, WITHIN), 0);
+    assert_int_equal(end_within(&p, WITHIN), 0);
     if (strstr(process_out(&p), "ssp:bound=1: 5 seeds, 0 failed") == NULL) fail_msg("%s", process_out(&p));
 }
 
@@ -989,7 +1003,7 @@ static void test_quiet(void **state)
     (void)state;
     process p;
     process_start(&p, "entrain", NULL, "run -q -n 2 --strategy=ring --data=synthetic --model=toy --steps=20");
-    assert_int_equal(process_wait(&p, 4 * WITHIN), 0);
+    assert_int_equal(end_within(&p, 4 * WITHIN), 0);
     const char *out = process_out(&p);
     if (strstr(out, "Train Epoch") != NULL || strstr(out, "ring: 20 updates") == NULL)
         fail_msg("-q prints\n%s", out);
@@ -997,16 +1011,17 @@ static void test_quiet(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),       cmocka_unit_test(test_elastic),
-        cmocka_unit_test(test_flags),        cmocka_unit_test(test_commands),
-        cmocka_unit_test(test_yaml),         cmocka_unit_test(test_data),
-        cmocka_unit_test(test_weights),      cmocka_unit_test(test_plugins),
-        cmocka_unit_test(test_outputs),      cmocka_unit_test(test_standard_output),
-        cmocka_unit_test(test_silent_pipe),  cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_little_memory),
-        cmocka_unit_test(test_little_stack), cmocka_unit_test(test_rank_that_never_comes),
-        cmocka_unit_test(test_permissions),  cmocka_unit_test(test_too_many_buckets),
-        cmocka_unit_test(test_quiet),        cmocka_unit_test(test_sim_takes_flags_of_run)};
-    return system_main(tests);
+    /* Lists of cases, and tests that are one case each. */
+    const struct CMUnitTest lists[] = {
+        cmocka_unit_test(test_places),         cmocka_unit_test(test_elastic), cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_commands),       cmocka_unit_test(test_yaml),    cmocka_unit_test(test_data),
+        cmocka_unit_test(test_weights),        cmocka_unit_test(test_plugins), cmocka_unit_test(test_outputs),
+        cmocka_unit_test(test_standard_output)};
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(test_little_memory), cmocka_unit_test(test_silent_pipe),
+        cmocka_unit_test(test_full_disk),     cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_little_stack),  cmocka_unit_test(test_rank_that_never_comes),
+        cmocka_unit_test(test_permissions),   cmocka_unit_test(test_too_many_buckets),
+        cmocka_unit_test(test_quiet),         cmocka_unit_test(test_sim_takes_flags_of_run)};
+    return system_main(lists) + side_by_side_main(cases);
 }

@@ -7,20 +7,24 @@ by botocore and oss2 (bucket_server.py), and by moto, if pip has it.
 import contextlib
 import gzip
 import hashlib
+import io
 import json
 import logging
+import multiprocessing
 import os
 import pathlib
 import random
 import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import traceback
+
+from free_port import take_port
 
 try:
     from bucket_server import BUCKET, CUT, ID, REGION, SECRET, TOKEN, Server, error_of
@@ -30,6 +34,7 @@ except ImportError as missing:
 
 BUILD = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path("build")
 SECRETS = (ID, SECRET, TOKEN)
+AT_ONCE = 8  # tests, which wait for most of their time
 PART = 65536  # bytes of a part, and of the largest PUT, where a test wants parts
 
 
@@ -181,10 +186,7 @@ def test_the_same_bytes_as_a_folder():
 def test_workers_by_hand():
     with Place() as p:
         put_set(p.server, "d")
-        free = socket.socket()
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
+        port, hold = take_port()
         args = ("--strategy=ring", "--model=mlp", "--steps=2", f"--data={p.server.url}/d", "--limit-test-samples=16",
                 f"--data-endpoint={p.server.endpoint}", f"--rendezvous=tcp://127.0.0.1:{port}", "--world-size=3",
                 f"--out={p.top}/out", f"--save={p.server.url}/w.safetensors")
@@ -192,6 +194,7 @@ def test_workers_by_hand():
         for worker in workers:
             out, err = worker.communicate(timeout=120)
             assert worker.returncode == 0, out + err
+        hold.close()
         assert all(p.server.gets(f"d/{name}") == 1 for name in idx_set()), "one of the host fetches"
         assert "w.safetensors" in p.server.objects
     print("PROMISE three workers without a launcher: one fetches for all of the host, rank 0's weights go up")
@@ -937,13 +940,29 @@ def test_moto():
     print("PROMISE moto's S3 gives and takes the same")
 
 
+TESTS = {name[5:]: test for name, test in globals().items() if name.startswith("test_")}
+
+
+def run_test(name):
+    """In a process of its own: what it printed, and whether it failed."""
+    said, failed, begin = io.StringIO(), False, time.monotonic()
+    with contextlib.redirect_stdout(said):
+        try:
+            TESTS[name]()
+        except Exception:
+            failed = True
+            traceback.print_exc(file=said)
+    return f"{said.getvalue()}{name}: {'FAILED after ' if failed else ''}{time.monotonic() - begin:.1f} s", failed
+
+
 def main():
-    tests = {name[5:]: test for name, test in globals().items() if name.startswith("test_")}
-    for name in sys.argv[2:] or tests:
-        begin = time.monotonic()
-        tests[name]()
-        print(f"{name}: {time.monotonic() - begin:.1f} s", flush=True)
+    names, failures = sys.argv[2:] or list(TESTS), 0
+    with multiprocessing.get_context("fork").Pool(AT_ONCE, maxtasksperchild=1) as pool:
+        for said, failed in pool.imap_unordered(run_test, names):
+            print(said, flush=True)
+            failures += failed
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

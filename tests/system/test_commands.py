@@ -4,10 +4,12 @@ installed tree or beside build/.
 
     test_commands.py SOURCE BUILD
 
-Installs into a temporary folder, then runs the commands of each page in their order, on a small set of made-up images
-in place of Fashion-MNIST: each ends with 0, and the files that its flags promise are there. A command that is not run
-stands in NOT_RUN with the reason; a flag that is another program's, or an alias, stands in FOREIGN. Exit 77 without a compiler.
+Installs into a temporary folder, then runs the commands of each page in their order, four pages at a time, on a small
+set of made-up images in place of Fashion-MNIST: each ends with 0, and the files that its flags promise are there. A
+command that is not run stands in NOT_RUN with the reason; a flag that is another program's, or an alias, stands in FOREIGN.
+Exit 77 without a compiler.
 """
+import concurrent.futures
 import gzip
 import json
 import os
@@ -16,14 +18,16 @@ import random
 import re
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import time
 
-CUT = 40  # images, and samples between two checkpoints, are so many times fewer
+from free_port import take_port
+
+AT_ONCE = 4  # pages
+CUT = 100  # images, and samples between two checkpoints, are so many times fewer
 NOT_RUN = {  # a regular expression of commands: why they are not run here
     r"^make |^bench/(?!run.py --list)|^build/bench/|^bench_|^for p in .*bench_": "minutes: builds, tests or benchmarks of their own",
     r"^tests/gpu/|--device=cuda|^entrain gpus|^build/entrain gpus": "a GPU: tests with the label gpu",
@@ -142,7 +146,7 @@ def can_claim(folder):
 def check_demo(source, build, top):
     """What `make demo` plans, as far as its first run."""
     out = top / "demo"
-    env = {**os.environ, "OUT": str(out), "DEMO_FLAGS": f"--data-dir={top / 'set'} --holdout=100 --limit-test-samples=50 --quiet"}
+    env = {**os.environ, "OUT": str(out), "DEMO_FLAGS": f"--data-dir={top / 'set'} --holdout=50 --limit-test-samples=50 --quiet"}
     demo = subprocess.Popen([source / "tools/demo.sh", build], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     ends = time.monotonic() + 120
     while not (out / "compare.json").exists() and demo.poll() is None and time.monotonic() < ends:
@@ -150,20 +154,6 @@ def check_demo(source, build, top):
     demo.send_signal(signal.SIGINT)
     said = demo.communicate(timeout=60)[1]
     return [] if (out / "compare.json").exists() and can_claim(out) else [f"make demo can claim nothing: {said}"]
-
-
-def take_port():
-    """A port and what holds it, as tests/port.c does: no other test has it, and the kernel gives it to nobody."""
-    for i in range(12000):
-        port, hold = 20000 + (os.getpid() + i) * 47 % 12000, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            hold.bind(f"\0test-port-{port}")
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", port))
-            return port, hold
-        except OSError:
-            hold.close()
-    raise RuntimeError("no port from 20000 to 31999 is free")
 
 
 def installed(prefix):
@@ -280,10 +270,15 @@ def main(source, build):
         check_plugins(source, top)
         make_set(top / "set")
         bad, ran, seen = check_flags(pages, build) + check_demo(source, build, top), 0, set()
-        for page in pages:
-            told, count = run_page(page, source, build, top, seen)
-            bad += told
-            ran += count
+
+        def run(page):  # in a folder of its own
+            return run_page(page, source, build, top, seen)
+
+        alone = [page for page in pages if "--retry-busy" in page.read_text()]  # makes runs twice beside others
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            for told, count in [*map(run, alone), *pool.map(run, [page for page in pages if page not in alone])]:
+                bad += told
+                ran += count
         bad += [f"NOT_RUN: no page has {pattern}" for pattern in NOT_RUN if pattern not in seen]
     if bad:
         print("\n".join(bad))

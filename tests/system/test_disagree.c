@@ -6,12 +6,11 @@
 
 #include "tests/system/bad_files.h"
 #include "tests/system/run.h"
+#include "tests/system/side_by_side.h"
 
 #define JOB                                                                                                  \
     "--device=ref --threads=1 --quiet --steps=3 --limit-train-samples=16 --limit-test-samples=8 "            \
     "--log-level=error"
-
-enum { WITHIN = 10 };
 
 /* What differs is given twice, by rank; '~' is the test's folder. `says` has the key and both values. */
 typedef struct difference {
@@ -21,13 +20,13 @@ typedef struct difference {
     const char *says[3];
 } difference;
 
-static int ncases;
+static char files[64]; /* the test's folder, which all cases read */
 
 static void expand(const char *args, char *out, size_t bytes)
 {
     size_t n = 0;
     for (; *args != 0 && n + 1 < bytes; args++)
-        n += (size_t)(*args == '~' ? snprintf(out + n, bytes - n, "%s", system_folder())
+        n += (size_t)(*args == '~' ? snprintf(out + n, bytes - n, "%s", files)
                                    : snprintf(out + n, bytes - n, "%c", *args));
 }
 
@@ -51,13 +50,13 @@ static int tells(const process *p, const char *const *words, const char *who)
 static void expect(process *all, int n, const difference *d, const char *who)
 {
     for (int i = 0; i < n; i++) {
-        int code = process_wait(&all[i], WITHIN);
+        int code = process_wait(&all[i], GUARD);
         if (code != 2 || !tells(&all[i], d->says, who))
             fail_msg("%s, process %d: exit %d; it should say %s, %s and %s with the ranks:\n%s", d->what, i,
                      code, d->says[0], d->says[1], d->says[2] != NULL ? d->says[2] : "",
                      process_err(&all[i]));
     }
-    ncases++;
+    process_nobody_left(GUARD);
 }
 
 static void start_ranks(process *ranks, const difference *d, const char *common)
@@ -71,8 +70,9 @@ static void start_ranks(process *ranks, const difference *d, const char *common)
 }
 
 /* Two workers of a ring. */
-static void disagree(const difference *d)
+static void disagree(const void *cases, size_t i)
 {
+    const difference *d = (const difference *)cases + i;
     process ranks[2];
     char common[96];
     snprintf(common, sizeof common, "--rendezvous=tcp://127.0.0.1:%d", free_port());
@@ -80,24 +80,29 @@ static void disagree(const difference *d)
     expect(ranks, 2, d, "rank 1 has");
 }
 
-/* psd too; its own flags are the first of `flags` where `d` is about psd. */
-static void disagree_with_psd(const difference *d, const char *psd_program, const char *psd_flags,
-                              const char *who)
+typedef struct psd_difference {
+    difference workers;
+    const char *program, *flags, *who; /* psd's; and who differs from rank 0 */
+} psd_difference;
+
+static void disagree_with_psd(const void *cases, size_t i)
 {
+    const psd_difference *d = (const psd_difference *)cases + i;
     process all[3];
     char common[160], address[64];
-    process_start(&all[2], psd_program, NULL,
-                  "--world-size=2 --listen=tcp://127.0.0.1:0 --log-level=error %s", psd_flags);
-    const char *line = wait_for_line(&all[2], "--server=", WITHIN);
+    process_start(&all[2], d->program, NULL, "--world-size=2 --listen=tcp://127.0.0.1:0 --log-level=error %s",
+                  d->flags);
+    const char *line = wait_for_line(&all[2], "--server=", GUARD);
     assert_int_equal(sscanf(strstr(line, "--server="), "--server=%63s", address), 1);
     snprintf(common, sizeof common, "--server=%s", address);
-    start_ranks(all, d, common);
-    expect(all, 3, d, who);
+    start_ranks(all, &d->workers, common);
+    expect(all, 3, &d->workers, d->who);
 }
 
 static void test_workers(void **state)
 {
     (void)state;
+    snprintf(files, sizeof files, "%s", system_folder());
     write_set("set");
     write_set("other");
     patch_file("other/train-images-idx3-ubyte", 16 + 784, "\x08", 1); /* one pixel */
@@ -242,22 +247,17 @@ static void test_workers(void **state)
          {"worker", "worker_of_tomorrow"},
          {"--strategy=ring --model=toy", "--strategy=ring --model=toy"},
          {"version", "of-tomorrow"}},
+        {"device", /* the last: not everywhere */
+         {0},
+         {"--strategy=ring --model=toy", "--strategy=ring --model=toy --device=cpu"},
+         {"device-type", "ref", "cpu"}},
     };
-    ncases = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        disagree(&all[i]);
-    if (has_device("cpu")) {
-        const difference device = {
-            "device",
-            {0},
-            {"--strategy=ring --model=toy", "--strategy=ring --model=toy --device=cpu"},
-            {"device-type", "ref", "cpu"}};
-        disagree(&device);
-    }
-    process_nobody_left(WITHIN);
+    enum { ALL = sizeof all / sizeof *all };
+    const int n = has_device("cpu") ? ALL : ALL - 1;
+    side_by_side((size_t)n, disagree, all);
     promise("two ranks that differ in one thing: %d of %d are told what, both values and both ranks; exit 2 "
             "for both",
-            ncases, (int)(sizeof all / sizeof *all) + (has_device("cpu") ? 1 : 0));
+            n, n);
 }
 
 /* The same data under two paths is the same data. */
@@ -275,50 +275,51 @@ static void test_paths_may_differ(void **state)
             " --limit-train-samples=4 --limit-test-samples=2 --data=%s",
             port, r, at(r == 0 ? "here" : "there"));
     for (int r = 0; r < 2; r++) {
-        int code = process_wait(&ranks[r], WITHIN);
+        int code = process_wait(&ranks[r], GUARD);
         if (code != 0) fail_msg("rank %d: exit %d\n%s", r, code, process_err(&ranks[r]));
     }
 }
 
+#define SYNC "--strategy=ps-sync --model=toy"
+
 static void test_psd(void **state)
 {
     (void)state;
-    static const difference workers = {
-        "lr",
-        {0},
-        {"--strategy=ps-sync --model=toy --lr=0.125", "--strategy=ps-sync --model=toy --lr=0.25"},
-        {"lr", "0.125", "0.25"}};
-    static const difference options = {
-        "psd's options",
-        {0},
-        {"--strategy=ssp:bound=2 --model=toy", "--strategy=ssp:bound=2 --model=toy"},
-        {"strategy-options", "bound=3", "bound=2"}};
-    static const difference order = {"psd's order",
-                                     {0},
-                                     {"--strategy=ps-sync --model=toy", "--strategy=ps-sync --model=toy"},
-                                     {"sum-order", "ring", "rank"}};
-    static const difference net = {"psd's network",
-                                   {0},
-                                   {"--strategy=ps-sync --model=toy --net=rate:200MB",
-                                    "--strategy=ps-sync --model=toy --net=rate:200MB"},
-                                   {"net", "100000000", "200000000"}};
-    static const difference transport = {"psd's transport",
-                                         {0},
-                                         {"--strategy=ps-sync --model=toy", "--strategy=ps-sync --model=toy"},
-                                         {"transport", "tcp", "auto"}};
-    static const difference version = {"psd's version",
-                                       {0},
-                                       {"--strategy=ps-sync --model=toy", "--strategy=ps-sync --model=toy"},
-                                       {"version", "of-tomorrow"}};
-    ncases = 0;
-    disagree_with_psd(&workers, "psd", "--strategy=ps-sync", "rank 1 has");
-    disagree_with_psd(&options, "psd", "--strategy=ssp:bound=3", "psd has");
-    disagree_with_psd(&order, "psd", "--strategy=ps-sync --sum-order=ring", "psd has");
-    disagree_with_psd(&net, "psd", "--strategy=ps-sync --net=rate:100MB", "psd has");
-    disagree_with_psd(&transport, "psd", "--strategy=ps-sync --transport=tcp", "psd has");
-    disagree_with_psd(&version, "psd_of_tomorrow", "--strategy=ps-sync", "psd has");
-    process_nobody_left(WITHIN);
-    promise("psd and workers that differ in one thing: %d of 6 told; exit 2 for all three", ncases);
+    static const psd_difference all[] = {
+        {{"lr", {0}, {SYNC " --lr=0.125", SYNC " --lr=0.25"}, {"lr", "0.125", "0.25"}},
+         "psd",
+         "--strategy=ps-sync",
+         "rank 1 has"},
+        {{"psd's options",
+          {0},
+          {"--strategy=ssp:bound=2 --model=toy", "--strategy=ssp:bound=2 --model=toy"},
+          {"strategy-options", "bound=3", "bound=2"}},
+         "psd",
+         "--strategy=ssp:bound=3",
+         "psd has"},
+        {{"psd's order", {0}, {SYNC, SYNC}, {"sum-order", "ring", "rank"}},
+         "psd",
+         "--strategy=ps-sync --sum-order=ring",
+         "psd has"},
+        {{"psd's network",
+          {0},
+          {SYNC " --net=rate:200MB", SYNC " --net=rate:200MB"},
+          {"net", "100000000", "200000000"}},
+         "psd",
+         "--strategy=ps-sync --net=rate:100MB",
+         "psd has"},
+        {{"psd's transport", {0}, {SYNC, SYNC}, {"transport", "tcp", "auto"}},
+         "psd",
+         "--strategy=ps-sync --transport=tcp",
+         "psd has"},
+        {{"psd's version", {0}, {SYNC, SYNC}, {"version", "of-tomorrow"}},
+         "psd_of_tomorrow",
+         "--strategy=ps-sync",
+         "psd has"},
+    };
+    side_by_side(sizeof all / sizeof *all, disagree_with_psd, all);
+    promise("psd and workers that differ in one thing: %d of 6 told; exit 2 for all three",
+            (int)(sizeof all / sizeof *all));
 }
 
 int main(void)

@@ -4,13 +4,12 @@
 #include <string.h>
 
 #include "tests/system/run.h"
+#include "tests/system/side_by_side.h"
 
 #define PLUGIN EN_BUILD_DIR "/test/plugins/misuse.so"
 #define JOB                                                                                                  \
     "run -n 2 --device=ref --model=toy --threads=1 --quiet --steps=5 --batch-size=2 --assign=fixed "         \
     "--log-level=warn"
-
-enum { WITHIN = 20 };
 
 typedef struct misdeed {
     int deed;
@@ -28,13 +27,23 @@ static void expect(const char *strategy, const misdeed *m)
 {
     process p;
     process_start(&p, "entrain", NULL, JOB " --strategy=%s:deed=%d", strategy, m->deed);
-    int code = process_wait(&p, WITHIN);
+    int code = process_wait(&p, GUARD);
     if ((code != 1 && code != 2) || process_says(&p, m->place, m->words) < 1 ||
         process_says(&p, "", "died") != 0)
         fail_msg("%s, deed %d: exit %d; a line with \"%s\" and \"%s\" is expected:\n%s", strategy, m->deed,
                  code, m->place, m->words, process_err(&p));
     says_what(&p);
-    process_nobody_left(WITHIN);
+    process_nobody_left(GUARD);
+}
+
+static void in_a_worker(const void *misdeeds, size_t i)
+{
+    expect(PLUGIN, (const misdeed *)misdeeds + i);
+}
+
+static void in_psd(const void *misdeeds, size_t i)
+{
+    expect(PLUGIN "@misuse-store", (const misdeed *)misdeeds + i);
 }
 
 static void test_in_a_worker(void **state)
@@ -50,9 +59,8 @@ static void test_in_a_worker(void **state)
         {7, "submit of misuse (rank 1, step 2, bucket 0)", "not the host's"},
         {8, "submit of misuse (rank 1, step 2, bucket 0)", "without a key"},
         {10, "submit of misuse (rank 1, step 2, bucket 0) failed: ", "cannot do that"}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        expect(PLUGIN, &all[i]);
-    json_decref(train(WITHIN, "-n 2 --device=ref --model=toy --steps=5 --strategy=" PLUGIN ":deed=9"));
+    side_by_side(sizeof all / sizeof *all, in_a_worker, all);
+    json_decref(train(GUARD, "-n 2 --device=ref --model=toy --steps=5 --strategy=" PLUGIN ":deed=9"));
     promise(
         "a worker half that breaks the contract: %d of %d named with hook, rank, step and bucket, no crash",
         (int)(sizeof all / sizeof *all), (int)(sizeof all / sizeof *all));
@@ -69,8 +77,7 @@ static void test_in_psd(void **state)
         {5, "on_push of misuse-store (shard 0, bucket 0", "without its message"},
         {6, "on_push of misuse-store (shard 0, bucket 0", "only the host may say"},
         {7, "on_pull of misuse-store (shard 0, bucket 0", "returned 99"}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        expect(PLUGIN "@misuse-store", &all[i]);
+    side_by_side(sizeof all / sizeof *all, in_psd, all);
     promise("a store half that breaks the contract: %d of %d named with hook, shard and bucket, no crash",
             (int)(sizeof all / sizeof *all), (int)(sizeof all / sizeof *all));
 }
@@ -86,7 +93,7 @@ typedef struct mistake {
 /* The sentence, from `begin` on, with every number as '#': sizes, versions and who came first differ. */
 static void sentence_of(process *p, const mistake *m, char *text, size_t bytes)
 {
-    const int code = process_wait(p, WITHIN);
+    const int code = process_wait(p, GUARD);
     says_what(p);
     const char *all = process_err(p), *from = strstr(all, m->begin);
     if (code == 0 || code > 2 || from == NULL)
@@ -98,6 +105,21 @@ static void sentence_of(process *p, const mistake *m, char *text, size_t bytes)
     }
     text[n] = '\0';
     if (strstr(text, m->words) == NULL) fail_msg("misuse%s:deed=%d: %s", m->half, m->deed, text);
+}
+
+static void same_sentence(const void *mistakes, size_t i)
+{
+    const mistake *m = (const mistake *)mistakes + i;
+    char in_run[600], in_sim[600];
+    process p;
+    process_start(&p, "entrain", NULL, JOB " --strategy=" PLUGIN "%s:deed=%d", m->half, m->deed);
+    sentence_of(&p, m, in_run, sizeof in_run);
+    process_nobody_left(GUARD);
+    process_start(&p, "entrain", NULL, "sim --workers=2 --steps=5 --strategy=" PLUGIN "%s:deed=%d", m->half,
+                  m->deed);
+    sentence_of(&p, m, in_sim, sizeof in_sim);
+    /* of two ranks that disagree, whoever finds it names himself first */
+    if (strcmp(m->begin, "rank ") != 0) assert_string_equal(in_run, in_sim);
 }
 
 static void test_same_sentence(void **state)
@@ -122,20 +144,9 @@ static void test_same_sentence(void **state)
         {"@misuse-store", 9, "on_push of misuse-store (shard 0, bucket 0, version ", "not called touch"},
         {"@misuse-store", 10, "on_push of misuse-store (shard 0, bucket 0, version ", "that is not finite"},
         {"@misuse-store", 11, "misuse-store has not changed the weights of any rank", "on_push or on_timer"}};
-    enum { ALL = sizeof all / sizeof *all };
-    for (int i = 0; i < ALL; i++) {
-        char in_run[600], in_sim[600];
-        process p;
-        process_start(&p, "entrain", NULL, JOB " --strategy=" PLUGIN "%s:deed=%d", all[i].half, all[i].deed);
-        sentence_of(&p, &all[i], in_run, sizeof in_run);
-        process_nobody_left(WITHIN);
-        process_start(&p, "entrain", NULL, "sim --workers=2 --steps=5 --strategy=" PLUGIN "%s:deed=%d",
-                      all[i].half, all[i].deed);
-        sentence_of(&p, &all[i], in_sim, sizeof in_sim);
-        /* of two ranks that disagree, whoever finds it names himself first */
-        if (strcmp(all[i].begin, "rank ") != 0) assert_string_equal(in_run, in_sim);
-    }
-    promise("%d mistakes of a student: the same sentence in entrain run and in entrain sim", ALL);
+    side_by_side(sizeof all / sizeof *all, same_sentence, all);
+    promise("%d mistakes of a student: the same sentence in entrain run and in entrain sim",
+            (int)(sizeof all / sizeof *all));
 }
 
 /* Rank 0's second step takes 9 virtual seconds, and is held until rank 1 has done its first. */
@@ -145,7 +156,7 @@ static void test_held_in_sim(void **state)
     process p;
     process_start(&p, "entrain", NULL,
                   "sim --workers=2 --steps=3 --step-ms=3000 --straggler=1:4 --strategy=ssp:bound=0");
-    assert_int_equal(process_wait(&p, WITHIN), 0);
+    assert_int_equal(process_wait(&p, GUARD), 0);
     if (process_says(&p, "on_pull of ssp (shard 0, bucket ", "not held: rank 1 at clock 0") < 1)
         fail_msg("a call held for 9 s should be named:\n%s", process_err(&p));
 }

@@ -9,9 +9,12 @@
 #include <unistd.h>
 
 #include "tests/system/resumed.h"
+#include "tests/system/side_by_side.h"
 
 #define JOB     "--device=ref --model=toy --batch-size=2 --lr=0.01"
 #define ENDLESS JOB " --steps=100000000 --limit-test-samples=8"
+
+enum { PATIENCE = 4 * GUARD }; /* seconds for a whole run or study, beside seven others on a busy machine */
 
 /* What find says of a folder's entries. */
 static void find(const char *out, const char *format, char *text, size_t bytes)
@@ -56,7 +59,7 @@ static void put(const char *out, const char *name, const char *text)
 
 static void wait_for_file(const process *p, const char *out, const char *name)
 {
-    const double deadline = now_seconds() + GUARD;
+    const double deadline = now_seconds() + PATIENCE;
     while (!has(out, name)) {
         struct pollfd ended = {.fd = p->pidfd, .events = POLLIN};
         if (poll(&ended, 1, 1) > 0) fail_msg("%s ended without %s\n%s", p->name, name, process_err(p));
@@ -70,11 +73,11 @@ static void expect(int code, const char *program, const char *out, const char *f
 {
     process p;
     process_start(&p, program, NULL, "%s --threads=1 --quiet --out=%s", flags, out);
-    const int got = process_wait(&p, GUARD);
+    const int got = process_wait(&p, PATIENCE);
     if (got != code || (first != NULL && process_says(&p, first, second) < 1))
         fail_msg("%s %s: exit %d; %d is expected, and a line with \"%s\" and \"%s\":\n%s", program, flags,
                  got, code, first == NULL ? "" : first, second == NULL ? "" : second, process_err(&p));
-    process_nobody_left(GUARD);
+    process_nobody_left(PATIENCE);
 }
 
 static void finish(const char *out, const char *flags)
@@ -128,7 +131,7 @@ static void test_one_writer_at_a_time(void **state)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         process q;
         process_start(&q, others[i].program, NULL, "%s --threads=1 --quiet --out=%s", others[i].flags, out);
-        const int code = process_wait(&q, GUARD);
+        const int code = process_wait(&q, PATIENCE);
         if (code != 2 || process_says(&q, "another run writes there", out) != 1)
             fail_msg("%s: exit %d\n%s", others[i].flags, code, process_err(&q));
     }
@@ -275,7 +278,7 @@ static void test_a_recorded_config_writes_nowhere(void **state)
     finish(out, "-n 2 --strategy=ring " JOB " --steps=3 --checkpoint-every=4 --tensorboard");
     look(out, before, sizeof before);
     process_start(&p, "entrain", NULL, "run --config=%s/config.yaml -n 2 --checkpoint-every=0", out);
-    const int code = process_wait(&p, GUARD);
+    const int code = process_wait(&p, PATIENCE);
     if (code != 0 || strstr(process_out(&p), "samples/s") == NULL) /* nor is it quiet */
         fail_msg("exit %d\n%s%s", code, process_out(&p), process_err(&p));
     unchanged(before, out, "a run from its config");
@@ -314,7 +317,7 @@ static void test_a_study_stays_too(void **state)
     snprintf(path, sizeof path, "%s/runs/link", out);
     assert_int_equal(symlink("../../theirs", path), 0);
     process_start(&p, "entrain", NULL, "report %s --csv", out);
-    assert_int_equal(process_wait(&p, GUARD), 0);
+    assert_int_equal(process_wait(&p, PATIENCE), 0);
     assert_true(has(out, "table.csv") && has(out, "claims.csv") && has(out, "runs.csv"));
     finish(out, "-n 1 --strategy=solo " JOB " --steps=2 --overwrite");
     assert_false(has(out, "table.csv") || has(out, "claims.csv") || has(out, "runs.csv"));
@@ -406,5 +409,5 @@ int main(void)
                                        cmocka_unit_test(test_a_recorded_config_writes_nowhere),
                                        cmocka_unit_test(test_a_study_stays_too),
                                        cmocka_unit_test(test_a_killed_study_goes_on)};
-    return system_main(tests);
+    return side_by_side_main(tests);
 }

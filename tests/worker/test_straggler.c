@@ -174,7 +174,8 @@ static void test_a_piece_counts_as_it_is_awake(void **state)
     compute(&s, 4 * ENI_MILLI);
     assert_true(s.took_ns - before == awake);
     assert_int_equal(s.owed_ns, 0);
-    assert_true(fabs((double)due(&s) / (3.0 * (double)s.took_ns) - 1) < 0.1 + 1e-6);
+    if (s.carried_ns > -100 * ENI_MILLI) /* others had the core for less than is taken back */
+        assert_true(fabs((double)due(&s) / (3.0 * (double)s.took_ns) - 1) < 0.1 + 1e-6);
     eni_straggler_begin_step(&s, 6);
     before = s.took_ns;
     compute(&s, ENI_MILLI);
@@ -187,17 +188,20 @@ static void test_every_step_sleeps(void **state)
 {
     (void)state;
     enum { OF_A_STEP = 3, LONG = 3 * ENI_STRAGGLER_EVERY + 2 };
-    eni_straggler s = {.factor = 20, .seed = 5}; /* far from what others may take */
+    eni_straggler s = {.factor = 20, .seed = 5}; /* far from what others usually take */
+    uint64_t late_until =
+        0; /* a piece for which others left no time to sleep counts in its step and the next */
     for (uint64_t step = 0; step < LONG; step++) {
         const uint64_t turn = step % ENI_STRAGGLER_EVERY;
         const bool is_first = step == 0, is_ahead = turn == ENI_STRAGGLER_EVERY - 1, is_measured = turn == 0;
         const bool sleeps[OF_A_STEP] = {!is_measured, !is_measured && !is_ahead, !is_first && !is_ahead};
         eni_straggler_begin_step(&s, step);
         for (int i = 0; i < OF_A_STEP; i++) {
-            const int64_t before = s.slept_ns, carried = s.carried_ns;
+            const int64_t before = s.slept_ns, carried = s.carried_ns, begin = eni_now_ns();
             compute(&s, 100 * ENI_MICRO);
+            if (eni_now_ns() - begin - (s.slept_ns - before) > 15 * 100 * ENI_MICRO) late_until = step + 2;
             assert_true(sleeps[i] || s.slept_ns == before);
-            assert_true(!sleeps[i] || s.slept_ns > before || carried < 0); /* others may have made it late */
+            assert_true(!sleeps[i] || s.slept_ns > before || carried < 0 || step < late_until);
         }
     }
     for (int i = 0; i < OF_A_STEP; i++)
