@@ -41,13 +41,12 @@ bool eni_file_write_at(int fd, const void *data, size_t bytes, off_t at);
 
 typedef struct eni_file_plan {
     int folder; /* open */
-    const char *name,
-        *temporary; /* in it: what is renamed, and what it is until then; a killed process leaves that */
+    /* In it: what is renamed, and what it is until then; a killed process leaves that. */
+    const char *name, *temporary;
     mode_t mode;
     bool is_volatile; /* need not outlive the machine: nothing is synchronised */
-    bool takes_room; /* for all of it at first: a disk too full for a large file is found before it is written
-                      */
-    int *lock_out;   /* not NULL: the descriptor, locked (flock) before the file has its name, stays open */
+    bool takes_room;  /* for all of it at first: a disk too full is found before a large file is written */
+    int *lock_out;    /* not NULL: the descriptor, locked (flock) before the file has its name, stays open */
 } eni_file_plan;
 
 /* Writes the parts, which it changes: to the temporary file, which is synchronised and renamed, and then the

@@ -134,8 +134,7 @@ static bool open_nvml(nvml_library *nvml, char *why, size_t bytes)
     if (nvml->library == NULL) {
         snprintf(why, bytes,
                  "there is no NVIDIA driver on this host, or none that this container sees (%s): install "
-                 "one, or start "
-                 "the container with --gpus=all; " OR_CPU,
+                 "one, or start the container with --gpus=all; " OR_CPU,
                  dlerror());
         return false;
     }
@@ -458,8 +457,7 @@ static en_status list_all(void *user)
     else
         st = eni_fail(EN_EUNSUPPORTED, "gpus",
                       "this process sees no GPU: none is in this machine, or CUDA_VISIBLE_DEVICES or the "
-                      "container hides it "
-                      "(a container needs --gpus=all); " OR_CPU);
+                      "container hides it (a container needs --gpus=all); " OR_CPU);
     close_nvml(nvml);
     return st;
 }

@@ -44,8 +44,8 @@ enum {
 
 typedef struct eni_gpu_link {
     uint8_t way; /* ENI_LINK_* */
-    char path
-        [16]; /* as `nvidia-smi topo -m` has it: "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", "X"; "": not known */
+    /* As `nvidia-smi topo -m` has it: "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", "X"; "": not known. */
+    char path[16];
 } eni_gpu_link;
 
 typedef struct eni_gpu_machine {
