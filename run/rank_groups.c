@@ -113,11 +113,10 @@ en_status eni_rank_groups_read(const char *text, int32_t nranks, int32_t *first_
     switch (read(&r, &rank)) {
     case GOOD: return EN_OK;
     case FAR:
-        return eni_fail(
-            EN_EINVAL, "groups",
-            "--groups: \"%.200s\" names rank %d, which a run of %d worker%s does not have; give each rank "
-            "from 0 to %d once",
-            text, rank, nranks, nranks == 1 ? "" : "s", nranks - 1);
+        return eni_fail(EN_EINVAL, "groups",
+                        "--groups: \"%.200s\" names rank %d, which a run of %d worker%s does not have; give "
+                        "each rank from 0 to %d once",
+                        text, rank, nranks, nranks == 1 ? "" : "s", nranks - 1);
     case TWICE:
         return eni_fail(EN_EINVAL, "groups", "--groups: \"%.200s\" names rank %d twice; give each rank once",
                         text, rank);
