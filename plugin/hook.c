@@ -19,6 +19,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 
 enum {
     STACK_BYTES = 128 << 10, /* of a signal handler: the registers of AVX-512, and what `tell` needs */
@@ -99,11 +100,11 @@ static const char *file_at(const void *address)
 
 void eni_hook_place_text(const eni_hook_place *place, char *text, size_t bytes)
 {
-    size_t n = (size_t)snprintf(text, bytes, "%s of %s", place->hook, place->plugin);
-    for (int i = 0; i < ENI_HOOK_NUMBERS && place->number[i].what != NULL && n < bytes; i++)
-        n += (size_t)snprintf(text + n, bytes - n, "%s%s %lld", i == 0 ? " (" : ", ", place->number[i].what,
-                              (long long)place->number[i].value);
-    if (place->number[0].what != NULL && n < bytes) snprintf(text + n, bytes - n, ")");
+    snprintf(text, bytes, "%s of %s", place->hook, place->plugin);
+    for (int i = 0; i < ENI_HOOK_NUMBERS && place->number[i].what != NULL; i++)
+        eni_text_add(text, bytes, "%s%s %lld", i == 0 ? " (" : ", ", place->number[i].what,
+                     (long long)place->number[i].value);
+    if (place->number[0].what != NULL) eni_text_add(text, bytes, ")");
 }
 
 /* The last bytes of it that a note has room for. */
@@ -345,17 +346,6 @@ void eni_hook_thread_end(eni_hook_guard *guard)
 
 /* ---- life ---- */
 
-/* With all signals blocked: they are for the threads that were there before. */
-static int start_thread(eni_hook_guard *guard)
-{
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    const int error = pthread_create(&guard->thread, NULL, watch, guard);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return error;
-}
-
 eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
 {
     pthread_condattr_t clock;
@@ -368,7 +358,7 @@ eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&guard->ended, &clock);
     pthread_condattr_destroy(&clock);
-    const int error = start_thread(guard);
+    const int error = eni_thread_start(&guard->thread, watch, guard);
     const bool is_freed_at_exit = error == 0 && at_quick_exit(at_quick) == 0 && on_exit(at_exit, guard) == 0;
     if (!is_freed_at_exit) {
         eni_warn("hook", "a plugin that crashes will not be named: %s",

@@ -166,16 +166,15 @@ static en_status look(const char *path, const char *host_id, int64_t deadline_ns
     EN_TRY(eni_file_rendezvous_read(path, m));
     bool is_here = strcmp(m->host_id, host_id) == 0;
     if (is_here && eni_writer_look(path) != ENI_WRITER_LIVES) return EN_ENOENT; /* a dead run's */
-    bool can_reach =
-        is_here; /* a leader that listens on its loopback only is never reached from another host */
+    /* A leader that listens on its loopback only is never reached from another host. */
+    bool can_reach = is_here;
     for (int i = 0; i < m->naddresses; i++)
         can_reach = can_reach || !eni_address_is_loopback(&m->address[i]);
     if (!can_reach)
-        return eni_fail(
-            EN_EINVAL, "rendezvous",
-            "rank 0 is on another host (%s) and listens on its loopback only (%s): start all ranks with "
-            "--insecure, on a network you trust",
-            m->host, m->address[0].host);
+        return eni_fail(EN_EINVAL, "rendezvous",
+                        "rank 0 is on another host (%s) and listens on its loopback only (%s): start all "
+                        "ranks with --insecure, on a network you trust",
+                        m->host, m->address[0].host);
     return answers(m, host_id, deadline_ns, leader_out, error_out) ? EN_OK : EN_EIO;
 }
 

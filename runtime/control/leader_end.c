@@ -49,8 +49,8 @@ static void let_go(eni_leader *leader, eni_leader_member *member)
 void eni_leader_check_end(eni_leader *leader)
 {
     int32_t living = 0;
-    if (leader->stage != LEADER_RUNNING || leader->abort.at_ns != 0)
-        return; /* goodbyes do not hide an abort */
+    /* Goodbyes do not hide an abort. */
+    if (leader->stage != LEADER_RUNNING || leader->abort.at_ns != 0) return;
     for (int32_t r = 0; r < leader->config.nranks && leader->stage == LEADER_RUNNING; r++) {
         eni_leader_member *member = &leader->members[r];
         if (member->stage == MEMBER_BYE && member->connection != NULL && may_go(leader, member))

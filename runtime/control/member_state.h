@@ -130,8 +130,8 @@ struct eni_member {
     eni_member_times when;
     eni_link link; /* the thread's, except that `out` may be appended to under the lock */
 
-    pthread_mutex_t
-        lock; /* never held across a wait other than the condition's; over all that is not atomic */
+    /* Never held across a wait other than the condition's; over all that is not atomic. */
+    pthread_mutex_t lock;
     pthread_cond_t changed;
     eni_member_leadership lead;
     eni_member_stopping stop;

@@ -85,8 +85,7 @@ static en_status close_bucket(plan *p)
     return add_bucket(p, p->lo, p->hi, p->first, p->last);
 }
 
-/* A tensor over the cap: the fewest pieces that fit, the longest at most one line longer than the shortest.
- */
+/* A tensor over the cap: the fewest pieces that fit, the longest at most one line longer than the shortest. */
 static en_status add_pieces(plan *p, uint32_t t)
 {
     const uint64_t lo = p->tensors[t].offset, hi = end_of(p, t);
