@@ -127,6 +127,15 @@ FILE *eni_file_open(const char *path, const char *mode)
     return file;
 }
 
+bool eni_file_line(const char *path, char *line_out, size_t bytes)
+{
+    FILE *file = fopen(path, "re");
+    const bool has_line = file != NULL && fgets(line_out, (int)bytes, file) != NULL;
+    if (file != NULL) fclose(file);
+    if (has_line) line_out[strcspn(line_out, "\n")] = '\0';
+    return has_line;
+}
+
 bool eni_file_read_at(int fd, void *data, size_t bytes, off_t at)
 {
     for (char *to = data; bytes > 0;) {

@@ -31,6 +31,9 @@ bool eni_files_are_short(int error, const char *who, int64_t *next_ns);
  * descriptor. NULL, with errno. */
 FILE *eni_file_open(const char *path, const char *mode);
 
+/* The first line of a small file, as those of /proc are, without its newline; false: there is none. */
+bool eni_file_line(const char *path, char *line_out, size_t bytes);
+
 /* pread(2) and pwrite(2) of all the bytes, however often the kernel stops halfway. False, with errno: EIO where the file
  * ends before them. Any thread; block. */
 bool eni_file_read_at(int fd, void *data, size_t bytes, off_t at);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/signals.h"
@@ -279,11 +280,7 @@ static void name_program(eni_gpu_user *user)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%" PRId64 "/comm", user->pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL) return;
-    if (fgets(user->program, sizeof user->program, file) == NULL) user->program[0] = 0;
-    user->program[strcspn(user->program, "\n")] = 0;
-    fclose(file);
+    if (!eni_file_line(path, user->program, sizeof user->program)) user->program[0] = 0;
 }
 
 static int find_users(const nvml_library *nvml, nvml_device device, eni_gpu_user *users_out, int max)

@@ -24,6 +24,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/signals.h"
+#include "runtime/net/tcp.h"
 
 enum {
     TICK_MS = 5,
@@ -113,12 +114,9 @@ static void look_round(eni_guard *guard)
 /* Whether a connection came to the port of this endpoint. */
 static bool came_to(int fd, const char *endpoint)
 {
-    struct sockaddr_in6 own = {0}; /* the port lies where sockaddr_in has it */
-    socklen_t bytes = sizeof own;
     const char *port = strrchr(endpoint, ':');
-    return port != NULL && getsockname(fd, (struct sockaddr *)&own, &bytes) == 0 &&
-           (own.sin6_family == AF_INET || own.sin6_family == AF_INET6) &&
-           ntohs(own.sin6_port) == strtoul(port + 1, NULL, 10);
+    const uint16_t own = eni_tcp_port(fd);
+    return port != NULL && own != 0 && own == strtoul(port + 1, NULL, 10);
 }
 
 /* By now the number may be a later connection's: of this shard, which is then told of twice, or of somebody

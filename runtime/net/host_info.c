@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <msgpack.h>
 #include <net/if.h>
@@ -12,7 +11,6 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -22,6 +20,7 @@
 #include <zmq.h>
 
 #include "core/digest.h"
+#include "core/files.h"
 #include "core/log.h"
 
 void eni_host_info_name(char host_out[ENI_HOST_MAX])
@@ -35,16 +34,6 @@ void eni_host_info_name(char host_out[ENI_HOST_MAX])
         if ((unsigned char)*c <= ' ' || *c == 0x7f) *c = '?'; /* it goes into log lines and messages */
 }
 
-/* The first line of a small file without its newline; false when there is none. */
-static bool read_line(const char *path, char *line_out, size_t bytes)
-{
-    FILE *file = fopen(path, "re");
-    bool has_line = file != NULL && fgets(line_out, (int)bytes, file) != NULL;
-    if (file != NULL) fclose(file);
-    if (has_line) line_out[strcspn(line_out, "\n")] = '\0';
-    return has_line;
-}
-
 en_status eni_host_info_id(const char *override, char id_out[ENI_HOST_ID_MAX])
 {
     if (override != NULL && override[0] != '\0') {
@@ -56,7 +45,7 @@ en_status eni_host_info_id(const char *override, char id_out[ENI_HOST_ID_MAX])
     }
     char boot[ENI_HOST_MAX];
     struct stat net = {0};
-    if (!read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot)) eni_host_info_name(boot);
+    if (!eni_file_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot)) eni_host_info_name(boot);
     if (stat("/proc/self/ns/net", &net) != 0)
         eni_debug("host_info", "no /proc/self/ns/net: %s", strerror(errno));
     snprintf(id_out, ENI_HOST_ID_MAX, "%.64s/%llu/%u", boot, (unsigned long long)net.st_ino,
@@ -194,10 +183,10 @@ static int quota_of(const char *folder, bool is_v2)
     char path[1500], line[64];
     long long quota, period;
     snprintf(path, sizeof path, "%s/%s", folder, is_v2 ? "cpu.max" : "cpu.cfs_quota_us");
-    if (!read_line(path, line, sizeof line)) return INT32_MAX;
+    if (!eni_file_line(path, line, sizeof line)) return INT32_MAX;
     int n = sscanf(line, "%lld %lld", &quota, &period);
     snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-    if (!is_v2 && n == 1 && read_line(path, line, sizeof line)) n += sscanf(line, "%lld", &period);
+    if (!is_v2 && n == 1 && eni_file_line(path, line, sizeof line)) n += sscanf(line, "%lld", &period);
     if (n != 2 || quota <= 0 || period <= 0) return INT32_MAX;
     const long long cores = (quota + period - 1) / period;
     return cores < INT32_MAX ? (int)cores : INT32_MAX;

@@ -234,13 +234,12 @@ bool eni_tcp_is_local(int fd)
     return name.ss_family == AF_UNIX || eni_host_info_is_loopback((struct sockaddr *)&name);
 }
 
-static uint16_t port_of(int fd)
+uint16_t eni_tcp_port(int fd)
 {
-    struct sockaddr_storage name;
-    socklen_t bytes = sizeof name;
-    if (getsockname(fd, (struct sockaddr *)&name, &bytes) != 0) return 0;
-    if (name.ss_family == AF_INET) return ntohs(((struct sockaddr_in *)&name)->sin_port);
-    return ntohs(((struct sockaddr_in6 *)&name)->sin6_port);
+    struct sockaddr_in6 own = {0}; /* the port lies where sockaddr_in has it */
+    socklen_t bytes = sizeof own;
+    if (getsockname(fd, (struct sockaddr *)&own, &bytes) != 0) return 0;
+    return own.sin6_family == AF_INET || own.sin6_family == AF_INET6 ? ntohs(own.sin6_port) : 0;
 }
 
 static en_status listen_failed(const eni_address *address, int error)
@@ -283,7 +282,7 @@ en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_o
     }
     if (bound_out != NULL) {
         *bound_out = *address;
-        bound_out->port = port_of(fd);
+        bound_out->port = eni_tcp_port(fd);
     }
     *fd_out = fd;
     return EN_OK;
@@ -295,7 +294,7 @@ en_status eni_tcp_adopt(int listen_fd, eni_address *address_out)
     socklen_t bytes = sizeof is_listening;
     struct sockaddr_storage name;
     socklen_t name_bytes = sizeof name;
-    eni_address address = {.port = port_of(listen_fd)};
+    eni_address address = {.port = eni_tcp_port(listen_fd)};
     if (getsockopt(listen_fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &bytes) != 0 || !is_listening ||
         getsockname(listen_fd, (struct sockaddr *)&name, &name_bytes) != 0 ||
         getnameinfo((struct sockaddr *)&name, name_bytes, address.host, sizeof address.host, NULL, 0,
