@@ -6,6 +6,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/options.h"
 #include "runtime/control/leader_state.h"
 #include "runtime/net/process.h"
@@ -180,20 +181,18 @@ void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_m
 void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX])
 {
     const int32_t nranks = eni_leader_first_ranks(leader);
-    int32_t named = 0, anonymous = 0;
-    int32_t servers = eni_leader_servers_expected(leader);
+    int32_t named = 0, anonymous = 0, servers = eni_leader_servers_expected(leader);
     for (size_t i = 0; i < leader->nconnections; i++)
         anonymous += leader->connections[i].stage == CONNECTION_JOINED &&
                      !leader->connections[i].is_newcomer && leader->connections[i].peer.rank == ENI_RANK_NONE;
-    size_t at = (size_t)snprintf(text_out, ENI_REASON_MAX, "%d of %d ranks are here",
-                                 eni_leader_count_joined(leader, false), nranks);
-    for (int32_t r = 0; r < nranks && anonymous == 0 && at < ENI_REASON_MAX - 128; r++)
+    snprintf(text_out, ENI_REASON_MAX, "%d of %d ranks are here", eni_leader_count_joined(leader, false),
+             nranks);
+    for (int32_t r = 0; r < nranks && anonymous == 0 && strlen(text_out) < ENI_REASON_MAX - 128; r++)
         if (eni_leader_find_joined(leader, r) == NULL)
-            at += (size_t)snprintf(text_out + at, ENI_REASON_MAX - at, "%s%d",
-                                   named++ == 0 ? ", missing rank " : ", ", r);
-    for (int32_t k = 1; k <= servers && at < ENI_REASON_MAX - 64; k++)
+            eni_text_add(text_out, ENI_REASON_MAX, "%s%d", named++ == 0 ? ", missing rank " : ", ", r);
+    for (int32_t k = 1; k <= servers && strlen(text_out) < ENI_REASON_MAX - 64; k++)
         if (eni_leader_find_joined(leader, -1 - k) == NULL)
-            at += (size_t)snprintf(text_out + at, ENI_REASON_MAX - at, ", missing psd %d", k);
+            eni_text_add(text_out, ENI_REASON_MAX, ", missing psd %d", k);
 }
 
 static void give_up(eni_leader *leader)

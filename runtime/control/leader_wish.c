@@ -102,19 +102,17 @@ void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_m
     if (no != NULL) {
         answer = (eni_message){.type = ENI_CTL_REFUSED, .status = EN_EINVAL};
         snprintf(answer.reason, sizeof answer.reason, "%s", no);
-    }
-    if (no == NULL && workers > 0) {
+    } else if (workers > 0) {
         char uneven[160];
         eni_worker_range_why(&leader->config.elastic, (int32_t)(leader->config.nranks + wish->amount),
                              workers, uneven, sizeof uneven);
         answer.type = ENI_CTL_NOTICE;
         snprintf(answer.reason, sizeof answer.reason, "%d worker%s%s", workers, workers == 1 ? "" : "s",
                  uneven);
+    } else {
+        eni_leader_ask_to_leave(leader, (int32_t)wish->amount); /* written down before it is answered */
     }
-    const bool leaves = no == NULL && wish->kind == ENI_ASK_LEAVE;
-    /* Written down before it is answered. */
-    if (leaves) eni_leader_ask_to_leave(leader, (int32_t)wish->amount);
     eni_connection_put(connection, &answer);
     eni_connection_leave(connection);
-    if (no == NULL && !leaves) resize(leader, workers, wish->amount, answer.reason);
+    if (workers > 0) resize(leader, workers, wish->amount, answer.reason);
 }

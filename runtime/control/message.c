@@ -3,7 +3,6 @@
 #include "runtime/control/message.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "core/log.h"
