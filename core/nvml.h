@@ -36,8 +36,8 @@ typedef struct eni_gpu_seen {
 /* How one GPU reaches another's memory. */
 enum {
     ENI_LINK_NONE = 0,
-    ENI_LINK_HOST = 1 /* through the processor's memory */,
-    ENI_LINK_PCIE = 2 /* peer to peer */,
+    ENI_LINK_HOST = 1, /* through the processor's memory */
+    ENI_LINK_PCIE = 2, /* peer to peer */
     ENI_LINK_NVLINK = 3,
     ENI_LINK_SAME = 4
 };

@@ -214,8 +214,8 @@ static inline int64_t eni_leader_back_ns(const eni_leader *leader)
 }
 
 /* leader_connection.c */
-void eni_connection_put(eni_connection *connection,
-                        const eni_message *message);   /* what went wrong shows when it is read */
+/* What went wrong shows when the connection is read. */
+void eni_connection_put(eni_connection *connection, const eni_message *message);
 void eni_connection_leave(eni_connection *connection); /* close it once all is sent */
 /* REFUSED with that sentence, and leave. False, for who checks whether somebody may come in. */
 bool eni_leader_refuse(eni_connection *connection, en_status status, const char *format, ...)
@@ -253,8 +253,8 @@ void eni_leader_tell_stop(eni_leader *leader, eni_leader_member *member); /* to 
 /* To rank 0, which has just come back: it has the result. */
 void eni_leader_tell_presence(eni_leader *leader);
 void eni_leader_lost(eni_leader *leader, eni_connection *connection, const char *cause);
-void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection,
-                                 const char *cause); /* or may it come back? */
+/* It is lost, unless it may come back. */
+void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection, const char *cause);
 void eni_leader_gave_up(eni_leader *leader, eni_connection *connection, const char *reason);
 void eni_leader_check_silence(eni_leader *leader, int64_t now_ns);
 

@@ -413,9 +413,8 @@ static void check_silence(eni_member *member, int64_t now_ns)
 static void flush(eni_member *member)
 {
     size_t unsent = member->link.out.bytes;
-    if (unsent > 0 && eni_link_flush(&member->link) != EN_OK)
-        eni_pack_drop(&member->link.out,
-                      member->link.out.bytes); /* the end of the stream is about to be read */
+    if (unsent > 0 && eni_link_flush(&member->link) != EN_OK) /* the end of the stream is about to be read */
+        eni_pack_drop(&member->link.out, member->link.out.bytes);
     if (unsent > 0 && member->link.out.bytes == 0) pthread_cond_broadcast(&member->changed);
 }
 
