@@ -13,9 +13,8 @@
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/try.h"
 
-enum { MIN_IN_MEMORY = 2, MAX_IN_MEMORY = 256, STRIDE_MAX = 1 << 30 };
+enum { MIN_IN_MEMORY = 2, MAX_IN_MEMORY = 256, FIRST_ROOM = 64, STRIDE_MAX = 1 << 30 };
 
 typedef struct header {
     char magic[8];
@@ -197,7 +196,7 @@ static en_status leave_out(eni_copies *c, bool is_needed)
 static copy *insert(eni_copies *c, uint32_t i, const eni_copy_note *note)
 {
     if (c->n == c->room) {
-        const uint32_t room = c->room == 0 ? ENI_COPIES_FIRST_ROOM : 2 * c->room;
+        const uint32_t room = c->room == 0 ? FIRST_ROOM : 2 * c->room;
         copy *grown = eni_alloc_array(room, sizeof *grown);
         if (grown == NULL) return NULL;
         if (c->n > 0) memcpy(grown, c->list, c->n * sizeof *grown);

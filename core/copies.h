@@ -21,7 +21,6 @@ typedef struct eni_copy_note {
     uint32_t number; /* thinning leaves those that a power of two divides: 0 always stays */
 } eni_copy_note;
 
-enum { ENI_COPIES_FIRST_ROOM = 64 };
 enum { ENI_COPIES_HOST_BYTES = 1 << 30 }; /* in the memory of a host: all its budgets */
 
 /* `path`: of the file, which is made when it is needed; "": one without a name in `dir` (NULL: /tmp). Two blocks may be in

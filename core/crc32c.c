@@ -22,8 +22,7 @@ static uint32_t by_library(uint32_t crc, const void *bytes, size_t length)
  * before them. They are moved over the next 256 by multiplying their 64-bit halves by x^(2048 + 32) and
  * x^(2048 - 32) modulo the polynomial (bits reflected), without carries. What is left at the end has the
  * remainder of the whole, and ISA-L takes it. Needs 256 bytes at least. The next page is fetched by
- * hand, because the processor's own prefetching ends at the end of a page: from memory 16 GB/s instead of 13.
- */
+ * hand, because the processor's own prefetching ends at the end of a page: from memory 16 GB/s instead of 13. */
 __attribute__((target("avx512f,vpclmulqdq"))) static uint32_t by_folding(uint32_t crc, const void *bytes,
                                                                          size_t length)
 {

@@ -41,10 +41,10 @@ static void *wait_at(void *gate)
 
 en_status eni_threads_need(int needed, const char *who)
 {
-    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    pthread_t *threads = needed > 0 ? eni_alloc_array((size_t)needed, sizeof *threads) : NULL;
-    int n = 0, error = 0;
     if (needed <= 0) return EN_OK;
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t *threads = eni_alloc_array((size_t)needed, sizeof *threads);
+    int n = 0, error = 0;
     if (threads == NULL) return EN_ENOMEM;
     pthread_mutex_lock(&gate);
     while (n < needed && (error = pthread_create(&threads[n], NULL, wait_at, &gate)) == 0)
@@ -56,8 +56,7 @@ en_status eni_threads_need(int needed, const char *who)
     if (error == 0) return EN_OK;
     return eni_fail(
         EN_EUNSUPPORTED, "files",
-        "%s needs %d more threads at once, and this process can have %d (%s): raise ulimit -u, or "
-        "ulimit -v",
+        "%s needs %d more threads at once, and this process can have %d (%s): raise ulimit -u, or ulimit -v",
         who, needed, n, strerror(error));
 }
 
@@ -70,11 +69,10 @@ bool eni_files_are_short(int error, const char *who, int64_t *next_ns)
     *next_ns = now_ns + say_again_ns;
     getrlimit(RLIMIT_NOFILE, &files);
     if (error == EMFILE)
-        eni_warn(
-            "files",
-            "%s can let nobody in: all %llu files that this process may open are open; who connects waits "
-            "until one is closed. A higher ulimit -n gives it more",
-            who, (unsigned long long)files.rlim_cur);
+        eni_warn("files",
+                 "%s can let nobody in: all %llu files that this process may open are open; who connects "
+                 "waits until one is closed. A higher ulimit -n gives it more",
+                 who, (unsigned long long)files.rlim_cur);
     else if (error == ENFILE)
         eni_warn("files",
                  "%s can let nobody in: all files that this machine may open are open; who connects waits "
@@ -127,6 +125,15 @@ FILE *eni_file_open(const char *path, const char *mode)
     FILE *file = fd < 0 ? NULL : fdopen(fd, mode);
     if (fd >= 0 && file == NULL) close(fd);
     return file;
+}
+
+bool eni_file_line(const char *path, char *line_out, size_t bytes)
+{
+    FILE *file = fopen(path, "re");
+    const bool has_line = file != NULL && fgets(line_out, (int)bytes, file) != NULL;
+    if (file != NULL) fclose(file);
+    if (has_line) line_out[strcspn(line_out, "\n")] = '\0';
+    return has_line;
 }
 
 bool eni_file_read_at(int fd, void *data, size_t bytes, off_t at)

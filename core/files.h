@@ -31,6 +31,9 @@ bool eni_files_are_short(int error, const char *who, int64_t *next_ns);
  * descriptor. NULL, with errno. */
 FILE *eni_file_open(const char *path, const char *mode);
 
+/* The first line of a small file, as those of /proc are, without its newline; false: there is none. */
+bool eni_file_line(const char *path, char *line_out, size_t bytes);
+
 /* pread(2) and pwrite(2) of all the bytes, however often the kernel stops halfway. False, with errno: EIO where the file
  * ends before them. Any thread; block. */
 bool eni_file_read_at(int fd, void *data, size_t bytes, off_t at);
@@ -41,13 +44,12 @@ bool eni_file_write_at(int fd, const void *data, size_t bytes, off_t at);
 
 typedef struct eni_file_plan {
     int folder; /* open */
-    const char *name,
-        *temporary; /* in it: what is renamed, and what it is until then; a killed process leaves that */
+    /* In it: what is renamed, and what it is until then; a killed process leaves that. */
+    const char *name, *temporary;
     mode_t mode;
     bool is_volatile; /* need not outlive the machine: nothing is synchronised */
-    bool takes_room; /* for all of it at first: a disk too full for a large file is found before it is written
-                      */
-    int *lock_out;   /* not NULL: the descriptor, locked (flock) before the file has its name, stays open */
+    bool takes_room;  /* for all of it at first: a disk too full is found before a large file is written */
+    int *lock_out;    /* not NULL: the descriptor, locked (flock) before the file has its name, stays open */
 } eni_file_plan;
 
 /* Writes the parts, which it changes: to the temporary file, which is synchronised and renamed, and then the

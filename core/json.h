@@ -113,8 +113,8 @@ uint64_t eni_json_need_whole(eni_json *reader, const json_t *object, const char 
 const char *eni_json_need_text(eni_json *reader, const json_t *object, const char *key);
 void eni_json_copy_text(eni_json *reader, const json_t *object, const char *key, char *text_out,
                         size_t bytes);
-json_t *eni_json_need_array(eni_json *reader, const json_t *object, const char *key,
-                            size_t max); /* 1 to max */
+/* Of 1 to `max` entries. */
+json_t *eni_json_need_array(eni_json *reader, const json_t *object, const char *key, size_t max);
 
 /* A list of at most `max`, or absent, and what its entries become: `size` bytes each, zeroed before `take` fills them, in
  * memory that the caller frees (eni_free), whatever is returned: reader->status. */

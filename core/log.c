@@ -51,7 +51,7 @@ void eni_log_set_launcher(int fd)
 }
 
 /* Shorter than PIPE_BUF: the pipe takes all of it or nothing. */
-static int tell_launcher(const char *subsystem, const char *line, int text_at)
+static bool tell_launcher(const char *subsystem, const char *line, int text_at)
 {
     char told[1500];
     const int n = snprintf(told, sizeof told, "log %d %.60s %s\n", text_at, subsystem, line);
@@ -67,8 +67,7 @@ void eni_log_print(const char *line)
         n = (int)sizeof text - 1;
         text[n - 1] = '\n';
     }
-    ssize_t ignored = write(STDERR_FILENO, text, (size_t)n);
-    (void)ignored;
+    (void)!write(STDERR_FILENO, text, (size_t)n);
 }
 
 /* Which part of the program speaks is for those who debug it. */
@@ -97,7 +96,7 @@ static void keep_error(const char *text)
     pthread_mutex_unlock(&last_error.lock);
 }
 
-int eni_log_last_error(char *text_out, size_t bytes)
+bool eni_log_last_error(char *text_out, size_t bytes)
 {
     pthread_mutex_lock(&last_error.lock);
     snprintf(text_out, bytes, "%s", last_error.text);
@@ -157,22 +156,22 @@ void eni_log(int level, const char *subsystem, const char *fmt, ...)
 }
 
 /* Whether the line that comes now may be written. *held_out: how many were kept back before it. */
-static int may_write(eni_log_limit *limit, uint64_t *held_out)
+static bool may_write(eni_log_limit *limit, uint64_t *held_out)
 {
     enum { FIRST = 5 };
     const int64_t now_ns = eni_now_ns();
     *held_out = 0;
     const uint64_t seen = atomic_fetch_add(&limit->seen, 1);
     if (seen + 1 == FIRST) atomic_store(&limit->next_ns, now_ns + 10 * ENI_SECOND);
-    if (seen < FIRST) return 1;
+    if (seen < FIRST) return true;
     int64_t due_ns = atomic_load(&limit->next_ns);
     if (now_ns < due_ns ||
         !atomic_compare_exchange_strong(&limit->next_ns, &due_ns, now_ns + 10 * ENI_SECOND)) {
         atomic_fetch_add(&limit->held, 1);
-        return 0;
+        return false;
     }
     *held_out = atomic_exchange(&limit->held, 0);
-    return 1;
+    return true;
 }
 
 int eni_terminal_columns(FILE *out)

@@ -10,6 +10,7 @@
 #define CORE_LOG_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -33,9 +34,9 @@ void eni_log_set_who(const char *who);
 void eni_log_set_launcher(int fd);
 
 /* The text of the last error that this process logged, without its subsystem: what to tell the other
- * processes when this one gives up. Whatever the level and the sink. Returns 0, and "", when there was none;
+ * processes when this one gives up. Whatever the level and the sink. Returns false, and "", when there was none;
  * any thread. */
-int eni_log_last_error(char *text_out, size_t bytes);
+bool eni_log_last_error(char *text_out, size_t bytes);
 
 /* One line to stderr by one write(2), so that lines of several processes do not mix; on a terminal it takes the
  * place of the bar that may stand there. */

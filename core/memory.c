@@ -4,6 +4,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,7 @@ static void *take_quietly(size_t bytes, size_t unit)
 {
     void *memory = NULL;
     size_t rounded = bytes == 0 ? unit : eni_round_up(bytes, unit);
-    const int is_large = rounded >= 2 * (size_t)HUGE_PAGE;
+    const bool is_large = rounded >= 2 * (size_t)HUGE_PAGE;
     if (rounded < bytes || posix_memalign(&memory, is_large ? HUGE_PAGE : unit, rounded) != 0) return NULL;
     if (is_large) madvise(memory, rounded & ~((size_t)HUGE_PAGE - 1), MADV_HUGEPAGE);
     return memset(memory, 0, rounded);
@@ -98,8 +99,7 @@ static en_status raise_stack(void)
     if (limit.rlim_cur < needed || setrlimit(RLIMIT_STACK, &limit) != 0)
         return eni_fail(EN_EUNSUPPORTED, "memory",
                         "ulimit -s allows a stack of %llu KiB, and %llu are needed: raise it (ulimit -s "
-                        "%llu, or \"stack\" "
-                        "in /etc/security/limits.conf)",
+                        "%llu, or \"stack\" in /etc/security/limits.conf)",
                         (unsigned long long)limit.rlim_max >> 10, (unsigned long long)needed >> 10,
                         (unsigned long long)wanted >> 10);
     if (pthread_getattr_default_np(&threads) != 0) return EN_OK;

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/signals.h"
@@ -134,8 +135,7 @@ static bool open_nvml(nvml_library *nvml, char *why, size_t bytes)
     if (nvml->library == NULL) {
         snprintf(why, bytes,
                  "there is no NVIDIA driver on this host, or none that this container sees (%s): install "
-                 "one, or start "
-                 "the container with --gpus=all; " OR_CPU,
+                 "one, or start the container with --gpus=all; " OR_CPU,
                  dlerror());
         return false;
     }
@@ -280,11 +280,7 @@ static void name_program(eni_gpu_user *user)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%" PRId64 "/comm", user->pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL) return;
-    if (fgets(user->program, sizeof user->program, file) == NULL) user->program[0] = 0;
-    user->program[strcspn(user->program, "\n")] = 0;
-    fclose(file);
+    if (!eni_file_line(path, user->program, sizeof user->program)) user->program[0] = 0;
 }
 
 static int find_users(const nvml_library *nvml, nvml_device device, eni_gpu_user *users_out, int max)
@@ -458,8 +454,7 @@ static en_status list_all(void *user)
     else
         st = eni_fail(EN_EUNSUPPORTED, "gpus",
                       "this process sees no GPU: none is in this machine, or CUDA_VISIBLE_DEVICES or the "
-                      "container hides it "
-                      "(a container needs --gpus=all); " OR_CPU);
+                      "container hides it (a container needs --gpus=all); " OR_CPU);
     close_nvml(nvml);
     return st;
 }

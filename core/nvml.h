@@ -36,16 +36,16 @@ typedef struct eni_gpu_seen {
 /* How one GPU reaches another's memory. */
 enum {
     ENI_LINK_NONE = 0,
-    ENI_LINK_HOST = 1 /* through the processor's memory */,
-    ENI_LINK_PCIE = 2 /* peer to peer */,
+    ENI_LINK_HOST = 1, /* through the processor's memory */
+    ENI_LINK_PCIE = 2, /* peer to peer */
     ENI_LINK_NVLINK = 3,
     ENI_LINK_SAME = 4
 };
 
 typedef struct eni_gpu_link {
     uint8_t way; /* ENI_LINK_* */
-    char path
-        [16]; /* as `nvidia-smi topo -m` has it: "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", "X"; "": not known */
+    /* As `nvidia-smi topo -m` has it: "NV18", "PIX", "PXB", "PHB", "NODE", "SYS", "X"; "": not known. */
+    char path[16];
 } eni_gpu_link;
 
 typedef struct eni_gpu_machine {

@@ -14,7 +14,7 @@
 
 typedef struct value {
     const en_option *option;
-    int is_given;
+    bool is_given;
     double num;
     char text[ENI_OPTION_TEXT_MAX];
 } value;
@@ -128,7 +128,7 @@ const en_option *eni_option_next(const en_option *option)
 
 const en_option *eni_option_find(const en_option *table, const char *key, size_t length)
 {
-    for (const en_option *o = table; o && o->size; o = eni_option_next(o))
+    for (const en_option *o = table; o != NULL && o->size != 0; o = eni_option_next(o))
         if (strlen(o->key) == length && memcmp(o->key, key, length) == 0) return o;
     return NULL;
 }
@@ -151,7 +151,7 @@ void eni_option_describe(const en_option *option, char *text_out, size_t bytes)
     eni_format_real(option->max, max, sizeof max);
     switch (option->type) {
     case EN_OPT_TEXT:
-        snprintf(text_out, bytes, "text, default '%s'", option->text ? option->text : "");
+        snprintf(text_out, bytes, "text, default '%s'", option->text != NULL ? option->text : "");
         break;
     case EN_OPT_BOOL:
         snprintf(text_out, bytes, "on or off, default %s", option->value != 0 ? "on" : "off");
@@ -189,21 +189,21 @@ static en_status refuse_key(const eni_options *options, const char *key)
     return EN_EINVAL;
 }
 
-/* 1 and the number if `text` is one that the option's type and range allow. */
-static int parse_number(const en_option *option, const char *text, double *number_out)
+/* True, and the number, if `text` is one that the option's type and range allow. */
+static bool parse_number(const en_option *option, const char *text, double *number_out)
 {
     if (option->type == EN_OPT_BOOL) {
         bool is_on;
-        if (!eni_parse_bool(text, &is_on)) return 0;
+        if (!eni_parse_bool(text, &is_on)) return false;
         *number_out = is_on;
-        return 1;
+        return true;
     }
     char *end = NULL;
     errno = 0;
     const double number = strtod(text, &end);
     if (end == text || *end || isnan(number) || errno == ERANGE || text[0] == '+' || strpbrk(text, "xX"))
-        return 0;
-    if (option->type == EN_OPT_INT && isfinite(number) && number != floor(number)) return 0;
+        return false;
+    if (option->type == EN_OPT_INT && isfinite(number) && number != floor(number)) return false;
     *number_out = number + 0.0; /* -0 becomes 0: one canonical text */
     return number >= option->min && number <= option->max;
 }
@@ -212,11 +212,11 @@ static en_status set_value(eni_options *options, const char *key, const char *te
 {
     char range[128];
     value *v = find_value(options, key);
-    if (!v) return refuse_key(options, key);
+    if (v == NULL) return refuse_key(options, key);
     if (v->is_given)
         return eni_fail(EN_EINVAL, "options", "option %s of %s %s is given twice", key, options->kind,
                         options->name);
-    v->is_given = 1;
+    v->is_given = true;
     if (v->option->type == EN_OPT_TEXT) {
         snprintf(v->text, sizeof v->text, "%s", text);
         return EN_OK;
@@ -271,7 +271,7 @@ static en_status make_canonical(eni_options *options)
     for (uint32_t i = 0; i < options->n; i++)
         bytes += strlen(options->values[i].option->key) + ENI_OPTION_TEXT_MAX + 2;
     options->canonical = eni_alloc(bytes);
-    if (!options->canonical) return EN_ENOMEM;
+    if (options->canonical == NULL) return EN_ENOMEM;
     for (uint32_t i = 0; i < options->n; i++) {
         const value *v = &options->values[i];
         char number[32];
@@ -287,23 +287,20 @@ en_status eni_options_parse(const char *kind, const char *name, const en_option 
 {
     en_status st = EN_OK;
     eni_options *options = eni_alloc(sizeof *options);
-    if (!options) return EN_ENOMEM;
+    if (options == NULL) return EN_ENOMEM;
     options->kind = kind;
     options->name = name;
-    for (const en_option *o = table; o && o->size; o = eni_option_next(o))
+    for (const en_option *o = table; o != NULL && o->size != 0; o = eni_option_next(o))
         options->n++;
     options->values = eni_alloc_array(options->n, sizeof *options->values);
-    if (!options->values) {
-        st = EN_ENOMEM;
-        goto free_options;
-    }
+    EN_TRY_GOTO(options->values == NULL ? EN_ENOMEM : EN_OK, free_options);
     value *v = options->values;
-    for (const en_option *o = table; o && o->size; o = eni_option_next(o), v++) {
+    for (const en_option *o = table; o != NULL && o->size != 0; o = eni_option_next(o), v++) {
         v->option = o;
         v->num = o->value;
-        snprintf(v->text, sizeof v->text, "%s", o->type == EN_OPT_TEXT && o->text ? o->text : "");
+        snprintf(v->text, sizeof v->text, "%s", o->type == EN_OPT_TEXT && o->text != NULL ? o->text : "");
     }
-    EN_TRY_GOTO(parse(options, given ? given : ""), free_options);
+    EN_TRY_GOTO(parse(options, given != NULL ? given : ""), free_options);
     EN_TRY_GOTO(make_canonical(options), free_options);
     *options_out = options;
     return EN_OK;
@@ -319,7 +316,7 @@ en_status eni_options_new(const en_strategy *strategy, const char *given, eni_op
 
 void eni_options_free(eni_options *options)
 {
-    if (!options) return;
+    if (options == NULL) return;
     eni_free(options->canonical);
     eni_free(options->values);
     eni_free(options);
@@ -347,13 +344,13 @@ bool eni_options_has(const eni_options *options, const char *key, bool is_text)
 double eni_options_num(const eni_options *options, const char *key)
 {
     const value *v = look_up(options, key, false);
-    return v ? v->num : 0;
+    return v != NULL ? v->num : 0;
 }
 
 const char *eni_options_text(const eni_options *options, const char *key)
 {
     const value *v = look_up(options, key, true);
-    return v ? v->text : "";
+    return v != NULL ? v->text : "";
 }
 
 const char *eni_options_canonical(const eni_options *options)

@@ -43,8 +43,7 @@ bool eni_options_has(const eni_options *options, const char *key, bool is_text);
  * same number. "" if there are none. Lives as long as the options. */
 const char *eni_options_canonical(const eni_options *options);
 
-/* The next entry of an option list, by the size that the entry states (a newer plugin's entries are longer).
- */
+/* The next entry of an option list, by the size that the entry states (a newer plugin's entries are longer). */
 const en_option *eni_option_next(const en_option *option);
 
 /* The entry of `key` (`length` characters), or NULL; a NULL table has none. */

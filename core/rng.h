@@ -15,9 +15,8 @@ enum {
     ENI_RNG_SYNTHETIC = 5, /* made-up data sets */
     ENI_RNG_SIM = 6,       /* virtual time: compute and link noise */
     ENI_RNG_TEST = 7,
-    ENI_RNG_AUGMENT =
-        8, /* crops and mirrors; step = epoch, index = 4 * sample + what is drawn; rank 1: of test
-                            images, step 0 */
+    /* Crops and mirrors; step = epoch, index = 4 * sample + what is drawn; rank 1: of test images, step 0. */
+    ENI_RNG_AUGMENT = 8,
 };
 
 typedef struct eni_rng_key {

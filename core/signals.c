@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -84,6 +85,16 @@ int eni_signals_take(int signal_fd)
 {
     struct signalfd_siginfo info;
     return signal_fd >= 0 && read(signal_fd, &info, sizeof info) == sizeof info ? (int)info.ssi_signo : 0;
+}
+
+int eni_thread_start(pthread_t *thread_out, void *(*run)(void *argument), void *argument)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* a thread begins with the mask of who starts it */
+    const int error = pthread_create(thread_out, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
 }
 
 int eni_signals_exit_code(en_status st, int signal_fd)

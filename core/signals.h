@@ -2,6 +2,7 @@
 #ifndef CORE_SIGNALS_H
 #define CORE_SIGNALS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -30,11 +31,13 @@ int eni_signals_take(int signal_fd);
  * thread. */
 en_status eni_signals_await(pid_t child, int signal_fd, int64_t deadline_ns, int *status_out);
 
+/* pthread_create(3) of a thread that takes no signals: they are for main. 0, or an errno. Any thread. */
+int eni_thread_start(pthread_t *thread_out, void *(*run)(void *argument), void *argument);
+
 /* The exit code of a program that ended with `st`: 0; 2 where another command or file is needed (EN_EINVAL,
  * EN_ENOENT, EN_EFORMAT, EN_EVERSION, EN_EDENIED, EN_EMISMATCH, EN_ETIMEOUT, EN_EUNSUPPORTED); 128 + the
  * signal that waits in signal_fd, which is taken (none: SIGTERM, it was sent elsewhere), for EN_EINTR; 1 for
- * a run that failed.
- */
+ * a run that failed. */
 int eni_signals_exit_code(en_status st, int signal_fd);
 
 #endif

@@ -19,7 +19,7 @@ typedef struct attributes {
     uint64_t deadline_ns, period_ns;
 } attributes;
 
-void eni_slice_ask(int is_short)
+void eni_slice_ask(bool is_short)
 {
     attributes a;
     memset(&a, 0, sizeof a);

@@ -106,7 +106,7 @@ en_status eni_trace_write(const eni_trace *trace, const char *path)
     for (uint64_t i = 0; i < kept; i++)
         write_span(file, trace, &trace->spans[i]);
     fprintf(file, "\n],\"dropped\":%" PRIu64 "}\n", used - kept);
-    int failed = ferror(file);
+    const bool failed = ferror(file) != 0;
     if (fclose(file) != 0 || failed)
         return eni_fail(EN_EIO, "trace", "cannot write the trace %s: %s", path, strerror(errno));
     return EN_OK;

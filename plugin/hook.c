@@ -19,6 +19,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 
 enum {
     STACK_BYTES = 128 << 10, /* of a signal handler: the registers of AVX-512, and what `tell` needs */
@@ -99,11 +100,11 @@ static const char *file_at(const void *address)
 
 void eni_hook_place_text(const eni_hook_place *place, char *text, size_t bytes)
 {
-    size_t n = (size_t)snprintf(text, bytes, "%s of %s", place->hook, place->plugin);
-    for (int i = 0; i < ENI_HOOK_NUMBERS && place->number[i].what != NULL && n < bytes; i++)
-        n += (size_t)snprintf(text + n, bytes - n, "%s%s %lld", i == 0 ? " (" : ", ", place->number[i].what,
-                              (long long)place->number[i].value);
-    if (place->number[0].what != NULL && n < bytes) snprintf(text + n, bytes - n, ")");
+    snprintf(text, bytes, "%s of %s", place->hook, place->plugin);
+    for (int i = 0; i < ENI_HOOK_NUMBERS && place->number[i].what != NULL; i++)
+        eni_text_add(text, bytes, "%s%s %lld", i == 0 ? " (" : ", ", place->number[i].what,
+                     (long long)place->number[i].value);
+    if (place->number[0].what != NULL) eni_text_add(text, bytes, ")");
 }
 
 /* The last bytes of it that a note has room for. */
@@ -134,12 +135,12 @@ void eni_hook_enter_named(const char *hook, const char *plugin)
     eni_hook_enter(guard, &(eni_hook_place){.hook = hook});
 }
 
-/* 1: the thread of `n` is in a hook, which `place_out` names, in its turn *turn_out; name_out: room for what it points to. */
-static int read_place(eni_hook_note *n, eni_hook_place *place_out, char name_out[ENI_HOOK_NAME],
-                      uint_fast64_t *turn_out)
+/* True: the thread of `n` is in a hook, which `place_out` names, in its turn *turn_out; name_out: room for what it points to. */
+static bool read_place(eni_hook_note *n, eni_hook_place *place_out, char name_out[ENI_HOOK_NAME],
+                       uint_fast64_t *turn_out)
 {
     *turn_out = atomic_load(&n->turns);
-    if (*turn_out % 2 == 0) return 0;
+    if (*turn_out % 2 == 0) return false;
     place_out->hook = atomic_load(&n->hook);
     place_out->plugin = atomic_load(&n->plugin);
     if (place_out->plugin == NULL) place_out->plugin = read_name(n, name_out);
@@ -168,19 +169,19 @@ static void tell(eni_hook_guard *guard, const char *place, const char *what)
 }
 
 /* Where this thread is, if it is in a hook of this process. */
-static int own_place(char *text_out, size_t bytes)
+static bool own_place(char *text_out, size_t bytes)
 {
     eni_hook_place place;
     char name[ENI_HOOK_NAME];
     uint_fast64_t turn;
     eni_hook_note *own = eni_hook_own;
-    if (own == NULL || own->guard->pid != getpid() || !read_place(own, &place, name, &turn)) return 0;
+    if (own == NULL || own->guard->pid != getpid() || !read_place(own, &place, name, &turn)) return false;
     eni_hook_place_text(&place, text_out, bytes);
-    return 1;
+    return true;
 }
 
 /* A stack grows into its guard page: the address lies just below the stack's pointer, or just above it. */
-static int is_overflow(const siginfo_t *info, const void *context)
+static bool is_overflow(const siginfo_t *info, const void *context)
 {
     uintptr_t at = (uintptr_t)info->si_addr, stack = 0;
 #if defined(__x86_64__)
@@ -304,16 +305,16 @@ static void *watch(void *guard_)
 
 /* ---- threads ---- */
 
-int eni_hook_thread_begin(eni_hook_guard *guard)
+bool eni_hook_thread_begin(eni_hook_guard *guard)
 {
-    if (guard == NULL) return 0;
+    if (guard == NULL) return false;
     thread *t = mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (t == MAP_FAILED) return 0;
+    if (t == MAP_FAILED) return false;
     t->note.guard = guard;
     const stack_t stack = {.ss_sp = t->stack, .ss_size = sizeof t->stack};
     if (sigaltstack(&stack, &t->before) != 0) {
         munmap(t, sizeof *t);
-        return 0;
+        return false;
     }
     sigset_t ours;
     sigemptyset(&ours);
@@ -325,7 +326,7 @@ int eni_hook_thread_begin(eni_hook_guard *guard)
     guard->threads = t;
     pthread_mutex_unlock(&guard->lock);
     eni_hook_own = &t->note;
-    return 1;
+    return true;
 }
 
 void eni_hook_thread_end(eni_hook_guard *guard)
@@ -345,17 +346,6 @@ void eni_hook_thread_end(eni_hook_guard *guard)
 
 /* ---- life ---- */
 
-/* With all signals blocked: they are for the threads that were there before. */
-static int start_thread(eni_hook_guard *guard)
-{
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    const int error = pthread_create(&guard->thread, NULL, watch, guard);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return error;
-}
-
 eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
 {
     pthread_condattr_t clock;
@@ -368,7 +358,7 @@ eni_hook_guard *eni_hook_guard_begin(const eni_hook_guard_config *config)
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&guard->ended, &clock);
     pthread_condattr_destroy(&clock);
-    const int error = start_thread(guard);
+    const int error = eni_thread_start(&guard->thread, watch, guard);
     const bool is_freed_at_exit = error == 0 && at_quick_exit(at_quick) == 0 && on_exit(at_exit, guard) == 0;
     if (!is_freed_at_exit) {
         eni_warn("hook", "a plugin that crashes will not be named: %s",

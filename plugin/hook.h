@@ -15,10 +15,9 @@
 #define PLUGIN_HOOK_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include "entrain/status.h"
 
 /* Where a plugin is. All texts are literals, or live as long as the plugin. */
 enum { ENI_HOOK_NUMBERS = 4, ENI_HOOK_NAME = 192 };
@@ -75,9 +74,9 @@ typedef struct eni_hook_note {
  * that is why this is thread-local, and nothing else in the tree is. */
 extern _Thread_local eni_hook_note *eni_hook_own;
 
-/* Gives this thread its note, and the stack for its signal handlers; else its first hook does. 0: there is no
+/* Gives this thread its note, and the stack for its signal handlers; else its first hook does. False: there is no
  * memory for them (or no guard), and its hooks are not watched. */
-int eni_hook_thread_begin(eni_hook_guard *guard);
+bool eni_hook_thread_begin(eni_hook_guard *guard);
 /* Before a thread that has called hooks ends while the guard lives. NULL is fine. */
 void eni_hook_thread_end(eni_hook_guard *guard);
 

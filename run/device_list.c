@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-static const char expected[] = "auto, ref, cpu, cuda, cuda:INDEX, cuda:all, or several of one kind, as "
-                               "cpu:0,cpu:1 or cuda:0,cuda:1";
+static const char expected[] =
+    "auto, ref, cpu, cuda, cuda:INDEX, cuda:all, or several of one kind, as cpu:0,cpu:1 or cuda:0,cuda:1";
 
 /* "12" of "12,cpu:13"; -1: no index. */
 static int read_index(const char *text, size_t length)

@@ -16,7 +16,7 @@ typedef struct cut_reader {
     int32_t *first; /* NULL: the form alone is looked at. While reading, the number of the group, or -1 */
 } cut_reader;
 
-enum { GOOD, NO_FORM, FAR, TWICE, MISSING, TOO_MANY };
+typedef enum verdict { GOOD, NO_FORM, FAR, TWICE, MISSING, TOO_MANY } verdict;
 
 static bool number(cut_reader *r, int32_t *value_out)
 {
@@ -28,7 +28,7 @@ static bool number(cut_reader *r, int32_t *value_out)
 }
 
 /* "3" or "4-6"; *rank_out is the last rank that was looked at. */
-static int range(cut_reader *r, int32_t group, int32_t *rank_out)
+static verdict range(cut_reader *r, int32_t group, int32_t *rank_out)
 {
     int32_t lo, hi;
     if (!number(r, &lo)) return NO_FORM;
@@ -46,10 +46,10 @@ static int range(cut_reader *r, int32_t group, int32_t *rank_out)
 }
 
 /* "0-1;2,4-5;3", with a '+' in place of a ',' where commas mean something else (in an arm of a comparison). */
-static int lists(cut_reader *r, int32_t *rank_out)
+static verdict lists(cut_reader *r, int32_t *rank_out)
 {
     for (int32_t group = 0;; r->at++) {
-        const int found = range(r, group, rank_out);
+        const verdict found = range(r, group, rank_out);
         if (found != GOOD) return found;
         if (*r->at == '\0') break;
         if (*r->at == ';')
@@ -63,7 +63,7 @@ static int lists(cut_reader *r, int32_t *rank_out)
 }
 
 /* As many ranks in each as in the others, or one more. */
-static int neighbours(cut_reader *r, int32_t n)
+static verdict neighbours(cut_reader *r, int32_t n)
 {
     if (r->first != NULL && n > r->nranks) return TOO_MANY;
     for (int64_t i = 0; r->first != NULL && i < r->nranks; i++)
@@ -83,7 +83,7 @@ static void lead(cut_reader *r)
 }
 
 /* A number alone is how many; but "0", which is none, a rank. */
-static int read(cut_reader *r, int32_t *rank_out)
+static verdict read(cut_reader *r, int32_t *rank_out)
 {
     int32_t n = 0;
     const char *text = r->at;
@@ -91,7 +91,7 @@ static int read(cut_reader *r, int32_t *rank_out)
         r->first[i] = -1;
     const bool is_count = number(r, &n) && *r->at == '\0' && n > 0;
     if (!is_count) r->at = text;
-    const int found = is_count ? neighbours(r, n) : lists(r, rank_out);
+    const verdict found = is_count ? neighbours(r, n) : lists(r, rank_out);
     if (found == GOOD) lead(r);
     return found;
 }
@@ -113,11 +113,10 @@ en_status eni_rank_groups_read(const char *text, int32_t nranks, int32_t *first_
     switch (read(&r, &rank)) {
     case GOOD: return EN_OK;
     case FAR:
-        return eni_fail(
-            EN_EINVAL, "groups",
-            "--groups: \"%.200s\" names rank %d, which a run of %d worker%s does not have; give each rank "
-            "from 0 to %d once",
-            text, rank, nranks, nranks == 1 ? "" : "s", nranks - 1);
+        return eni_fail(EN_EINVAL, "groups",
+                        "--groups: \"%.200s\" names rank %d, which a run of %d worker%s does not have; give "
+                        "each rank from 0 to %d once",
+                        text, rank, nranks, nranks == 1 ? "" : "s", nranks - 1);
     case TWICE:
         return eni_fail(EN_EINVAL, "groups", "--groups: \"%.200s\" names rank %d twice; give each rank once",
                         text, rank);

@@ -23,8 +23,7 @@ typedef struct eni_reach {
 
 enum { ENI_REACH_IN_A_ROW = 3 };
 
-/* The first of three points of the grid in a row at or above the target. `evals` (n) are in order of samples.
- */
+/* The first of three points of the grid in a row at or above the target. `evals` (n) are in order of samples. */
 eni_reach eni_reach_find(const eni_eval *evals, size_t n, double target);
 
 #endif

@@ -32,6 +32,22 @@ bool eni_parse_i64(const char *text, int64_t *value_out)
     return true;
 }
 
+/* The first `length` letters, as a text of their own; false: they do not fit. */
+static bool cut(const char *text, size_t length, char *text_out, size_t bytes)
+{
+    if (length >= bytes) return false;
+    memcpy(text_out, text, length);
+    text_out[length] = '\0';
+    return true;
+}
+
+/* The same as a whole number. */
+static bool whole(const char *text, size_t length, int64_t *value_out)
+{
+    char digits[24];
+    return cut(text, length, digits, sizeof digits) && eni_parse_i64(digits, value_out);
+}
+
 /* A decimal number at the start of `text`; *rest_out is what follows. */
 static bool number(const char *text, double *value_out, const char **rest_out)
 {
@@ -78,9 +94,7 @@ bool eni_parse_rate(const char *text, uint64_t *bytes_per_s_out)
     double bytes;
     size_t length = strlen(text);
     if (length > 2 && strcasecmp(text + length - 2, "/s") == 0) length -= 2;
-    if (length == 0 || length >= sizeof plain) return false;
-    memcpy(plain, text, length);
-    plain[length] = '\0';
+    if (length == 0 || !cut(text, length, plain, sizeof plain)) return false;
     const bool is_bits = with_unit(plain, bits, &bytes);
     if (!is_bits && (plain[length - 1] != 'B' || !with_unit(plain, sizes, &bytes))) return false;
     if (bytes < 1) return false;
@@ -99,15 +113,12 @@ bool eni_parse_duration(const char *text, int64_t *ns_out)
 bool eni_parse_amount(const char *text, int64_t *amount_out)
 {
     enum { MOST_EPOCHS = 1000000000 };
-    char digits[24];
     int64_t n;
     const size_t length = strspn(text, "0123456789");
     const char *rest = text + length;
     const bool is_epochs = strcasecmp(rest, "epochs") == 0 || strcasecmp(rest, "epoch") == 0;
-    if (length == 0 || length >= sizeof digits || (*rest != '\0' && !is_epochs)) return false;
-    memcpy(digits, text, length);
-    digits[length] = '\0';
-    if (!eni_parse_i64(digits, &n) || (is_epochs && n > MOST_EPOCHS)) return false;
+    if ((*rest != '\0' && !is_epochs) || !whole(text, length, &n)) return false;
+    if (is_epochs && n > MOST_EPOCHS) return false;
     *amount_out = is_epochs ? -n : n;
     return true;
 }
@@ -118,9 +129,7 @@ int eni_parse_amounts(const char *text, int64_t amounts_out[ENI_AMOUNTS_MAX])
     int n = 0;
     for (bool more = true; more; n++) {
         const size_t length = strcspn(text, ",+");
-        if (n == ENI_AMOUNTS_MAX || length >= sizeof part) return 0;
-        memcpy(part, text, length);
-        part[length] = '\0';
+        if (n == ENI_AMOUNTS_MAX || !cut(text, length, part, sizeof part)) return 0;
         if (!eni_parse_amount(part, &amounts_out[n]) || amounts_out[n] == 0) return 0;
         const int64_t last = n > 0 ? amounts_out[n - 1] : 0, now = amounts_out[n];
         if (n > 0 && (last > 0) == (now > 0) && llabs(last) >= llabs(now)) return 0;
@@ -159,9 +168,7 @@ void eni_format_duration(int64_t ns, char *text_out, size_t bytes)
 static bool net_part(const char *part, size_t length, uint64_t *rate, int64_t *delay)
 {
     char text[64];
-    if (length >= sizeof text) return false;
-    memcpy(text, part, length);
-    text[length] = '\0';
+    if (!cut(part, length, text, sizeof text)) return false;
     if (strncmp(text, "rate:", 5) == 0) return *rate == 0 && eni_parse_rate(text + 5, rate);
     if (strncmp(text, "delay:", 6) != 0 || *delay >= 0 || !eni_parse_duration(text + 6, delay)) return false;
     return *delay == 0 ||
@@ -186,25 +193,18 @@ bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_n
 
 bool eni_visit_parse(const char *text, int64_t *rank_out, int64_t *at_ns_out)
 {
-    char rank_text[32];
     const size_t length = strcspn(text, "@");
-    if (text[length] == '\0' || length >= sizeof rank_text) return false;
-    memcpy(rank_text, text, length);
-    rank_text[length] = '\0';
-    return eni_parse_i64(rank_text, rank_out) && *rank_out >= 1 &&
+    return text[length] != '\0' && whole(text, length, rank_out) && *rank_out >= 1 &&
            eni_parse_duration(text + length + 1, at_ns_out) && *at_ns_out > 0;
 }
 
 bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out)
 {
-    char rank_text[32];
     int64_t rank;
     double factor;
     const char *colon = strchr(text, ':');
-    if (colon == NULL || (size_t)(colon - text) >= sizeof rank_text) return false;
-    memcpy(rank_text, text, (size_t)(colon - text));
-    rank_text[colon - text] = '\0';
-    if (!eni_parse_i64(rank_text, &rank) || rank < 0 || rank > 65535) return false;
+    if (colon == NULL || !whole(text, (size_t)(colon - text), &rank) || rank < 0 || rank > 65535)
+        return false;
     if (!eni_parse_real(colon + 1, &factor) || !(factor >= 1 && factor <= 1000)) return false;
     *rank_out = rank;
     *factor_out = factor;
@@ -226,12 +226,9 @@ bool eni_bn_stats_parse(const char *text, bool *is_mean_out, uint64_t *recompute
 /* A whole number in [least, ENI_SIDE_MAX] at the head of the text; NULL: there is none. */
 static const char *side(const char *text, int least, int *side_out)
 {
-    char digits[8];
     int64_t value;
     const size_t length = strspn(text, "0123456789");
-    if (length == 0 || length >= sizeof digits) return NULL;
-    snprintf(digits, sizeof digits, "%.*s", (int)length, text);
-    if (!eni_parse_i64(digits, &value) || value < least || value > ENI_SIDE_MAX) return NULL;
+    if (!whole(text, length, &value) || value < least || value > ENI_SIDE_MAX) return NULL;
     *side_out = (int)value;
     return text + length;
 }
@@ -265,9 +262,7 @@ static int numbers(const char *text, size_t length, float *values_out)
     for (int n = 0; n < ENI_CHANNELS; n++) {
         const char *comma = memchr(text, ',', length);
         const size_t bytes = comma == NULL ? length : (size_t)(comma - text);
-        if (bytes >= sizeof one) return 0;
-        snprintf(one, sizeof one, "%.*s", (int)bytes, text);
-        if (!eni_parse_real(one, &value)) return 0;
+        if (!cut(text, bytes, one, sizeof one) || !eni_parse_real(one, &value)) return 0;
         values_out[n] = (float)value;
         if (comma == NULL) return n + 1;
         text += bytes + 1, length -= bytes + 1;
@@ -289,14 +284,11 @@ bool eni_normalize_parse(const char *text, eni_transform *t)
 
 bool eni_primary_parse(const char *text, char setting_out[32], int64_t *a_out, int64_t *b_out)
 {
-    char first[32];
     const char *colon = strchr(text, ':'), *last = strrchr(text, ':');
-    if (colon == NULL || last == colon || colon == text || colon - text >= 32 || last - colon >= 32)
-        return false;
-    snprintf(first, sizeof first, "%.*s", (int)(last - colon - 1), colon + 1);
-    if (!eni_parse_i64(first, a_out) || !eni_parse_i64(last + 1, b_out)) return false;
+    if (colon == NULL || last == colon || colon == text) return false;
+    if (!whole(colon + 1, (size_t)(last - colon - 1), a_out) || !eni_parse_i64(last + 1, b_out)) return false;
     if (*a_out < 1 || *b_out < 1 || *a_out == *b_out) return false;
-    snprintf(setting_out, 32, "%.*s", (int)(colon - text), text);
+    if (!cut(text, (size_t)(colon - text), setting_out, 32)) return false;
     --*a_out, --*b_out;
     return true;
 }

@@ -39,9 +39,8 @@ void eni_format_duration(int64_t ns, char *text_out, size_t bytes);
 /* "rate:200MB,delay:50us", either alone, or "none": 0 is unlimited, no delay. */
 bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out);
 
-/* "RANK:FACTOR", FACTOR in [1, 1000]. */
-bool eni_visit_parse(const char *text, int64_t *rank_out,
-                     int64_t *at_ns_out); /* "2@500ms": rank >= 1, time > 0 */
+/* "RANK@TIME", as "2@500ms": rank >= 1, time > 0. And "RANK:FACTOR", FACTOR in [1, 1000]. */
+bool eni_visit_parse(const char *text, int64_t *rank_out, int64_t *at_ns_out);
 bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out);
 
 /* "rank0", "mean" or "recompute:N": N in 1 .. 2^32, else 0. */

@@ -2,6 +2,7 @@
 #include "run/worker_range.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

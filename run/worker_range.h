@@ -3,7 +3,6 @@
 #ifndef RUN_WORKER_RANGE_H
 #define RUN_WORKER_RANGE_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -16,8 +16,8 @@ static en_status await_answer(eni_link *link, int64_t deadline_ns, eni_message *
     while ((st = eni_link_next(link, &frame)) == EN_ETIMEOUT) {
         EN_TRY(eni_tcp_wait(link->fd, POLLIN, deadline_ns, -1));
         const en_status read = eni_link_read(link);
-        if (read != EN_OK && link->in.bytes == link->in_at)
-            return read; /* what came before the end is served */
+        /* What came before the end is served. */
+        if (read != EN_OK && link->in.bytes == link->in_at) return read;
     }
     EN_TRY(st);
     return eni_message_get(frame.data, frame.bytes, answer_out, NULL);

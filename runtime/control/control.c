@@ -1,5 +1,4 @@
-/* control.c - copies of what control messages carry, and the words for a death; see control.h and message.h.
- */
+/* control.c - copies of what control messages carry, and the words for a death; see control.h and message.h. */
 #include "runtime/control/control.h"
 
 #include <errno.h>
@@ -52,31 +51,31 @@ en_status eni_key_values_copy(const eni_key_value *given, size_t n, const eni_ke
     return EN_OK;
 }
 
+/* `has_data`: whether its member data have been copied. */
+static en_status name_peer(eni_peer *peer, const char *host, const char *host_id, en_status has_data)
+{
+    peer->host = eni_strdup(host);
+    peer->host_id = eni_strdup(host_id);
+    if (peer->host != NULL && peer->host_id != NULL && has_data == EN_OK) return EN_OK;
+    eni_peer_fini(peer);
+    return EN_ENOMEM;
+}
+
 en_status eni_peer_init(eni_peer *peer, const eni_message *message)
 {
     *peer = (eni_peer){.rank = message->rank,
                        .pid = message->pid,
                        .born = message->born,
                        .nmember_data = message->member_data.n};
-    peer->host = eni_strdup(message->host);
-    peer->host_id = eni_strdup(message->host_id);
-    if (peer->host != NULL && peer->host_id != NULL &&
-        eni_key_values_take(&message->member_data, &peer->member_data) == EN_OK)
-        return EN_OK;
-    eni_peer_fini(peer);
-    return EN_ENOMEM;
+    return name_peer(peer, message->host, message->host_id,
+                     eni_key_values_take(&message->member_data, &peer->member_data));
 }
 
 en_status eni_peer_copy(eni_peer *peer, const eni_peer *of)
 {
     *peer = (eni_peer){.rank = of->rank, .pid = of->pid, .born = of->born, .nmember_data = of->nmember_data};
-    peer->host = eni_strdup(of->host);
-    peer->host_id = eni_strdup(of->host_id);
-    if (peer->host != NULL && peer->host_id != NULL &&
-        eni_key_values_copy(of->member_data, of->nmember_data, &peer->member_data) == EN_OK)
-        return EN_OK;
-    eni_peer_fini(peer);
-    return EN_ENOMEM;
+    return name_peer(peer, of->host, of->host_id,
+                     eni_key_values_copy(of->member_data, of->nmember_data, &peer->member_data));
 }
 
 void eni_peer_fini(eni_peer *peer)
@@ -159,9 +158,7 @@ void eni_failure_write(int fd, const eni_death *death)
     int n = snprintf(line, sizeof line, "death\t%d\t%lld\t%lld\t%d\t%s\t%s\t%s\n", (int)death->rank,
                      (long long)death->pid, (long long)death->step, death->is_stopped, death->host,
                      death->phase, death->cause);
-    if (n < 0 || n >= (int)sizeof line) return;
-    ssize_t ignored = write(fd, line, (size_t)n);
-    (void)ignored;
+    if (n > 0 && n < (int)sizeof line) (void)!write(fd, line, (size_t)n);
 }
 
 /* Waits some seconds for room in the pipe. */
@@ -196,8 +193,7 @@ void eni_resize_write(int fd, int32_t workers, const char *why)
 {
     char line[ENI_REASON_MAX + 40];
     const int n = snprintf(line, sizeof line, "resize\t%d\t%.*s\n", (int)workers, (int)ENI_REASON_MAX, why);
-    ssize_t ignored = write(fd, line, (size_t)n);
-    (void)ignored;
+    (void)!write(fd, line, (size_t)n);
 }
 
 static bool read_number(const char *text, long long *number_out)

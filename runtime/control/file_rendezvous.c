@@ -4,13 +4,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/clock.h"
 #include "core/files.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
 
 #define FIRST_LINE "entrain-rendezvous 1"
@@ -41,17 +41,17 @@ en_status eni_file_rendezvous_parse(const char *text, char *path_out, size_t byt
 
 /* ---- the text of the file ---- */
 
-static size_t format(const eni_file_rendezvous *m, char text_out[FILE_BYTES])
+static void format(const eni_file_rendezvous *m, char text_out[FILE_BYTES])
 {
     char hex[ENI_TOKEN_HEX], address[ENI_ADDRESS_TEXT];
     eni_token_hex(&m->token, hex);
-    int n = snprintf(text_out, FILE_BYTES, FIRST_LINE "\ntoken %s\nhost %s\nhost_id %s\npid %" PRId64 "\n",
-                     hex, m->host, m->host_id, m->pid);
+    snprintf(text_out, FILE_BYTES, FIRST_LINE "\ntoken %s\nhost %s\nhost_id %s\npid %" PRId64 "\n", hex,
+             m->host, m->host_id, m->pid);
     for (int i = 0; i < m->naddresses; i++) {
         eni_address_format(&m->address[i], address);
-        n += snprintf(text_out + n, FILE_BYTES - (size_t)n, "at %s\n", address);
+        eni_text_add(text_out, FILE_BYTES, "at %s\n", address);
     }
-    return (size_t)n + (size_t)snprintf(text_out + n, FILE_BYTES - (size_t)n, "end\n");
+    eni_text_add(text_out, FILE_BYTES, "end\n");
 }
 
 static bool take_line(eni_file_rendezvous *m, const char *key, const char *value)
@@ -153,8 +153,8 @@ en_status eni_file_rendezvous_check_free(const char *path, const char *host_id)
 en_status eni_file_rendezvous_write(const eni_file_rendezvous *rendezvous, const char *path, int *lock_out)
 {
     char text[FILE_BYTES], why[PATH_BYTES + 256];
-    const size_t bytes = format(rendezvous, text);
-    const en_status st = eni_file_hold(path, text, bytes, false, lock_out, why, sizeof why);
+    format(rendezvous, text);
+    const en_status st = eni_file_hold(path, text, strlen(text), false, lock_out, why, sizeof why);
     return st == EN_OK ? st : eni_fail(st, "rendezvous", "%s", why);
 }
 
@@ -166,16 +166,15 @@ static en_status look(const char *path, const char *host_id, int64_t deadline_ns
     EN_TRY(eni_file_rendezvous_read(path, m));
     bool is_here = strcmp(m->host_id, host_id) == 0;
     if (is_here && eni_writer_look(path) != ENI_WRITER_LIVES) return EN_ENOENT; /* a dead run's */
-    bool can_reach =
-        is_here; /* a leader that listens on its loopback only is never reached from another host */
+    /* A leader that listens on its loopback only is never reached from another host. */
+    bool can_reach = is_here;
     for (int i = 0; i < m->naddresses; i++)
         can_reach = can_reach || !eni_address_is_loopback(&m->address[i]);
     if (!can_reach)
-        return eni_fail(
-            EN_EINVAL, "rendezvous",
-            "rank 0 is on another host (%s) and listens on its loopback only (%s): start all ranks with "
-            "--insecure, on a network you trust",
-            m->host, m->address[0].host);
+        return eni_fail(EN_EINVAL, "rendezvous",
+                        "rank 0 is on another host (%s) and listens on its loopback only (%s): start all "
+                        "ranks with --insecure, on a network you trust",
+                        m->host, m->address[0].host);
     return answers(m, host_id, deadline_ns, leader_out, error_out) ? EN_OK : EN_EIO;
 }
 

@@ -23,8 +23,7 @@ typedef struct eni_file_rendezvous {
 } eni_file_rendezvous;
 
 /* The path and port of "file:///PATH" or "file:///PATH?port=N" (port 0: the kernel chooses). EN_EINVAL,
- * logged.
- */
+ * logged. */
 en_status eni_file_rendezvous_parse(const char *text, char *path_out, size_t bytes, uint16_t *port_out);
 
 /* EN_EINVAL, logged, when the folder cannot be written to, or the file belongs to a run that goes on. A dead

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -16,6 +15,7 @@
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "core/try.h"
 #include "runtime/control/leader_state.h"
 #include "runtime/net/process.h"
@@ -26,8 +26,8 @@ enum { SPARE_CONNECTIONS = 64, OTHER_FILES = 64, TICK_MS = 100, SOON_MS = 10 };
 static const int64_t unauthenticated_ns = 5 * ENI_SECOND; /* how long a connection may stay without a JOIN */
 static const int64_t turn_ns = 100 * ENI_MILLI;           /* and in any crowd */
 static const int64_t breath_ns = 100 * ENI_MILLI;         /* while nobody can be let in */
-static const int64_t last_words_ns =
-    50 * ENI_MILLI; /* what a process sent before it ended may be on its way */
+/* What a process sent before it ended may be on its way. */
+static const int64_t last_words_ns = 50 * ENI_MILLI;
 
 /* ---- what members say after WELCOME ---- */
 
@@ -225,8 +225,7 @@ static void cannot_accept(eni_leader *leader, int error)
     eni_error("leader", "accept failed: %s", strerror(error));
 }
 
-/* After all connections were served, so that those who are still unauthenticated peers have had their turn.
- */
+/* After all connections were served, so that those who are still unauthenticated peers have had their turn. */
 static void accept_all(eni_leader *leader)
 {
     bool is_full;
@@ -315,8 +314,8 @@ static void read_all(eni_leader *leader, int64_t now_ns)
         if (polled[1].revents != 0 && connection->ended_ns == 0) connection->ended_ns = now_ns;
         if (polled[0].revents == 0 || connection->stream != EN_OK) continue;
         connection->stream = eni_link_read(&connection->link);
-        if (connection->stage != CONNECTION_NEW)
-            connection->heard_ns = now_ns; /* an unauthenticated peer's clock runs from its connection */
+        /* An unauthenticated peer's clock runs from its connection. */
+        if (connection->stage != CONNECTION_NEW) connection->heard_ns = now_ns;
     }
 }
 
@@ -417,9 +416,6 @@ static void round_once(eni_leader *leader)
 static void *run(void *argument)
 {
     eni_leader *leader = argument;
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for main */
     if (leader->config.revived != NULL) eni_leader_revive(leader);
     do
         round_once(leader);
@@ -533,7 +529,7 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
         EN_TRY_GOTO(st, free_leader);
     }
     eni_leader_status_open(leader);
-    const int error = pthread_create(&leader->loop.thread, NULL, run, leader);
+    const int error = eni_thread_start(&leader->loop.thread, run, leader);
     if (error != 0) {
         eni_error("leader", "cannot start the leader's thread: %s", strerror(error));
         if (config->listen_fd >= 0) leader->listener.fd = -1; /* not taken over after all */

@@ -22,9 +22,9 @@ typedef struct eni_terms {
     uint64_t budget;                  /* micro-batches that claims hand out: 0 .. budget-1, then EN_ESTOP */
     const eni_key_value *member_data; /* the leader's word to all: shard endpoints, .. */
     size_t nmember_data;
-    bool
-        goes_on; /* --on-worker-loss=continue: a rank's death after its first step is told as LEFT, and the run goes on while another
-                     rank lives; but rank 0, which keeps the curve and the result, cannot be done without */
+    /* --on-worker-loss=continue: a rank's death after its first step is told as LEFT, and the run goes on while another
+     * rank lives; but rank 0, which keeps the curve and the result, cannot be done without. */
+    bool goes_on;
     char reason[ENI_REASON_MAX]; /* why not, when on_world fails: every rank logs it */
 } eni_terms;
 
@@ -35,12 +35,9 @@ typedef enum eni_entry_kind {
     ENI_ENTRY_LEFT = 2,  /* rank was lost and the run goes on */
     ENI_ENTRY_BYE = 3,   /* rank left in good order */
     ENI_ENTRY_STOP = 4,  /* the run ends before step `value` */
-    ENI_ENTRY_CAME =
-        5, /* the process `value`, born at `number` (0: it is on another host), came as this rank while
-                            the run went on */
+    ENI_ENTRY_CAME = 5,  /* process `value`, born at `number` (0: on another host), came late as this rank */
     ENI_ENTRY_LEAVE = 6, /* rank was asked to leave: when it leaves in good order, the run goes on */
-    ENI_ENTRY_TRAIN =
-        7 /* at `value` on the monotonic clock all ranks had begun to train; of runs with places */
+    ENI_ENTRY_TRAIN = 7  /* at `value` on the monotonic clock all had begun to train; of runs with places */
 } eni_entry_kind;
 
 typedef struct eni_entry {
@@ -75,9 +72,8 @@ typedef struct eni_leader_config {
     bool is_insecure;   /* may listen beyond loopback */
     int32_t nranks;     /* 1 .. ENI_RANKS_MAX: all that there can be */
     int32_t nfirst;     /* the run begins when ranks 0 .. nfirst-1 are there; 0: all */
-    int32_t
-        nplaces; /* > 0: so many may live at one time, and whoever comes later gets the next rank, which is
-                           never given twice; 0: nobody may come later */
+    int32_t nplaces;  /* > 0: so many may live at one time, and whoever comes later gets the next rank, which
+                         is never given twice; 0: nobody may come later */
     int32_t nservers; /* 0, 1: no other servers; S: servers 1 .. S-1 must join too */
     int32_t rank;     /* -1: psd 0; 0: a thread inside rank 0. How members name the leader's death */
     const char *host, *host_id; /* borrowed during start */
@@ -90,9 +86,9 @@ typedef struct eni_leader_config {
                                   generation when it is back); and as long a revived leader waits for rejoins.
                                   0: its death is the run's, and a revived leader waits join_ns */
     int64_t deadlock_ns;       /* 0: the peer timeout, at least 5 s; see eni_member_wait_begin */
-    const eni_revived
-        *revived; /* NULL: a first incarnation. Else only rejoins are let in, each at once (after
-                                   all other servers); on_world is called at the start, with epoch + 1 */
+    /* NULL: a first incarnation. Else only rejoins are let in, each at once (after all other servers); on_world is
+     * called at the start, with epoch + 1. */
+    const eni_revived *revived;
 
     /* For `entrain ps`: the folder of its files (runs.h; borrowed during start; NULL: none), and, copied,
      * what the leader does not know: "strategy", "out", "launcher" (pid), "model", .. "leader" is its own: tcp://.. */

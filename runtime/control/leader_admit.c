@@ -24,13 +24,11 @@ int32_t eni_leader_servers_expected(const eni_leader *leader)
     return leader->nmembers - leader->config.nranks;
 }
 
-/* Of a server (0: of a rank) among the members. */
 int32_t eni_leader_place_of(const eni_leader *leader, int32_t server, int32_t rank)
 {
     return server > 0 ? leader->config.nranks + server - 1 : rank;
 }
 
-/* Who waits under that number: a rank, or server -1 - number. */
 const eni_connection *eni_leader_find_joined(const eni_leader *leader, int32_t number)
 {
     for (size_t i = 0; i < leader->nconnections; i++)
@@ -77,6 +75,14 @@ bool eni_leader_compare(const eni_key_value *ours, size_t nours, const eni_conne
 }
 
 /* ---- letting in ---- */
+
+/* What a connection knows of its peer moves into the world, which outlives it. */
+static void take_peer(eni_leader *leader, int32_t place, eni_connection *connection)
+{
+    eni_peer_fini(&leader->peers[place]);
+    leader->peers[place] = connection->peer;
+    connection->is_in_world = true;
+}
 
 static eni_message leader_message(const eni_leader *leader, uint32_t type)
 {
@@ -280,7 +286,6 @@ static bool leave_empty(eni_leader *leader, int32_t rank)
     return false;
 }
 
-/* What all have said moves into the world, which outlives their connections. */
 void eni_leader_begin(eni_leader *leader)
 {
     char reason[ENI_REASON_MAX];
@@ -296,8 +301,7 @@ void eni_leader_begin(eni_leader *leader)
         eni_connection *connection = leader->members[i].connection;
         if (connection == NULL && !leave_empty(leader, i)) return;
         if (connection == NULL) continue;
-        leader->peers[i] = connection->peer;
-        connection->is_in_world = true;
+        take_peer(leader, i, connection);
     }
     make_world(leader, FIRST_EPOCH, FIRST_INCARNATION, first->key_values, first->nkey_values);
     first->key_values = NULL;
@@ -349,18 +353,12 @@ void eni_leader_return(eni_leader *leader, eni_connection *connection)
     member->connection = connection;
     member->step = -1;
     member->phase[0] = '\0';
-    if (connection->server > 0) { /* perhaps another process than before; a rank is always the same one */
-        eni_peer_fini(&leader->peers[place]);
-        leader->peers[place] = connection->peer;
-        connection->is_in_world = true;
+    /* A server is perhaps another process than before; of a rank that came late the state has the number only. */
+    if (place >= eni_leader_first_ranks(leader)) take_peer(leader, place, connection);
+    if (connection->server > 0) {
         member->is_ready = false;
         put_serve(leader, member);
         return;
-    }
-    if (place >= eni_leader_first_ranks(leader)) { /* of one that came late the state has the number only */
-        eni_peer_fini(&leader->peers[place]);
-        leader->peers[place] = connection->peer;
-        connection->is_in_world = true;
     }
     if (leader->stage != LEADER_RUNNING) return;
     welcome(leader, member);
@@ -379,24 +377,23 @@ static bool has_place(const eni_leader *leader, eni_connection *connection)
         missing += leader->members[r].stage == MEMBER_MISSING;
     if (atomic_load_explicit(&leader->claimed, memory_order_relaxed) >= leader->terms.budget ||
         eni_leader_is_stopping(leader))
-        eni_leader_refuse(connection, EN_EINVAL,
-                          "the run is ending: all its micro-batches are given out, or it was stopped");
-    else if (living - missing >= leader->config.nplaces)
-        eni_leader_refuse(connection, EN_EINVAL,
-                          "all %d places of the run are taken: wait for one to become free, or start the "
-                          "run with a larger --max-workers",
-                          leader->config.nplaces);
-    else if (leader->ncame >= leader->config.nranks)
-        eni_leader_refuse(connection, EN_EINVAL,
-                          "%d workers have come to this run, and that is all that can: %d for each of "
-                          "--max-workers=%d",
-                          leader->ncame, ENI_RANKS_PER_PLACE, leader->config.nplaces);
-    else if (!eni_leader_compare(leader->world.key_values, leader->world.nkey_values, connection, "the run",
-                                 reason))
-        eni_leader_refuse(connection, EN_EMISMATCH, "%s", reason);
-    else
-        return living < leader->config.nplaces;
-    return false;
+        return eni_leader_refuse(connection, EN_EINVAL,
+                                 "the run is ending: all its micro-batches are given out, or it was stopped");
+    if (living - missing >= leader->config.nplaces)
+        return eni_leader_refuse(
+            connection, EN_EINVAL,
+            "all %d places of the run are taken: wait for one to become free, or start the run "
+            "with a larger --max-workers",
+            leader->config.nplaces);
+    if (leader->ncame >= leader->config.nranks)
+        return eni_leader_refuse(
+            connection, EN_EINVAL,
+            "%d workers have come to this run, and that is all that can: %d for each of --max-workers=%d",
+            leader->ncame, ENI_RANKS_PER_PLACE, leader->config.nplaces);
+    if (!eni_leader_compare(leader->world.key_values, leader->world.nkey_values, connection, "the run",
+                            reason))
+        return eni_leader_refuse(connection, EN_EMISMATCH, "%s", reason);
+    return living < leader->config.nplaces;
 }
 
 /* It gets the next rank, and has done the gathers that the others have done. */
@@ -404,16 +401,14 @@ static void admit(eni_leader *leader, eni_connection *connection, uint64_t gathe
 {
     const int32_t rank = leader->ncame;
     const eni_peer *peer = &connection->peer;
-    const uint64_t born =
-        connection->process_fd >= 0 ? peer->born : 0; /* that we see: of this host and pid namespace */
+    /* That we see: of this host and pid namespace. */
+    const uint64_t born = connection->process_fd >= 0 ? peer->born : 0;
     eni_leader_member *member = &leader->members[rank];
     if (eni_leader_write(leader, ENI_ENTRY_CAME, rank, born, (uint64_t)peer->pid) != EN_OK) return;
     leader->ncame++;
     connection->peer.rank = rank;
     connection->done = gathers;
-    eni_peer_fini(&leader->peers[rank]);
-    leader->peers[rank] = connection->peer;
-    connection->is_in_world = true;
+    take_peer(leader, rank, connection);
     member->connection = connection;
     welcome(leader, member);
     eni_message came = {.type = ENI_CTL_CAME};

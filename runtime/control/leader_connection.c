@@ -28,7 +28,7 @@ void eni_connection_leave(eni_connection *connection)
     connection->leave_ns = eni_now_ns() + linger_ns;
 }
 
-void eni_leader_refuse(eni_connection *connection, en_status status, const char *format, ...)
+bool eni_leader_refuse(eni_connection *connection, en_status status, const char *format, ...)
 {
     eni_message refused = {.type = ENI_CTL_REFUSED, .status = (uint32_t)status};
     va_list args;
@@ -38,6 +38,15 @@ void eni_leader_refuse(eni_connection *connection, en_status status, const char 
     eni_log_every(connection->refusals, ENI_LOG_WARN, "leader", "refused a member: %s", refused.reason);
     eni_connection_put(connection, &refused);
     eni_connection_leave(connection);
+    return false;
+}
+
+bool eni_leader_knows(const eni_leader *leader, eni_connection *connection, const eni_token *token)
+{
+    if (eni_token_equal(token, &leader->config.token)) return true;
+    return eni_leader_refuse(
+        connection, EN_EDENIED,
+        "the job token is not this run's: it was started by someone else, or is an old one");
 }
 
 void eni_connection_free(eni_connection *connection)

@@ -16,6 +16,13 @@ static const int64_t abort_grace_ns = 200 * ENI_MILLI;
 /* One that is silent or stopped will not close its side: what is sent to it needs only to leave. */
 static const int64_t silent_linger_ns = 100 * ENI_MILLI;
 
+/* To the first n members, as far as they are here: the ranks, or all. */
+static void put_first(eni_leader *leader, int32_t n, const eni_message *m)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (leader->members[i].stage == MEMBER_HERE) eni_leader_member_put(&leader->members[i], m);
+}
+
 /* ---- goodbyes ---- */
 
 /* All blobs that it took part in are with everybody, so nobody will need it again. */
@@ -42,15 +49,14 @@ static void let_go(eni_leader *leader, eni_leader_member *member)
     eni_connection_put(connection, &(eni_message){.type = ENI_CTL_BYE});
     eni_connection_leave(connection);
     const eni_message went = {.type = ENI_CTL_WENT, .rank = rank};
-    for (int32_t r = 0; r < leader->config.nranks && is_leaving; r++)
-        if (leader->members[r].stage == MEMBER_HERE) eni_leader_member_put(&leader->members[r], &went);
+    if (is_leaving) put_first(leader, leader->config.nranks, &went);
 }
 
 void eni_leader_check_end(eni_leader *leader)
 {
     int32_t living = 0;
-    if (leader->stage != LEADER_RUNNING || leader->abort.at_ns != 0)
-        return; /* goodbyes do not hide an abort */
+    /* Goodbyes do not hide an abort. */
+    if (leader->stage != LEADER_RUNNING || leader->abort.at_ns != 0) return;
     for (int32_t r = 0; r < leader->config.nranks && leader->stage == LEADER_RUNNING; r++) {
         eni_leader_member *member = &leader->members[r];
         if (member->stage == MEMBER_BYE && member->connection != NULL && may_go(leader, member))
@@ -62,12 +68,6 @@ void eni_leader_check_end(eni_leader *leader)
 }
 
 /* ---- the early end ---- */
-
-static void put_all(eni_leader *leader, const eni_message *m)
-{
-    for (int32_t i = 0; i < leader->nmembers; i++)
-        if (leader->members[i].stage == MEMBER_HERE) eni_leader_member_put(&leader->members[i], m);
-}
 
 static eni_message stop_message(eni_leader *leader, uint32_t type)
 {
@@ -85,7 +85,7 @@ static void pause_all(eni_leader *leader)
     for (int32_t r = 0; r < leader->config.nranks; r++)
         leader->members[r].has_paused = false;
     eni_message pause = stop_message(leader, ENI_CTL_PAUSE);
-    put_all(leader, &pause);
+    put_first(leader, leader->nmembers, &pause);
     eni_leader_check_paused(leader);
 }
 
@@ -142,8 +142,7 @@ static uint64_t told_save(const eni_leader *leader, bool *is_half_out)
 static void choose_save(eni_leader *leader, uint64_t step)
 {
     eni_message saving = {.type = ENI_CTL_SAVING, .index = step};
-    for (int32_t r = 0; r < leader->config.nranks; r++)
-        if (leader->members[r].stage == MEMBER_HERE) eni_leader_member_put(&leader->members[r], &saving);
+    put_first(leader, leader->config.nranks, &saving);
     leader->stop.saved_ns = eni_now_ns() + ENI_SECOND; /* who gets one signal as a whole asks within that */
     leader->stop.stage = STOP_NONE;
     leader->stop.is_save = false;
@@ -170,7 +169,7 @@ void eni_leader_check_paused(eni_leader *leader)
     leader->stop.stage = STOP_CHOSEN;
     leader->stop.step = (uint64_t)(last + 1);
     eni_message stopping = stop_message(leader, ENI_CTL_STOPPING);
-    put_all(leader, &stopping);
+    put_first(leader, leader->nmembers, &stopping);
 }
 
 void eni_leader_tell_stop(eni_leader *leader, eni_leader_member *member)

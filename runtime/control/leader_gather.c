@@ -147,8 +147,8 @@ void eni_leader_try_gather(eni_leader *leader)
         uint64_t number = open_number(leader);
         const eni_leader_member *first = number == 0 ? NULL : first_in(leader, number);
         const eni_kept *kept = first == NULL ? NULL : eni_leader_member_blob(first, number);
-        if (kept == NULL || leader->stage != LEADER_RUNNING || leader->abort.at_ns != 0)
-            return; /* after an abort all hear that in a moment instead of an answer */
+        /* After an abort all hear that in a moment instead of an answer. */
+        if (kept == NULL || leader->stage != LEADER_RUNNING || leader->abort.at_ns != 0) return;
         for (int32_t r = 0; r < leader->config.nranks; r++) {
             const eni_leader_member *member = &leader->members[r];
             bool is_here = eni_leader_member_blob(member, number) != NULL;

@@ -6,6 +6,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/options.h"
 #include "runtime/control/leader_state.h"
 #include "runtime/net/process.h"
@@ -19,34 +20,30 @@ static const int64_t notice_again_ns = 30 * ENI_SECOND;
 static bool check_numbers(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
     const int32_t nranks = leader->config.nranks, first = eni_leader_first_ranks(leader);
+    const int32_t nservers = eni_leader_servers_expected(leader) + 1;
     const bool is_newcomer = join->server == 0 && join->rank == ENI_RANK_NEW && join->incarnation == 0;
-    if (!eni_token_equal(&join->token, &leader->config.token))
-        eni_leader_refuse(
-            connection, EN_EDENIED,
-            "the job token is not this run's: it was started by someone else, or is an old one");
-    else if (is_newcomer && leader->config.nplaces == 0)
-        eni_leader_refuse(connection, EN_EINVAL,
-                          "this run takes no newcomers: it was started without --max-workers=N");
-    else if (is_newcomer && join->nranks != nranks)
-        eni_leader_refuse(connection, EN_EINVAL,
-                          "a newcomer was told --max-workers=%d, the run --max-workers=%d",
-                          join->nranks / ENI_RANKS_PER_PLACE, leader->config.nplaces);
-    else if (join->nranks != nranks)
-        eni_leader_refuse(connection, EN_EINVAL, "a %s was told --world-size=%d, the leader %d",
-                          join->server > 0 ? "server" : "worker", join->nranks, nranks);
-    else if (join->server == 0 && join->rank >= (join->incarnation != 0 ? nranks : first))
-        eni_leader_refuse(
+    if (!eni_leader_knows(leader, connection, &join->token)) return false;
+    if (is_newcomer && leader->config.nplaces == 0)
+        return eni_leader_refuse(connection, EN_EINVAL,
+                                 "this run takes no newcomers: it was started without --max-workers=N");
+    if (is_newcomer && join->nranks != nranks)
+        return eni_leader_refuse(connection, EN_EINVAL,
+                                 "a newcomer was told --max-workers=%d, the run --max-workers=%d",
+                                 join->nranks / ENI_RANKS_PER_PLACE, leader->config.nplaces);
+    if (join->nranks != nranks)
+        return eni_leader_refuse(connection, EN_EINVAL, "a %s was told --world-size=%d, the leader %d",
+                                 join->server > 0 ? "server" : "worker", join->nranks, nranks);
+    if (join->server == 0 && join->rank >= (join->incarnation != 0 ? nranks : first))
+        return eni_leader_refuse(
             connection, EN_EINVAL, "rank %d does not exist in a world of %d: ranks are 0 to %d%s", join->rank,
             first, first - 1, leader->config.nplaces > 0 ? ", and one that comes later is --rank=new" : "");
-    else if (join->server > 0 && join->nservers != eni_leader_servers_expected(leader) + 1)
-        eni_leader_refuse(connection, EN_EINVAL, "psd %d was told --servers=%d, the leader %d", join->server,
-                          join->nservers, eni_leader_servers_expected(leader) + 1);
-    else if (join->server > eni_leader_servers_expected(leader))
-        eni_leader_refuse(connection, EN_EINVAL, "psd %d does not exist among %d servers", join->server,
-                          eni_leader_servers_expected(leader) + 1);
-    else
-        return true;
-    return false;
+    if (join->server > 0 && join->nservers != nservers)
+        return eni_leader_refuse(connection, EN_EINVAL, "psd %d was told --servers=%d, the leader %d",
+                                 join->server, join->nservers, nservers);
+    if (join->server >= nservers)
+        return eni_leader_refuse(connection, EN_EINVAL, "psd %d does not exist among %d servers",
+                                 join->server, nservers);
+    return true;
 }
 
 /* A process that comes while the run goes on: it must be one that is missing, and the one that it was. */
@@ -54,35 +51,32 @@ static bool check_return(eni_leader *leader, eni_connection *connection, const e
 {
     const int32_t nranks = eni_leader_first_ranks(leader);
     char who[32], reason[ENI_REASON_MAX];
-    if (join->server == 0 && (join->incarnation == 0 || join->rank < 0)) {
-        eni_leader_refuse(connection, EN_EINVAL, "the run has all its %d rank%s and has begun", nranks,
-                          nranks == 1 ? "" : "s");
-        return false;
-    }
+    if (join->server == 0 && (join->incarnation == 0 || join->rank < 0))
+        return eni_leader_refuse(connection, EN_EINVAL, "the run has all its %d rank%s and has begun", nranks,
+                                 nranks == 1 ? "" : "s");
     const eni_leader_member *member = &leader->members[eni_leader_place_of(leader, join->server, join->rank)];
     eni_peer_name(eni_leader_member_number(leader, member), who);
     if ((member->stage == MEMBER_GONE || member->stage == MEMBER_LEFT) &&
         join->incarnation == leader->world.incarnation) {
-        eni_connection_put(
-            connection, &(eni_message){.type = ENI_CTL_BYE}); /* its goodbye was written down, not answered */
+        /* Its goodbye was written down, not answered. */
+        eni_connection_put(connection, &(eni_message){.type = ENI_CTL_BYE});
         eni_connection_leave(connection);
         return false;
     }
     if (join->incarnation != 0 && join->incarnation != leader->world.incarnation)
-        eni_leader_refuse(connection, EN_EINVAL, "%s comes back from another run or another life of it", who);
-    else if (member->stage != MEMBER_MISSING || member->connection != NULL)
-        eni_leader_refuse(connection, EN_EINVAL, "%s cannot join again: it is here, has left, or was lost",
-                          who);
-    else if (join->server == 0 && join->number > member->claims)
-        eni_leader_refuse(
+        return eni_leader_refuse(connection, EN_EINVAL,
+                                 "%s comes back from another run or another life of it", who);
+    if (member->stage != MEMBER_MISSING || member->connection != NULL)
+        return eni_leader_refuse(connection, EN_EINVAL,
+                                 "%s cannot join again: it is here, has left, or was lost", who);
+    if (join->server == 0 && join->number > member->claims)
+        return eni_leader_refuse(
             connection, EN_EMISMATCH,
             "%s was given micro-batches that the restarted psd does not know of: its journal is older", who);
-    else if (join->server == 0 && !eni_leader_compare(leader->world.key_values, leader->world.nkey_values,
-                                                      connection, "psd", reason))
-        eni_leader_refuse(connection, EN_EMISMATCH, "%s", reason);
-    else
-        return true;
-    return false;
+    if (join->server == 0 &&
+        !eni_leader_compare(leader->world.key_values, leader->world.nkey_values, connection, "psd", reason))
+        return eni_leader_refuse(connection, EN_EMISMATCH, "%s", reason);
+    return true;
 }
 
 static bool check_place(eni_leader *leader, eni_connection *connection, const eni_message *join)
@@ -90,35 +84,27 @@ static bool check_place(eni_leader *leader, eni_connection *connection, const en
     const int32_t nranks = eni_leader_first_ranks(leader);
     if (leader->config.revived != NULL || leader->stage == LEADER_RUNNING)
         return check_return(leader, connection, join);
-    if (join->incarnation != 0 && join->server == 0) {
-        eni_leader_refuse(
-            connection, EN_EINVAL,
-            "rank %d comes back to a psd that knows nothing of its run: this one was started anew, "
-            "without the --state=FOLDER of the psd that died",
-            join->rank);
-        return false;
-    }
-    const eni_connection *other = NULL;
-    if (join->server > 0)
-        other = eni_leader_find_joined(leader, -1 - join->server);
-    else if (join->rank >= 0)
-        other = eni_leader_find_joined(leader, join->rank);
+    if (join->incarnation != 0 && join->server == 0)
+        return eni_leader_refuse(connection, EN_EINVAL,
+                                 "rank %d comes back to a psd that knows nothing of its run: this one was "
+                                 "started anew, without the --state=FOLDER of the psd that died",
+                                 join->rank);
+    char who[32];
+    const int32_t number = join->server > 0 ? -1 - join->server : join->rank;
+    const bool has_number = join->server > 0 || join->rank >= 0;
+    const eni_connection *other = has_number ? eni_leader_find_joined(leader, number) : NULL;
+    eni_peer_name(number, who);
     if (leader->stage != LEADER_JOINING)
-        eni_leader_refuse(connection, EN_EINVAL, "the run has all its %d rank%s and has begun", nranks,
-                          nranks == 1 ? "" : "s");
-    else if (other != NULL && join->server > 0)
-        eni_leader_refuse(connection, EN_EINVAL, "psd %d is already here: pid %" PRId64 " on host %s",
-                          join->server, other->peer.pid, other->peer.host);
-    else if (other != NULL)
-        eni_leader_refuse(connection, EN_EINVAL, "rank %d is already here: pid %" PRId64 " on host %s",
-                          join->rank, other->peer.pid, other->peer.host);
-    else if (join->server == 0 && eni_leader_count_joined(leader, false) == nranks)
-        eni_leader_refuse(connection, EN_EINVAL,
-                          nranks == 1 ? "the one rank is already here" : "all %d ranks are already here",
-                          nranks);
-    else
-        return true;
-    return false;
+        return eni_leader_refuse(connection, EN_EINVAL, "the run has all its %d rank%s and has begun", nranks,
+                                 nranks == 1 ? "" : "s");
+    if (other != NULL)
+        return eni_leader_refuse(connection, EN_EINVAL, "%s is already here: pid %" PRId64 " on host %s", who,
+                                 other->peer.pid, other->peer.host);
+    if (join->server == 0 && eni_leader_count_joined(leader, false) == nranks)
+        return eni_leader_refuse(
+            connection, EN_EINVAL,
+            nranks == 1 ? "the one rank is already here" : "all %d ranks are already here", nranks);
+    return true;
 }
 
 /* What it said of itself, copied; the checks may need it, and free it with the connection. */
@@ -143,10 +129,10 @@ static bool check_text(eni_connection *connection)
         const eni_key_value *said = &connection->key_values[i];
         const bool is_name = eni_is_text(said->key);
         if (is_name && eni_is_text(said->value)) continue;
-        eni_leader_refuse(connection, EN_EINVAL,
-                          "the %s \"%.120s\" has a control character, or is not UTF-8: give it another %s",
-                          is_name ? "value of" : "name", said->key, is_name ? "one" : "name");
-        return false;
+        return eni_leader_refuse(
+            connection, EN_EINVAL,
+            "the %s \"%.120s\" has a control character, or is not UTF-8: give it another %s",
+            is_name ? "value of" : "name", said->key, is_name ? "one" : "name");
     }
     return true;
 }
@@ -157,14 +143,12 @@ static bool may_wait(const eni_leader *leader, eni_connection *connection)
     int32_t waiting = 0;
     for (size_t i = 0; i < leader->nconnections; i++)
         waiting += leader->connections[i].stage == CONNECTION_JOINED && leader->connections[i].is_newcomer;
-    if (leader->stage == LEADER_ENDING)
-        eni_leader_refuse(connection, EN_EINVAL, "the run is ending");
-    else if (waiting >= leader->config.nplaces)
-        eni_leader_refuse(connection, EN_EINVAL, "%d newcomers wait already, and the run has %d places",
-                          waiting, leader->config.nplaces);
-    else
-        return true;
-    return false;
+    if (leader->stage == LEADER_ENDING) return eni_leader_refuse(connection, EN_EINVAL, "the run is ending");
+    if (waiting >= leader->config.nplaces)
+        return eni_leader_refuse(connection, EN_EINVAL,
+                                 "%d newcomers wait already, and the run has %d places", waiting,
+                                 leader->config.nplaces);
+    return true;
 }
 
 void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_message *join)
@@ -180,8 +164,8 @@ void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_m
     connection->stage = CONNECTION_JOINED;
     if (strcmp(join->host_id, leader->config.host_id) == 0 && join->pid != getpid())
         connection->process_fd = eni_process_watch(join->pid, join->born);
-    eni_message introduction = {.type =
-                                    ENI_CTL_LEADER}; /* so that it can name us when we end before WELCOME */
+    /* So that it can name us when we end before WELCOME. */
+    eni_message introduction = {.type = ENI_CTL_LEADER};
     const eni_peer self = eni_leader_own_peer(leader);
     eni_message_set_peer(&introduction, &self);
     eni_connection_put(connection, &introduction);
@@ -197,20 +181,18 @@ void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_m
 void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX])
 {
     const int32_t nranks = eni_leader_first_ranks(leader);
-    int32_t named = 0, anonymous = 0;
-    int32_t servers = eni_leader_servers_expected(leader);
+    int32_t named = 0, anonymous = 0, servers = eni_leader_servers_expected(leader);
     for (size_t i = 0; i < leader->nconnections; i++)
         anonymous += leader->connections[i].stage == CONNECTION_JOINED &&
                      !leader->connections[i].is_newcomer && leader->connections[i].peer.rank == ENI_RANK_NONE;
-    size_t at = (size_t)snprintf(text_out, ENI_REASON_MAX, "%d of %d ranks are here",
-                                 eni_leader_count_joined(leader, false), nranks);
-    for (int32_t r = 0; r < nranks && anonymous == 0 && at < ENI_REASON_MAX - 128; r++)
+    snprintf(text_out, ENI_REASON_MAX, "%d of %d ranks are here", eni_leader_count_joined(leader, false),
+             nranks);
+    for (int32_t r = 0; r < nranks && anonymous == 0 && strlen(text_out) < ENI_REASON_MAX - 128; r++)
         if (eni_leader_find_joined(leader, r) == NULL)
-            at += (size_t)snprintf(text_out + at, ENI_REASON_MAX - at, "%s%d",
-                                   named++ == 0 ? ", missing rank " : ", ", r);
-    for (int32_t k = 1; k <= servers && at < ENI_REASON_MAX - 64; k++)
+            eni_text_add(text_out, ENI_REASON_MAX, "%s%d", named++ == 0 ? ", missing rank " : ", ", r);
+    for (int32_t k = 1; k <= servers && strlen(text_out) < ENI_REASON_MAX - 64; k++)
         if (eni_leader_find_joined(leader, -1 - k) == NULL)
-            at += (size_t)snprintf(text_out + at, ENI_REASON_MAX - at, ", missing psd %d", k);
+            eni_text_add(text_out, ENI_REASON_MAX, ", missing psd %d", k);
 }
 
 static void give_up(eni_leader *leader)

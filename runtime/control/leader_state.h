@@ -214,12 +214,14 @@ static inline int64_t eni_leader_back_ns(const eni_leader *leader)
 }
 
 /* leader_connection.c */
-void eni_connection_put(eni_connection *connection,
-                        const eni_message *message);   /* what went wrong shows when it is read */
+/* What went wrong shows when the connection is read. */
+void eni_connection_put(eni_connection *connection, const eni_message *message);
 void eni_connection_leave(eni_connection *connection); /* close it once all is sent */
-/* REFUSED with that sentence, and leave. */
-void eni_leader_refuse(eni_connection *connection, en_status status, const char *format, ...)
+/* REFUSED with that sentence, and leave. False, for who checks whether somebody may come in. */
+bool eni_leader_refuse(eni_connection *connection, en_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Whether the token that it shows is the run's; else it is refused. */
+bool eni_leader_knows(const eni_leader *leader, eni_connection *connection, const eni_token *token);
 void eni_connection_free(eni_connection *connection);
 /* The connected member of a welcomed connection; NULL. */
 eni_leader_member *eni_leader_member_of(eni_leader *leader, const eni_connection *connection);
@@ -248,11 +250,11 @@ void eni_leader_begin_stop(eni_leader *leader, const char *why, bool has_time);
 void eni_leader_check_paused(eni_leader *leader);
 void eni_leader_begin_save(eni_leader *leader);                           /* a checkpoint is asked for */
 void eni_leader_tell_stop(eni_leader *leader, eni_leader_member *member); /* to one who has just come back */
-void eni_leader_tell_presence(
-    eni_leader *leader); /* to rank 0, which has just come back: it has the result */
+/* To rank 0, which has just come back: it has the result. */
+void eni_leader_tell_presence(eni_leader *leader);
 void eni_leader_lost(eni_leader *leader, eni_connection *connection, const char *cause);
-void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection,
-                                 const char *cause); /* or may it come back? */
+/* It is lost, unless it may come back. */
+void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection, const char *cause);
 void eni_leader_gave_up(eni_leader *leader, eni_connection *connection, const char *reason);
 void eni_leader_check_silence(eni_leader *leader, int64_t now_ns);
 

@@ -1,7 +1,6 @@
 /* leader_status.c - how the run stands, for those who look: who waits for whom, in words, and a wait that
  * cannot end; the loss and hits of a step over all ranks, for rank 0; and the leader's file for `entrain ps` (runs.h), written when what is known has changed. */
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,23 +14,8 @@
 enum { NAMED_AT_MOST = 3, ATTRIBUTES_MAX = 34 };
 static const int64_t look_every_ns = 100 * ENI_MILLI;
 
-/* A sentence that grows; what does not fit is cut off. */
-typedef struct explanation {
-    char text[ENI_REASON_MAX];
-    size_t at;
-} explanation;
-
-static void say(explanation *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void say(explanation *s, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(s->text + s->at, sizeof s->text - s->at, format, args);
-    va_end(args);
-    s->at += n < 0 ? 0 : (size_t)n;
-    if (s->at >= sizeof s->text) s->at = sizeof s->text - 1;
-}
+/* Goes on with a sentence; what does not fit is cut off. */
+#define say(sentence, ...) eni_text_add(sentence, ENI_REASON_MAX, __VA_ARGS__)
 
 static bool is_gather(const eni_message *wait)
 {
@@ -39,7 +23,7 @@ static bool is_gather(const eni_message *wait)
 }
 
 /* "step 412 all-reduce #3 (fc2.weight, 4.0 MB)", "step 412 gather (trained)" */
-static void say_place(explanation *s, const eni_message *wait)
+static void say_place(char *s, const eni_message *wait)
 {
     double bytes = (double)wait->bytes;
     if (wait->step >= 0) say(s, "step %" PRId64 " ", wait->step);
@@ -65,8 +49,8 @@ static bool is_behind(const eni_leader_member *member, const eni_message *wait)
     return member->step < wait->step || (member->step == wait->step && member->op < wait->op);
 }
 
-static void say_state(const eni_leader *leader, explanation *s, const eni_leader_member *member,
-                      int64_t now_ns, int64_t asked_step)
+static void say_state(const eni_leader *leader, char *s, const eni_leader_member *member, int64_t now_ns,
+                      int64_t asked_step)
 {
     if (member->stage == MEMBER_MISSING || member->connection == NULL) {
         say(s, "not back yet");
@@ -91,8 +75,8 @@ static void say_state(const eni_leader *leader, explanation *s, const eni_leader
         say(s, " of step %" PRId64, member->step);
 }
 
-static void say_member(const eni_leader *leader, explanation *s, const eni_leader_member *member,
-                       int64_t now_ns, int64_t asked_step)
+static void say_member(const eni_leader *leader, char *s, const eni_leader_member *member, int64_t now_ns,
+                       int64_t asked_step)
 {
     const eni_peer *peer = &leader->peers[member - leader->members];
     char who[32];
@@ -102,7 +86,7 @@ static void say_member(const eni_leader *leader, explanation *s, const eni_leade
 }
 
 /* Nobody is behind: then it is a server's answer that is due, or bytes are on their way. */
-static void say_nobody(const eni_leader *leader, explanation *s, const eni_message *wait)
+static void say_nobody(const eni_leader *leader, char *s, const eni_message *wait)
 {
     for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
         if (leader->members[i].stage == MEMBER_MISSING) {
@@ -117,7 +101,7 @@ static void say_nobody(const eni_leader *leader, explanation *s, const eni_messa
             strcmp(wait->what, "NCCL") == 0 ? "a GPU or " : "");
 }
 
-static void explain(const eni_leader *leader, const eni_message *wait, explanation *s)
+static void explain(const eni_leader *leader, const eni_message *wait, char *s)
 {
     int32_t nranks = leader->ncame, behind = 0, there = 0;
     int64_t now_ns = eni_now_ns();
@@ -137,7 +121,7 @@ static void explain(const eni_leader *leader, const eni_message *wait, explanati
 }
 
 /* One that waits for the others to join hears who is missing. */
-static void explain_join(const eni_leader *leader, const eni_message *wait, explanation *s)
+static void explain_join(const eni_leader *leader, const eni_message *wait, char *s)
 {
     char have[ENI_REASON_MAX];
     double left = (double)(leader->when.join_deadline_ns - eni_now_ns()) / 1e9;
@@ -157,16 +141,16 @@ static void explain_join(const eni_leader *leader, const eni_message *wait, expl
 void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_leader_member *member,
                         const eni_message *m)
 {
-    explanation s = {.at = 0};
+    char s[ENI_REASON_MAX] = "";
     if (leader->stage == LEADER_RUNNING && member != NULL && connection->stage == CONNECTION_ACTIVE) {
         member->wait = *m;
         member->has_wait = member->waits != ENI_WAITS_NOT;
-        explain(leader, m, &s);
+        explain(leader, m, s);
     } else {
-        explain_join(leader, m, &s);
+        explain_join(leader, m, s);
     }
     eni_message notice = {.type = ENI_CTL_NOTICE};
-    memcpy(notice.reason, s.text, sizeof notice.reason);
+    memcpy(notice.reason, s, sizeof notice.reason);
     eni_connection_put(connection, &notice);
 }
 
@@ -204,21 +188,21 @@ static bool all_stuck(const eni_leader *leader, int64_t now_ns, bool *is_split_o
 void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns)
 {
     bool is_split;
-    explanation s = {.at = 0};
+    char s[ENI_REASON_MAX] = "";
     if (leader->abort.at_ns != 0 || leader->stop.stage == STOP_PAUSING) return;
     if (!all_stuck(leader, now_ns, &is_split) || !is_split) return;
-    say(&s, "all wait and nobody can go on, an exchange was skipped:");
+    say(s, "all wait and nobody can go on, an exchange was skipped:");
     for (int32_t r = 0, named = 0; r < leader->ncame; r++) {
         const eni_leader_member *member = &leader->members[r];
         if (member->stage >= MEMBER_LEFT) continue;
-        say(&s, "%s rank %d ", named++ == 0 ? "" : ",", r);
+        say(s, "%s rank %d ", named++ == 0 ? "" : ",", r);
         if (member->stage == MEMBER_HERE) {
-            say(&s, "in ");
-            say_place(&s, &member->wait);
+            say(s, "in ");
+            say_place(s, &member->wait);
         } else
-            say(&s, "has left");
+            say(s, "has left");
     }
-    eni_leader_finish(leader, EN_EMISMATCH, s.text);
+    eni_leader_finish(leader, EN_EMISMATCH, s);
 }
 
 /* ---- loss and hits over all ranks ---- */
@@ -246,8 +230,7 @@ void eni_leader_score(eni_leader *leader, const eni_leader_member *member, const
         if (!leader->status.has_bad_score)
             eni_warn("leader",
                      "rank %d told of a step with more samples than it has: loss and accuracy of such steps "
-                     "are not "
-                     "shown",
+                     "are not shown",
                      eni_leader_member_number(leader, member));
         leader->status.has_bad_score = true;
         return;

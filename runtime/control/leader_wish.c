@@ -75,8 +75,8 @@ static const char *why_not(const eni_leader *leader, const eni_message *wish)
     if (leader->config.elastic.max > 0) return NULL;
     return leader->config.nplaces > 0
                ? "its ranks come and go one by one: `entrain join` starts those that come"
-               : "its number of workers cannot change: it was not started with "
-                 "--elastic=MIN..MAX, or its ranks have state of their own";
+               : "its number of workers cannot change: it was not started with --elastic=MIN..MAX, or its "
+                 "ranks have state of their own";
 }
 
 /* `said` is the answer: "2 workers; 3 workers cannot share out .." */
@@ -95,31 +95,24 @@ void eni_leader_wish(eni_leader *leader, eni_connection *connection, const eni_m
     char why[ENI_REASON_MAX];
     int32_t workers = 0;
     eni_message answer = {.type = ENI_CTL_BYE};
-    if (!eni_token_equal(&wish->token, &leader->config.token)) {
-        eni_leader_refuse(
-            connection, EN_EDENIED,
-            "the job token is not this run's: it was started by someone else, or is an old one");
-        return;
-    }
+    if (!eni_leader_knows(leader, connection, &wish->token)) return;
     const char *no = why_not(leader, wish);
     if (no == NULL && wish->kind == ENI_ASK_RESIZE && (workers = resized(leader, wish->amount, why)) == 0)
         no = why;
     if (no != NULL) {
         answer = (eni_message){.type = ENI_CTL_REFUSED, .status = EN_EINVAL};
         snprintf(answer.reason, sizeof answer.reason, "%s", no);
-    }
-    if (no == NULL && workers > 0) {
+    } else if (workers > 0) {
         char uneven[160];
         eni_worker_range_why(&leader->config.elastic, (int32_t)(leader->config.nranks + wish->amount),
                              workers, uneven, sizeof uneven);
         answer.type = ENI_CTL_NOTICE;
         snprintf(answer.reason, sizeof answer.reason, "%d worker%s%s", workers, workers == 1 ? "" : "s",
                  uneven);
-    }
-    const bool leaves = no == NULL && wish->kind == ENI_ASK_LEAVE;
-    if (leaves)
+    } else {
         eni_leader_ask_to_leave(leader, (int32_t)wish->amount); /* written down before it is answered */
+    }
     eni_connection_put(connection, &answer);
     eni_connection_leave(connection);
-    if (no == NULL && !leaves) resize(leader, workers, wish->amount, answer.reason);
+    if (workers > 0) resize(leader, workers, wish->amount, answer.reason);
 }

@@ -15,7 +15,6 @@
 
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/try.h"
 #include "runtime/control/member_state.h"
 
@@ -220,7 +219,6 @@ void eni_member_finish(eni_member *member, en_status status, const char *reason,
     pthread_cond_broadcast(&member->changed);
 }
 
-/* Nobody told us anything: it is the leader itself that is gone. */
 void eni_member_leader_lost(eni_member *member, const char *cause, bool is_stopped)
 {
     const eni_peer *leader = &member->lead.reign->leader;

@@ -50,11 +50,9 @@ typedef struct eni_member_config {
      * epoch. Not EN_OK: the run ends. */
     en_status (*on_serve)(void *user, const eni_world_info *world, const eni_key_value **member_data_out,
                           size_t *n_out);
-    /* Servers only; on the member's thread: the leader collects what to add to gather `tag`. Copied at once.
-     */
+    /* Servers only; on the member's thread: the leader collects what to add to gather `tag`. Copied at once. */
     void (*on_ask)(void *user, const char *tag, eni_blob *own_out);
-    /* Servers only; on the member's thread: the run goes on without this rank, nothing waits for it any more.
-     */
+    /* Servers only; on the member's thread: the run goes on without this rank, nothing waits for it any more. */
     void (*on_left)(void *user, int32_t rank);
     void *user;
 } eni_member_config;
@@ -142,8 +140,7 @@ uint64_t eni_member_stop_step(const eni_member *member);
 
 /* ---- who is still there ---- */
 
-/* EN_OK while the run goes on; EN_EPEER after a death or an abort; EN_EMISMATCH, EN_EPROTO. One atomic load.
- */
+/* EN_OK while the run goes on; EN_EPEER after a death or an abort; EN_EMISMATCH, EN_EPROTO. One atomic load. */
 en_status eni_member_status(const eni_member *member);
 
 /* An eventfd, readable for ever from the moment the status is no longer EN_OK or abort_fd is readable (and

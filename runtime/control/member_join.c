@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -86,8 +85,8 @@ en_status eni_member_set_leader(eni_member *member, const eni_message *m)
         eni_free(reign);
         return st;
     }
-    if (member->lead.reign == NULL)
-        eni_peer_fini(&member->world.leader); /* LEADER's word, without member data */
+    /* LEADER's word, without member data. */
+    if (member->lead.reign == NULL) eni_peer_fini(&member->world.leader);
     reign->epoch = m->epoch;
     reign->before = member->lead.reign; /* kept until close: others may still look at it */
     member->lead.reign = reign;
@@ -375,8 +374,8 @@ static void say_again(eni_member *member)
         memcpy(m.reason, stop_why, sizeof m.reason);
         eni_member_put(member, &m);
     }
-    if (stop_why[0] == '\0' &&
-        atomic_load(&member->stop.step) == ENI_STEP_PENDING) /* psd was killed meanwhile */
+    /* psd was killed meanwhile. */
+    if (stop_why[0] == '\0' && atomic_load(&member->stop.step) == ENI_STEP_PENDING)
         eni_member_put(member, &(eni_message){.type = ENI_CTL_SAVE});
     if (member->end.asks_to_leave && !atomic_load(&member->end.is_leaving))
         eni_member_put(member, &(eni_message){.type = ENI_CTL_LEAVE});

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "core/try.h"
 #include "runtime/control/member_state.h"
 #include "runtime/net/process.h"
@@ -413,9 +413,8 @@ static void check_silence(eni_member *member, int64_t now_ns)
 static void flush(eni_member *member)
 {
     size_t unsent = member->link.out.bytes;
-    if (unsent > 0 && eni_link_flush(&member->link) != EN_OK)
-        eni_pack_drop(&member->link.out,
-                      member->link.out.bytes); /* the end of the stream is about to be read */
+    if (unsent > 0 && eni_link_flush(&member->link) != EN_OK) /* the end of the stream is about to be read */
+        eni_pack_drop(&member->link.out, member->link.out.bytes);
     if (unsent > 0 && member->link.out.bytes == 0) pthread_cond_broadcast(&member->changed);
 }
 
@@ -458,15 +457,12 @@ static int timeout_ms(const eni_member *member)
 static void *run(void *argument)
 {
     eni_member *member = argument;
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for main */
     pthread_mutex_lock(&member->lock);
     while (!member->thread.is_stopping) {
         tick(member);
         bool has_user = !member->end.is_interrupted && member->when.stop_deadline_ns == 0;
-        bool is_watched =
-            member->lead.ended_ns == 0 && member->link.fd >= 0; /* else it would wake us for ever */
+        /* Else it would wake us for ever. */
+        bool is_watched = member->lead.ended_ns == 0 && member->link.fd >= 0;
         struct pollfd set[4] = {{member->thread.wake_fd, POLLIN, 0},
                                 {member->link.fd, POLLIN, 0},
                                 {has_user ? member->config.abort_fd : -1, POLLIN, 0},
@@ -550,7 +546,7 @@ en_status eni_member_open(const eni_member_config *config, eni_member **member_o
     EN_TRY_GOTO(prepare(member, config), close_member);
     EN_TRY_GOTO(eni_member_join(member), close_member);
     member->when.heard_ns = eni_now_ns();
-    const int error = pthread_create(&member->thread.id, NULL, run, member);
+    const int error = eni_thread_start(&member->thread.id, run, member);
     if (error != 0) {
         eni_error("member", "cannot start the thread that talks to the leader: %s", strerror(error));
         EN_TRY_GOTO(EN_EIO, close_member);

@@ -130,8 +130,8 @@ struct eni_member {
     eni_member_times when;
     eni_link link; /* the thread's, except that `out` may be appended to under the lock */
 
-    pthread_mutex_t
-        lock; /* never held across a wait other than the condition's; over all that is not atomic */
+    /* Never held across a wait other than the condition's; over all that is not atomic. */
+    pthread_mutex_t lock;
     pthread_cond_t changed;
     eni_member_leadership lead;
     eni_member_stopping stop;
@@ -155,9 +155,8 @@ void eni_member_leader_lost(eni_member *member, const char *cause, bool is_stopp
 en_status eni_member_join(eni_member *member);
 /* A server's SERVE, and its answer; without lock. */
 en_status eni_member_serve(eni_member *member, const eni_message *serve, eni_message *ready_out);
-/* With the lock held. */
-en_status eni_member_set_leader(eni_member *member,
-                                const eni_message *message); /* a leader; the first, or another */
+/* A leader, the first or another. This one and those below with the lock held. */
+en_status eni_member_set_leader(eni_member *member, const eni_message *message);
 bool eni_member_may_wait_for_leader(const eni_member *member);
 void eni_member_go_away(eni_member *member, const char *cause);
 void eni_member_tick_away(eni_member *member, int64_t now_ns); /* may let go of the lock for a moment */

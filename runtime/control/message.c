@@ -3,7 +3,6 @@
 #include "runtime/control/message.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "core/log.h"
@@ -321,8 +320,8 @@ en_status eni_message_get(const uint8_t *bytes, size_t length, eni_message *out,
     en_status st = EN_EPROTO;
     uint32_t n = eni_unpack_array(&in, 1, 64);
     out->type = (uint32_t)eni_unpack_uint(&in, 255, "the type is unknown");
-    if (in.why == NULL &&
-        out->type == ENI_CTL_JOIN) { /* before the length: another version may have another */
+    /* Before the length: another version may have another. */
+    if (in.why == NULL && out->type == ENI_CTL_JOIN) {
         if (eni_unpack_uint(&in, UINT32_MAX, "the magic is not a number") != ENI_CONTROL_MAGIC)
             eni_cursor_refuse(&in, "it does not start with Entrain's magic number");
         uint64_t version = eni_unpack_uint(&in, UINT32_MAX, "the version is not a number");

@@ -47,15 +47,14 @@ enum {
     ENI_CTL_DONE = 7,      /* rank: all blobs of gather `number` have come */
     ENI_CTL_WAITING = 8,   /* rank: for so long, in this operation; answered by NOTICE */
     ENI_CTL_STOP = 9,      /* member: end the run early, please: why */
-    ENI_CTL_PAUSED =
-        10, /* rank, to PAUSE: the last step that it may take before it hears STOPPING or SAVING, and the
-                              last one before which it was told to save */
+    /* rank, to PAUSE: the last step that it may take before it hears STOPPING or SAVING, and the last one before which
+     * it was told to save */
+    ENI_CTL_PAUSED = 10,
     ENI_CTL_READY = 11, /* server, to SERVE: its shards */
     ENI_CTL_ADDED = 12, /* server, to ASK: number, tag, blob */
     ENI_CTL_SCORE = 13, /* rank: what its samples of a step have given */
-    ENI_CTL_WISH =
-        14, /* anybody, in place of JOIN (ask.h): token, kind, number; answered by REFUSED or BYE */
-    ENI_CTL_SAVE = 15,     /* member: a checkpoint, please, and the run goes on */
+    ENI_CTL_WISH = 14,  /* anybody, in place of JOIN (ask.h): token, kind, number; answered by one message */
+    ENI_CTL_SAVE = 15,  /* member: a checkpoint, please, and the run goes on */
     ENI_CTL_REFUSED = 16,  /* leader, instead of WELCOME: status, reason */
     ENI_CTL_PEER = 17,     /* leader, before WELCOME and SERVE: one for every rank */
     ENI_CTL_WELCOME = 18,  /* leader: the run begins, or goes on */
@@ -74,9 +73,8 @@ enum {
     ENI_CTL_SCORED = 31,   /* leader, to rank 0: the same of all ranks */
     ENI_CTL_CAME = 32,     /* leader, to ranks: a newcomer is in */
     ENI_CTL_WENT = 33,     /* leader, to ranks: one that was asked to leave has left in good order */
-    ENI_CTL_LEAVE = 34, /* leader, to the one that is asked to; its next claim has no index. Rank: may I? */
-    ENI_CTL_SAVING =
-        35, /* leader, to ranks: all save before this step. In a run that claims rank 0 saves, soon */
+    ENI_CTL_LEAVE = 34,  /* leader, to the one that is asked to; its next claim has no index. Rank: may I? */
+    ENI_CTL_SAVING = 35, /* leader, to ranks: all save before this step; of a run that claims rank 0, soon */
 };
 
 /* HEARTBEAT's word on waiting. */

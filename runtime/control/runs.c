@@ -21,6 +21,7 @@
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "core/try.h"
 #include "runtime/control/message.h"
 
@@ -178,10 +179,7 @@ static bool make_file(eni_run_writer *w, const char *folder)
 static void *write_what_is_put(void *argument)
 {
     eni_run_writer *w = argument;
-    sigset_t all;
     bool has_warned = false;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for main */
     pthread_mutex_lock(&w->lock);
     while (!w->is_closing) {
         const size_t bytes = w->last.bytes;
@@ -221,10 +219,10 @@ eni_run_writer *eni_run_writer_open(const char *folder, const eni_run_status *ru
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
     const bool is_safe = eni_private_folder(folder, why) == EN_OK;
-    if (is_safe && eni_runs_list(folder, &runs, &n) == EN_OK)
-        eni_runs_free(runs, n); /* what killed ones left */
+    /* What killed ones left. */
+    if (is_safe && eni_runs_list(folder, &runs, &n) == EN_OK) eni_runs_free(runs, n);
     const bool is_made = is_safe && !w->last.is_failed && make_file(w, folder);
-    if (is_made) errno = pthread_create(&w->thread, NULL, write_what_is_put, w);
+    if (is_made) errno = eni_thread_start(&w->thread, write_what_is_put, w);
     w->has_thread = is_made && errno == 0;
     if (w->has_thread) return w;
     eni_warn("leader", "`entrain ps` will not see this run: %s", is_safe ? strerror(errno) : why);

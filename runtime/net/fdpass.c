@@ -1,5 +1,4 @@
-/* fdpass.c - see fdpass.h. One SOCK_SEQPACKET message per send, so that descriptors and blob stay together.
- */
+/* fdpass.c - see fdpass.h. One SOCK_SEQPACKET message per send, so that descriptors and blob stay together. */
 #include "runtime/net/fdpass.h"
 
 #include <errno.h>
@@ -12,7 +11,6 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "core/digest.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/try.h"
@@ -50,11 +48,11 @@ en_status eni_fdpass_claim(const char *name, int *fd_out)
 
 en_status eni_fdpass_listen(char name_out[ENI_FDPASS_NAME], int *fd_out)
 {
-    uint8_t random[16];
-    eni_random_bytes(random, sizeof random);
-    int at = snprintf(name_out, ENI_FDPASS_NAME, "entrain-");
-    for (size_t i = 0; i < sizeof random; i++)
-        at += snprintf(name_out + at, ENI_FDPASS_NAME - (size_t)at, "%02x", random[i]);
+    eni_token random;
+    char hex[ENI_TOKEN_HEX];
+    eni_token_make(&random);
+    eni_token_hex(&random, hex);
+    snprintf(name_out, ENI_FDPASS_NAME, "entrain-%s", hex);
     EN_TRY(eni_fdpass_claim(name_out, fd_out));
     return *fd_out >= 0 ? EN_OK : EN_EIO;
 }
@@ -66,12 +64,10 @@ static en_status check_user(int fd, int64_t *pid_out)
     socklen_t bytes = sizeof peer;
     const bool is_known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0;
     if (pid_out != NULL) *pid_out = peer.pid;
-    if (!is_known || peer.uid != geteuid()) {
-        eni_warn("fdpass", "refused process %ld of user %u: descriptors go to user %u only", (long)peer.pid,
-                 (unsigned)peer.uid, (unsigned)geteuid());
-        return EN_EDENIED;
-    }
-    return EN_OK;
+    if (is_known && peer.uid == geteuid()) return EN_OK;
+    eni_warn("fdpass", "refused process %ld of user %u: descriptors go to user %u only", (long)peer.pid,
+             (unsigned)peer.uid, (unsigned)geteuid());
+    return EN_EDENIED;
 }
 
 /* Checks user and token of a connection that has shown one, and answers with one byte. */
@@ -119,8 +115,15 @@ static en_status knock(int fd, const char *name, int64_t deadline_ns, int abort_
     return EN_OK;
 }
 
-/* One attempt. EN_EPEER with *again_out: closed without an answer, for others came while we had said nothing.
- */
+static void close_all(int *fds, size_t nfds)
+{
+    for (size_t i = 0; i < nfds; i++) {
+        close(fds[i]);
+        fds[i] = -1;
+    }
+}
+
+/* One attempt. EN_EPEER with *again_out: closed without an answer, for others came while we had said nothing. */
 static en_status attempt(int fd, const char *name, const eni_token *token, int64_t deadline_ns, int abort_fd,
                          bool *again_out)
 {
@@ -130,21 +133,19 @@ static en_status attempt(int fd, const char *name, const eni_token *token, int64
     *again_out = false;
     en_status st = knock(fd, name, deadline_ns, abort_fd);
     if (st == EN_ENOENT)
-        eni_error("fdpass",
-                  "a process that gives the same host identity as this one cannot be reached here (unix "
-                  "socket @%.47s: %s): "
-                  "it has ended, or it is on another machine with a copy of this one's boot id, as a cloned "
-                  "virtual machine "
-                  "has; give each machine a --host-id of its own, or start one anew",
-                  name, strerror(errno));
+        eni_error(
+            "fdpass",
+            "a process that gives the same host identity as this one cannot be reached here (unix socket "
+            "@%.47s: %s): it has ended, or it is on another machine with a copy of this one's boot id, as a "
+            "cloned virtual machine has; give each machine a --host-id of its own, or start one anew",
+            name, strerror(errno));
     EN_TRY(st);
     EN_TRY(check_user(fd, NULL));
     *again_out = true;
     if (send(fd, token->bytes, sizeof token->bytes, MSG_NOSIGNAL) != (ssize_t)sizeof token->bytes)
         return EN_EPEER;
     EN_TRY(eni_fdpass_recv(fd, fds, &nfds, &answer, 1, &bytes, deadline_ns, abort_fd));
-    for (size_t i = 0; i < nfds; i++)
-        close(fds[i]); /* nobody of ours sends any here */
+    close_all(fds, nfds); /* nobody of ours sends any here */
     *again_out = false;
     if (answer == 'y') return EN_OK;
     return eni_fail(EN_EDENIED, "fdpass", "the process behind @%.47s did not accept our job token", name);
@@ -229,24 +230,23 @@ en_status eni_fdpass_recv(int fd, int fds_out[ENI_FDPASS_MAX], size_t *nfds_out,
         message.msg_control = control.bytes;
         message.msg_controllen = sizeof control.bytes;
         n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-        if (n > 0) break;
-        if (n == 0 || errno == ECONNRESET) return EN_EPEER;
+        if (n >= 0) break;
+        if (errno == ECONNRESET) return EN_EPEER;
         if (errno != EAGAIN && errno != EINTR)
             return eni_fail(EN_EIO, "fdpass", "cannot receive descriptors: %s", strerror(errno));
         EN_TRY(eni_tcp_wait(fd, POLLIN, deadline_ns, abort_fd));
     }
     size_t nfds = collect(&message, fds_out);
-    if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-        for (size_t i = 0; i < nfds; i++) {
-            close(fds_out[i]);
-            fds_out[i] = -1;
-        }
-        return eni_fail(EN_EPROTO, "fdpass", "a message does not fit into %zu bytes and %u descriptors",
-                        capacity, ENI_FDPASS_MAX);
+    const bool is_cut = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+    if (n > 0 && !is_cut) {
+        *nfds_out = nfds;
+        *bytes_out = (size_t)n;
+        return EN_OK;
     }
-    *nfds_out = nfds;
-    *bytes_out = (size_t)n;
-    return EN_OK;
+    close_all(fds_out, nfds);
+    if (!is_cut) return EN_EPEER; /* a message without a byte is none of ours, and as good as the end */
+    return eni_fail(EN_EPROTO, "fdpass", "a message does not fit into %zu bytes and %u descriptors", capacity,
+                    ENI_FDPASS_MAX);
 }
 
 void eni_fdpass_serve(int listen_fd, int fd, int stop_fd)
@@ -278,7 +278,10 @@ en_status eni_fdpass_ask(const char *name, int64_t deadline_ns, int abort_fd, in
     if (st == EN_OK) st = eni_fdpass_recv(fd, fds, &nfds, &blob, 1, &bytes, deadline_ns, abort_fd);
     if (fd >= 0) close(fd);
     EN_TRY(st);
-    if (nfds != 1) return EN_EPROTO;
+    if (nfds != 1) {
+        close_all(fds, nfds);
+        return EN_EPROTO;
+    }
     *fd_out = fds[0];
     return EN_OK;
 }

@@ -30,8 +30,7 @@ en_status eni_fdpass_accept(int listen_fd, const eni_token *token, int64_t deadl
 en_status eni_fdpass_connect(const char *name, const eni_token *token, int64_t deadline_ns, int abort_fd,
                              int *fd_out);
 
-/* Sends up to ENI_FDPASS_MAX descriptors (they stay the caller's) and a blob of 1 .. ENI_FDPASS_BLOB bytes.
- */
+/* Sends up to ENI_FDPASS_MAX descriptors (they stay the caller's) and a blob of 1 .. ENI_FDPASS_BLOB bytes. */
 en_status eni_fdpass_send(int fd, const int *fds, size_t nfds, const void *blob, size_t bytes,
                           int64_t deadline_ns, int abort_fd);
 

@@ -9,7 +9,6 @@
 #include <netinet/in.h>
 #include <linux/tcp.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -24,6 +23,8 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
+#include "runtime/net/tcp.h"
 
 enum {
     TICK_MS = 5,
@@ -74,6 +75,15 @@ static void evict(eni_guard *guard, uint32_t at, const char *why)
                   why);
 }
 
+/* Where a connection is among them; n: nowhere. */
+static uint32_t find(const eni_guard *guard, uint64_t inode)
+{
+    uint32_t i = 0;
+    while (i < guard->n && guard->newcomers[i].inode != inode)
+        i++;
+    return i;
+}
+
 static bool is_admitted(const eni_guard *guard, uint64_t inode)
 {
     for (uint64_t i = 0; i < ADMITTED_MAX && i < guard->nadmitted; i++)
@@ -101,22 +111,12 @@ static void look_round(eni_guard *guard)
     }
 }
 
-static bool is_watched(const eni_guard *guard, uint64_t inode)
-{
-    for (uint32_t i = 0; i < guard->n; i++)
-        if (guard->newcomers[i].inode == inode) return true;
-    return false;
-}
-
 /* Whether a connection came to the port of this endpoint. */
 static bool came_to(int fd, const char *endpoint)
 {
-    struct sockaddr_in6 own = {0}; /* the port lies where sockaddr_in has it */
-    socklen_t bytes = sizeof own;
     const char *port = strrchr(endpoint, ':');
-    return port != NULL && getsockname(fd, (struct sockaddr *)&own, &bytes) == 0 &&
-           (own.sin6_family == AF_INET || own.sin6_family == AF_INET6) &&
-           ntohs(own.sin6_port) == strtoul(port + 1, NULL, 10);
+    const uint16_t own = eni_tcp_port(fd);
+    return port != NULL && own != 0 && own == strtoul(port + 1, NULL, 10);
 }
 
 /* By now the number may be a later connection's: of this shard, which is then told of twice, or of somebody
@@ -129,7 +129,8 @@ static void take_in(eni_guard *guard, int fd, const char *endpoint)
         copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     }
     const uint64_t inode = inode_of(copy);
-    if (inode == 0 || is_admitted(guard, inode) || is_watched(guard, inode) || !came_to(copy, endpoint)) {
+    if (inode == 0 || is_admitted(guard, inode) || find(guard, inode) < guard->n ||
+        !came_to(copy, endpoint)) {
         if (copy >= 0) close(copy);
         return;
     }
@@ -162,11 +163,7 @@ static bool take_event(eni_guard *guard)
 static void *watch(void *user)
 {
     eni_guard *guard = user;
-    sigset_t all;
-    bool goes_on = true;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for main */
-    while (goes_on) {
+    for (bool goes_on = true; goes_on;) {
         pthread_mutex_lock(&guard->lock);
         look_round(guard);
         const long wait_ms = guard->n > 0 ? TICK_MS : -1;
@@ -205,7 +202,7 @@ en_status eni_guard_start(void *context, void *router, uint32_t nrouters, eni_gu
         eni_error("guard", "cannot watch a shard's connections: %s", zmq_strerror(errno));
         goto free_guard;
     }
-    const int error = pthread_create(&guard->thread, NULL, watch, guard);
+    const int error = eni_thread_start(&guard->thread, watch, guard);
     if (error == 0) {
         *guard_out = guard;
         return EN_OK;
@@ -225,11 +222,8 @@ void eni_guard_admit(eni_guard *guard, int fd)
     if (inode == 0) return;
     pthread_mutex_lock(&guard->lock);
     guard->admitted[guard->nadmitted++ % ADMITTED_MAX] = inode;
-    for (uint32_t i = 0; i < guard->n; i++)
-        if (guard->newcomers[i].inode == inode) {
-            forget(guard, i);
-            break;
-        }
+    const uint32_t at = find(guard, inode);
+    if (at < guard->n) forget(guard, at);
     pthread_mutex_unlock(&guard->lock);
 }
 

@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <msgpack.h>
 #include <net/if.h>
@@ -12,7 +11,6 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -22,6 +20,7 @@
 #include <zmq.h>
 
 #include "core/digest.h"
+#include "core/files.h"
 #include "core/log.h"
 
 void eni_host_info_name(char host_out[ENI_HOST_MAX])
@@ -35,16 +34,6 @@ void eni_host_info_name(char host_out[ENI_HOST_MAX])
         if ((unsigned char)*c <= ' ' || *c == 0x7f) *c = '?'; /* it goes into log lines and messages */
 }
 
-/* The first line of a small file without its newline; false when there is none. */
-static bool read_line(const char *path, char *line_out, size_t bytes)
-{
-    FILE *file = fopen(path, "re");
-    bool has_line = file != NULL && fgets(line_out, (int)bytes, file) != NULL;
-    if (file != NULL) fclose(file);
-    if (has_line) line_out[strcspn(line_out, "\n")] = '\0';
-    return has_line;
-}
-
 en_status eni_host_info_id(const char *override, char id_out[ENI_HOST_ID_MAX])
 {
     if (override != NULL && override[0] != '\0') {
@@ -56,7 +45,7 @@ en_status eni_host_info_id(const char *override, char id_out[ENI_HOST_ID_MAX])
     }
     char boot[ENI_HOST_MAX];
     struct stat net = {0};
-    if (!read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot)) eni_host_info_name(boot);
+    if (!eni_file_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot)) eni_host_info_name(boot);
     if (stat("/proc/self/ns/net", &net) != 0)
         eni_debug("host_info", "no /proc/self/ns/net: %s", strerror(errno));
     snprintf(id_out, ENI_HOST_ID_MAX, "%.64s/%llu/%u", boot, (unsigned long long)net.st_ino,
@@ -91,12 +80,13 @@ static bool is_same_host(const struct sockaddr *a, const struct sockaddr *b)
     return memcmp(bytes_of(a, &bytes), other, bytes) == 0;
 }
 
-static bool is_loopback(const struct sockaddr *name)
+bool eni_host_info_is_loopback(const struct sockaddr *name)
 {
     size_t bytes;
     const uint8_t *address = bytes_of(name, &bytes);
-    return name->sa_family == AF_INET ? address[0] == 127
-                                      : IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)name)->sin6_addr);
+    if (name->sa_family == AF_INET) return address[0] == 127;
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)name)->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
 }
 
 /* The name of the interface that has this address. */
@@ -124,7 +114,7 @@ static en_status address_towards(const struct addrinfo *to, eni_own_address *own
     if (fd >= 0) close(fd);
     if (!is_found) return EN_EIO;
     find_interface((struct sockaddr *)&name, own_out->interface);
-    own_out->is_loopback = is_loopback((struct sockaddr *)&name);
+    own_out->is_loopback = eni_host_info_is_loopback((struct sockaddr *)&name);
     own_out->is_remote_here = own_out->is_loopback || is_same_host((struct sockaddr *)&name, to->ai_addr);
     return EN_OK;
 }
@@ -133,13 +123,11 @@ en_status eni_host_info_no_host(const char *host, const char *why)
 {
     const char *scope = strchr(host, '%');
     if (scope != NULL)
-        return eni_fail(
-            EN_ENOENT, "host_info",
-            "no such host '%s': this machine has no interface %s (`ip link` lists them); an address of "
-            "fe80::/10 holds on one link, and each rank reads it with the interface's name: give addresses "
-            "of "
-            "another network where hosts name theirs differently",
-            host, scope + 1);
+        return eni_fail(EN_ENOENT, "host_info",
+                        "no such host '%s': this machine has no interface %s (`ip link` lists them); an "
+                        "address of fe80::/10 holds on one link, and each rank reads it with the interface's "
+                        "name: give addresses of another network where hosts name theirs differently",
+                        host, scope + 1);
     return eni_fail(EN_ENOENT, "host_info",
                     "no such host '%s': %s; is the name right, does /etc/hosts or the name server know it?",
                     host, why);
@@ -153,11 +141,11 @@ en_status eni_host_info_address(const eni_address *remote, eni_own_address *own_
     en_status st = EN_EIO;
     for (struct addrinfo *to = list; to != NULL && st != EN_OK; to = to->ai_next)
         st = address_towards(to, own_out);
-    const bool is_own = is_loopback(list->ai_addr);
+    const bool is_own = eni_host_info_is_loopback(list->ai_addr);
     freeaddrinfo(list);
     struct in6_addr v6;
-    const bool lacks_scope =
-        inet_pton(AF_INET6, remote->host, &v6) == 1 && IN6_IS_ADDR_LINKLOCAL(&v6); /* no % in it */
+    /* No % in it. */
+    const bool lacks_scope = inet_pton(AF_INET6, remote->host, &v6) == 1 && IN6_IS_ADDR_LINKLOCAL(&v6);
     if (st == EN_OK) return EN_OK;
     return eni_fail(EN_EINVAL, "host_info", "no route to %s from this machine: %s", remote->host,
                     is_own ? "its loopback interface is down, as in a new network namespace; bring it up "
@@ -181,7 +169,7 @@ int eni_host_info_addresses(eni_address *addresses_out, int max)
         size_t bytes;
         const uint8_t *address = bytes_of(i->ifa_addr, &bytes);
         bool is_link_local = address[0] == 169 && address[1] == 254;
-        if (is_link_local || is_loopback(i->ifa_addr)) continue;
+        if (is_link_local || eni_host_info_is_loopback(i->ifa_addr)) continue;
         addresses_out[n] = (eni_address){.port = 0};
         if (inet_ntop(AF_INET, address, addresses_out[n].host, ENI_HOST_MAX) != NULL) n++;
     }
@@ -195,10 +183,10 @@ static int quota_of(const char *folder, bool is_v2)
     char path[1500], line[64];
     long long quota, period;
     snprintf(path, sizeof path, "%s/%s", folder, is_v2 ? "cpu.max" : "cpu.cfs_quota_us");
-    if (!read_line(path, line, sizeof line)) return INT32_MAX;
+    if (!eni_file_line(path, line, sizeof line)) return INT32_MAX;
     int n = sscanf(line, "%lld %lld", &quota, &period);
     snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-    if (!is_v2 && n == 1 && read_line(path, line, sizeof line)) n += sscanf(line, "%lld", &period);
+    if (!is_v2 && n == 1 && eni_file_line(path, line, sizeof line)) n += sscanf(line, "%lld", &period);
     if (n != 2 || quota <= 0 || period <= 0) return INT32_MAX;
     const long long cores = (quota + period - 1) / period;
     return cores < INT32_MAX ? (int)cores : INT32_MAX;

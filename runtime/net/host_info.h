@@ -3,7 +3,9 @@
 #ifndef NET_HOST_INFO_H
 #define NET_HOST_INFO_H
 
+#include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "runtime/net/tcp.h"
 
@@ -36,6 +38,9 @@ en_status eni_host_info_address(const eni_address *remote, eni_own_address *own_
 /* This machine's IPv4 addresses that others may reach: interfaces that are up, without loopback and
  * link-local ones. Ports are 0. Returns how many, at most `max`; 0, logged, when the system does not say. */
 int eni_host_info_addresses(eni_address *addresses_out, int max);
+
+/* Whether an IPv4 or IPv6 address is of the loopback: 127.0.0.0/8, ::1, ::ffff:127.0.0.0/104. */
+bool eni_host_info_is_loopback(const struct sockaddr *name);
 
 /* Logs that the look-up of a host has failed, `why`, and what to do. Returns EN_ENOENT. */
 en_status eni_host_info_no_host(const char *host, const char *why);

@@ -77,8 +77,7 @@ uint32_t eni_unpack_array(eni_cursor *cursor, uint32_t min, uint32_t max);
 uint64_t eni_unpack_uint(eni_cursor *cursor, uint64_t max, const char *name);
 int64_t eni_unpack_int(eni_cursor *cursor, int64_t min, int64_t max, const char *name);
 
-/* A string of at most `max` bytes without a 0 in it; binary of at most `max` bytes. Borrowed from the input.
- */
+/* A string of at most `max` bytes without a 0 in it; binary of at most `max` bytes. Borrowed from the input. */
 eni_span eni_unpack_str(eni_cursor *cursor, size_t max, const char *name);
 eni_span eni_unpack_bin(eni_cursor *cursor, size_t max, const char *name);
 

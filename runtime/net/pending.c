@@ -32,10 +32,8 @@ static void drop(eni_pending *pending, uint32_t at, const char *why)
 
 void eni_pending_close(eni_pending *pending)
 {
-    while (pending->n > 0) {
-        close(pending->peer[0].fd);
-        leave(pending, 0);
-    }
+    while (pending->n > 0)
+        close(pending->peer[--pending->n].fd);
 }
 
 /* Whether one more can be let in, if need be for the oldest, who has had his turn. Who belongs here may be

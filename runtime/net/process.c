@@ -9,8 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* State and time of birth. The name (field 2) may hold anything, also a ')': the fields follow the last one.
- */
+/* State and time of birth. The name (field 2) may hold anything, also a ')': the fields follow the last one. */
 static bool read_stat(int64_t pid, char *state_out, uint64_t *born_out)
 {
     char path[64], line[1024];

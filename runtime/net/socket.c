@@ -152,9 +152,9 @@ static en_status set_options(void *zmq, int type, const eni_address *address, ui
 static en_status socket_open(eni_net *net, int type, const eni_address *address, uint64_t max_payload,
                              message_socket *socket_out)
 {
-    eni_slice_ask(1); /* for ZeroMQ's own threads: the first socket of a context starts them */
+    eni_slice_ask(true); /* for ZeroMQ's own threads: the first socket of a context starts them */
     void *zmq = zmq_socket(net->context, type);
-    eni_slice_ask(0);
+    eni_slice_ask(false);
     if (zmq == NULL)
         return eni_fail(EN_EIO, "socket", "cannot make a ZeroMQ socket: %s", zmq_strerror(errno));
     en_status st = set_options(zmq, type, address, max_payload);
@@ -320,21 +320,25 @@ static en_status take_frames(message_socket *socket, bool has_route, zmq_msg_t *
     return EN_OK;
 }
 
+/* One message if there is one; wrong ones are passed over. */
 static en_status socket_take(message_socket *socket, bool has_route, eni_packet *packet_out)
 {
     zmq_msg_t frame;
     eni_packet packet;
-    packet.owner = NULL;
-    packet.payload = NULL;
-    packet.bytes = 0;
-    packet.route_bytes = 0;
-    packet.source = -1;
-    packet.is_damaged = false;
-    zmq_msg_init(&frame);
-    en_status st = next_frame(socket, &frame);
-    if (st == EN_OK) st = take_frames(socket, has_route, &frame, &packet);
-    zmq_msg_close(&frame);
-    if (st != EN_OK) return st;
+    en_status st;
+    do {
+        packet.owner = NULL;
+        packet.payload = NULL;
+        packet.bytes = 0;
+        packet.route_bytes = 0;
+        packet.source = -1;
+        packet.is_damaged = false;
+        zmq_msg_init(&frame);
+        st = next_frame(socket, &frame);
+        if (st == EN_OK) st = take_frames(socket, has_route, &frame, &packet);
+        zmq_msg_close(&frame);
+    } while (st == EN_EPROTO);
+    EN_TRY(st);
     meter_add(socket, MESSAGES_IN, 1);
     meter_add(socket, PAYLOAD_IN, packet.bytes);
     *packet_out = packet;
@@ -426,11 +430,10 @@ en_status eni_router_open(eni_net *net, const eni_address *address, bool is_inse
                           eni_router **router_out, eni_address *bound_out)
 {
     if (!is_insecure && !eni_address_is_loopback(address))
-        return eni_fail(
-            EN_EDENIED, "router",
-            "will not listen on %s: beyond loopback nothing is encrypted yet; on a network you trust, add "
-            "--insecure",
-            address->host);
+        return eni_fail(EN_EDENIED, "router",
+                        "will not listen on %s: beyond loopback nothing is encrypted yet; on a network you "
+                        "trust, add --insecure",
+                        address->host);
     eni_router *router = eni_alloc(sizeof *router);
     if (router == NULL) return EN_ENOMEM;
     en_status st;
@@ -453,13 +456,9 @@ void eni_router_admit(eni_router *router, const eni_packet *hello)
     if (router->guard != NULL) eni_guard_admit(router->guard, hello->source);
 }
 
-/* One message if there is one; wrong ones are passed over. */
 static en_status take(eni_router *router, eni_packet *packet_out)
 {
-    en_status st;
-    do
-        st = socket_take(&router->socket, true, packet_out);
-    while (st == EN_EPROTO);
+    const en_status st = socket_take(&router->socket, true, packet_out);
     if (st == EN_OK && packet_out->header.type == ENI_MSG_HELLO) { /* the first message of a connection */
         meter_add(&router->socket, WIRE_IN, ZMTP_GREETING);
         meter_add(&router->socket, WIRE_OUT, ZMTP_GREETING);
@@ -594,11 +593,7 @@ en_status eni_dealer_send(eni_dealer *dealer, const eni_header *header, void *pa
 
 en_status eni_dealer_recv(eni_dealer *dealer, eni_packet *packet_out)
 {
-    en_status st;
-    do
-        st = socket_take(&dealer->socket, false, packet_out);
-    while (st == EN_EPROTO);
-    return st;
+    return socket_take(&dealer->socket, false, packet_out);
 }
 
 /* Fills the items: the dealers first, then whatever descriptors there are. Returns their number. */

@@ -95,11 +95,10 @@ en_status eni_address_parse(const char *text, eni_address *address_out)
     if (inet_aton(address.host, &short_form) != 0 && inet_pton(AF_INET, address.host, &full) != 1) {
         char read_as[INET_ADDRSTRLEN];
         inet_ntop(AF_INET, &short_form, read_as, sizeof read_as);
-        return eni_fail(
-            EN_EINVAL, "address",
-            "'%.300s': the host '%.64s' would be read as the address %s; write an address with four "
-            "numbers, or a name",
-            text, address.host, read_as);
+        return eni_fail(EN_EINVAL, "address",
+                        "'%.300s': the host '%.64s' would be read as the address %s; write an address with "
+                        "four numbers, or a name",
+                        text, address.host, read_as);
     }
     *address_out = address;
     return EN_OK;
@@ -204,8 +203,8 @@ en_status eni_tcp_send(int fd, const void *data, size_t bytes, int64_t deadline_
 
 enum { LISTEN_BACKLOG = 512 };
 static const int64_t retry_ns = 50 * ENI_MILLI; /* between attempts while nobody listens */
-static const int64_t attempt_ns =
-    3 * ENI_SECOND; /* one attempt into silence; then a new SYN may fare better */
+/* One attempt into silence; then a new SYN may fare better. */
+static const int64_t attempt_ns = 3 * ENI_SECOND;
 
 /* The list is freed with freeaddrinfo. */
 static en_status resolve(const eni_address *address, int flags, struct addrinfo **list_out)
@@ -227,34 +226,20 @@ static void set_option(int fd, int level, int option)
         eni_warn("tcp", "setsockopt %d of level %d: %s", option, level, strerror(errno));
 }
 
-static bool is_loopback(const struct sockaddr *name)
-{
-    if (name->sa_family == AF_INET) {
-        struct sockaddr_in v4;
-        memcpy(&v4, name, sizeof v4);
-        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
-    }
-    struct sockaddr_in6 v6;
-    memcpy(&v6, name, sizeof v6);
-    const struct in6_addr *number = &v6.sin6_addr;
-    return IN6_IS_ADDR_LOOPBACK(number) || (IN6_IS_ADDR_V4MAPPED(number) && number->s6_addr[12] == 127);
-}
-
 bool eni_tcp_is_local(int fd)
 {
     struct sockaddr_storage name;
     socklen_t bytes = sizeof name;
     if (getpeername(fd, (struct sockaddr *)&name, &bytes) != 0) return false;
-    return name.ss_family == AF_UNIX || is_loopback((struct sockaddr *)&name);
+    return name.ss_family == AF_UNIX || eni_host_info_is_loopback((struct sockaddr *)&name);
 }
 
-static uint16_t port_of(int fd)
+uint16_t eni_tcp_port(int fd)
 {
-    struct sockaddr_storage name;
-    socklen_t bytes = sizeof name;
-    if (getsockname(fd, (struct sockaddr *)&name, &bytes) != 0) return 0;
-    if (name.ss_family == AF_INET) return ntohs(((struct sockaddr_in *)&name)->sin_port);
-    return ntohs(((struct sockaddr_in6 *)&name)->sin6_port);
+    struct sockaddr_in6 own = {0}; /* the port lies where sockaddr_in has it */
+    socklen_t bytes = sizeof own;
+    if (getsockname(fd, (struct sockaddr *)&own, &bytes) != 0) return 0;
+    return own.sin6_family == AF_INET || own.sin6_family == AF_INET6 ? ntohs(own.sin6_port) : 0;
 }
 
 static en_status listen_failed(const eni_address *address, int error)
@@ -282,12 +267,11 @@ en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_o
     socklen_t bytes = list->ai_addrlen;
     memcpy(&name, list->ai_addr, bytes);
     freeaddrinfo(list);
-    if (!is_insecure && !is_loopback((struct sockaddr *)&name))
-        return eni_fail(
-            EN_EDENIED, "tcp",
-            "will not listen on %s: beyond loopback nothing is encrypted yet; on a network you trust, add "
-            "--insecure",
-            address->host);
+    if (!is_insecure && !eni_host_info_is_loopback((struct sockaddr *)&name))
+        return eni_fail(EN_EDENIED, "tcp",
+                        "will not listen on %s: beyond loopback nothing is encrypted yet; on a network you "
+                        "trust, add --insecure",
+                        address->host);
     int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return listen_failed(address, errno);
     set_option(fd, SOL_SOCKET, SO_REUSEADDR);
@@ -298,7 +282,7 @@ en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_o
     }
     if (bound_out != NULL) {
         *bound_out = *address;
-        bound_out->port = port_of(fd);
+        bound_out->port = eni_tcp_port(fd);
     }
     *fd_out = fd;
     return EN_OK;
@@ -310,7 +294,7 @@ en_status eni_tcp_adopt(int listen_fd, eni_address *address_out)
     socklen_t bytes = sizeof is_listening;
     struct sockaddr_storage name;
     socklen_t name_bytes = sizeof name;
-    eni_address address = {.port = port_of(listen_fd)};
+    eni_address address = {.port = eni_tcp_port(listen_fd)};
     if (getsockopt(listen_fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &bytes) != 0 || !is_listening ||
         getsockname(listen_fd, (struct sockaddr *)&name, &name_bytes) != 0 ||
         getnameinfo((struct sockaddr *)&name, name_bytes, address.host, sizeof address.host, NULL, 0,
@@ -463,8 +447,8 @@ static void add_socket(int fd, eni_tcp_totals *totals)
     socklen_t peer_bytes = sizeof peer;
     if (!is_tcp(fd) || getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) != 0) return;
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return;
-    if (bytes < offsetof(struct tcp_info, tcpi_bytes_sent) + sizeof info.tcpi_bytes_sent)
-        return; /* Linux < 4.19 */
+    /* Linux < 4.19. */
+    if (bytes < offsetof(struct tcp_info, tcpi_bytes_sent) + sizeof info.tcpi_bytes_sent) return;
     totals->sent += info.tcpi_bytes_sent;
     totals->received += info.tcpi_bytes_received;
     totals->sockets++;

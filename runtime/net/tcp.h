@@ -81,6 +81,9 @@ en_status eni_tcp_recv_some(int fd, void *data_out, size_t bytes, size_t *done_o
 /* Waits until fd has one of the poll(2) `events`. EN_OK, EN_ETIMEOUT (not logged), EN_EPEER (abort_fd). */
 en_status eni_tcp_wait(int fd, short events, int64_t deadline_ns, int abort_fd);
 
+/* The port that a socket of this process is bound to; 0: none of TCP. */
+uint16_t eni_tcp_port(int fd);
+
 /* Whether a connected socket stays on this host for sure: AF_UNIX, or the other end has a loopback address.
  * Both ends say the same. */
 bool eni_tcp_is_local(int fd);

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -28,24 +27,13 @@ void eni_token_hex(const eni_token *token, char hex_out[ENI_TOKEN_HEX])
         snprintf(hex_out + 2 * i, 3, "%02x", token->bytes[i]);
 }
 
-static int digit(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 en_status eni_token_parse(const char *hex, eni_token *token_out)
 {
-    eni_token token;
-    if (strnlen(hex, ENI_TOKEN_HEX) != ENI_TOKEN_HEX - 1) return EN_EFORMAT;
-    for (size_t i = 0; i < ENI_TOKEN_BYTES; i++) {
-        int high = digit(hex[2 * i]), low = digit(hex[2 * i + 1]);
-        if (high < 0 || low < 0) return EN_EFORMAT;
-        token.bytes[i] = (uint8_t)(high << 4 | low);
-    }
-    *token_out = token;
+    static const size_t digits = ENI_TOKEN_HEX - 1;
+    if (strnlen(hex, digits + 1) != digits || strspn(hex, "0123456789abcdefABCDEF") != digits)
+        return EN_EFORMAT;
+    for (size_t i = 0; i < ENI_TOKEN_BYTES; i++)
+        sscanf(hex + 2 * i, "%2hhx", &token_out->bytes[i]);
     return EN_OK;
 }
 
@@ -89,8 +77,7 @@ static en_status safe_directory(const char *path)
     size_t bytes = slash == NULL ? 0 : (size_t)(slash - path);
     if (slash == NULL || bytes >= sizeof directory)
         return eni_fail(EN_EINVAL, "token", "'%.200s' is not a path with a directory", path);
-    memcpy(directory, bytes == 0 ? "/" : path, bytes == 0 ? 1 : bytes);
-    directory[bytes == 0 ? 1 : bytes] = '\0';
+    snprintf(directory, sizeof directory, "%.*s", bytes == 0 ? 1 : (int)bytes, path);
     const en_status st = eni_private_folder(directory, why);
     if (st != EN_OK) eni_error("token", "the job token: %s", why);
     return st;
@@ -122,15 +109,14 @@ en_status eni_secret_open(const char *who, const char *path, int *fd_out)
         close(fd);
     else
         lstat(path, &about);
-    return eni_fail(
-        EN_EDENIED, who,
-        "cannot read %s: it holds a secret, so it must be a plain file of user %u that nobody else "
-        "can read (mode 0600), and it is %s of user %u with mode %03o",
-        path, (unsigned)geteuid(),
-        fd < 0                   ? "a symbolic link"
-        : S_ISREG(about.st_mode) ? "a file"
-                                 : "no plain file",
-        (unsigned)about.st_uid, (unsigned)(about.st_mode & 0777));
+    return eni_fail(EN_EDENIED, who,
+                    "cannot read %s: it holds a secret, so it must be a plain file of user %u that nobody "
+                    "else can read (mode 0600), and it is %s of user %u with mode %03o",
+                    path, (unsigned)geteuid(),
+                    fd < 0                   ? "a symbolic link"
+                    : S_ISREG(about.st_mode) ? "a file"
+                                             : "no plain file",
+                    (unsigned)about.st_uid, (unsigned)(about.st_mode & 0777));
 }
 
 eni_writer_state eni_writer_look(const char *path)

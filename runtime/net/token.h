@@ -1,8 +1,7 @@
 /* token.h - the job token: 128 random bits that every process of a run shares, and no other process knows.
  *
  * It travels in a 0600 file or over an inherited descriptor, never as an argument or in the environment,
- * where ps(1) would show it. On a lab server loopback is public: psd and ranks refuse who does not know it.
- */
+ * where ps(1) would show it. On a lab server loopback is public: psd and ranks refuse who does not know it. */
 #ifndef NET_TOKEN_H
 #define NET_TOKEN_H
 

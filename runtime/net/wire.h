@@ -68,16 +68,15 @@ typedef struct eni_header {
     int32_t rank;   /* the client */
     uint32_t bucket;
     uint32_t shard;
-    uint32_t
-        kind; /* CALL: the strategy's word, 0 .. 255. INIT, SNAPSHOT: 0 weights, 1 + i optimizer slot i */
+    /* CALL: the strategy's word, 0 .. 255; INIT, SNAPSHOT: 0 weights, 1 + i optimizer slot i. */
+    uint32_t kind;
     uint32_t what; /* EN_GRAD, EN_DELTA, EN_WEIGHTS */
     uint32_t dtype, codec;
     uint64_t incarnation;  /* given at JOIN: a restarted worker is another client */
     uint64_t seq;          /* per (client, partition): 1, 2, .. A repeat is answered, not applied again */
     uint64_t base_version; /* CALL: version that `payload` was computed on; REPLY: version that it met */
     uint64_t version;      /* REPLY: version of what is sent */
-    uint64_t
-        stable; /* REPLY: all calls of this client to this partition up to this seq survive psd's death */
+    uint64_t stable;   /* REPLY: this client's calls to this partition up to this seq survive psd's death */
     uint64_t nsamples; /* the weight in a mean */
     uint64_t covered;  /* CALL with a payload: samples that the client has computed since the last one of this
                           bucket. REPLY to a SNAPSHOT: the least clock of the partition's clients */

@@ -2,20 +2,20 @@
 #include "runtime/spec/buckets.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 
-/* The plan in the making; `hi` is where the open bucket ends, `first` .. `last` what is in it. */
+/* The plan in the making. */
 typedef struct plan {
     const en_model_tensor *tensors;
     uint32_t ntensors;
     uint64_t count, cap; /* elements */
     eni_buckets *out;
-    int is_open;
-    uint64_t lo, hi;
-    uint32_t first, last;
+    bool is_open;
+    eni_bucket_range open; /* it grows downward */
 } plan;
 
 /* Where the padding behind tensor t ends. */
@@ -49,11 +49,13 @@ static en_status check(const en_model_tensor *tensors, uint32_t n, uint64_t coun
     return EN_OK;
 }
 
-/* The part of each tensor that lies in the bucket; a tensor of which only padding does is left out. */
-static en_status fill_params(const plan *p, eni_bucket_range *b)
+/* With the part of each tensor that lies in it; a tensor of which only padding does is left out. */
+static en_status add_bucket(plan *p, eni_bucket_range range)
 {
+    eni_bucket_range *b = &p->out->bucket[p->out->n++];
+    *b = range;
     b->params = eni_alloc_array(b->last - b->first + 1, sizeof *b->params);
-    if (!b->params) return EN_ENOMEM;
+    if (b->params == NULL) return EN_ENOMEM;
     for (uint32_t t = b->first; t <= b->last; t++) {
         const en_model_tensor *e = &p->tensors[t];
         const uint64_t lo = e->offset > b->lo ? e->offset : b->lo;
@@ -71,32 +73,24 @@ static en_status fill_params(const plan *p, eni_bucket_range *b)
     return EN_OK;
 }
 
-static en_status add_bucket(plan *p, uint64_t lo, uint64_t hi, uint32_t first, uint32_t last)
-{
-    eni_bucket_range *b = &p->out->bucket[p->out->n++];
-    *b = (eni_bucket_range){.lo = lo, .hi = hi, .first = first, .last = last};
-    return fill_params(p, b);
-}
-
 static en_status close_bucket(plan *p)
 {
     if (!p->is_open) return EN_OK;
-    p->is_open = 0;
-    return add_bucket(p, p->lo, p->hi, p->first, p->last);
+    p->is_open = false;
+    return add_bucket(p, p->open);
 }
 
-/* A tensor over the cap: the fewest pieces that fit, the longest at most one line longer than the shortest.
- */
+/* A tensor over the cap: the fewest pieces that fit, the longest at most one line longer than the shortest. */
 static en_status add_pieces(plan *p, uint32_t t)
 {
     const uint64_t lo = p->tensors[t].offset, hi = end_of(p, t);
     const uint64_t lines = (hi - lo + ENI_LINE_FLOATS - 1) / ENI_LINE_FLOATS;
     const uint64_t cap_lines = p->cap / ENI_LINE_FLOATS, pieces = (lines + cap_lines - 1) / cap_lines;
+    uint64_t end = hi;
     for (uint64_t i = pieces; i-- > 0;) {
         const uint64_t from = lo + (lines / pieces * i + lines % pieces * i / pieces) * ENI_LINE_FLOATS;
-        const uint64_t j = i + 1;
-        const uint64_t to = lo + (lines / pieces * j + lines % pieces * j / pieces) * ENI_LINE_FLOATS;
-        EN_TRY(add_bucket(p, from, to < hi ? to : hi, t, t));
+        EN_TRY(add_bucket(p, (eni_bucket_range){.lo = from, .hi = end, .first = t, .last = t}));
+        end = from;
     }
     return EN_OK;
 }
@@ -109,14 +103,11 @@ static en_status add_tensor(plan *p, uint32_t t)
         EN_TRY(close_bucket(p));
         return add_pieces(p, t);
     }
-    if (p->is_open && p->hi - lo > p->cap) EN_TRY(close_bucket(p));
-    if (!p->is_open) {
-        p->is_open = 1;
-        p->hi = hi;
-        p->last = t;
-    }
-    p->lo = lo;
-    p->first = t;
+    if (p->is_open && p->open.hi - lo > p->cap) EN_TRY(close_bucket(p));
+    if (!p->is_open) p->open = (eni_bucket_range){.hi = hi, .last = t};
+    p->is_open = true;
+    p->open.lo = lo;
+    p->open.first = t;
     return EN_OK;
 }
 
@@ -126,12 +117,12 @@ en_status eni_buckets_new(const en_model_tensor *tensors, uint32_t ntensors, uin
     EN_TRY(check(tensors, ntensors, count, cap_bytes));
     const uint64_t cap = cap_bytes / ENI_LINE * ENI_LINE_FLOATS;
     eni_buckets *b = eni_alloc(sizeof *b);
-    if (!b) return EN_ENOMEM;
+    if (b == NULL) return EN_ENOMEM;
     plan p = {.tensors = tensors, .ntensors = ntensors, .count = count, .cap = cap, .out = b};
     en_status st;
     b->count = count;
     b->bucket = eni_alloc_array(ntensors + 1 + count / cap, sizeof *b->bucket); /* at most */
-    EN_TRY_GOTO(b->bucket ? EN_OK : EN_ENOMEM, free_buckets);
+    EN_TRY_GOTO(b->bucket != NULL ? EN_OK : EN_ENOMEM, free_buckets);
     for (uint32_t t = ntensors; t-- > 0;)
         EN_TRY_GOTO(add_tensor(&p, t), free_buckets);
     EN_TRY_GOTO(close_bucket(&p), free_buckets);
@@ -144,8 +135,8 @@ free_buckets:
 
 void eni_buckets_free(eni_buckets *buckets)
 {
-    if (!buckets) return;
-    for (uint32_t i = 0; buckets->bucket && i < buckets->n; i++)
+    if (buckets == NULL) return;
+    for (uint32_t i = 0; buckets->bucket != NULL && i < buckets->n; i++)
         eni_free(buckets->bucket[i].params);
     eni_free(buckets->bucket);
     eni_free(buckets);

@@ -35,7 +35,7 @@ static const char *ungrouped(uint32_t flags)
 static en_status check(const char *path, const void *table)
 {
     const en_strategy *s = table;
-    if (!s->submit)
+    if (s->submit == NULL)
         return eni_fail(EN_EINVAL, "plugin",
                         "%s: strategy %s has no submit hook, the only one without a default", path, s->name);
     if (s->flags & ~(uint32_t)KNOWN_FLAGS)
@@ -122,9 +122,9 @@ en_status eni_strategy_groups(const en_strategy *strategy, const char *groups)
 
 void eni_strategy_show(FILE *out, const en_strategy *strategy)
 {
-    fprintf(out, "%-10s %s\n", strategy->name, strategy->help ? strategy->help : "");
-    if (strategy->paper) fprintf(out, "%-10s %s\n", "", strategy->paper);
-    for (const en_option *o = strategy->options; o && o->size; o = eni_option_next(o)) {
+    fprintf(out, "%-10s %s\n", strategy->name, strategy->help != NULL ? strategy->help : "");
+    if (strategy->paper != NULL) fprintf(out, "%-10s %s\n", "", strategy->paper);
+    for (const en_option *o = strategy->options; o != NULL && o->size != 0; o = eni_option_next(o)) {
         char range[128];
         eni_option_describe(o, range, sizeof range);
         fprintf(out, "%-10s   %-8s %s (%s)\n", "", o->key, o->help, range);

@@ -1,6 +1,8 @@
 /* test_signals.c - what is inherited is put in order, and a child is waited for. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -55,9 +57,28 @@ static void the_first_that_comes_ends_the_wait(void **state)
     close(signals);
 }
 
+static void *tell_mask(void *mask_out)
+{
+    pthread_sigmask(SIG_SETMASK, NULL, mask_out);
+    return NULL;
+}
+
+static void a_thread_takes_no_signals(void **state)
+{
+    (void)state;
+    sigset_t its, ours;
+    pthread_t thread;
+    assert_int_equal(eni_thread_start(&thread, tell_mask, &its), 0);
+    pthread_join(thread, NULL);
+    pthread_sigmask(SIG_SETMASK, NULL, &ours);
+    assert_true(sigismember(&its, SIGTERM) == 1 && sigismember(&its, SIGUSR1) == 1);
+    assert_true(sigismember(&ours, SIGTERM) == 0 && sigismember(&ours, SIGUSR1) == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(closed_streams_are_opened),
+                                       cmocka_unit_test(a_thread_takes_no_signals),
                                        cmocka_unit_test(the_first_that_comes_ends_the_wait)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "runtime/net/fdpass.h"
+#include "runtime/net/tcp.h"
 
 static int64_t soon(void)
 {
@@ -111,6 +112,51 @@ static void what_does_not_fit_is_refused_without_a_leak(void **state)
     assert_int_equal(eni_fdpass_send(a, sent, 1, "", 0, soon(), -1), EN_EINVAL);
     close(a);
     close(b);
+}
+
+/* Gives two descriptors to the first who asks. */
+static void *give_two(void *gate_)
+{
+    gate *g = gate_;
+    int peer = -1;
+    const int two[2] = {g->listener, g->listener};
+    while (eni_tcp_accept_now(g->listener, &peer) != 0 && eni_now_ns() < g->deadline_ns)
+        eni_sleep_until(eni_now_ns() + ENI_MILLI);
+    g->status = eni_fdpass_send(peer, two, 2, "", 1, g->deadline_ns, -1);
+    close(peer);
+    return NULL;
+}
+
+static void descriptors_that_nobody_wants_do_not_stay(void **state)
+{
+    (void)state;
+    int a, b, got, fds[ENI_FDPASS_MAX];
+    size_t nfds, bytes;
+    char name[ENI_FDPASS_NAME], blob[4];
+    int64_t pid;
+    pthread_t thread;
+    gate g = {.deadline_ns = soon()};
+    const int before = count_fds();
+    snprintf(name, sizeof name, "entrain-two-%d", (int)getpid());
+    assert_int_equal(eni_fdpass_claim(name, &g.listener), EN_OK);
+    pthread_create(&thread, NULL, give_two, &g);
+    assert_int_equal(eni_fdpass_ask(name, soon(), -1, &got, &pid), EN_EPROTO);
+    pthread_join(thread, NULL);
+    assert_int_equal(g.status, EN_OK);
+    close(g.listener);
+    assert_int_equal(count_fds(), before);
+    connect_pair(&a, &b); /* and those that come with no byte */
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {.head = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+    memcpy(CMSG_DATA(&control.head), &a, sizeof a);
+    const struct msghdr empty = {.msg_control = &control, .msg_controllen = sizeof control};
+    assert_int_equal(sendmsg(a, &empty, 0), 0);
+    assert_int_equal(eni_fdpass_recv(b, fds, &nfds, blob, sizeof blob, &bytes, soon(), -1), EN_EPEER);
+    close(a);
+    close(b);
+    assert_int_equal(count_fds(), before);
 }
 
 static void a_wrong_token_is_turned_away_and_the_wait_goes_on(void **state)
@@ -300,6 +346,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_memfd_arrives_with_its_contents),
                                        cmocka_unit_test(what_does_not_fit_is_refused_without_a_leak),
+                                       cmocka_unit_test(descriptors_that_nobody_wants_do_not_stay),
                                        cmocka_unit_test(a_wrong_token_is_turned_away_and_the_wait_goes_on),
                                        cmocka_unit_test(deadlines_and_aborts_hold),
                                        cmocka_unit_test(a_claimed_name_gives_one_descriptor_to_all),
