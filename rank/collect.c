@@ -81,13 +81,13 @@ static en_status collect_from_store(eni_rank *self, eni_checkpoint *c)
     return st;
 }
 
-/* What a rank says of itself, and of each bucket: on the wire a card, then as many parts as there are buckets. */
-typedef struct card {
+/* What a rank says of itself, and of each bucket: on the wire a rank_summary, then as many parts as there are buckets. */
+typedef struct rank_summary {
     eni_rank_facts facts; /* without the state, which `state` has on the wire */
     eni_span state;
     bool writes_param;
     uint64_t prints[ENI_ARENA_NSLOTS]; /* param, optimizer slots */
-} card;
+} rank_summary;
 
 typedef struct part {
     uint64_t lo, hi, steps;
@@ -97,25 +97,25 @@ typedef struct part {
 #define BITS(record, name)                                                                                   \
     ENI_FIELD(ENI_FIELD_BYTES, record, name, 0, 0, #name " has not the size that it has here")
 
-static const eni_field card_fields[] = {
-    ANY(card, facts.sum.steps),
-    ANY(card, facts.sum.samples),
-    ANY(card, facts.sum.last_samples),
-    ANY(card, facts.sum.last_correct),
-    BITS(card, facts.sum.last_loss),
-    BITS(card, facts.scale.scale),
-    ANY(card, facts.scale.good),
-    ANY(card, facts.scale.overflows),
-    ANY(card, facts.scale.samples),
-    ENI_FIELD(ENI_FIELD_BOOL, card, writes_param, 0, 1, "writes_param is neither 0 nor 1"),
-    BITS(card, prints),
-    ENI_FIELD(ENI_FIELD_BLOB, card, state, 0, ENI_BLOB_MAX, "the state is too long"),
+static const eni_field rank_fields[] = {
+    ANY(rank_summary, facts.sum.steps),
+    ANY(rank_summary, facts.sum.samples),
+    ANY(rank_summary, facts.sum.last_samples),
+    ANY(rank_summary, facts.sum.last_correct),
+    BITS(rank_summary, facts.sum.last_loss),
+    BITS(rank_summary, facts.scale.scale),
+    ANY(rank_summary, facts.scale.good),
+    ANY(rank_summary, facts.scale.overflows),
+    ANY(rank_summary, facts.scale.samples),
+    ENI_FIELD(ENI_FIELD_BOOL, rank_summary, writes_param, 0, 1, "writes_param is neither 0 nor 1"),
+    BITS(rank_summary, prints),
+    ENI_FIELD(ENI_FIELD_BLOB, rank_summary, state, 0, ENI_BLOB_MAX, "the state is too long"),
 };
-static const eni_field part_fields[] = {ANY(part, lo), ANY(part, hi), ANY(part, steps)};
+static const eni_field bucket_fields[] = {ANY(part, lo), ANY(part, hi), ANY(part, steps)};
 
 enum {
-    NCARD = sizeof card_fields / sizeof *card_fields,
-    NPART = sizeof part_fields / sizeof *part_fields,
+    NRANK = sizeof rank_fields / sizeof *rank_fields,
+    NBUCKET = sizeof bucket_fields / sizeof *bucket_fields,
     NUMBER_BYTES = 9, /* at most, in msgpack */
 };
 
@@ -130,8 +130,8 @@ typedef struct collection {
     int nvectors;
     bool is_shared; /* some buckets live in the store, the others in every rank alike */
     size_t state_bytes;
-    card *cards; /* (nranks) */
-    part *parts; /* (nranks, buckets) */
+    rank_summary *summaries; /* (nranks) */
+    part *parts;             /* (nranks, buckets) */
 } collection;
 
 static uint32_t nbuckets(const collection *k)
@@ -159,10 +159,11 @@ static uint64_t fingerprint(const float *flat, uint64_t count)
 
 /* ---- who has what ---- */
 
-/* No card of this rank is longer. */
+/* No rank_summary of this rank is longer. */
 static size_t card_bytes(const collection *k)
 {
-    return sizeof(card) + NCARD * NUMBER_BYTES + nbuckets(k) * (1 + NPART * NUMBER_BYTES) + k->state_bytes;
+    return sizeof(rank_summary) + NRANK * NUMBER_BYTES + nbuckets(k) * (1 + NBUCKET * NUMBER_BYTES) +
+           k->state_bytes;
 }
 
 /* But for the strategy's state. */
@@ -174,30 +175,30 @@ static eni_rank_facts own_facts(const eni_rank *self)
 static void put_card(const collection *k, eni_pack *out)
 {
     const eni_rank *self = k->self;
-    card own = {.facts = own_facts(self), .writes_param = eni_host_writes_param(self->exchange.host)};
+    rank_summary own = {.facts = own_facts(self), .writes_param = eni_host_writes_param(self->exchange.host)};
     own.state.data = eni_host_state(self->exchange.host, &own.state.bytes);
     own.prints[0] = fingerprint(eni_rank_flat(k->self, ENI_SLOT_PARAM), self->job.schema.count);
     for (int i = 0; i < k->nslots; i++)
         own.prints[1 + i] =
             fingerprint(eni_rank_flat(k->self, k->first_slot + (uint32_t)i), self->job.schema.count);
-    eni_record_put(out, card_fields, NCARD, &own);
+    eni_record_put(out, rank_fields, NRANK, &own);
     for (uint32_t b = 0; b < nbuckets(k); b++) {
         part range = {.steps = eni_host_steps_taken(self->exchange.host, b)};
         eni_host_range(self->exchange.host, b, &range.lo, &range.hi);
-        eni_record_put(out, part_fields, NPART, &range);
+        eni_record_put(out, bucket_fields, NBUCKET, &range);
     }
 }
 
 static en_status take_card(collection *k, int rank, const eni_blob *blob)
 {
-    card *own = &k->cards[rank];
+    rank_summary *own = &k->summaries[rank];
     eni_rank_facts *facts = &own->facts;
     eni_cursor in = eni_cursor_make(blob->data, blob->bytes);
-    eni_record_get(&in, card_fields, NCARD, own);
+    eni_record_get(&in, rank_fields, NRANK, own);
     for (uint32_t b = 0; b < nbuckets(k); b++) {
         const eni_bucket_range *whole = &k->self->job.buckets->bucket[b];
         part *range = &k->parts[(size_t)rank * nbuckets(k) + b];
-        eni_record_get(&in, part_fields, NPART, range);
+        eni_record_get(&in, bucket_fields, NBUCKET, range);
         if (range->lo > range->hi || range->hi > whole->hi - whole->lo)
             eni_cursor_refuse(&in, "its part of a bucket lies outside of it");
     }
@@ -236,7 +237,7 @@ static en_status exchange_cards(collection *k)
 static bool differs(const collection *k, int print)
 {
     for (int r = 1; r < k->self->world.nranks; r++)
-        if (k->cards[r].prints[print] != k->cards[0].prints[print]) return true;
+        if (k->summaries[r].prints[print] != k->summaries[0].prints[print]) return true;
     return false;
 }
 
@@ -398,7 +399,7 @@ static en_status collect_own(collection *k)
     const bool has_store = eni_rank_has_store(k->self);
     bool writes = false;
     for (int r = 0; r < k->self->world.nranks && !k->is_shared; r++)
-        writes |= k->cards[r].writes_param;
+        writes |= k->summaries[r].writes_param;
     if (has_store ? writes : differs(k, 0)) EN_TRY(for_each_rank(k, ENI_SLOT_PARAM, "param", keep_of_rank));
     for (int i = 0; i < k->nslots && has_store && writes; i++) {
         char name[ENI_CHECKPOINT_NAME];
@@ -442,10 +443,10 @@ static en_status note_ranks(collection *k)
     const uint32_t n = k->self->job.is_claiming ? 1 : (uint32_t)k->self->world.nranks;
     c->ranks = eni_alloc_array(n, sizeof *c->ranks);
     if (c->ranks == NULL) return EN_ENOMEM;
-    if (k->self->job.is_claiming) k->cards[0].facts = own_facts(k->self);
+    if (k->self->job.is_claiming) k->summaries[0].facts = own_facts(k->self);
     for (; c->nranks < n; c->nranks++) {
-        c->ranks[c->nranks] = k->cards[c->nranks].facts;
-        k->cards[c->nranks].facts.state = NULL; /* the checkpoint's now */
+        c->ranks[c->nranks] = k->summaries[c->nranks].facts;
+        k->summaries[c->nranks].facts.state = NULL; /* the checkpoint's now */
     }
     return EN_OK;
 }
@@ -525,9 +526,9 @@ static en_status collect(collection *k)
 {
     eni_rank *self = k->self;
     size_t n = (size_t)self->world.nranks;
-    k->cards = eni_alloc_array(n, sizeof *k->cards);
+    k->summaries = eni_alloc_array(n, sizeof *k->summaries);
     k->parts = eni_alloc_array(n * nbuckets(k), sizeof *k->parts);
-    if (k->cards == NULL || k->parts == NULL) return EN_ENOMEM;
+    if (k->summaries == NULL || k->parts == NULL) return EN_ENOMEM;
     k->nslots = eni_host_optimizer_slots(self->exchange.host, &k->first_slot);
     k->nvectors = eni_host_vectors(self->exchange.host, k->vectors);
     eni_host_state(self->exchange.host, &k->state_bytes);
@@ -546,10 +547,10 @@ en_status eni_collect_moment(eni_rank *self, uint64_t samples, eni_checkpoint *c
     eni_checkpoint c = {0};
     collection k = {.self = self, .c = &c, .samples = samples};
     en_status st = collect(&k);
-    for (int r = 0; k.cards != NULL && r < self->world.nranks; r++)
-        eni_free(k.cards[r].facts.state);
+    for (int r = 0; k.summaries != NULL && r < self->world.nranks; r++)
+        eni_free(k.summaries[r].facts.state);
     eni_free(k.parts);
-    eni_free(k.cards);
+    eni_free(k.summaries);
     if (st == EN_OK && self->world.rank == 0)
         *checkpoint_out = c;
     else
