@@ -198,11 +198,13 @@ en_status eni_newcomers_start(const eni_run_status *run, int n, int signal_fd)
     en_status st = c == NULL || pids == NULL ? EN_ENOMEM : read_command(example, c);
     const last_process last = st == EN_OK ? find_last(run, c) : (last_process){0}; /* while it lives */
     int started = 0;
-    while (st == EN_OK && started < n)
-        if ((pids[started] = start(c)) > 0)
-            started++;
-        else
+    while (st == EN_OK && started < n) {
+        pids[started] = start(c);
+        if (pids[started] < 0)
             st = eni_fail(EN_EIO, "join", "cannot start a worker: %s", strerror(errno));
+        else
+            started++;
+    }
     const en_status ended = started > 0 ? await_all(c, last, signal_fd, pids, started) : EN_OK;
     eni_free(pids);
     eni_free(c);

@@ -164,10 +164,10 @@ static en_status set_job(const eni_command_context *context, const eni_check_job
                                     {"transport", job->transport},
                                     {"limit-train-samples", "64"},
                                     {"limit-test-samples", "8"},
-                                    {"net", job->net},
                                     {"allreduce", job->allreduce}};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         if (fixed[i][1] != NULL) EN_TRY(eni_config_set(config, fixed[i][0], fixed[i][1], "entrain check"));
+    if (job->net != NULL) EN_TRY(eni_config_set(config, "net", job->net, "--net"));
     config->workers = job->workers;
     config->shards = job->shards;
     config->backend = job->backend;

@@ -4,9 +4,10 @@ execute_process(COMMAND git rev-parse --show-toplevel WORKING_DIRECTORY ${SOURCE
   OUTPUT_VARIABLE top OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 execute_process(COMMAND git describe --always --tags --abbrev=12 WORKING_DIRECTORY ${SOURCE}
   OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+get_filename_component(source "${SOURCE}" REALPATH)
 set(version ${BASE})
 # A tarball that was unpacked inside of another project's checkout has no commit.
-if(top STREQUAL SOURCE AND commit AND NOT commit STREQUAL "v${BASE}")
+if(top STREQUAL source AND commit AND NOT commit STREQUAL "v${BASE}")
   set(version "${BASE}+${commit}")
 endif()
 file(WRITE ${OUT}.new "#include \"core/version.h\"\nconst char eni_version[] = \"${version}\";\n")

@@ -81,7 +81,7 @@ static en_status collect_from_store(eni_rank *self, eni_checkpoint *c)
     return st;
 }
 
-/* What a rank says of itself, and of each bucket: on the wire a rank_summary, then as many parts as there are buckets. */
+/* What a rank says of itself, and of each bucket: on the wire a summary, then a part for each bucket. */
 typedef struct rank_summary {
     eni_rank_facts facts; /* without the state, which `state` has on the wire */
     eni_span state;
@@ -114,8 +114,8 @@ static const eni_field rank_fields[] = {
 static const eni_field bucket_fields[] = {ANY(part, lo), ANY(part, hi), ANY(part, steps)};
 
 enum {
-    NRANK = sizeof rank_fields / sizeof *rank_fields,
-    NBUCKET = sizeof bucket_fields / sizeof *bucket_fields,
+    NRANK_FIELDS = sizeof rank_fields / sizeof *rank_fields,
+    NBUCKET_FIELDS = sizeof bucket_fields / sizeof *bucket_fields,
     NUMBER_BYTES = 9, /* at most, in msgpack */
 };
 
@@ -159,11 +159,11 @@ static uint64_t fingerprint(const float *flat, uint64_t count)
 
 /* ---- who has what ---- */
 
-/* No rank_summary of this rank is longer. */
-static size_t card_bytes(const collection *k)
+/* The summary of this rank is no longer than this. */
+static size_t summary_bytes(const collection *k)
 {
-    return sizeof(rank_summary) + NRANK * NUMBER_BYTES + nbuckets(k) * (1 + NBUCKET * NUMBER_BYTES) +
-           k->state_bytes;
+    return sizeof(rank_summary) + NRANK_FIELDS * NUMBER_BYTES +
+           nbuckets(k) * (1 + NBUCKET_FIELDS * NUMBER_BYTES) + k->state_bytes;
 }
 
 /* But for the strategy's state. */
@@ -172,7 +172,7 @@ static eni_rank_facts own_facts(const eni_rank *self)
     return (eni_rank_facts){.sum = self->records.stats.sum, .scale = eni_trainer_scale(&self->trainer)};
 }
 
-static void put_card(const collection *k, eni_pack *out)
+static void put_summary(const collection *k, eni_pack *out)
 {
     const eni_rank *self = k->self;
     rank_summary own = {.facts = own_facts(self), .writes_param = eni_host_writes_param(self->exchange.host)};
@@ -181,24 +181,24 @@ static void put_card(const collection *k, eni_pack *out)
     for (int i = 0; i < k->nslots; i++)
         own.prints[1 + i] =
             fingerprint(eni_rank_flat(k->self, k->first_slot + (uint32_t)i), self->job.schema.count);
-    eni_record_put(out, rank_fields, NRANK, &own);
+    eni_record_put(out, rank_fields, NRANK_FIELDS, &own);
     for (uint32_t b = 0; b < nbuckets(k); b++) {
         part range = {.steps = eni_host_steps_taken(self->exchange.host, b)};
         eni_host_range(self->exchange.host, b, &range.lo, &range.hi);
-        eni_record_put(out, bucket_fields, NBUCKET, &range);
+        eni_record_put(out, bucket_fields, NBUCKET_FIELDS, &range);
     }
 }
 
-static en_status take_card(collection *k, int rank, const eni_blob *blob)
+static en_status take_summary(collection *k, int rank, const eni_blob *blob)
 {
     rank_summary *own = &k->summaries[rank];
     eni_rank_facts *facts = &own->facts;
     eni_cursor in = eni_cursor_make(blob->data, blob->bytes);
-    eni_record_get(&in, rank_fields, NRANK, own);
+    eni_record_get(&in, rank_fields, NRANK_FIELDS, own);
     for (uint32_t b = 0; b < nbuckets(k); b++) {
         const eni_bucket_range *whole = &k->self->job.buckets->bucket[b];
         part *range = &k->parts[(size_t)rank * nbuckets(k) + b];
-        eni_record_get(&in, bucket_fields, NBUCKET, range);
+        eni_record_get(&in, bucket_fields, NBUCKET_FIELDS, range);
         if (range->lo > range->hi || range->hi > whole->hi - whole->lo)
             eni_cursor_refuse(&in, "its part of a bucket lies outside of it");
     }
@@ -216,18 +216,18 @@ static en_status take_card(collection *k, int rank, const eni_blob *blob)
     return EN_OK;
 }
 
-static en_status exchange_cards(collection *k)
+static en_status exchange_summaries(collection *k)
 {
     eni_rank *self = k->self;
     eni_blobs blobs = {0};
     eni_pack out = {0};
-    put_card(k, &out);
+    put_summary(k, &out);
     en_status st =
-        out.is_failed ? eni_fail(EN_ENOMEM, "save", "out of memory for %zu bytes", card_bytes(k)) : EN_OK;
+        out.is_failed ? eni_fail(EN_ENOMEM, "save", "out of memory for %zu bytes", summary_bytes(k)) : EN_OK;
     if (st == EN_OK)
         st = eni_member_gather(self->member, "checkpoint", out.data, out.bytes, &blobs, INT64_MAX);
     for (int r = 0; r < self->world.nranks && st == EN_OK; r++)
-        st = take_card(k, r, &blobs.blob[r]);
+        st = take_summary(k, r, &blobs.blob[r]);
     eni_blobs_fini(&blobs);
     eni_pack_fini(&out);
     return st;
@@ -535,7 +535,7 @@ static en_status collect(collection *k)
     if (self->job.is_claiming) {
         EN_TRY(collect_claimed(k));
     } else {
-        EN_TRY(exchange_cards(k));
+        EN_TRY(exchange_summaries(k));
         EN_TRY(collect_all(k));
     }
     EN_TRY(eni_snapshot_state(self));
@@ -570,7 +570,7 @@ const char *eni_collect_obstacle(const eni_rank *self)
         return "its ranks keep vectors of their own and are at no common step";
     if (k.nvectors > 0 && eni_rank_has_leaders(self) && self->world.nranks > 1)
         return "it keeps vectors in every rank, and its hosts meet at the servers only";
-    if (!is_claiming && card_bytes(&k) > ENI_BLOB_MAX)
+    if (!is_claiming && summary_bytes(&k) > ENI_BLOB_MAX)
         return "its buckets and its state are too many bytes; a larger --bucket-cap-mb makes fewer buckets";
     return NULL;
 }

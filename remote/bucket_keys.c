@@ -130,8 +130,13 @@ static en_status read_file(const char *path, bool is_secret, char text_out[FILE_
                       "%s: others may read these keys, or it is another user's (mode %04o); chown it to "
                       "yourself and chmod 600 it",
                       path, (unsigned)info.st_mode & 07777);
-    *bytes_out = st == EN_OK ? (size_t)info.st_size : 0;
-    if (st == EN_OK && !eni_file_read_at(fd, text_out, *bytes_out, 0))
+    /* Until the file ends: st_size is not believed, since some file systems give 0. */
+    ssize_t n = 0;
+    *bytes_out = 0;
+    while (st == EN_OK && *bytes_out < FILE_BYTES &&
+           (n = read(fd, text_out + *bytes_out, FILE_BYTES - *bytes_out)) > 0)
+        *bytes_out += (size_t)n;
+    if (st == EN_OK && n < 0)
         st = eni_fail(EN_EINVAL, "remote", "cannot read the keys in %s: %s", path, strerror(errno));
     close(fd);
     return st;

@@ -152,10 +152,10 @@ typedef struct eni_arm {
     const char *name, *strategy;
     const json_t *entry; /* of the index: its "options", "own", "given" and "condition" */
     double lr;
-    bool
-        is_alone; /* EN_ALONE: what the others are measured against, one process that does all workers' work */
-    int colour;   /* index of the strategy's colour: the same for two arms of one strategy */
-    int variant;  /* 0 for the first arm of a strategy, 1 for the second, … */
+    /* EN_ALONE: what the others are measured against, one process that does all workers' work. */
+    bool is_alone;
+    int colour;  /* index of the strategy's colour: the same for two arms of one strategy */
+    int variant; /* 0 for the first arm of a strategy, 1 for the second, … */
 } eni_arm;
 
 typedef struct eni_study {

@@ -171,7 +171,9 @@ en_status eni_servers_open(eni_launcher *l)
     if (c->server_restarts == 0) return EN_OK;
     l->psd.restarts_left = c->server_restarts;
     snprintf(l->psd.state, sizeof l->psd.state, "%s", c->out != NULL ? left : "/tmp/entrain-state-XXXXXX");
-    if (c->out != NULL ? mkdir(l->psd.state, 0700) == 0 || errno == EEXIST : mkdtemp(l->psd.state) != NULL) {
+    const bool is_made =
+        c->out != NULL ? mkdir(l->psd.state, 0700) == 0 || errno == EEXIST : mkdtemp(l->psd.state) != NULL;
+    if (is_made) {
         if (c->out == NULL) watch_folder(l);
         return EN_OK;
     }

@@ -318,18 +318,23 @@ static en_status choose_on_memory(en_plan *plan, conv *own)
     int64_t largest = 0;
     for (int i = 0; i < 4; i++)
         if (counts[i] > largest) largest = counts[i];
-    const size_t bytes = eni_round_up((uint64_t)largest * en_dtype_bytes(op->dtype), ENI_CUDA_ALIGN);
+    const size_t bytes = (size_t)largest * en_dtype_bytes(op->dtype);
     const char *doing = "memory to try convolutions on";
-    void *from = NULL;
-    EN_TRY(eni_cuda_check(plan->ctx, cudaMalloc(&from, 2 * bytes), doing));
-    void *to = (char *)from + bytes;
+    void *from = NULL, *to = NULL; /* apart: a kernel that reads past one leaves its allocation */
+    en_status st = eni_cuda_check(plan->ctx, cudaMalloc(&from, bytes), doing);
+    if (st == EN_OK) st = eni_cuda_check(plan->ctx, cudaMalloc(&to, bytes), doing);
+    if (st == EN_OK)
+        st = eni_cuda_check(plan->ctx, cudaMemsetAsync(from, 0, bytes, eni_cuda_stream(plan)), doing);
+    if (st == EN_OK)
+        st = eni_cuda_check(plan->ctx, cudaMemsetAsync(to, 0, bytes, eni_cuda_stream(plan)), doing);
     const conv_memory memory = {.x = from, .w = from, .b = from, .dy = from, .y = to, .dx = to, .dw = to};
-    en_status st =
-        eni_cuda_check(plan->ctx, cudaMemsetAsync(from, 0, 2 * bytes, eni_cuda_stream(plan)), doing);
     if (st == EN_OK) st = choose_all(plan, own, &memory);
     const en_status finished = eni_cuda_finish(plan->ctx, eni_cuda_stream(plan), doing);
-    if (!plan->ctx->is_hung) cudaFree(from);
-    return st != EN_OK ? st : finished;
+    if (st == EN_OK) st = finished;
+    if (plan->ctx->is_hung) return st;
+    cudaFree(from);
+    cudaFree(to);
+    return st;
 }
 
 /* ---- the kernel ---------------------------------------------------------------------------------------- */

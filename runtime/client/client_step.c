@@ -215,8 +215,8 @@ static en_status on_keep(eni_client_state *state, const eni_client_event *event,
         eni_header header = header_of(state, ENI_MSG_SNAPSHOT, 0, k);
         header.kind = event->message->kind;
         header.step = event->message->step;
-        EN_TRY(send(state, actions, &header, NULL, true,
-                    false)); /* the way of calls, or they could overtake it */
+        /* By the way of calls, or they could overtake it. */
+        EN_TRY(send(state, actions, &header, NULL, true, false));
     }
     return EN_OK;
 }

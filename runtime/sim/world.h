@@ -111,8 +111,8 @@ struct eni_sim {
     eni_buckets *buckets;
     eni_event_queue queue;
     eni_network network;
-    eni_digest
-        log; /* of its events: two runs with one hash did the same at the same times in the same order */
+    /* Of its events: two runs with one hash did the same at the same times in the same order. */
+    eni_digest log;
     en_status status; /* the first failure: ends the run */
 
     int32_t nranks, nrunning;

@@ -301,7 +301,7 @@ static void a_frame_over_the_limit_never_arrives(void **state)
     assert_int_equal(eni_dealer_send(b->dealer, &h, values, NULL, NULL, soon(), -1),
                      EN_OK); /* 2 MiB into 1 MiB */
     assert_int_equal(eni_router_recv(b->router, 300, -1, &in), EN_ETIMEOUT);
-    /* The lane goes on for others. */
+    /* The shard goes on for others. */
     eni_dealer *other;
     assert_int_equal(eni_dealer_open(b->net, &b->address, &other), EN_OK);
     assert_int_equal(eni_dealer_send(other, &small, NULL, NULL, NULL, soon(), -1), EN_OK);

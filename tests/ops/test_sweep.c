@@ -5,8 +5,8 @@
  * goes on behind it. Where the child is stands in memory that it shares with its parent, so that a case that crashes or
  * hangs is named, too. OpenMP does not survive a fork: the parent never loads the device.
  *
- *     test_ops_sweep              some cases, by a fixed rule
- *     test_ops_sweep --all        all; --part=2/3 takes the second of three parts
+ *     test_ops ops_sweep          some cases, by a fixed rule
+ *     test_ops ops_sweep --all    all; --part=2/3 takes the second of three parts
  *       --jobs=2                  children side by side
  *       --load                    with stress-ng on two cores beside it
  *       --case=17 --threads=2     that one alone, as a report names it

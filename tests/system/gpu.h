@@ -1,6 +1,6 @@
 /* gpu.h - whole runs on a GPU, or on the simulated one (tests/fake_gpu): the same programs, other plugins.
  *
- *     test_system_gpu_equal [PLUGIN_FOLDER [PATTERN]]       else $ENTRAIN_PLUGIN_PATH, and all its tests
+ *     test_system system_gpu_equal [PLUGIN_FOLDER [PATTERN]]       else $ENTRAIN_PLUGIN_PATH, and all its tests
  *
  * What a test asks of the simulated one alone (no IPC, a driver that is too old, two GPUs) it asks by
  * variables of the environment, which all programs inherit. */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,12 @@ typedef struct child {
     double begin;
     char name[32]; /* of its folder; what it says goes to NAME.said */
 } child;
+
+/* What became of the cases. */
+typedef struct tally {
+    int failed, skipped;
+    double slowest; /* seconds */
+} tally;
 
 /* A group of cmocka's with this one test. */
 static _Noreturn void become_case(const struct CMUnitTest *test, const char *name)
@@ -44,20 +51,27 @@ static void start(child *c, const struct CMUnitTest *test)
     if (c->pid == 0) become_case(test, c->name);
 }
 
-/* What it said: all of it, or what is promised. */
-static void show(const child *c, int all)
+/* What it said: all of it, or what is promised and what was skipped. */
+static void show(const child *c, bool has_failed, tally *ends)
 {
     char path[160], line[4096];
     snprintf(path, sizeof path, "%s/%s.said", system_folder(), c->name);
     FILE *file = fopen(path, "re");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (all || strncmp(line, "PROMISE ", 8) == 0) fputs(line, stdout);
+    bool is_skipped = false;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        const bool skips =
+            strstr(line, "SKIPPED ] ") != NULL; /* cmocka's word; the group as such has not failed */
+        if (has_failed || skips || strncmp(line, "PROMISE ", 8) == 0) fputs(line, stdout);
+        is_skipped |= skips;
+    }
     if (file != NULL) fclose(file);
     fflush(stdout);
+    ends->failed += has_failed;
+    ends->skipped += !has_failed && is_skipped;
 }
 
-/* Waits for one of them, and shows it; whether it failed. Its own waits have deadlines. */
-static int end_one(child *children, double *slowest)
+/* Waits for one of them, and shows it. Its own waits have deadlines. */
+static void end_one(child *children, tally *ends)
 {
     for (;;) {
         int status;
@@ -66,19 +80,19 @@ static int end_one(child *children, double *slowest)
         for (int i = 0; i < AT_ONCE; i++) {
             if (pid <= 0 || children[i].pid != pid) continue; /* an orphan of a case */
             const double took = now_seconds() - children[i].begin;
-            if (took > *slowest) *slowest = took;
-            show(&children[i], status != 0);
+            if (took > ends->slowest) ends->slowest = took;
+            show(&children[i], status != 0, ends);
             children[i].pid = 0;
-            return status != 0;
+            return;
         }
     }
 }
 
-static int run_all(const struct CMUnitTest *tests, size_t n, double *slowest)
+static tally run_all(const struct CMUnitTest *tests, size_t n)
 {
     child children[AT_ONCE] = {0};
-    int failed = 0, running = 0;
-    *slowest = 0;
+    tally ends = {0};
+    int running = 0;
     for (size_t next = 0; next < n || running > 0;) {
         int at = 0;
         while (at < AT_ONCE && children[at].pid != 0)
@@ -87,11 +101,11 @@ static int run_all(const struct CMUnitTest *tests, size_t n, double *slowest)
             start(&children[at], &tests[next++]);
             running++;
         } else {
-            failed += end_one(children, slowest);
+            end_one(children, &ends);
             running--;
         }
     }
-    return failed;
+    return ends;
 }
 
 typedef struct one_case {
@@ -110,24 +124,22 @@ double side_by_side(size_t n, void (*run)(const void *cases, size_t i), const vo
 {
     struct CMUnitTest *tests = calloc(n, sizeof *tests);
     one_case *all = calloc(n, sizeof *all);
-    double slowest;
     assert_true(tests != NULL && all != NULL);
     for (size_t i = 0; i < n; i++) {
         all[i] = (one_case){run, cases, i};
         tests[i] = (struct CMUnitTest){.name = "a case", .test_func = run_case, .initial_state = &all[i]};
     }
-    const int failed = run_all(tests, n, &slowest);
+    const tally ends = run_all(tests, n);
     free(tests);
     free(all);
-    if (failed > 0) fail_msg("%d of %d cases failed, as shown above", failed, (int)n);
-    return slowest;
+    if (ends.failed > 0) fail_msg("%d of %d cases failed, as shown above", ends.failed, (int)n);
+    return ends.slowest;
 }
 
 int side_by_side_run(const struct CMUnitTest *tests, size_t n)
 {
-    double slowest;
     if (!system_begin()) return 1;
-    const int failed = run_all(tests, n, &slowest);
-    printf("%d of %d tests passed\n", (int)n - failed, (int)n);
-    return failed;
+    const tally ends = run_all(tests, n);
+    printf("%d of %d tests passed, %d skipped\n", (int)n - ends.failed - ends.skipped, (int)n, ends.skipped);
+    return ends.failed;
 }

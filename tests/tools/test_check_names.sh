@@ -39,7 +39,7 @@ rm "$work/cli/a.c" "$work/worker/b.c"
 
 touch "$work/cli/gpus.c" "$work/worker/gpus.c"
 check
-[ $code = 1 ] && [ "$said" = "gpus.c is cli/gpus.c, worker/gpu/gpus.c: rename all but one" ] || bad "one file name: $said"
+[ $code = 1 ] && [ "$said" = "gpus.c is cli/gpus.c, worker/gpus.c: rename all but one" ] || bad "one file name: $said"
 rm "$work/cli/gpus.c" "$work/worker/gpus.c"
 
 mkdir -p "$work/runtime/net"

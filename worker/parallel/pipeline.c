@@ -17,7 +17,9 @@ int eni_pipeline_turns(eni_pipeline_kind kind, int nstages, int nchunks, int sta
 
 int eni_pipeline_lives(eni_pipeline_kind kind, int nstages, int nchunks, int stage)
 {
-    return kind == ENI_GPIPE || nchunks < nstages - stage ? nchunks : nstages - stage;
+    const int ahead = nstages - stage; /* of 1F1B */
+    if (kind == ENI_GPIPE || nchunks < ahead) return nchunks;
+    return ahead;
 }
 
 double eni_pipeline_bubble(int nstages, int nchunks)
