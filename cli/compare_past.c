@@ -166,8 +166,8 @@ static en_status keep(void *user, const char *key, const char *value, bool is_to
     if (who == ENI_ANYBODY) return EN_OK;
     if (is_told) json_object_set_new(k->told, key, json_true());
     json_t *kept = value == NULL ? json_null() : json_string(value);
-    json_t *keys = who == ENI_ARMS ? k->own : k->condition;
-    return json_object_set_new(keys, key, kept) == 0 ? EN_OK : EN_ENOMEM;
+    json_t *into = who == ENI_ARMS ? k->own : k->condition;
+    return json_object_set_new(into, key, kept) == 0 ? EN_OK : EN_ENOMEM;
 }
 
 /* What any of them was told, of `all`, where it is not the same in `base` (NULL: everything). */
