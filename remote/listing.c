@@ -188,6 +188,8 @@ static void XMLCALL end_element(void *user, const XML_Char *name)
     r->depth--;
 }
 
+static const char no_memory[] = "there is no memory for it";
+
 /* Parses all of it; the clause that says what is wrong, or NULL. Blanks in front of it have kept a connection. */
 static const char *parse(wanted to, const char *root, const char *xml, size_t bytes)
 {
@@ -195,7 +197,7 @@ static const char *parse(wanted to, const char *root, const char *xml, size_t by
     if (r != NULL) *r = (reading){.to = to, .parser = XML_ParserCreate("UTF-8")};
     if (r == NULL || r->parser == NULL) {
         eni_free(r);
-        return "there is no memory for it";
+        return no_memory;
     }
     while (bytes > 0 && isspace((unsigned char)*xml))
         xml++, bytes--;
@@ -216,10 +218,11 @@ en_status eni_listing_add(eni_listing *listing, int kind, const char *xml, size_
 {
     bool is_url_encoded = false; /* may be said behind the keys */
     const char *why = parse((wanted){.encoding = &is_url_encoded}, "ListBucketResult", xml, bytes);
+    const bool is_out_of_memory = why == no_memory; /* what else is wrong, the second pass says better */
     listing->is_truncated = false;
     listing->token[0] = '\0';
     const wanted to = {.listing = listing, .is_url_encoded = is_url_encoded};
-    if (why == NULL) why = parse(to, "ListBucketResult", xml, bytes);
+    if (!is_out_of_memory) why = parse(to, "ListBucketResult", xml, bytes);
     /* OSS encodes it as it does keys ("GetBucketV2 (ListObjectsV2)", EncodingType); S3 does not. */
     if (why == NULL && is_url_encoded && kind == ENI_OSS && !eni_url_decode(listing->token))
         why = "the token of its next page is not encoded as it says";
