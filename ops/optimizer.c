@@ -130,12 +130,17 @@ static void sgd_mean_step(float *w, float *const *slots, const eni_sources *from
 }
 
 /* A gradient is the mean of one source that counts 1: g * 1 * 1 is g, and the compiler knows it. */
-ENI_MULTIVERSION static void sgd_step(float *w, float *const *slots, const float *g, uint64_t count,
-                                      const eni_hyper *hyper)
+ENI_MULTIVERSION static void sgd_1(float *w, float *m, const float *g, int kind, uint64_t count,
+                                   const eni_hyper *hyper)
 {
     const float one = 1;
     const eni_sources alone = {.src = &g, .scale = &one, .n = 1, .inv = 1};
-    sgd_cases(w, sgd_slots(hyper) ? slots[0] : NULL, &alone, 1, kind_of(hyper), count, hyper);
+    sgd_cases(w, m, &alone, 1, kind, count, hyper);
+}
+
+static void sgd_step(float *w, float *const *slots, const float *g, uint64_t count, const eni_hyper *hyper)
+{
+    sgd_1(w, sgd_slots(hyper) ? slots[0] : NULL, g, kind_of(hyper), count, hyper);
 }
 
 static const eni_optimizer sgd = {
