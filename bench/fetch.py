@@ -27,6 +27,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
+    def do_HEAD(self):
+        self.send_response(200)
+        self.send_header("ETag", ETAG)
+        self.send_header("Content-Length", str(self.server.bytes))
+        self.end_headers()
+
     def do_GET(self):
         if "list-type" in self.path:
             prefix = dict(urllib.parse.parse_qsl(self.path.partition("?")[2]))["prefix"]
@@ -37,10 +43,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
             return
-        self.send_response(200)
-        self.send_header("ETag", ETAG)
-        self.send_header("Content-Length", str(self.server.bytes))
-        self.end_headers()
+        self.do_HEAD()
         self.wfile.flush()
         at = 0
         while at < self.server.bytes:
