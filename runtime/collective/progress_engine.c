@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <linux/sockios.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
@@ -21,6 +20,7 @@
 #include "core/crc32c.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/signals.h"
 #include "core/slice.h"
 #include "core/try.h"
 #include "runtime/net/shaper.h"
@@ -531,11 +531,7 @@ static void *progress_main(void *argument)
 static en_status thread_start(eni_coll *coll)
 {
     eni_progress_engine *p = coll->state;
-    sigset_t all, before;
-    sigfillset(&all); /* signals are for the main thread */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&p->thread, NULL, progress_main, coll);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = eni_thread_start(&p->thread, progress_main, coll);
     if (error != 0)
         return eni_fail(EN_ENOMEM, "coll", "cannot start the progress thread: %s", strerror(error));
     p->is_started = true;
