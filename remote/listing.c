@@ -218,11 +218,11 @@ en_status eni_listing_add(eni_listing *listing, int kind, const char *xml, size_
 {
     bool is_url_encoded = false; /* may be said behind the keys */
     const char *why = parse((wanted){.encoding = &is_url_encoded}, "ListBucketResult", xml, bytes);
-    const bool is_out_of_memory = why == no_memory; /* what else is wrong, the second pass says better */
     listing->is_truncated = false;
     listing->token[0] = '\0';
     const wanted to = {.listing = listing, .is_url_encoded = is_url_encoded};
-    if (!is_out_of_memory) why = parse(to, "ListBucketResult", xml, bytes);
+    /* Whatever else is wrong, the second pass says it better. */
+    if (why != no_memory) why = parse(to, "ListBucketResult", xml, bytes);
     /* OSS encodes it as it does keys ("GetBucketV2 (ListObjectsV2)", EncodingType); S3 does not. */
     if (why == NULL && is_url_encoded && kind == ENI_OSS && !eni_url_decode(listing->token))
         why = "the token of its next page is not encoded as it says";

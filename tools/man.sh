@@ -6,6 +6,8 @@ entrain=$1/entrain out=$1/man
 command -v help2man > /dev/null || { echo "no man pages: apt-get install help2man makes them possible"; exit 77; }
 export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git -C "$(dirname "$0")" log -1 --format=%ct 2>/dev/null || date +%s)}"
 
+"$entrain" --version > /dev/null 2>&1 || { echo "no man pages: $entrain does not run on this machine"; exit 77; }
+
 page() { # NAME, the words of its command line, what it does
     help2man --no-info --help-option="$3" --version-string="$("$entrain" --version | cut -d' ' -f2)" --name="$4" "$entrain$2" |
         sed "s/^\.TH [^ ]*/.TH $(echo "$1" | tr a-z A-Z)/" > "$out/$1.1"
