@@ -154,7 +154,7 @@ en_status eni_compare_past(const char *dir, json_t *study, int *order_out)
 
 /* ---- the keys of the arms ------------------------------------------------------------------------------ */
 
-/* What one configuration has of each kind of keys, and the keys that any configuration was told. */
+/* The keys of one configuration, by kind, and those that any configuration was told. */
 typedef struct keys {
     json_t *condition, *own, *told;
 } keys;

@@ -5,7 +5,7 @@
 #include "cli/commands.h"
 #include "runtime/control/runs.h"
 
-/* What it is: "strategy", "out"; "": it does not say. */
+/* An attribute of a run, such as "strategy" or "out"; "" if the run does not say. */
 const char *eni_run_attribute(const eni_run_status *run, const char *key);
 
 /* What the user calls the run: who started it, or who leads it where it was started by hand. */

@@ -76,7 +76,7 @@ static const char *stage_of(const eni_run_status *run)
     return eni_run_silent_ns(run, eni_now_ns()) > 0 ? "no answer" : stages[run->stage];
 }
 
-/* Of a run that is not at its steps, why. */
+/* Why a run is not at its steps. */
 static void format_step(const eni_run_status *run, char *text, size_t bytes)
 {
     const int64_t step = furthest_step(run);

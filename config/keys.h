@@ -75,7 +75,7 @@ extern const eni_program_info eni_programs[ENI_PROGRAMS];
 /* By name or alias, '_' read as '-'; `length` characters of `name`. -1 if there is none. */
 int eni_key_find(const char *name, size_t length);
 
-/* The same of a whole word. */
+/* The same, for a whole string. */
 int eni_key_named(const char *name);
 
 /* The same, where two programs use one name for different keys: that of `program` if it has one. */

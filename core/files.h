@@ -31,7 +31,7 @@ bool eni_files_are_short(int error, const char *who, int64_t *next_ns);
  * descriptor. NULL, with errno. */
 FILE *eni_file_open(const char *path, const char *mode);
 
-/* The first line of a small file, as those of /proc are, without its newline; false: there is none. */
+/* Reads the first line of a small file, such as one in /proc, without its newline. False if there is none. */
 bool eni_file_line(const char *path, char *line_out, size_t bytes);
 
 /* pread(2) and pwrite(2) of all the bytes, however often the kernel stops halfway. False, with errno: EIO where the file

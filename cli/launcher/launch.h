@@ -75,15 +75,15 @@ en_status eni_launch_run(const eni_launch *launch);
 /* EN_EINVAL, logged: flags about servers that do not go together, or with this strategy. */
 en_status eni_servers_check(const eni_config *config, const en_strategy *strategy);
 
-/* Of a run with --trace: PATH (rank 0's), PATH.rank1 .., PATH.psd and PATH.psd1 .. become PATH; the parts are
- * removed. Missing parts are fine. */
+/* Merges the traces of a run into PATH: rank 0's, which is PATH, PATH.rank1 .., PATH.psd and PATH.psd1 .., and removes the
+ * parts. A missing part is no error. */
 en_status eni_merge_trace(const char *path, int nranks, int nservers);
 
-/* Does this host have the GPUs that the workers of a run are to use? Asked before any of them is started. What is no
- * GPU is EN_OK. EN_EINVAL, logged with the remedy: no CUDA in this build, no driver, no GPU, not this one, or too few.
- * EN_EINTR: signal_fd (-1: none) has a signal, which is left there.
+/* Checks that this host has the GPUs that the workers of a run will use, before any worker starts. EN_OK for another
+ * device. EN_EINVAL, logged with the remedy: no CUDA in this build, no driver, no such GPU, or too few. EN_EINTR: a signal
+ * waits in signal_fd (-1: none) and stays there.
  *
- * A child asks: CUDA does not survive a fork, and who starts the processes of a run forks. */
+ * A child asks, because CUDA does not survive a fork and the launcher forks. */
 en_status eni_gpu_here(const eni_config *run, const char *plugin_dir, int signal_fd);
 
 #endif
