@@ -42,9 +42,9 @@ typedef struct advice_check {
 typedef struct advised {
     const eni_config *config;
     eni_cost_machine machine;
-    eni_cost_place place; /* of the question; servers is that of each advice */
-    double move_one;      /* seconds per byte that one core moves alone */
-    double bytes;         /* of the model */
+    eni_cost_layout place; /* of the question; servers is that of each advice */
+    double move_one;       /* seconds per byte that one core moves alone */
+    double bytes;          /* of the model */
     advice advice[ADVICE_MAX];
     int nadvice, best;
     int crossover[ADVICE_MAX]; /* by servers; 0: none up to `most` */
@@ -131,12 +131,12 @@ static en_status measure(const eni_command_context *context, advised *a)
 
 /* ---- predicting ---- */
 
-static en_status read_place(const eni_config *c, eni_cost_place *place)
+static en_status read_place(const eni_config *c, eni_cost_layout *place)
 {
     uint64_t rate = 0;
     int64_t delay = 0;
     const int n = (int)c->workers;
-    *place = (eni_cost_place){.ranks = n, .ranks_on_host = n};
+    *place = (eni_cost_layout){.ranks = n, .ranks_on_host = n};
     place->is_networked = c->transport == ENI_TRANSPORT_TCP; /* on this host, as fast as its cores feed it */
     if (c->net == NULL) return EN_OK;
     if (!eni_net_parse(c->net, &rate, &delay)) return EN_EINVAL;
@@ -154,7 +154,7 @@ static void predict(advised *a)
     a->nadvice = 1;
     for (int s = 1; s <= a->config->servers && a->nadvice < ADVICE_MAX; s++) {
         advice *with = &a->advice[a->nadvice++];
-        eni_cost_place place = a->place;
+        eni_cost_layout place = a->place;
         place.servers = with->servers = s;
         snprintf(with->name, sizeof with->name, "ps-sync, %d server%s", s, s == 1 ? "" : "s");
         with->step = eni_cost_step_ps(&a->machine, &place);
@@ -169,7 +169,7 @@ static void predict(advised *a)
 /* What the model says of a run on this one host. */
 static double predict_check(const advised *a, const char *strategy, int workers)
 {
-    eni_cost_place place = a->place;
+    eni_cost_layout place = a->place;
     place.ranks = place.ranks_on_host = workers;
     place.has_own_host = false;
     place.servers = 1;

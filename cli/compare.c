@@ -26,7 +26,7 @@
 #include "core/signals.h"
 #include "core/try.h"
 #include "data/dataset.h"
-#include "report/claims.h"
+#include "report/comparisons.h"
 #include "report/report.h"
 #include "report/report_study.h"
 #include "run/units.h"
@@ -50,10 +50,10 @@ typedef struct comparison {
     eni_live live;
     json_t *json, *runs;
     int order, nruns, nagain; /* nruns: planned; nagain: to be made again on a quieter machine, so far */
-    size_t nclaims, baseline; /* an arm, or ENI_CLAIMS_ALL */
-    eni_claim claims[MAX_SETTINGS * MAX_ARMS * (MAX_ARMS - 1) / 2]; /* the plan, before the first run */
-    char plan[512];                                                 /* in words */
-    int out_fd;                                                     /* dir, taken; -1 */
+    size_t npairs, baseline;  /* an arm, or ENI_COMPARISONS_ALL */
+    eni_comparison pairs[MAX_SETTINGS * MAX_ARMS * (MAX_ARMS - 1) / 2]; /* the plan, before the first run */
+    char plan[512];                                                     /* in words */
+    int out_fd;                                                         /* dir, taken; -1 */
 } comparison;
 
 /* ---- what is compared ---- */
@@ -270,55 +270,55 @@ static en_status find_primary(const comparison *c, const char *text, eni_primary
 static en_status find_baseline(comparison *c)
 {
     const char *text = c->context->config->baseline;
-    c->baseline = ENI_CLAIMS_ALL;
+    c->baseline = ENI_COMPARISONS_ALL;
     for (int i = 0; i < c->narms && text != NULL; i++)
         if (strcmp(c->label[i], text) == 0) c->baseline = (size_t)i;
-    if (text == NULL || c->baseline != ENI_CLAIMS_ALL) return EN_OK;
+    if (text == NULL || c->baseline != ENI_COMPARISONS_ALL) return EN_OK;
     return eni_fail(EN_EINVAL, "compare", "--baseline: \"%s\" is no arm: give the name of one, as %s", text,
                     c->label[0]);
 }
 
 /* Which differences may be claimed is settled, and said, before anything is known. */
-static en_status plan_claims(comparison *c)
+static en_status plan_comparisons(comparison *c)
 {
     const char *text = c->context->config->primary, *names[MAX_SETTINGS];
     size_t seeds[MAX_SETTINGS];
     eni_primary primary;
-    if (c->nseeds > ENI_CLAIMS_SEEDS)
+    if (c->nseeds > ENI_COMPARISONS_SEEDS)
         return eni_fail(EN_EINVAL, "compare",
                         "--seeds: %d seeds are more than the %d that are tested exactly: give fewer",
-                        c->nseeds, ENI_CLAIMS_SEEDS);
+                        c->nseeds, ENI_COMPARISONS_SEEDS);
     if (text != NULL) EN_TRY(find_primary(c, text, &primary));
     EN_TRY(find_baseline(c));
     for (int setting = 0; setting < c->nsettings; setting++) {
         seeds[setting] = (size_t)c->setting_seeds[setting];
         names[setting] = c->setting[setting];
     }
-    c->nclaims = eni_claims_count((size_t)c->nsettings, (size_t)c->narms);
-    eni_claims_plan(seeds, (size_t)c->nsettings, (size_t)c->narms, c->baseline,
-                    text == NULL ? NULL : &primary, c->claims);
-    eni_claims_text(c->claims, c->nclaims, names, c->plan, sizeof c->plan);
+    c->npairs = eni_comparisons_count((size_t)c->nsettings, (size_t)c->narms);
+    eni_comparisons_plan(seeds, (size_t)c->nsettings, (size_t)c->narms, c->baseline,
+                         text == NULL ? NULL : &primary, c->pairs);
+    eni_comparisons_text(c->pairs, c->npairs, names, c->plan, sizeof c->plan);
     return EN_OK;
 }
 
 /* The same for compare.json. */
-static json_t *describe_claims(const comparison *c)
+static json_t *describe_plan(const comparison *c)
 {
     json_t *comparisons = json_array(), *seeds = json_object(), *primary = json_null();
-    size_t needed = eni_claims_need(c->claims, c->nclaims);
-    for (size_t i = 0; i < c->nclaims; i++) {
-        const eni_claim *claim = &c->claims[i];
-        if (!claim->is_planned) continue;
-        json_t *entry = json_pack("{s:s, s:[s, s]}", "setting", c->setting[claim->setting], "arms",
-                                  c->label[claim->a], c->label[claim->b]);
-        if (claim->is_primary) primary = json_incref(entry);
-        if (claim->is_primary && needed == 0) needed = eni_claims_seeds(1);
+    size_t needed = eni_comparisons_need(c->pairs, c->npairs);
+    for (size_t i = 0; i < c->npairs; i++) {
+        const eni_comparison *pair = &c->pairs[i];
+        if (!pair->is_planned) continue;
+        json_t *entry = json_pack("{s:s, s:[s, s]}", "setting", c->setting[pair->setting], "arms",
+                                  c->label[pair->a], c->label[pair->b]);
+        if (pair->is_primary) primary = json_incref(entry);
+        if (pair->is_primary && needed == 0) needed = eni_comparisons_seeds(1);
         json_array_append_new(comparisons, entry);
     }
     for (int setting = 0; setting < c->nsettings; setting++)
         json_object_set_new(seeds, c->setting[setting], json_integer(c->setting_seeds[setting]));
-    const char *baseline = c->baseline == ENI_CLAIMS_ALL ? NULL : c->label[c->baseline];
-    return json_pack("{s:f, s:o, s:i, s:o, s:o, s:s?}", "alpha", ENI_CLAIMS_ALPHA, "seeds", seeds,
+    const char *baseline = c->baseline == ENI_COMPARISONS_ALL ? NULL : c->label[c->baseline];
+    return json_pack("{s:f, s:o, s:i, s:o, s:o, s:s?}", "alpha", ENI_COMPARISONS_ALPHA, "seeds", seeds,
                      "seeds_needed", (int)needed, "primary", primary, "comparisons", comparisons, "baseline",
                      baseline);
 }
@@ -347,7 +347,7 @@ static en_status collect(comparison *c)
         for (int arm = 0; arm < c->narms; arm++, c->nruns += c->setting_seeds[setting])
             c->line[setting][arm] =
                 eni_live_add(&c->live, c->setting[setting], c->label[arm], c->setting_seeds[setting]);
-    return plan_claims(c);
+    return plan_comparisons(c);
 }
 
 /* "slow" slows rank 1 by 3, or as --straggler says; "even" slows nobody. */
@@ -395,7 +395,7 @@ static en_status describe(comparison *c)
                         "argv", argv, "target", config->target / 100, "lr_scale", scales[config->lr_scale],
                         "conditions", conditions, "settings", settings, "arms", arms, "seeds", seeds, "runs",
                         c->runs, "environment", environment(c));
-    json_object_set_new(c->json, "claims", describe_claims(c));
+    json_object_set_new(c->json, "plan", describe_plan(c));
     json_object_set_new(c->json, "planned", json_integer(c->nruns));
     json_object_set_new(c->json, "retry_busy", json_boolean(config->retry_busy));
     return eni_compare_keys(&c->base, c->arm, c->narms, conditions, arms);

@@ -159,12 +159,12 @@ typedef struct keys {
     json_t *condition, *own, *told;
 } keys;
 
-static en_status keep(void *user, const char *key, const char *value, bool is_told)
+static en_status keep(void *user, const char *key, const char *value, bool is_reported)
 {
     const keys *k = user;
     const eni_who who = eni_who_may_differ(key);
     if (who == ENI_ANYBODY) return EN_OK;
-    if (is_told) json_object_set_new(k->told, key, json_true());
+    if (is_reported) json_object_set_new(k->told, key, json_true());
     json_t *kept = value == NULL ? json_null() : json_string(value);
     json_t *into = who == ENI_ARMS ? k->own : k->condition;
     return json_object_set_new(into, key, kept) == 0 ? EN_OK : EN_ENOMEM;

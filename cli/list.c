@@ -187,7 +187,7 @@ en_status eni_command_report(const eni_command_context *context)
     EN_TRY(eni_report(dir, out, c->target / 100, stdout, extras));
     printf("\nThe report: %s/report.html\n", out);
     if (c->latex) printf("The table: %s/table.tex\n", out);
-    if (c->csv) printf("The numbers: %s/table.csv, claims.csv and runs.csv\n", out);
+    if (c->csv) printf("The numbers: %s/table.csv, comparisons.csv and runs.csv\n", out);
     if (figures[c->figures] != 0)
         printf("The figures: %s/plots/*.%s\n", out, c->figures == ENI_FIGURES_PDF ? "pdf" : "png");
     return EN_OK;

@@ -149,12 +149,12 @@ static en_status pass_on(int signal_fd, last_process *last, const pid_t *pids, i
         if (eni_now_ns() >= *kill_ns) tell_all(pids, n, SIGKILL);
         return EN_OK;
     }
-    const bool is_told =
+    const bool is_reported =
         eni_signals_wait(signal_fd, LOOK_MS); /* it stays readable: main says by it how we end */
-    if (!is_told && !is_in_vain(last)) return EN_OK;
+    if (!is_reported && !is_in_vain(last)) return EN_OK;
     *kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
     tell_all(pids, n, SIGTERM);
-    return is_told ? EN_EINTR : EN_EINVAL;
+    return is_reported ? EN_EINTR : EN_EINVAL;
 }
 
 static en_status await_all(const worker_command *c, last_process last, int signal_fd, pid_t *pids, int n)

@@ -266,7 +266,7 @@ char **eni_config_argv(const eni_config *config, eni_program program, const char
  * a run (not the strategy: ranks may name its file by different paths; whoever has loaded it compares its name and
  * options): its canonical text ("0.01", "on"; the items of a list joined by commas; NULL: it has no value) and whether
  * it was given or is not the default. Valid during the call. A non-OK status of `see` ends the walk, and is returned. */
-typedef en_status (*eni_config_see)(void *user, const char *key, const char *value, bool is_told);
+typedef en_status (*eni_config_see)(void *user, const char *key, const char *value, bool is_reported);
 en_status eni_config_each(const eni_config *config, eni_config_see see, void *user);
 en_status eni_config_each_match(const eni_config *config, eni_config_see see, void *user);
 

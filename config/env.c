@@ -425,8 +425,8 @@ static en_status check_step(const eni_config *config)
 {
     int64_t tasks = 0;
     words said[LAUNCHERS];
-    const bool is_told = eni_config_is_given(config, "world-size") || eni_config_is_given(config, "rank");
-    if (is_told || eni_config_is_solo(config) || read_launchers(said) > 0) return EN_OK;
+    const bool is_reported = eni_config_is_given(config, "world-size") || eni_config_is_given(config, "rank");
+    if (is_reported || eni_config_is_solo(config) || read_launchers(said) > 0) return EN_OK;
     if (!read_number("SLURM_NTASKS", &tasks)) (void)read_number("SLURM_NPROCS", &tasks);
     if (tasks <= 1 || eni_env("SLURM_JOB_ID") == NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "env",

@@ -592,7 +592,7 @@ const eni_key eni_keys[] = {
     INT("out-fd", NULL, out_fd, NULL, 0, 1 << 20, "FD", W, HIDDEN, NULL,
         "the folder of --out, which the launcher has taken for this run"),
     INT("data-fd", NULL, data_fd, NULL, 0, 1 << 20, "FD", W, HIDDEN, NULL,
-        "the memory of the data set, which the launcher keeps from one life of an elastic run to the next"),
+        "the memory of the data set, which the launcher keeps from one attempt of an elastic run to the next"),
     TEXT("takes", NULL, takes, NULL, "MIN..MAX:SAMPLES", NULL, NULL, W | P, HIDDEN, NULL,
          "how many workers the run may be asked for (--elastic)"),
     TIME("gpu-timeout", gpu_timeout_ns, "300s", 0.1, 86400, R | W, HIDDEN, NULL,

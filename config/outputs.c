@@ -38,7 +38,7 @@ static const struct {
                    {"@(snapshots|entrain-snapshots-*|report.html|report.json|table.tex|report.html.part|"
                     "events.out.tfevents.*)",
                     OURS},
-                   {"@(scale|table|claims|runs).csv", OURS},
+                   {"@(scale|table|comparisons|runs).csv", OURS},
                    {"*.@(svg|pdf|gp|csv)", FIGURE}};
 
 static bool is_of(const char *name, unsigned kind)

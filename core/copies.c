@@ -157,7 +157,7 @@ static uint32_t thin(eni_copies *c)
         eni_warn("snapshots",
                  "cannot write %s: %s; %u of %u snapshots are left out for want of room, and from now on "
                  "every second one that was taken: make room there, or give a larger --eval-every",
-                 eni_copies_place(c), strerror(why), before - c->n, before);
+                 eni_copies_path(c), strerror(why), before - c->n, before);
     return before - c->n;
 }
 
@@ -187,8 +187,8 @@ static en_status leave_out(eni_copies *c, bool is_needed)
 {
     static const char *const text = "neither memory nor %s has room for a snapshot of %zu bytes: make room "
                                     "there, or give a larger --eval-every";
-    if (is_needed) return eni_fail(EN_EIO, "snapshots", text, eni_copies_place(c), c->bytes);
-    if (c->nthinned++ == 0) eni_warn("snapshots", text, eni_copies_place(c), c->bytes);
+    if (is_needed) return eni_fail(EN_EIO, "snapshots", text, eni_copies_path(c), c->bytes);
+    if (c->nthinned++ == 0) eni_warn("snapshots", text, eni_copies_path(c), c->bytes);
     return EN_OK;
 }
 
@@ -329,7 +329,7 @@ const eni_copy_note *eni_copies_note(const eni_copies *c, uint32_t i)
     return &c->list[i].note;
 }
 
-const char *eni_copies_place(const eni_copies *c)
+const char *eni_copies_path(const eni_copies *c)
 {
     return c->path[0] != 0 ? c->path : c->dir;
 }

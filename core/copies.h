@@ -36,8 +36,8 @@ void eni_copies_close(eni_copies *copies, bool file_stays);
 
 uint32_t eni_copies_count(const eni_copies *copies);
 const eni_copy_note *eni_copies_note(const eni_copies *copies, uint32_t i);
-const char *eni_copies_place(const eni_copies *copies); /* of the file, for a sentence */
-uint64_t eni_copies_thinned(const eni_copies *copies);  /* how many are gone, or were not taken */
+const char *eni_copies_path(const eni_copies *copies); /* of the file, for a sentence */
+uint64_t eni_copies_thinned(const eni_copies *copies); /* how many are gone, or were not taken */
 
 /* Whether a copy of that number is taken: else it counts as thinned out. */
 bool eni_copies_takes(eni_copies *copies, uint32_t number);

@@ -76,7 +76,7 @@ static void write_line(int level, const char *subsystem, const char *text)
     struct timespec now;
     struct tm local;
     char line[1400];
-    const bool is_told = level <= ENI_LOG_WARN && log_state.launcher_fd >= 0;
+    const bool is_reported = level <= ENI_LOG_WARN && log_state.launcher_fd >= 0;
     const bool has_subsystem = log_state.level >= ENI_LOG_DEBUG;
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &local);
@@ -86,7 +86,7 @@ static void write_line(int level, const char *subsystem, const char *text)
                      has_subsystem || log_state.who[0] != 0 ? ": " : "");
     const int text_at = n;
     snprintf(line + n, sizeof line - (size_t)n, "%s", text);
-    if (!is_told || !tell_launcher(subsystem, line, text_at)) eni_log_print(line);
+    if (!is_reported || !tell_launcher(subsystem, line, text_at)) eni_log_print(line);
 }
 
 static void keep_error(const char *text)

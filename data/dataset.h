@@ -37,7 +37,7 @@ typedef struct eni_data_options {
     uint64_t seed; /* of a made-up set, and of what augmentation draws */
     eni_transform transform;
     eni_data_want want;
-    const int *lent_fd;   /* of eni_dataset_lend, borrowed; NULL: the set is read or made */
+    const int *share_fd;  /* of eni_dataset_share, borrowed; NULL: the set is read or made */
     const char *identity; /* what was said to be lent there (eni_dataset_identity) */
 } eni_data_options;
 
@@ -84,7 +84,7 @@ en_status eni_dataset_identity(const eni_data_options *options, const char *scop
  * one, open the set from it. *fd: one that nobody has filled; it is closed, and a new one made, where somebody has;
  * -1: a new one. Closes the set in any case. EN_EUNSUPPORTED, logged, where the kernel or its memory does not allow it;
  * EN_ENOMEM; then *fd is closed. */
-en_status eni_dataset_lend(eni_dataset *dataset, const char *identity, int *fd);
+en_status eni_dataset_share(eni_dataset *dataset, const char *identity, int *fd);
 
 /* Training samples of the set as it is on disk, before holdout and limit; only its shape is read. A made-up
  * one has 10,000, or as many as these two ask for. Errors as eni_dataset_open. */

@@ -30,9 +30,9 @@ en_status eni_dataset_make(const eni_data_options *options, eni_dataset *set);
 int eni_dataset_made_side(const eni_data_options *options);      /* what a transform asks for; 0: nothing */
 uint64_t eni_dataset_made_size(const eni_data_options *options); /* training samples before the limit */
 
-/* ---- one copy for all processes of a host (dataset_lend.c) ---- */
+/* ---- one copy for all processes of a host (dataset_share.c) ---- */
 
-/* Fills a zeroed set with what eni_dataset_lend put behind `fd` and maps it, so that its samples are read-only. Of mapped
+/* Fills a zeroed set with what eni_dataset_share put behind `fd` and maps it, so that its samples are read-only. Of mapped
  * records (*has_records_out) it fills the counts only. Not logged: EN_EPROTO for anything else, EN_ENOMEM; then the caller
  * closes what is there. */
 en_status eni_dataset_map(int fd, const char *identity, eni_dataset *set, bool *has_records_out);

@@ -1,5 +1,5 @@
 /* dataset_open.c - which set is meant, where it comes from (dataset_make.h: read from files, or made up; or lent by another
- * process, dataset_lend.c), and whether it is what the model and the options ask for. */
+ * process, dataset_share.c), and whether it is what the model and the options ask for. */
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -341,11 +341,11 @@ static en_status plan_pixels(const eni_data_options *options, eni_dataset *set)
 /* ---- life ---- */
 
 /* Of records the lender has put only their number there: the files are mapped by everybody. */
-static en_status open_lent(const eni_data_options *options, eni_dataset *set)
+static en_status open_shared(const eni_data_options *options, eni_dataset *set)
 {
     bool has_records;
     set_source source;
-    EN_TRY(eni_dataset_map(*options->lent_fd, options->identity, set, &has_records));
+    EN_TRY(eni_dataset_map(*options->share_fd, options->identity, set, &has_records));
     if (!has_records) return EN_OK;
     const uint64_t train = set->split[ENI_TRAIN].count, test = set->split[ENI_TEST].count;
     set->split[ENI_TRAIN] = set->split[ENI_TEST] = (eni_split){0}; /* the files say it again */
@@ -358,7 +358,7 @@ static en_status open_lent(const eni_data_options *options, eni_dataset *set)
 static en_status fill(const eni_data_options *options, eni_dataset *set)
 {
     set_source source;
-    if (options->lent_fd != NULL) return open_lent(options, set);
+    if (options->share_fd != NULL) return open_shared(options, set);
     EN_TRY(find_set(options, &source));
     return read_set(options, &source, set);
 }

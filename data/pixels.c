@@ -249,13 +249,13 @@ static void put_black(const eni_pixels *p, int n, float *out)
 }
 
 /* Columns [from, to) of those that come out lie on the image, rows too; the others are black. */
-typedef struct stretch {
+typedef struct interval {
     int from, to;
-} stretch;
+} interval;
 
-static stretch on_image(int offset, int image, int out)
+static interval on_image(int offset, int image, int out)
 {
-    stretch s = {offset < 0 ? -offset : 0, image - offset < out ? image - offset : out};
+    interval s = {offset < 0 ? -offset : 0, image - offset < out ? image - offset : out};
     if (s.from > out) s.from = out;
     if (s.to < s.from) s.to = s.from;
     return s;
@@ -269,11 +269,11 @@ static float *place(const eni_pixels *p, const eni_crop *cut, int y, int from, i
 }
 
 /* The black around it. */
-static void put_margins(const eni_pixels *p, const eni_crop *cut, stretch rows, stretch columns, float *out)
+static void put_margins(const eni_pixels *p, const eni_crop *cut, interval rows, interval columns, float *out)
 {
     for (int y = 0; y < p->height; y++) {
         const bool is_outside = y < rows.from || y >= rows.to;
-        const stretch in = is_outside ? (stretch){p->width, p->width} : columns;
+        const interval in = is_outside ? (interval){p->width, p->width} : columns;
         put_black(p, in.from, place(p, cut, y, 0, in.from, out));
         put_black(p, p->width - in.to, place(p, cut, y, in.to, p->width, out));
     }
@@ -291,8 +291,8 @@ static strides strides_of(const eni_pixels *p)
     return (strides){pixel, row, p->repeat == 3 ? 0 : s->is_planar ? row * s->height : 1};
 }
 
-static void put_as_stored(const eni_pixels *p, const uint8_t *image, const eni_crop *cut, stretch rows,
-                          stretch columns, float *out)
+static void put_as_stored(const eni_pixels *p, const uint8_t *image, const eni_crop *cut, interval rows,
+                          interval columns, float *out)
 {
     const strides s = strides_of(p);
     const int top = cut->top - p->asked.pad, left = cut->left - p->asked.pad, n = columns.to - columns.from;
@@ -349,8 +349,8 @@ ENI_MULTIVERSION static void scale_down(const uint8_t *restrict rows, const int3
         out[i] = to_byte(sum[i]);
 }
 
-static void put_scaled(const eni_pixels *p, const uint8_t *image, const eni_crop *cut, stretch rows,
-                       stretch columns, float *out)
+static void put_scaled(const eni_pixels *p, const uint8_t *image, const eni_crop *cut, interval rows,
+                       interval columns, float *out)
 {
     uint8_t across[STRIP_BYTES], down[ENI_CHANNELS][ENI_SIDE_MAX];
     const strides s = strides_of(p);
@@ -385,8 +385,8 @@ void eni_pixels_write(const eni_pixels *p, const uint8_t *image, const eni_crop 
         return;
     }
     const int height = height_of(p) - 2 * p->asked.pad, width = width_of(p) - 2 * p->asked.pad;
-    const stretch rows = on_image(cut->top - p->asked.pad, height, p->height);
-    const stretch columns = on_image(cut->left - p->asked.pad, width, p->width);
+    const interval rows = on_image(cut->top - p->asked.pad, height, p->height);
+    const interval columns = on_image(cut->left - p->asked.pad, width, p->width);
     if (rows.to - rows.from < p->height || columns.to - columns.from < p->width)
         put_margins(p, cut, rows, columns, out);
     if (p->asked.resize > 0)

@@ -22,18 +22,18 @@ static float exact_unit(const eni_rng_key *key, uint64_t index)
 }
 
 /* The samples in memory: those to train on from number 0, then those held out, the last of the set. */
-typedef struct stretches {
+typedef struct sample_numbers {
     uint64_t first; /* so many of the first kind */
     uint64_t held;  /* number of the first one of the second */
-} stretches;
+} sample_numbers;
 
-static uint64_t number_of(const stretches *stretch, uint64_t i)
+static uint64_t number_of(const sample_numbers *numbers, uint64_t i)
 {
-    return i < stretch->first ? i : stretch->held + (i - stretch->first);
+    return i < numbers->first ? i : numbers->held + (i - numbers->first);
 }
 
 /* A sample of class c is the class's prototype (one random byte per pixel) with noise of -64 .. 63. */
-static en_status make_classes(uint64_t seed, int draw, const stretches *stretch, eni_dataset *set,
+static en_status make_classes(uint64_t seed, int draw, const sample_numbers *numbers, eni_dataset *set,
                               eni_split *split)
 {
     const eni_rng_key prototype = stream(seed, DRAW_PROTOTYPE), key = stream(seed, draw);
@@ -42,7 +42,7 @@ static en_status make_classes(uint64_t seed, int draw, const stretches *stretch,
     uint8_t *labels = split->target = eni_alloc(split->count);
     if (images == NULL || labels == NULL) return EN_ENOMEM;
     for (uint64_t i = 0; i < split->count; i++) {
-        uint64_t number = number_of(stretch, i), label = number % (uint64_t)set->classes;
+        uint64_t number = number_of(numbers, i), label = number % (uint64_t)set->classes;
         labels[i] = (uint8_t)label;
         for (uint64_t p = 0; p < size; p++) {
             int base = (int)(eni_rng_u64(&prototype, label * size + p) >> 56);
@@ -54,7 +54,7 @@ static en_status make_classes(uint64_t seed, int draw, const stretches *stretch,
 }
 
 /* targets = M x features with a random matrix M: a linear map, so a loss of 0 exists. */
-static en_status make_regression(uint64_t seed, int draw, const stretches *stretch, eni_dataset *set,
+static en_status make_regression(uint64_t seed, int draw, const sample_numbers *numbers, eni_dataset *set,
                                  eni_split *split)
 {
     const eni_rng_key matrix = stream(seed, DRAW_MATRIX), key = stream(seed, draw);
@@ -63,7 +63,7 @@ static en_status make_regression(uint64_t seed, int draw, const stretches *stret
     float *all_targets = split->target = eni_alloc_array(split->count, targets * sizeof *features);
     if (features == NULL || all_targets == NULL) return EN_ENOMEM;
     for (uint64_t i = 0; i < split->count; i++) {
-        const uint64_t number = number_of(stretch, i);
+        const uint64_t number = number_of(numbers, i);
         float *x = features + i * size, *y = all_targets + i * targets;
         for (uint64_t k = 0; k < size; k++)
             x[k] = exact_unit(&key, number * size + k);
@@ -104,8 +104,8 @@ en_status eni_dataset_make(const eni_data_options *options, eni_dataset *set)
 {
     const eni_data_want *want = &options->want;
     const uint64_t held = eni_dataset_made_size(options) - options->holdout;
-    const stretches train = {options->limit_train > 0 ? options->limit_train : held, held};
-    const stretches test = {options->limit_test > 0 ? options->limit_test : TEST_COUNT, 0};
+    const sample_numbers train = {options->limit_train > 0 ? options->limit_train : held, held};
+    const sample_numbers test = {options->limit_test > 0 ? options->limit_test : TEST_COUNT, 0};
     EN_TRY(check_want(want));
     const int side = want->height > 1 || want->width > 1 ? eni_dataset_made_side(options) : 0;
     set->height = side > 0 ? side : want->height;
@@ -118,9 +118,9 @@ en_status eni_dataset_make(const eni_data_options *options, eni_dataset *set)
     set->split[ENI_TEST].count = test.first;
     for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
         int draw = s == ENI_TRAIN ? DRAW_TRAIN : DRAW_TEST;
-        const stretches *stretch = s == ENI_TRAIN ? &train : &test;
-        EN_TRY(set->classes > 0 ? make_classes(options->seed, draw, stretch, set, &set->split[s])
-                                : make_regression(options->seed, draw, stretch, set, &set->split[s]));
+        const sample_numbers *numbers = s == ENI_TRAIN ? &train : &test;
+        EN_TRY(set->classes > 0 ? make_classes(options->seed, draw, numbers, set, &set->split[s])
+                                : make_regression(options->seed, draw, numbers, set, &set->split[s]));
     }
     return EN_OK;
 }

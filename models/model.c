@@ -17,11 +17,12 @@
 /* ---- the model ----------------------------------------------------------------------------------------- */
 
 /* A batch from its forward to its backward. */
-typedef struct life {
-    const eni_prepared *size;   /* of the last forward or evaluate, or NULL */
-    const eni_step_node *nodes; /* (schema->nnodes) of that size, and of this life where it has several */
+typedef struct in_flight {
+    const eni_prepared *size; /* of the last forward or evaluate, or NULL */
+    const eni_step_node
+        *nodes; /* (schema->nnodes) of that size, and of this batch where several are in flight */
     en_batch batch;
-} life;
+} in_flight;
 
 struct en_model {
     const en_schema *schema; /* borrowed, as the two below; outlive us */
@@ -32,7 +33,7 @@ struct en_model {
     float *pair; /* for en_model_result: whole pages; registered where the device has its own memory */
     eni_prepared sizes[EN_MODEL_SIZES]; /* n is 0 where none is */
     uint64_t uses;
-    life *lives; /* (options.lives) */
+    in_flight *batches; /* (options.in_flight) */
     uint32_t turn;
 };
 
@@ -43,7 +44,7 @@ static en_status options_read(const en_schema *schema, const en_model_options *g
     en_model_options o = {0};
     if (given != NULL) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
     if (o.dtype == 0) o.dtype = EN_F32;
-    if (o.lives == 0) o.lives = 1;
+    if (o.in_flight == 0) o.in_flight = 1;
     if (o.first == 0 && o.end == 0) o.end = schema->nnodes;
     if (o.dtype != EN_F32 && o.dtype != EN_BF16 && o.dtype != EN_F16)
         return eni_fail(EN_EINVAL, "model",
@@ -56,8 +57,8 @@ static en_status take_memory(en_model *model)
 {
     const en_gpu *gpu = model->device->gpu;
     model->pair = eni_alloc_pages(2 * sizeof *model->pair);
-    model->lives = eni_alloc_array(model->options.lives, sizeof *model->lives);
-    if (model->pair == NULL || model->lives == NULL) return EN_ENOMEM;
+    model->batches = eni_alloc_array(model->options.in_flight, sizeof *model->batches);
+    if (model->pair == NULL || model->batches == NULL) return EN_ENOMEM;
     return gpu != NULL ? gpu->register_memory(model->ctx, model->pair, 2 * sizeof *model->pair) : EN_OK;
 }
 
@@ -79,7 +80,7 @@ en_status en_model_new(const en_schema *schema, const en_device *device, en_ctx 
         *model_out = model;
         return EN_OK;
     }
-    eni_free(model->lives);
+    eni_free(model->batches);
     eni_free(model->pair);
     eni_free(model);
     return st;
@@ -91,21 +92,21 @@ void en_model_free(en_model *model)
     for (int i = 0; i < EN_MODEL_SIZES; i++)
         eni_prepared_fini(&model->sizes[i], model->device, model->ctx);
     if (model->device->gpu != NULL) model->device->gpu->unregister_memory(model->ctx, model->pair);
-    eni_free(model->lives);
+    eni_free(model->batches);
     eni_free(model->pair);
     eni_free(model);
 }
 
-static life *current(const en_model *model)
+static in_flight *current(const en_model *model)
 {
-    return &model->lives[model->turn];
+    return &model->batches[model->turn];
 }
 
 en_status en_model_turn(en_model *model, uint32_t turn)
 {
-    if (turn >= model->options.lives)
-        return eni_fail(EN_EINVAL, "model", "%s: life %u of a model that has %u",
-                        model->schema->network->name, turn, model->options.lives);
+    if (turn >= model->options.in_flight)
+        return eni_fail(EN_EINVAL, "model", "%s: batch %u of a model that keeps %u in flight",
+                        model->schema->network->name, turn, model->options.in_flight);
     model->turn = turn;
     return EN_OK;
 }
@@ -143,8 +144,8 @@ static en_status size_of(en_model *model, int64_t n, int mode, eni_prepared **si
             return eni_fail(EN_EINVAL, "model",
                             "%s: a batch of %lld samples: all %d sizes that a model has are to be kept",
                             model->schema->network->name, (long long)n, EN_MODEL_SIZES);
-        for (uint32_t i = 0; i < model->options.lives; i++)
-            if (model->lives[i].size == size) model->lives[i].size = NULL;
+        for (uint32_t i = 0; i < model->options.in_flight; i++)
+            if (model->batches[i].size == size) model->batches[i].size = NULL;
         eni_prepared_fini(size, model->device, model->ctx);
         EN_TRY(eni_prepare(model->schema, model->device, model->ctx, &model->options, n, mode, size));
     }
@@ -182,9 +183,9 @@ static void give_tensors(const en_model *model, const en_node *node, const float
 static en_status forward(en_model *model, const float *param, float *state, const en_batch *batch,
                          eni_prepared *size)
 {
-    life *now = current(model);
+    in_flight *now = current(model);
     const eni_step_node *nodes = size->nodes;
-    if (size->nlives > 1) nodes += (size_t)model->turn * size->nnodes;
+    if (size->in_flight > 1) nodes += (size_t)model->turn * size->nnodes;
     now->size = NULL; /* nothing to go back from, should a node fail */
     for (uint32_t i = model->part.first; i < model->part.end; i++) {
         const eni_step_node *step = &nodes[i];
@@ -201,7 +202,7 @@ static en_status forward(en_model *model, const float *param, float *state, cons
         give_tensors(model, node, param, state, &args);
         EN_TRY(model->device->forward(step->plan, &args));
     }
-    *now = (life){.size = size, .nodes = nodes, .batch = *batch};
+    *now = (in_flight){.size = size, .nodes = nodes, .batch = *batch};
     return EN_OK;
 }
 
@@ -239,7 +240,7 @@ static en_status join(const en_model *model, const eni_contribution *c)
  * on_ready's caller needs either any more. */
 static en_status node_backward(const en_model *model, uint32_t at, const float *param, float *grad)
 {
-    const life *now = current(model);
+    const in_flight *now = current(model);
     const eni_step_node *step = &now->nodes[at];
     const en_node *node = &model->schema->nodes[at];
     en_args args = {.size = sizeof args,
@@ -266,7 +267,7 @@ static en_status node_backward(const en_model *model, uint32_t at, const float *
 en_status en_model_backward(en_model *model, const float *param, float *grad, en_on_grad_ready on_ready,
                             void *user)
 {
-    const life *now = current(model);
+    const in_flight *now = current(model);
     const eni_part *part = &model->part;
     if (now->size == NULL || now->size->mode != EN_MODEL_TRAIN)
         return eni_fail(EN_EBUG, "model", "%s: backward without a forward before it",
@@ -305,7 +306,7 @@ en_status en_model_ends_of(en_model *model, en_model_ends *ends_out)
 {
     const eni_part *part = &model->part;
     EN_TRY(after_forward(model));
-    const life *now = current(model);
+    const in_flight *now = current(model);
     en_model_ends ends = {0};
     if (part->end < model->schema->nnodes) {
         const eni_step_node *last = &now->nodes[eni_node_root(model->schema, (int32_t)part->end - 1)];
@@ -362,6 +363,6 @@ uint64_t eni_model_bytes(const en_model *model)
 {
     uint64_t bytes = 0;
     for (int i = 0; i < EN_MODEL_SIZES; i++)
-        bytes += model->sizes[i].bytes * model->sizes[i].nlives;
+        bytes += model->sizes[i].bytes * model->sizes[i].in_flight;
     return bytes;
 }

@@ -1,4 +1,4 @@
-/* prepared.c - plans the operations of a size, finds out when each value lives, and lays the values out. */
+/* prepared.c - plans the operations of a size, finds out when each value is live, and lays the values out. */
 #include "models/prepared.h"
 
 #include <stdbool.h>
@@ -62,7 +62,7 @@ static int32_t value_new(planning *g, uint64_t bytes, int32_t first, int32_t las
     return (int32_t)g->nvalues++;
 }
 
-static void value_lives(planning *g, int32_t value, int32_t until)
+static void value_is_live(planning *g, int32_t value, int32_t until)
 {
     if (value != NONE && g->values[value].last < until) g->values[value].last = until;
 }
@@ -158,12 +158,12 @@ static void outputs_live(planning *g)
         const int32_t x = g->nodes[g->nodes[from->x].root].y;
         const bool goes_back = is_train(g) && node->wants_gradient;
         const unsigned reads = goes_back ? en_op_backward_reads(&node->op) : 0;
-        value_lives(g, x, reads & EN_OP_READS_X ? backward_time(g, i) : i);
-        if (from->x2 >= 0) value_lives(g, g->nodes[g->nodes[from->x2].root].y, i);
-        if (reads & EN_OP_READS_Y) value_lives(g, node->y, backward_time(g, i));
+        value_is_live(g, x, reads & EN_OP_READS_X ? backward_time(g, i) : i);
+        if (from->x2 >= 0) value_is_live(g, g->nodes[g->nodes[from->x2].root].y, i);
+        if (reads & EN_OP_READS_Y) value_is_live(g, node->y, backward_time(g, i));
     }
     /* Loss and hits are fetched at any time. */
-    value_lives(g, g->nodes[g->output].y, (int32_t)g->p->nnodes * (is_cut(g) ? 1 : 2));
+    value_is_live(g, g->nodes[g->output].y, (int32_t)g->p->nnodes * (is_cut(g) ? 1 : 2));
 }
 
 /* ---- backward: where gradients come from and go ------------------------------------------------------ */
@@ -182,8 +182,8 @@ static en_status contribute(planning *g, int32_t at, int which, int32_t to, int3
     join->join = root->gradient == NONE ? ENI_JOIN_COPY : ENI_JOIN_ADD;
     if (root->gradient == NONE) root->gradient = value_new(g, y_bytes(g, to), time, time);
     join->bytes = y_bytes(g, to);
-    value_lives(g, from, time);
-    value_lives(g, root->gradient, time);
+    value_is_live(g, from, time);
+    value_is_live(g, root->gradient, time);
     g->nodes[at].from[which] = from;
     g->nodes[at].to[which] = root->gradient;
     if (join->join == ENI_JOIN_COPY) return EN_OK;
@@ -213,7 +213,7 @@ static en_status plan_backward(planning *g, int32_t at)
     const int32_t x = g->nodes[from->x].root, x2 = from->x2 >= 0 ? g->nodes[from->x2].root : NONE;
     const bool wants_x = g->nodes[x].wants_gradient, wants_x2 = x2 >= 0 && g->nodes[x2].wants_gradient;
     g->p->nodes[at].has_backward = true;
-    value_lives(g, dy, time);
+    value_is_live(g, dy, time);
     if (!(node->op.flags & EN_OP_NO_DX))
         node->dx = is_in_place(&node->op) ? dy : value_new(g, y_bytes(g, x), time, time);
     if (wants_x) EN_TRY(contribute(g, at, 0, x, node->dx, true));
@@ -232,35 +232,35 @@ static en_status gradients_live(planning *g)
 
 /* ---- addresses --------------------------------------------------------------------------------------- */
 
-static void *address(const planning *g, uint32_t life, int32_t value)
+static void *address(const planning *g, uint32_t batch, int32_t value)
 {
     if (value == NONE) return NULL;
-    return (unsigned char *)g->p->memory + life * g->p->bytes + g->values[value].offset;
+    return (unsigned char *)g->p->memory + batch * g->p->bytes + g->values[value].offset;
 }
 
-/* The nodes of a life: those of the first one, in memory of its own. */
-static void give_addresses(const planning *g, uint32_t life)
+/* The nodes of a batch in flight: those of the first one, in memory of their own. */
+static void give_addresses(const planning *g, uint32_t batch)
 {
-    eni_step_node *steps = g->p->nodes + (size_t)life * g->p->nnodes;
+    eni_step_node *steps = g->p->nodes + (size_t)batch * g->p->nnodes;
     for (uint32_t i = 0; i < g->options->end; i++) {
         const en_node *from = &g->schema->nodes[i];
         const plan_node *node = &g->nodes[i];
         eni_step_node *step = &steps[i];
         *step = g->p->nodes[i];
         if (step->plan == NULL) continue;
-        if (i > 0) step->x = address(g, life, g->nodes[g->nodes[from->x].root].y);
-        if (from->x2 >= 0) step->x2 = address(g, life, g->nodes[g->nodes[from->x2].root].y);
-        step->y = address(g, life, node->y);
-        step->saved = address(g, life, node->saved);
-        step->dy = address(g, life, node->gradient);
-        step->dx = address(g, life, node->dx);
+        if (i > 0) step->x = address(g, batch, g->nodes[g->nodes[from->x].root].y);
+        if (from->x2 >= 0) step->x2 = address(g, batch, g->nodes[g->nodes[from->x2].root].y);
+        step->y = address(g, batch, node->y);
+        step->saved = address(g, batch, node->saved);
+        step->dy = address(g, batch, node->gradient);
+        step->dx = address(g, batch, node->dx);
         for (int k = 0; k < 2; k++) {
-            step->scratch[k] = address(g, life, node->scratch[k]);
-            step->joins[k].from = address(g, life, node->from[k]);
-            step->joins[k].to = address(g, life, node->to[k]);
+            step->scratch[k] = address(g, batch, node->scratch[k]);
+            step->joins[k].from = address(g, batch, node->from[k]);
+            step->joins[k].to = address(g, batch, node->to[k]);
         }
     }
-    if (g->input > 0) steps[g->input].dy = address(g, life, g->nodes[g->input].gradient);
+    if (g->input > 0) steps[g->input].dy = address(g, batch, g->nodes[g->input].gradient);
 }
 
 /* The most bytes that live at one time. */
@@ -282,9 +282,10 @@ static uint64_t most_live(const planning *g)
 static en_status take_memory(planning *g)
 {
     uint64_t bytes;
-    if (__builtin_mul_overflow(g->p->bytes, g->p->nlives, &bytes))
-        return eni_fail(EN_ENOMEM, "model", "%s: %u lives of %llu bytes are more than there can be",
-                        g->schema->network->name, g->p->nlives, (unsigned long long)g->p->bytes);
+    if (__builtin_mul_overflow(g->p->bytes, g->p->in_flight, &bytes))
+        return eni_fail(EN_ENOMEM, "model",
+                        "%s: %u batches in flight of %llu bytes each exceed the address space",
+                        g->schema->network->name, g->p->in_flight, (unsigned long long)g->p->bytes);
     return g->device->alloc(g->ctx, bytes, &g->p->memory);
 }
 
@@ -311,8 +312,8 @@ static en_status plan_all(planning *g)
     if (is_cut(g)) g->p->y_bytes = y_bytes(g, g->output);
     if (g->input > 0) g->p->dx_bytes = y_bytes(g, g->input);
     EN_TRY(take_memory(g));
-    for (uint32_t life = 0; life < g->p->nlives; life++)
-        give_addresses(g, life);
+    for (uint32_t batch = 0; batch < g->p->in_flight; batch++)
+        give_addresses(g, batch);
     return EN_OK;
 }
 
@@ -322,7 +323,7 @@ en_status eni_prepare(const en_schema *schema, const en_device *device, en_ctx *
     eni_prepared p = {.n = n,
                       .mode = mode,
                       .nnodes = schema->nnodes,
-                      .nlives = mode == EN_MODEL_TRAIN ? options->lives : 1};
+                      .in_flight = mode == EN_MODEL_TRAIN ? options->in_flight : 1};
     planning g = {.schema = schema,
                   .device = device,
                   .ctx = ctx,
@@ -330,7 +331,7 @@ en_status eni_prepare(const en_schema *schema, const en_device *device, en_ctx *
                   .input = (int32_t)options->input,
                   .output = eni_node_root(schema, (int32_t)options->end - 1),
                   .p = &p};
-    p.nodes = eni_alloc_array((size_t)p.nlives * p.nnodes, sizeof *p.nodes);
+    p.nodes = eni_alloc_array((size_t)p.in_flight * p.nnodes, sizeof *p.nodes);
     p.adds = eni_alloc_array(2 * (size_t)p.nnodes, sizeof *p.adds);
     g.nodes = eni_alloc_array(p.nnodes, sizeof *g.nodes);
     g.values = eni_alloc_array(VALUES * (size_t)p.nnodes, sizeof *g.values);

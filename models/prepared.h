@@ -5,8 +5,8 @@
  * that reads them; memory_plan.h lays them out. An output that no backward call reads is given back as soon as
  * its readers are done; in evaluation that is all of them. Between forward and backward lie the ends of a part:
  * the output of its last node until then, the gradient of that from then on. The gradient of what enters is there
- * in the end: a part's first operation reads it, and is the last in backward. A life is one batch from forward to
- * backward: all lives of a size share its plans, and each has memory of its own.
+ * in the end: a part's first operation reads it, and is the last in backward. A batch is in flight from its forward to
+ * its backward: all batches in flight of a size share its plans, and each has memory of its own.
  *
  * Gradients that meet. A node's output may have several readers. Backward goes from the last node to the first,
  * so the last reader's contribution comes first and starts the gradient; each later one is added to it, in the
@@ -45,17 +45,17 @@ typedef struct eni_prepared {
     int mode;      /* EN_MODEL_TRAIN or EN_MODEL_EVALUATE */
     bool is_kept;  /* EN_MODEL_KEEP */
     uint64_t used; /* the model's: when last */
-    uint32_t nnodes, nlives;
-    eni_step_node *nodes; /* (nlives, nnodes), as the schema's; y of the loss is float[2] */
+    uint32_t nnodes, in_flight;
+    eni_step_node *nodes; /* (in_flight, nnodes), as the schema's; y of the loss is float[2] */
     uint32_t nadds;
     en_plan **adds;             /* (nadds) sums of gradients, by extent */
-    void *memory;               /* the device memory that all values lie in, (nlives) times `bytes` */
-    uint64_t bytes;             /* of a life */
+    void *memory;               /* the device memory that all values lie in, (in_flight) times `bytes` */
+    uint64_t bytes;             /* of a batch */
     uint64_t bytes_live;        /* the most of them that live at one time: what no plan can go below */
-    uint64_t y_bytes, dx_bytes; /* of a part's ends, one life: its output, and the gradient of what enters */
+    uint64_t y_bytes, dx_bytes; /* of a part's ends, one batch: its output, and the gradient of what enters */
 } eni_prepared;
 
-/* Plans and allocates, as the options say, which are whole: a type, a range of nodes, lives (for training).
+/* Plans and allocates, as the options say, which are whole: a type, a range of nodes, batches in flight (for training).
  * EN_EINVAL (one value a channel for a batch normalisation, a batch too large to count), EN_ENOMEM, or what the
  * device says (logged there). */
 en_status eni_prepare(const en_schema *schema, const en_device *device, en_ctx *ctx,

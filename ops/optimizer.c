@@ -262,7 +262,7 @@ const eni_optimizer *eni_optimizer_find(const char *name)
 
 /* ---- groups -------------------------------------------------------------------------------------------- */
 
-uint64_t eni_group_end(const eni_groups *groups, uint64_t at, uint64_t hi, uint32_t *group_out)
+uint64_t eni_group_end(const eni_param_groups *groups, uint64_t at, uint64_t hi, uint32_t *group_out)
 {
     *group_out = 0;
     if (groups == NULL) return hi;
@@ -302,22 +302,22 @@ void eni_step_range(const eni_optimizer *optimizer, uint64_t at, float *w, float
     }
 }
 
-eni_groups *eni_groups_new(void)
+eni_param_groups *eni_groups_new(void)
 {
-    eni_groups *groups = eni_alloc(sizeof *groups);
+    eni_param_groups *groups = eni_alloc(sizeof *groups);
     if (groups != NULL) groups->edge = eni_alloc_array(ENI_GROUP_EDGES, sizeof *groups->edge);
     if (groups != NULL && groups->edge != NULL) return groups;
     eni_groups_free(groups);
     return NULL;
 }
 
-void eni_groups_free(eni_groups *groups)
+void eni_groups_free(eni_param_groups *groups)
 {
     if (groups != NULL) eni_free(groups->edge);
     eni_free(groups);
 }
 
-bool eni_groups_add(eni_groups *groups, uint64_t lo, uint32_t group)
+bool eni_groups_add(eni_param_groups *groups, uint64_t lo, uint32_t group)
 {
     if (groups->nedges > 0 && groups->edge[groups->nedges - 1].group == group) return true;
     if (groups->nedges == ENI_GROUP_EDGES) return false;
@@ -325,7 +325,7 @@ bool eni_groups_add(eni_groups *groups, uint64_t lo, uint32_t group)
     return true;
 }
 
-char *eni_groups_text(const eni_groups *groups)
+char *eni_groups_text(const eni_param_groups *groups)
 {
     const size_t room = (size_t)groups->ngroups * 40 + (size_t)groups->nedges * 32 + 1;
     char *text = eni_alloc(room);
@@ -340,7 +340,7 @@ char *eni_groups_text(const eni_groups *groups)
 }
 
 /* One pair at the start of a text, which moves behind it. */
-static bool read_group(const char **text, eni_group *group)
+static bool read_group(const char **text, eni_param_group *group)
 {
     char *end;
     group->lr_factor = strtof(*text, &end);
@@ -362,15 +362,15 @@ static bool read_edge(const char **text, eni_group_edge *edge)
     *text = end + 1;
     const unsigned long group = strtoul(*text, &end, 10);
     *text = end;
-    edge->group = group < ENI_GROUPS_MAX ? (uint32_t)group : ENI_GROUPS_MAX;
+    edge->group = group < ENI_PARAM_GROUPS_MAX ? (uint32_t)group : ENI_PARAM_GROUPS_MAX;
     return true;
 }
 
-static bool read_groups(const char *text, eni_groups *groups)
+static bool read_groups(const char *text, eni_param_groups *groups)
 {
     for (char mark = ','; mark == ','; mark = *text++)
-        if (groups->ngroups == ENI_GROUPS_MAX || !read_group(&text, &groups->group[groups->ngroups++]) ||
-            (*text != ',' && *text != '/'))
+        if (groups->ngroups == ENI_PARAM_GROUPS_MAX ||
+            !read_group(&text, &groups->group[groups->ngroups++]) || (*text != ',' && *text != '/'))
             return false;
     for (char mark = ','; mark == ','; mark = *text++) {
         eni_group_edge *edge = &groups->edge[groups->nedges];
@@ -382,9 +382,9 @@ static bool read_groups(const char *text, eni_groups *groups)
     return true;
 }
 
-eni_groups *eni_groups_parse(const char *text)
+eni_param_groups *eni_groups_parse(const char *text)
 {
-    eni_groups *groups = eni_groups_new();
+    eni_param_groups *groups = eni_groups_new();
     if (groups == NULL || read_groups(text, groups)) return groups;
     eni_groups_free(groups);
     return NULL;

@@ -15,19 +15,19 @@ enum { ENI_MAX_SLOTS = 3 };
 
 /* Tensors with rates of their own. A group has a factor of the rate and a weight decay; along the flat vector,
  * edges say from which element on whose rates hold, the first one from 0. */
-enum { ENI_GROUPS_MAX = 16, ENI_GROUP_EDGES = 4096 };
-typedef struct eni_group {
+enum { ENI_PARAM_GROUPS_MAX = 16, ENI_GROUP_EDGES = 4096 };
+typedef struct eni_param_group {
     float lr_factor, weight_decay;
-} eni_group;
+} eni_param_group;
 typedef struct eni_group_edge {
     uint64_t lo;
     uint32_t group;
 } eni_group_edge;
-typedef struct eni_groups {
+typedef struct eni_param_groups {
     uint32_t ngroups, nedges;
-    eni_group group[ENI_GROUPS_MAX];
+    eni_param_group group[ENI_PARAM_GROUPS_MAX];
     eni_group_edge *edge; /* (nedges), rising */
-} eni_groups;
+} eni_param_groups;
 
 /* The rates of one step. */
 typedef struct eni_hyper {
@@ -37,7 +37,8 @@ typedef struct eni_hyper {
     int nesterov;
     double beta1, beta2, eps; /* adam, adamw: in double, since 1 - 0.999f is 3e-5 off */
     uint64_t step; /* steps already taken on this range: 0 for the first (Adam's bias correction) */
-    const eni_groups *groups; /* of a run: which tensors have another lr and weight_decay; NULL: none have.
+    const eni_param_groups
+        *groups; /* of a run: which tensors have another lr and weight_decay; NULL: none have.
                                  Who steps a range cuts it there (eni_step_range) */
 } eni_hyper;
 
@@ -74,7 +75,7 @@ const eni_optimizer *eni_optimizer_find(const char *name);
  *
  * The one place where ranges are cut at the edges of groups: element `at` of the flat vector, and those behind
  * it up to the end that is returned, at most hi, have the rates of one group. Without groups that is hi. */
-uint64_t eni_group_end(const eni_groups *groups, uint64_t at, uint64_t hi, uint32_t *group_out);
+uint64_t eni_group_end(const eni_param_groups *groups, uint64_t at, uint64_t hi, uint32_t *group_out);
 /* The run's rates with those of a group in place of its own; it has no groups any more. */
 eni_hyper eni_group_rates(const eni_hyper *run, uint32_t group);
 
@@ -85,14 +86,14 @@ void eni_step_range(const eni_optimizer *optimizer, uint64_t at, float *w, float
 
 /* "1:0.0005,1:0/0:0,512:1": the table (factor:decay) and the edges (element:group). Freed with eni_free; NULL:
  * out of memory. And back, everything checked: NULL if it is none. free: safe on NULL. */
-char *eni_groups_text(const eni_groups *groups);
-eni_groups *eni_groups_parse(const char *text);
-void eni_groups_free(eni_groups *groups);
+char *eni_groups_text(const eni_param_groups *groups);
+eni_param_groups *eni_groups_parse(const char *text);
+void eni_groups_free(eni_param_groups *groups);
 
 /* Adds the edge of a tensor that begins at `lo`, behind all that are there: one where the group changes. false:
  * no room. `groups` has room for ENI_GROUP_EDGES. new: empty, NULL: out of memory. */
-eni_groups *eni_groups_new(void);
-bool eni_groups_add(eni_groups *groups, uint64_t lo, uint32_t group);
+eni_param_groups *eni_groups_new(void);
+bool eni_groups_add(eni_param_groups *groups, uint64_t lo, uint32_t group);
 
 /* ---- the learning rate, a function of global samples, evaluated where the step is taken ---- */
 

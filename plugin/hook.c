@@ -98,7 +98,7 @@ static const char *file_at(const void *address)
 
 /* ---- places ---- */
 
-void eni_hook_place_text(const eni_hook_place *place, char *text, size_t bytes)
+void eni_hook_site_text(const eni_hook_site *place, char *text, size_t bytes)
 {
     snprintf(text, bytes, "%s of %s", place->hook, place->plugin);
     for (int i = 0; i < ENI_HOOK_NUMBERS && place->number[i].what != NULL; i++)
@@ -132,11 +132,11 @@ void eni_hook_enter_named(const char *hook, const char *plugin)
     eni_hook_guard *guard = eni_hook_guard_now();
     if (guard == NULL || (eni_hook_own == NULL && !eni_hook_thread_begin(guard))) return;
     write_name(eni_hook_own, plugin);
-    eni_hook_enter(guard, &(eni_hook_place){.hook = hook});
+    eni_hook_enter(guard, &(eni_hook_site){.hook = hook});
 }
 
 /* True: the thread of `n` is in a hook, which `place_out` names, in its turn *turn_out; name_out: room for what it points to. */
-static bool read_place(eni_hook_note *n, eni_hook_place *place_out, char name_out[ENI_HOOK_NAME],
+static bool read_place(eni_hook_note *n, eni_hook_site *place_out, char name_out[ENI_HOOK_NAME],
                        uint_fast64_t *turn_out)
 {
     *turn_out = atomic_load(&n->turns);
@@ -171,12 +171,12 @@ static void tell(eni_hook_guard *guard, const char *place, const char *what)
 /* Where this thread is, if it is in a hook of this process. */
 static bool own_place(char *text_out, size_t bytes)
 {
-    eni_hook_place place;
+    eni_hook_site place;
     char name[ENI_HOOK_NAME];
     uint_fast64_t turn;
     eni_hook_note *own = eni_hook_own;
     if (own == NULL || own->guard->pid != getpid() || !read_place(own, &place, name, &turn)) return false;
-    eni_hook_place_text(&place, text_out, bytes);
+    eni_hook_site_text(&place, text_out, bytes);
     return true;
 }
 
@@ -269,13 +269,13 @@ static double in_seconds(int64_t ns)
 static void look_at(eni_hook_guard *guard, thread *t, int64_t passed_ns)
 {
     char place[PLACE_MAX], what[100], name[ENI_HOOK_NAME];
-    eni_hook_place found;
+    eni_hook_site found;
     uint_fast64_t turn;
     const int64_t timeout_ns = guard->config.timeout_ns, before_ns = t->lasts_ns;
     if (!read_place(&t->note, &found, name, &turn)) return;
     t->lasts_ns = turn == t->seen ? before_ns + passed_ns : 0;
     t->seen = turn;
-    eni_hook_place_text(&found, place, sizeof place);
+    eni_hook_site_text(&found, place, sizeof place);
     if (timeout_ns > 0 && t->lasts_ns >= timeout_ns) {
         snprintf(what, sizeof what, "has not returned for %.3g s (--hook-timeout)", in_seconds(timeout_ns));
         tell(guard, place, what);

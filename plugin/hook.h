@@ -21,16 +21,16 @@
 
 /* Where a plugin is. All texts are literals, or live as long as the plugin. */
 enum { ENI_HOOK_NUMBERS = 4, ENI_HOOK_NAME = 192 };
-typedef struct eni_hook_place {
+typedef struct eni_hook_site {
     const char *hook, *plugin; /* "submit", "ssp" */
     struct {
         const char *what; /* "rank", "step", "bucket", ..; NULL: no more */
         int64_t value;
     } number[ENI_HOOK_NUMBERS];
-} eni_hook_place;
+} eni_hook_site;
 
 /* "submit of ssp (rank 1, step 3, bucket 2)". */
-void eni_hook_place_text(const eni_hook_place *place, char *text_out, size_t bytes);
+void eni_hook_site_text(const eni_hook_site *place, char *text_out, size_t bytes);
 
 /* A file is mapped, and not any more. Who cuts it meanwhile ends whoever reads there by SIGBUS, and the guard then says
  * "FOLDER/train.bin was cut, or cannot be read, while it was mapped (SIGBUS)", in a hook or not. Any thread, no waiting; the
@@ -81,7 +81,7 @@ bool eni_hook_thread_begin(eni_hook_guard *guard);
 void eni_hook_thread_end(eni_hook_guard *guard);
 
 /* This thread calls a hook; it has returned. The place is copied. A NULL guard is fine, and costs nothing. */
-static inline void eni_hook_enter(eni_hook_guard *guard, const eni_hook_place *place)
+static inline void eni_hook_enter(eni_hook_guard *guard, const eni_hook_site *place)
 {
     if (guard == NULL || (eni_hook_own == NULL && !eni_hook_thread_begin(guard))) return;
     eni_hook_note *n = eni_hook_own;

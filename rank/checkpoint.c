@@ -34,12 +34,12 @@ void eni_checkpoint_fini(eni_checkpoint *c)
         eni_free(c->history[i]);
     for (uint32_t i = 0; i < c->nranks; i++)
         eni_free(c->ranks[i].state);
-    for (uint32_t i = 0; i < c->nimages; i++)
-        eni_free(c->images[i].flat);
+    for (uint32_t i = 0; i < c->nvectors; i++)
+        eni_free(c->vectors[i].flat);
     eni_free(c->history);
-    eni_free(c->stretches);
+    eni_free(c->spans);
     eni_free(c->ranks);
-    eni_free(c->images);
+    eni_free(c->vectors);
     eni_free(c->state);
     eni_free(c->states);
     *c = (eni_checkpoint){0};
@@ -52,29 +52,29 @@ const char *eni_checkpoint_fact(const eni_checkpoint *c, const char *key)
     return NULL;
 }
 
-const eni_image *eni_checkpoint_find(const eni_checkpoint *c, const char *name)
+const eni_saved_vector *eni_checkpoint_find(const eni_checkpoint *c, const char *name)
 {
-    for (uint32_t i = 0; i < c->nimages; i++)
-        if (strcmp(c->images[i].name, name) == 0) return &c->images[i];
+    for (uint32_t i = 0; i < c->nvectors; i++)
+        if (strcmp(c->vectors[i].name, name) == 0) return &c->vectors[i];
     return NULL;
 }
 
-eni_image *eni_checkpoint_add(eni_checkpoint *c, const en_schema *schema, const char *name)
+eni_saved_vector *eni_checkpoint_add(eni_checkpoint *c, const en_schema *schema, const char *name)
 {
-    eni_image *grown = eni_alloc_array((size_t)c->nimages + 1, sizeof *grown);
+    eni_saved_vector *grown = eni_alloc_array((size_t)c->nvectors + 1, sizeof *grown);
     float *flat = eni_alloc_array(schema->count, sizeof *flat);
     if (grown == NULL || flat == NULL) {
         eni_free(grown);
         eni_free(flat);
         return NULL;
     }
-    if (c->nimages > 0) memcpy(grown, c->images, c->nimages * sizeof *grown);
-    eni_free(c->images);
-    c->images = grown;
-    eni_image *image = &grown[c->nimages++];
-    snprintf(image->name, sizeof image->name, "%s", name);
-    image->flat = flat;
-    return image;
+    if (c->nvectors > 0) memcpy(grown, c->vectors, c->nvectors * sizeof *grown);
+    eni_free(c->vectors);
+    c->vectors = grown;
+    eni_saved_vector *vector = &grown[c->nvectors++];
+    snprintf(vector->name, sizeof vector->name, "%s", name);
+    vector->flat = flat;
+    return vector;
 }
 
 _Static_assert(sizeof(size_t) == sizeof(uint64_t), "state_bytes is a field of 64 bits");
@@ -141,25 +141,25 @@ static json_t *rank_json(const eni_rank_facts *rank)
 static void write_lists(const eni_checkpoint *c, json_t *o)
 {
     json_t *same = json_object(), *history = json_array(), *vectors = json_array(), *ranks = json_array(),
-           *stretches = json_array();
+           *spans = json_array();
     for (uint32_t i = 0; i < c->nfacts; i++)
         json_object_set_new(same, c->facts[i].key, json_string(c->facts[i].value));
     for (uint32_t i = 0; i < c->nhistory; i++)
         json_array_append_new(history, json_string(c->history[i]));
-    for (uint32_t i = 0; i < c->nimages; i++)
-        json_array_append_new(vectors, json_string(c->images[i].name));
+    for (uint32_t i = 0; i < c->nvectors; i++)
+        json_array_append_new(vectors, json_string(c->vectors[i].name));
     for (uint32_t i = 0; i < c->nranks; i++)
         json_array_append_new(ranks, rank_json(&c->ranks[i]));
-    for (uint32_t i = 0; i < c->nstretches; i++) {
-        const eni_stretch *s = &c->stretches[i];
-        json_array_append_new(stretches, json_pack("[I, I, I, I, I]", (json_int_t)s->lo, (json_int_t)s->hi,
-                                                   (json_int_t)s->version, (json_int_t)s->steps,
-                                                   (json_int_t)s->samples));
+    for (uint32_t i = 0; i < c->nspans; i++) {
+        const eni_saved_span *s = &c->spans[i];
+        json_array_append_new(spans, json_pack("[I, I, I, I, I]", (json_int_t)s->lo, (json_int_t)s->hi,
+                                               (json_int_t)s->version, (json_int_t)s->steps,
+                                               (json_int_t)s->samples));
     }
     json_object_set_new(o, "same", same);
     json_object_set_new(o, "history", history);
     json_object_set_new(o, "vectors", vectors);
-    json_object_set_new(o, "stretches", stretches);
+    json_object_set_new(o, "spans", spans);
     json_object_set_new(o, "ranks", ranks);
 }
 
@@ -240,12 +240,12 @@ static bool read_wholes(const json_t *list, size_t first, size_t n, uint64_t *va
     return is_read;
 }
 
-static void take_stretch(eni_json *in, const json_t *entry, void *into)
+static void take_span(eni_json *in, const json_t *entry, void *into)
 {
     uint64_t v[5];
     if (!read_wholes(entry, 0, 5, v))
         eni_json_fail(in, "%s should be [from, to, version, steps, samples]", in->where);
-    *(eni_stretch *)into = (eni_stretch){v[0], v[1], v[2], v[3], v[4]};
+    *(eni_saved_span *)into = (eni_saved_span){v[0], v[1], v[2], v[3], v[4]};
 }
 
 /* A rank without fp16 has none. */
@@ -275,27 +275,26 @@ static void take_rank(eni_json *in, const json_t *o, void *into)
 /* Its name only: the vector comes with the tensors. */
 static void take_vector(eni_json *in, const json_t *entry, void *into)
 {
-    eni_image *image = into;
-    eni_json_copy_text(in, entry, NULL, image->name, sizeof image->name);
+    eni_saved_vector *vector = into;
+    eni_json_copy_text(in, entry, NULL, vector->name, sizeof vector->name);
 }
 
 static void take_lists(eni_json *in, const json_t *o, const en_schema *schema, eni_checkpoint *c)
 {
     uint64_t end = 0;
     eni_json_list(in, o, "history", HISTORY_MAX, sizeof *c->history, take_past, &c->history, &c->nhistory);
-    eni_json_list(in, o, "stretches", schema->count, sizeof *c->stretches, take_stretch, &c->stretches,
-                  &c->nstretches);
+    eni_json_list(in, o, "spans", schema->count, sizeof *c->spans, take_span, &c->spans, &c->nspans);
     eni_json_list(in, o, "ranks", ENI_RANKS_MAX, sizeof *c->ranks, take_rank, &c->ranks, &c->nranks);
-    eni_json_list(in, o, "vectors", 1 << 18, sizeof *c->images, take_vector, &c->images, &c->nimages);
-    for (size_t i = 0; i < c->nstretches; end = c->stretches[i++].hi) {
-        const eni_stretch *s = &c->stretches[i];
+    eni_json_list(in, o, "vectors", 1 << 18, sizeof *c->vectors, take_vector, &c->vectors, &c->nvectors);
+    for (size_t i = 0; i < c->nspans; end = c->spans[i++].hi) {
+        const eni_saved_span *s = &c->spans[i];
         if (s->lo < end || s->hi <= s->lo || s->hi > schema->count)
-            eni_json_fail(in, "stretches[%zu], %llu to %llu, is out of order or beyond the %llu of the model",
-                          i, (unsigned long long)s->lo, (unsigned long long)s->hi,
+            eni_json_fail(in, "spans[%zu], %llu to %llu, is out of order or beyond the %llu of the model", i,
+                          (unsigned long long)s->lo, (unsigned long long)s->hi,
                           (unsigned long long)schema->count);
     }
-    for (size_t i = 0; i < c->nimages || i == 0; i++)
-        if (i == c->nimages || (i == 0) != (c->images[i].name[0] == 0))
+    for (size_t i = 0; i < c->nvectors || i == 0; i++)
+        if (i == c->nvectors || (i == 0) != (c->vectors[i].name[0] == 0))
             eni_json_fail(in, "vectors should be the weights, without a name, and others, which have one");
 }
 
@@ -343,22 +342,22 @@ en_status eni_checkpoint_take_facts(const char *facts, const en_schema *schema,
 
 /* ---- the file's tensors -------------------------------------------------------------------------------- */
 
-/* "conv1.weight" of image "": itself; of any other: "IMAGE/conv1.weight". */
-static void tensor_name(const char *image, const char *tensor, char name_out[TENSOR_NAME])
+/* "conv1.weight" of vector "": itself; of any other: "VECTOR/conv1.weight". */
+static void tensor_name(const char *vector, const char *tensor, char name_out[TENSOR_NAME])
 {
-    snprintf(name_out, TENSOR_NAME, "%s%s%s", image, image[0] != 0 ? "/" : "", tensor);
+    snprintf(name_out, TENSOR_NAME, "%s%s%s", vector, vector[0] != 0 ? "/" : "", tensor);
 }
 
-/* The strategy's bytes of a rank, and the image of the running statistics that it has of its own. */
+/* The strategy's bytes of a rank, and the vector of the running statistics that it has of its own. */
 static void state_name(uint64_t rank, char name_out[ENI_CHECKPOINT_NAME])
 {
     snprintf(name_out, ENI_CHECKPOINT_NAME, "rank.%llu/state", (unsigned long long)rank);
 }
 
-/* The state goes with the weights, image "". */
-static uint32_t tensors_of(const eni_image *image, const en_schema *schema)
+/* The state goes with the weights, vector "". */
+static uint32_t tensors_of(const eni_saved_vector *vector, const en_schema *schema)
 {
-    return schema->ntensors + (image->name[0] == 0 ? schema->nbuffers : 0);
+    return schema->ntensors + (vector->name[0] == 0 ? schema->nbuffers : 0);
 }
 
 /* The tensors of a file under construction, with the names that they point at. */
@@ -368,34 +367,34 @@ typedef struct table {
     uint32_t n;
 } table;
 
-/* Entry `i` of the network (eni_weights_entry), as it is in this image. */
+/* Entry `i` of the network (eni_weights_entry), as it is in this vector. */
 static en_status add_entry(table *t, const en_schema *schema, uint32_t i, const float *flat,
-                           const float *state, const char *image, char *why_out)
+                           const float *state, const char *vector, char *why_out)
 {
     eni_st_tensor *to = &t->tensors[t->n];
     char *name = t->names[t->n++];
     const en_status st = eni_weights_entry(schema, i, flat, state, to);
-    tensor_name(image, to->name, name);
+    tensor_name(vector, to->name, name);
     to->name = name;
     return st == EN_OK ? EN_OK : wrong(why_out, st, "tensor %s holds values that are not finite", name);
 }
 
-static en_status add_image(table *t, const en_schema *schema, const eni_image *image, const float *state,
-                           char *why_out)
+static en_status add_vector(table *t, const en_schema *schema, const eni_saved_vector *vector,
+                            const float *state, char *why_out)
 {
-    for (uint32_t i = 0; i < tensors_of(image, schema); i++)
-        EN_TRY(add_entry(t, schema, i, image->flat, state, image->name, why_out));
+    for (uint32_t i = 0; i < tensors_of(vector, schema); i++)
+        EN_TRY(add_entry(t, schema, i, vector->flat, state, vector->name, why_out));
     return EN_OK;
 }
 
 static en_status add_buffers(table *t, const en_schema *schema, const eni_checkpoint *c, char *why_out)
 {
-    char image[ENI_CHECKPOINT_NAME];
+    char vector[ENI_CHECKPOINT_NAME];
     for (uint64_t r = 0; r < c->nstates; r++) {
         const float *state = c->states + r * schema->nstate;
-        state_name(r, image);
+        state_name(r, vector);
         for (uint32_t i = schema->ntensors; i < schema->ntensors + schema->nbuffers; i++)
-            EN_TRY(add_entry(t, schema, i, NULL, state, image, why_out));
+            EN_TRY(add_entry(t, schema, i, NULL, state, vector, why_out));
     }
     return EN_OK;
 }
@@ -419,12 +418,12 @@ static void add_states(table *t, const eni_checkpoint *c)
 
 static en_status fill_table(table *t, const eni_checkpoint *c, const en_schema *schema, char *why_out)
 {
-    size_t room = (size_t)c->nimages * schema->ntensors + (1 + c->nstates) * schema->nbuffers + c->nranks;
+    size_t room = (size_t)c->nvectors * schema->ntensors + (1 + c->nstates) * schema->nbuffers + c->nranks;
     t->tensors = eni_alloc_array(room, sizeof *t->tensors);
     t->names = eni_alloc_array(room, sizeof *t->names);
     if (t->tensors == NULL || t->names == NULL) return EN_ENOMEM;
-    for (uint32_t i = 0; i < c->nimages; i++)
-        EN_TRY(add_image(t, schema, &c->images[i], c->state, why_out));
+    for (uint32_t i = 0; i < c->nvectors; i++)
+        EN_TRY(add_vector(t, schema, &c->vectors[i], c->state, why_out));
     EN_TRY(add_buffers(t, schema, c, why_out));
     add_states(t, c);
     return EN_OK;
@@ -451,22 +450,22 @@ en_status eni_checkpoint_write(eni_checkpoint *c, const en_schema *schema, const
 
 /* ---- back ---------------------------------------------------------------------------------------------- */
 
-static en_status read_image(const eni_st_file *file, const en_schema *schema, eni_image *image, float *state,
-                            char *why_out)
+static en_status read_vector(const eni_st_file *file, const en_schema *schema, eni_saved_vector *vector,
+                             float *state, char *why_out)
 {
-    image->flat = eni_alloc_array(schema->count, sizeof *image->flat);
-    if (image->flat == NULL) return EN_ENOMEM;
-    for (uint32_t i = 0; i < tensors_of(image, schema); i++) {
+    vector->flat = eni_alloc_array(schema->count, sizeof *vector->flat);
+    if (vector->flat == NULL) return EN_ENOMEM;
+    for (uint32_t i = 0; i < tensors_of(vector, schema); i++) {
         const bool is_weight = i < schema->ntensors;
         const en_model_tensor *want =
             is_weight ? &schema->tensors[i] : &schema->buffers[i - schema->ntensors];
         char name[TENSOR_NAME], shape[ENI_ST_SHAPE_TEXT];
-        tensor_name(image->name, want->name, name);
+        tensor_name(vector->name, want->name, name);
         const eni_st_tensor *found = eni_st_find(file, name);
         if (found == NULL || !eni_weights_fits(found, want))
             return wrong(why_out, EN_EMISMATCH, "it has no tensor %s %s, which %s has", name,
                          eni_st_shape_text(want->shape, want->ndim, shape), schema->network->name);
-        memcpy((is_weight ? image->flat : state) + want->offset, found->data, eni_st_bytes(found));
+        memcpy((is_weight ? vector->flat : state) + want->offset, found->data, eni_st_bytes(found));
     }
     return EN_OK;
 }
@@ -489,10 +488,10 @@ static en_status read_state(const eni_st_file *file, uint32_t r, eni_rank_facts 
 static en_status read_buffers(const eni_st_file *file, const en_schema *schema, eni_checkpoint *c,
                               char *why_out)
 {
-    char image[ENI_CHECKPOINT_NAME], name[TENSOR_NAME];
+    char vector[ENI_CHECKPOINT_NAME], name[TENSOR_NAME];
     if (schema->nbuffers == 0) return EN_OK;
-    state_name(0, image);
-    tensor_name(image, schema->buffers[0].name, name);
+    state_name(0, vector);
+    tensor_name(vector, schema->buffers[0].name, name);
     if (eni_st_find(file, name) == NULL) return EN_OK;
     if (c->world > file->ntensors || c->accumulate > file->ntensors ||
         c->world * c->accumulate > file->ntensors)
@@ -504,8 +503,8 @@ static en_status read_buffers(const eni_st_file *file, const en_schema *schema, 
     for (uint64_t i = 0; i < c->nstates * schema->nbuffers; i++) {
         const uint64_t r = i / schema->nbuffers;
         const en_model_tensor *want = &schema->buffers[i % schema->nbuffers];
-        state_name(r, image);
-        tensor_name(image, want->name, name);
+        state_name(r, vector);
+        tensor_name(vector, want->name, name);
         const eni_st_tensor *found = eni_st_find(file, name);
         if (found == NULL || !eni_weights_fits(found, want))
             return wrong(why_out, EN_EMISMATCH, "it has no tensor %s as %s has it", name,
@@ -524,8 +523,8 @@ static en_status take_file(const eni_st_file *file, const en_schema *schema, eni
     snprintf(why_out, ENI_ST_WHY, "out of memory");
     if (schema->nstate > 0 && (c->state = eni_alloc_array(schema->nstate, sizeof *c->state)) == NULL)
         return EN_ENOMEM;
-    for (uint32_t i = 0; i < c->nimages; i++, tensors += schema->ntensors)
-        EN_TRY(read_image(file, schema, &c->images[i], c->state, why_out));
+    for (uint32_t i = 0; i < c->nvectors; i++, tensors += schema->ntensors)
+        EN_TRY(read_vector(file, schema, &c->vectors[i], c->state, why_out));
     EN_TRY(read_buffers(file, schema, c, why_out));
     tensors += c->nstates * schema->nbuffers;
     for (uint32_t r = 0; r < c->nranks; r++) {

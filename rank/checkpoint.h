@@ -30,26 +30,26 @@
 #include "models/formats/safetensors.h"
 #include "run/rank_groups.h"
 
-enum { ENI_CHECKPOINT_FORMAT = 1, ENI_CHECKPOINT_NAME = 96, ENI_CHECKPOINT_FACTS = 32 };
+enum { ENI_CHECKPOINT_FORMAT = 2, ENI_CHECKPOINT_NAME = 96, ENI_CHECKPOINT_FACTS = 32 };
 
 /* A fact that the resuming run must share, under the name of the flag that decides it. */
 typedef struct eni_fact {
     char key[24], value[144];
 } eni_fact;
 
-/* How far one stretch [lo, hi) of the flat vector has come. */
-typedef struct eni_stretch {
+/* How far one span [lo, hi) of the flat vector has come. */
+typedef struct eni_saved_span {
     uint64_t lo, hi;
     uint64_t version; /* optimizer steps or touches */
     uint64_t steps;   /* optimizer steps */
     uint64_t samples; /* applied: the learning rate's argument */
-} eni_stretch;
+} eni_saved_span;
 
 /* One flat vector, by its name in the file: "" the weights, "optimizer.momentum_buffer", "rank.1/center". */
-typedef struct eni_image {
+typedef struct eni_saved_vector {
     char name[ENI_CHECKPOINT_NAME];
     float *flat; /* (schema->count) */
-} eni_image;
+} eni_saved_vector;
 
 /* fp16 on a GPU: a rank's loss scale (worker/gpu/scaler.h). */
 typedef struct eni_scale_facts {
@@ -92,12 +92,12 @@ typedef struct eni_checkpoint {
     char **history; /* (nhistory) checkpoints that the run was resumed from, the oldest first */
     size_t nhistory;
 
-    eni_stretch *stretches; /* (nstretches) in order, disjoint */
-    size_t nstretches;
+    eni_saved_span *spans; /* (nspans) in order, disjoint */
+    size_t nspans;
     eni_rank_facts *ranks; /* (nranks) = world, where known; else of rank 0 only */
     size_t nranks;
-    eni_image *images; /* (nimages) */
-    size_t nimages;
+    eni_saved_vector *vectors; /* (nvectors) */
+    size_t nvectors;
     float *state;  /* (schema->nstate) running statistics, with the weights; NULL: the network has none */
     float *states; /* (nstates, schema->nstate) those of each rank, where their mean is judged; else NULL */
     uint64_t nstates;
@@ -111,9 +111,9 @@ void eni_checkpoint_fini(eni_checkpoint *checkpoint);
 /* The value of a fact, NULL if there is none. */
 const char *eni_checkpoint_fact(const eni_checkpoint *checkpoint, const char *key);
 
-/* The image of that name, NULL if there is none; and a new one, zeroed, at the end (NULL: out of memory). */
-const eni_image *eni_checkpoint_find(const eni_checkpoint *checkpoint, const char *name);
-eni_image *eni_checkpoint_add(eni_checkpoint *checkpoint, const en_schema *schema, const char *name);
+/* The vector of that name, NULL if there is none; and a new one, zeroed, at the end (NULL: out of memory). */
+const eni_saved_vector *eni_checkpoint_find(const eni_checkpoint *checkpoint, const char *name);
+eni_saved_vector *eni_checkpoint_add(eni_checkpoint *checkpoint, const en_schema *schema, const char *name);
 
 /* Writes it under its name into `dir`: temporary file, sync, rename, sync of the folder. Not logged: why_out
  * gets one clause ("cannot write /x/y.tmp: No space left on device"). EN_EIO; EN_ENONFINITE: a checkpoint of

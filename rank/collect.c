@@ -28,27 +28,27 @@ static en_status note_partitions(eni_rank *self, eni_checkpoint *c)
     const int shards = eni_client_shards(self->exchange.client);
     const size_t room = (size_t)self->job.buckets->n * (size_t)shards;
     uint32_t i = 0;
-    if (c->stretches == NULL) c->stretches = eni_alloc_array(room, sizeof *c->stretches);
-    if (c->stretches == NULL) return EN_ENOMEM;
+    if (c->spans == NULL) c->spans = eni_alloc_array(room, sizeof *c->spans);
+    if (c->spans == NULL) return EN_ENOMEM;
     for (uint32_t b = 0; b < self->job.buckets->n; b++)
         for (int s = 0; s < shards; s++) {
             eni_partition_past past;
             eni_client_past(self->exchange.client, b, s, &past);
             if (past.count == 0) continue;
-            eni_stretch *stretch = &c->stretches[i++];
-            if (i <= c->nstretches && stretch->version != past.version) return EN_EMISMATCH;
-            if (i <= c->nstretches) continue;
-            *stretch = (eni_stretch){past.lo, past.lo + past.count, past.version, past.steps, past.samples};
+            eni_saved_span *span = &c->spans[i++];
+            if (i <= c->nspans && span->version != past.version) return EN_EMISMATCH;
+            if (i <= c->nspans) continue;
+            *span = (eni_saved_span){past.lo, past.lo + past.count, past.version, past.steps, past.samples};
         }
-    c->nstretches = i;
+    c->nspans = i;
     return EN_OK;
 }
 
 static en_status keep(const eni_rank *self, eni_checkpoint *c, const char *name, const float *flat)
 {
-    eni_image *image = eni_checkpoint_add(c, &self->job.schema, name);
-    if (image == NULL) return EN_ENOMEM;
-    memcpy(image->flat, flat, self->job.schema.count * sizeof(float));
+    eni_saved_vector *vector = eni_checkpoint_add(c, &self->job.schema, name);
+    if (vector == NULL) return EN_ENOMEM;
+    memcpy(vector->flat, flat, self->job.schema.count * sizeof(float));
     return EN_OK;
 }
 
@@ -335,14 +335,14 @@ static en_status collect_slot(collection *k, int i)
 static en_status note_buckets(collection *k)
 {
     eni_checkpoint *c = k->c;
-    c->stretches = eni_alloc_array(nbuckets(k), sizeof *c->stretches);
-    if (c->stretches == NULL) return EN_ENOMEM;
+    c->spans = eni_alloc_array(nbuckets(k), sizeof *c->spans);
+    if (c->spans == NULL) return EN_ENOMEM;
     for (uint32_t b = 0; b < nbuckets(k); b++) {
         const eni_bucket_range *range = &k->self->job.buckets->bucket[b];
         const uint64_t steps = k->parts[b].steps;
-        c->stretches[b] = (eni_stretch){range->lo, range->hi, steps, steps, k->samples};
+        c->spans[b] = (eni_saved_span){range->lo, range->hi, steps, steps, k->samples};
     }
-    c->nstretches = nbuckets(k);
+    c->nspans = nbuckets(k);
     return EN_OK;
 }
 
@@ -350,7 +350,7 @@ static en_status note_buckets(collection *k)
 
 static int by_lo(const void *left, const void *right)
 {
-    const eni_stretch *a = left, *b = right;
+    const eni_saved_span *a = left, *b = right;
     return (a->lo > b->lo) - (a->lo < b->lo);
 }
 
@@ -384,10 +384,10 @@ static void lay_over(collection *k)
             memcpy(eni_checkpoint_find(k->c, name)->flat + range->lo,
                    eni_rank_flat(k->self, k->first_slot + (uint32_t)i) + range->lo, bytes);
         }
-        for (uint32_t s = 0; s < k->c->nstretches; s++) {
-            eni_stretch *stretch = &k->c->stretches[s];
-            if (stretch->lo < range->lo || stretch->hi > range->hi) continue;
-            *stretch = (eni_stretch){stretch->lo, stretch->hi, steps, steps, k->samples};
+        for (uint32_t s = 0; s < k->c->nspans; s++) {
+            eni_saved_span *span = &k->c->spans[s];
+            if (span->lo < range->lo || span->hi > range->hi) continue;
+            *span = (eni_saved_span){span->lo, span->hi, steps, steps, k->samples};
         }
     }
 }
@@ -432,8 +432,8 @@ static en_status collect_claimed(collection *k)
 {
     EN_TRY(collect_from_store(k->self, k->c));
     k->samples = UINT64_MAX;
-    for (uint32_t i = 0; i < k->c->nstretches; i++)
-        if (k->c->stretches[i].samples < k->samples) k->samples = k->c->stretches[i].samples;
+    for (uint32_t i = 0; i < k->c->nspans; i++)
+        if (k->c->spans[i].samples < k->samples) k->samples = k->c->spans[i].samples;
     return EN_OK;
 }
 
@@ -491,8 +491,8 @@ static void note_position(collection *k)
     c->micro = eni_plan_micro_at(&self->job.plan, k->samples);
     c->step = c->micro / self->job.plan.world;
     c->epoch = k->samples / self->job.plan.epoch_samples;
-    qsort(c->stretches, c->nstretches, sizeof *c->stretches, by_lo);
-    c->updates = c->nstretches > 0 ? c->stretches[0].version : 0;
+    qsort(c->spans, c->nspans, sizeof *c->spans, by_lo);
+    c->updates = c->nspans > 0 ? c->spans[0].version : 0;
 }
 
 /* Everything that is no vector. */

@@ -133,7 +133,7 @@ void eni_curve_keep(eni_curve *curve)
         eni_warn("curve",
                  "cannot write %s: a run that goes on from this checkpoint lacks points of its curve; make "
                  "room there",
-                 eni_copies_place(curve->copies));
+                 eni_copies_path(curve->copies));
 }
 
 void eni_curve_expect(eni_curve *curve, uint64_t n, uint64_t budget)
@@ -155,7 +155,7 @@ static en_status evaluate(eni_curve *curve, uint32_t i, bool is_bracket, float *
     const float *flat = eni_copies_read(curve->copies, i, room);
     if (flat == NULL)
         return eni_fail(EN_EIO, "curve", "cannot read %s: what was written there has changed",
-                        eni_copies_place(curve->copies));
+                        eni_copies_path(curve->copies));
     const float *state = curve->config.nstate > 0 ? flat + curve->config.count : NULL;
     EN_TRY(curve->config.evaluate(curve->config.user, flat, state, &e->point.loss, &e->point.accuracy));
     e->is_evaluated = true;

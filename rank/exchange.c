@@ -365,7 +365,7 @@ en_status eni_exchange_measure(void *user, eni_costs *costs_out)
 {
     eni_rank *self = user;
     const int64_t begin = eni_now_ns();
-    if (eni_rank_has_places(self))
+    if (eni_rank_has_seats(self))
         return eni_fail(EN_EUNSUPPORTED, "exchange",
                         "%s asks what an exchange costs, which all ranks measure together, and with "
                         "--max-workers they come and go: leave it out",
@@ -392,7 +392,7 @@ static en_status check_mean(const eni_rank *self)
     const eni_run_spec *spec = self->asked.spec;
     const char *loss = eni_key_value_find(spec->key_value, spec->n, "on-worker-loss");
     const bool may_lose = loss != NULL && strcmp(loss, "continue") == 0;
-    if (eni_rank_has_places(self) || (self->world.nranks > 1 && (self->job.is_claiming || may_lose)))
+    if (eni_rank_has_seats(self) || (self->world.nranks > 1 && (self->job.is_claiming || may_lose)))
         return eni_fail(EN_EUNSUPPORTED, "exchange",
                         "%s evaluates the mean of all ranks' weights, for which all have to be there and at "
                         "the same step: give --assign=fixed, and neither --max-workers nor "
@@ -454,7 +454,7 @@ en_status eni_rank_connect(eni_rank *self)
     if (self->world.nranks > 1) EN_TRY(check_depth(self));
     if (eni_rank_has_leaders(self))
         EN_TRY(open_local(self, deadline));
-    else if (self->world.nranks > 1 && !eni_rank_has_places(self))
+    else if (self->world.nranks > 1 && !eni_rank_has_seats(self))
         EN_TRY(open_all(self, deadline));
     if (eni_rank_uses_groups(self)) EN_TRY(open_groups(self, deadline));
     if (eni_rank_has_store(self) && !(eni_rank_has_leaders(self) && self->world.local_rank > 0))

@@ -49,7 +49,7 @@ typedef struct eni_job {
     eni_buckets *buckets;
     const eni_optimizer *optimizer;
     eni_hyper hyper;
-    eni_groups *groups; /* hyper.groups, owned; NULL: none */
+    eni_param_groups *groups; /* hyper.groups, owned; NULL: none */
     eni_schedule schedule;
     bool is_claiming; /* the next micro-batch is claimed, not assigned */
     int64_t accumulate;
@@ -198,7 +198,7 @@ static inline bool eni_rank_uses_groups(const eni_rank *self)
 }
 
 /* --max-workers: ranks come and go, and meet at the store only. */
-static inline bool eni_rank_has_places(const eni_rank *self)
+static inline bool eni_rank_has_seats(const eni_rank *self)
 {
     return self->nfirst < self->world.nranks;
 }

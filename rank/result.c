@@ -268,7 +268,7 @@ static void add_presence(const eni_rank *self, json_t *result)
     static const char *const ends[] = {[ENI_CAME] = "came", [ENI_LOST] = "lost", [ENI_WENT] = "left"};
     const eni_stats *t = &self->records.stats;
     json_t *list = json_array();
-    for (int r = 0; r < self->world.nranks && eni_rank_has_places(self); r++) {
+    for (int r = 0; r < self->world.nranks && eni_rank_has_seats(self); r++) {
         double from = 0, to = (double)t->train_ns * 1e-9;
         const char *end = "stayed";
         eni_presence_event p;
@@ -454,7 +454,7 @@ static void add_identity(const eni_rank *self, json_t *result)
     eni_json_set_text(result, "strategy", self->job.strategy->name);
     eni_json_set_text(result, "strategy_options", eni_options_canonical(self->job.options));
     eni_json_set_int(result, "workers", (uint64_t)self->nfirst);
-    if (eni_rank_has_places(self))
+    if (eni_rank_has_seats(self))
         eni_json_set_int(result, "max_workers", (uint64_t)(self->world.nranks / ENI_RANKS_PER_PLACE));
     if (eni_rank_uses_groups(self)) {
         char groups[ENI_RANK_GROUPS_TEXT];

@@ -152,9 +152,9 @@ static en_status check_facts(const eni_rank *self)
 /* The first thing in the file that belongs to one rank, or NULL. */
 static const char *rank_thing(const eni_checkpoint *c, char name_out[ENI_CHECKPOINT_NAME])
 {
-    for (uint32_t i = 0; i < c->nimages; i++)
-        if (strncmp(c->images[i].name, "rank.", 5) == 0) {
-            const char *slash = strchr(c->images[i].name, '/');
+    for (uint32_t i = 0; i < c->nvectors; i++)
+        if (strncmp(c->vectors[i].name, "rank.", 5) == 0) {
+            const char *slash = strchr(c->vectors[i].name, '/');
             snprintf(name_out, ENI_CHECKPOINT_NAME, "the vector \"%.60s\"", slash == NULL ? "" : slash + 1);
             return name_out;
         }
@@ -256,13 +256,13 @@ en_status eni_resume_find(eni_rank *self)
 
 /* ---- everything back in its place ---- */
 
-static void put(const eni_rank *self, uint32_t slot, const eni_image *image)
+static void put(const eni_rank *self, uint32_t slot, const eni_saved_vector *vector)
 {
-    memcpy(eni_rank_flat(self, slot), image->flat, self->job.schema.count * sizeof(float));
+    memcpy(eni_rank_flat(self, slot), vector->flat, self->job.schema.count * sizeof(float));
 }
 
 /* "rank.R/NAME" of this rank, or NULL. */
-static const eni_image *of_rank(const eni_rank *self, const char *name)
+static const eni_saved_vector *of_rank(const eni_rank *self, const char *name)
 {
     char full[2 * ENI_CHECKPOINT_NAME];
     snprintf(full, sizeof full, "rank.%d/%s", self->world.rank, name);
@@ -280,19 +280,19 @@ en_status eni_resume_weights(eni_rank *self)
 
 /* ---- the store ---- */
 
-/* What is behind elements [lo, hi): of stretches that had come unequally far, the least. Partitions may be
+/* What is behind elements [lo, hi): of spans that had come unequally far, the least. Partitions may be
  * cut differently from the ones that were saved. */
-static eni_stretch behind(const eni_checkpoint *c, uint64_t lo, uint64_t hi)
+static eni_saved_span behind(const eni_checkpoint *c, uint64_t lo, uint64_t hi)
 {
-    eni_stretch least = {lo, hi, UINT64_MAX, UINT64_MAX, UINT64_MAX};
-    for (uint32_t i = 0; i < c->nstretches; i++) {
-        const eni_stretch *s = &c->stretches[i];
+    eni_saved_span least = {lo, hi, UINT64_MAX, UINT64_MAX, UINT64_MAX};
+    for (uint32_t i = 0; i < c->nspans; i++) {
+        const eni_saved_span *s = &c->spans[i];
         if (s->hi <= lo || s->lo >= hi) continue;
         if (s->version < least.version) least.version = s->version;
         if (s->steps < least.steps) least.steps = s->steps;
         if (s->samples < least.samples) least.samples = s->samples;
     }
-    if (least.samples == UINT64_MAX) least = (eni_stretch){lo, hi, 0, 0, c->samples};
+    if (least.samples == UINT64_MAX) least = (eni_saved_span){lo, hi, 0, 0, c->samples};
     return least;
 }
 
@@ -302,7 +302,7 @@ static void tell_past(eni_rank *self)
         for (int s = 0; s < eni_client_shards(self->exchange.client); s++) {
             eni_partition_past past;
             eni_client_past(self->exchange.client, b, s, &past);
-            eni_stretch is = behind(&self->saving.past, past.lo, past.lo + past.count);
+            eni_saved_span is = behind(&self->saving.past, past.lo, past.lo + past.count);
             past.version = is.version;
             past.steps = is.steps;
             past.samples = is.samples;
@@ -316,9 +316,9 @@ en_status eni_resume_store(eni_rank *self)
     if (!self->saving.is_resumed) return EN_OK;
     for (int i = 0; i < self->job.optimizer->slots(&self->job.hyper); i++) {
         eni_save_slot_name(self, i, name);
-        const eni_image *image = eni_checkpoint_find(&self->saving.past, name);
-        if (image == NULL) return refuse(self, "it has no %s for the server", name);
-        put(self, ENI_SLOT_EVAL, image);
+        const eni_saved_vector *vector = eni_checkpoint_find(&self->saving.past, name);
+        if (vector == NULL) return refuse(self, "it has no %s for the server", name);
+        put(self, ENI_SLOT_EVAL, vector);
         EN_TRY(eni_rank_call_store(self, ENI_MSG_INIT, ENI_VECTOR_SLOT + (uint32_t)i, ENI_SLOT_EVAL,
                                    ENI_SLOT_NONE));
     }
@@ -344,11 +344,11 @@ static en_status restore_slots(eni_rank *self)
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
     for (int i = 0; i < n; i++) {
         eni_save_slot_name(self, i, name);
-        const eni_image *image = of_rank(self, name);
-        if (image == NULL && eni_rank_has_store(self) && which != EN_EVAL_PARAM) continue; /* the server's */
-        if (image == NULL) image = eni_checkpoint_find(&self->saving.past, name);
-        if (image == NULL) return missing(self, name);
-        put(self, first + (uint32_t)i, image);
+        const eni_saved_vector *vector = of_rank(self, name);
+        if (vector == NULL && eni_rank_has_store(self) && which != EN_EVAL_PARAM) continue; /* the server's */
+        if (vector == NULL) vector = eni_checkpoint_find(&self->saving.past, name);
+        if (vector == NULL) return missing(self, name);
+        put(self, first + (uint32_t)i, vector);
     }
     return EN_OK;
 }
@@ -357,12 +357,12 @@ static en_status restore_vectors(eni_rank *self)
 {
     eni_host_vector vectors[ENI_ARENA_NSLOTS];
     const int n = eni_host_vectors(self->exchange.host, vectors);
-    const eni_image *param = of_rank(self, "param");
+    const eni_saved_vector *param = of_rank(self, "param");
     if (param != NULL) put(self, ENI_SLOT_PARAM, param);
     for (int v = 0; v < n; v++) {
-        const eni_image *image = of_rank(self, vectors[v].name);
-        if (image == NULL) return missing(self, vectors[v].name);
-        put(self, vectors[v].slot, image);
+        const eni_saved_vector *vector = of_rank(self, vectors[v].name);
+        if (vector == NULL) return missing(self, vectors[v].name);
+        put(self, vectors[v].slot, vector);
     }
     return EN_OK;
 }
@@ -371,16 +371,16 @@ static en_status restore_vectors(eni_rank *self)
 static en_status check_buckets(const eni_rank *self)
 {
     const eni_checkpoint *c = &self->saving.past;
-    bool is_same = eni_rank_has_store(self) || c->nstretches == self->job.buckets->n;
+    bool is_same = eni_rank_has_store(self) || c->nspans == self->job.buckets->n;
     for (uint32_t b = 0; b < self->job.buckets->n && is_same && !eni_rank_has_store(self); b++) {
         const eni_bucket_range *range = &self->job.buckets->bucket[b]; /* from the end of the vector */
-        const eni_stretch *stretch = &c->stretches[c->nstretches - 1 - b];
-        is_same = stretch->lo == range->lo && stretch->hi == range->hi;
+        const eni_saved_span *span = &c->spans[c->nspans - 1 - b];
+        is_same = span->lo == range->lo && span->hi == range->hi;
     }
     if (is_same) return EN_OK;
     return refuse(
         self, "%s keeps state for each of %zu buckets, and here are %u others: give the same --bucket-cap-mb",
-        self->job.strategy->name, c->nstretches, self->job.buckets->n);
+        self->job.strategy->name, c->nspans, self->job.buckets->n);
 }
 
 static en_status restore_state(eni_rank *self)
@@ -442,9 +442,9 @@ en_status eni_resume_state(eni_rank *self)
     if (self->world.rank == 0)
         eni_info("resume", "goes on from sample %" PRIu64 " of %" PRIu64 " (%s)", self->saving.past.samples,
                  self->job.plan.samples, self->saving.past_path);
-    for (uint32_t i = 0; i < self->saving.past.nimages; i++) { /* as much as the model, several times */
-        eni_free(self->saving.past.images[i].flat);
-        self->saving.past.images[i].flat = NULL;
+    for (uint32_t i = 0; i < self->saving.past.nvectors; i++) { /* as much as the model, several times */
+        eni_free(self->saving.past.vectors[i].flat);
+        self->saving.past.vectors[i].flat = NULL;
     }
     return EN_OK;
 }

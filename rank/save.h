@@ -45,7 +45,7 @@ en_status eni_save_finish(eni_rank *self);
 
 void eni_save_close(eni_rank *self); /* waits for the write under way */
 
-/* The image of an optimizer's slot: "optimizer.momentum_buffer". */
+/* The vector of an optimizer's slot: "optimizer.momentum_buffer". */
 static inline void eni_save_slot_name(const eni_rank *self, int slot, char name_out[ENI_CHECKPOINT_NAME])
 {
     snprintf(name_out, ENI_CHECKPOINT_NAME, "optimizer.%s", self->job.optimizer->slot_names[slot]);

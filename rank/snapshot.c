@@ -253,7 +253,7 @@ static en_status make_whole(eni_rank *self, const portion *s, float *room)
     en_status st = EN_OK;
     if (copy == NULL)
         return eni_fail(EN_EIO, "snapshots", "cannot read what was written to %s: it has changed",
-                        eni_copies_place(own));
+                        eni_copies_path(own));
     if (s->nstates > 0) memcpy(own_state(self), copy, s->nstates * sizeof(float));
     if (s->nweights > 0)
         memcpy(eni_rank_flat(self, ENI_SLOT_EVAL), copy + s->nstates, s->nweights * sizeof(float));

@@ -70,12 +70,12 @@ static void name_folder(const char *root, const char *url, const char *endpoint,
 /* Who holds it ends at some time, by itself or with its process. */
 static en_status wait_for_lock(const eni_cache *cache)
 {
-    bool is_told = false;
+    bool is_reported = false;
     while (flock(cache->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return eni_fail(EN_EIO, "remote", "cannot lock %s: %s", cache->path, strerror(errno));
-        if (!is_told) eni_info("remote", "another process fetches %s: waiting for it", cache->url);
-        is_told = true;
+        if (!is_reported) eni_info("remote", "another process fetches %s: waiting for it", cache->url);
+        is_reported = true;
         poll(NULL, 0, LOOK_MS);
     }
     return EN_OK;

@@ -22,7 +22,7 @@ typedef struct eni_remote eni_remote;
 
 typedef struct eni_remote_options { /* all is borrowed until close */
     const eni_remote_url *url;
-    const eni_remote_place *place;
+    const eni_remote_endpoint *place;
     const eni_keys *keys;
     const char *ca_file; /* of https; NULL: the system's */
     /* Of a body that came or went, less where it begins anew; or NULL. */

@@ -68,8 +68,9 @@ en_status eni_session_open(const eni_transfer_options *o, const char *flag, cons
     EN_TRY(eni_remote_url_parse(flag, text, &s->url));
     EN_TRY(eni_keys_find(s->url.kind, o->keys, eni_env, &s->keys));
     s->endpoint = o->endpoint != NULL ? o->endpoint : s->keys.endpoint[0] != '\0' ? s->keys.endpoint : NULL;
-    EN_TRY(eni_remote_place_find(&s->url, o->endpoint != NULL ? "--data-endpoint" : s->keys.endpoint_by,
-                                 s->endpoint, s->keys.region[0] != '\0' ? s->keys.region : NULL, &s->place));
+    EN_TRY(eni_remote_endpoint_find(&s->url, o->endpoint != NULL ? "--data-endpoint" : s->keys.endpoint_by,
+                                    s->endpoint, s->keys.region[0] != '\0' ? s->keys.region : NULL,
+                                    &s->place));
     const eni_remote_options bucket = {.url = &s->url,
                                        .place = &s->place,
                                        .keys = &s->keys,

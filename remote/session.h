@@ -35,7 +35,7 @@ typedef struct eni_progress {
 
 typedef struct eni_session {
     eni_remote_url url;
-    eni_remote_place place;
+    eni_remote_endpoint place;
     eni_keys keys;
     const char *endpoint; /* NULL: the service's own */
     eni_remote *bucket;

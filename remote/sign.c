@@ -60,7 +60,7 @@ static void add_header(signing *s, const char *prefix, const char *name, const c
     if (snprintf(line, ENI_SIGNED_TEXT, "%s: %s", full, value) >= ENI_SIGNED_TEXT) s->is_short = true;
 }
 
-static void hash_canonical(const signing *s, const eni_remote_url *url, const eni_remote_place *place,
+static void hash_canonical(const signing *s, const eni_remote_url *url, const eni_remote_endpoint *place,
                            const eni_remote_request *request, const char *body, char hex_out[ENI_DIGEST_HEX])
 {
     const bool adds_bucket = s->d->has_bucket && !place->has_bucket_in_path;
@@ -85,7 +85,7 @@ static void hash_canonical(const signing *s, const eni_remote_url *url, const en
 }
 
 /* HMAC(HMAC(HMAC(HMAC(prefix + secret, day), region), service), terminator), of the text. */
-static void make_signature(const signing *s, const eni_remote_place *place, const eni_keys *keys,
+static void make_signature(const signing *s, const eni_remote_endpoint *place, const eni_keys *keys,
                            const char *text, char hex_out[ENI_DIGEST_HEX])
 {
     char first[ENI_KEY_TEXT_MAX + 16];
@@ -103,7 +103,7 @@ static void make_signature(const signing *s, const eni_remote_place *place, cons
     eni_wipe(next, sizeof next);
 }
 
-en_status eni_sign(const eni_remote_url *url, const eni_remote_place *place, const eni_keys *keys,
+en_status eni_sign(const eni_remote_url *url, const eni_remote_endpoint *place, const eni_keys *keys,
                    const eni_remote_request *request, time_t now, eni_signed *signed_out)
 {
     signing s = {.d = &dialects[url->kind], .out = signed_out};

@@ -34,7 +34,7 @@ typedef struct eni_signed {
 
 /* Signs for the moment `now`. Headers hold a session token: eni_wipe them after use. EN_EINVAL, logged: a text that does
  * not fit. Pure function; any thread. */
-en_status eni_sign(const eni_remote_url *url, const eni_remote_place *place, const eni_keys *keys,
+en_status eni_sign(const eni_remote_url *url, const eni_remote_endpoint *place, const eni_keys *keys,
                    const eni_remote_request *request, time_t now, eni_signed *signed_out);
 
 #endif

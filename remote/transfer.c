@@ -139,19 +139,19 @@ static en_status finish(child *c, int signal_fd, int quiet_ms)
         const int64_t deadline_ns = quiet_ms == PATIENCE ? INT64_MAX : eni_now_ns() + quiet_ns;
         st = eni_signals_await(c->pid, signal_fd, deadline_ns, &status);
     } while (st == EN_ETIMEOUT && has_signs(c));
-    const bool is_late = st == EN_ETIMEOUT, is_told = st == EN_EINTR;
+    const bool is_late = st == EN_ETIMEOUT, is_reported = st == EN_EINTR;
     if (is_late)
         eni_error("remote", "nothing has gone to the bucket for %d s, and nothing more is waited for",
                   quiet_ms / 1000);
     const bool has_orders = c->order_fd >= 0;
     if (has_orders) close(c->order_fd); /* which ends it, if it has not ended yet */
     const int64_t stop_ns = eni_now_ns() + (has_orders ? STOP_MS : 0) * (ENI_SECOND / 1000);
-    if ((is_late || is_told) && eni_signals_await(c->pid, -1, stop_ns, &status) != EN_OK) {
+    if ((is_late || is_reported) && eni_signals_await(c->pid, -1, stop_ns, &status) != EN_OK) {
         kill(c->pid, SIGKILL); /* what has come stays, and the next one goes on there */
         (void)eni_signals_await(c->pid, -1, INT64_MAX, &status);
     }
     if (quiet_ms != PATIENCE) close(c->answer_fd);
-    if (is_told) return EN_EINTR;
+    if (is_reported) return EN_EINTR;
     if (is_late) return EN_EIO;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return EN_OK;
     if (WIFEXITED(status) && WEXITSTATUS(status) <= 2) return WEXITSTATUS(status) == 2 ? EN_EINVAL : EN_EIO;
@@ -403,11 +403,11 @@ en_status eni_transfer_end(eni_uploads *uploads, en_status ended)
     const char last = ended == EN_OK ? 'f' : 'n';
     stop_watcher(uploads);
     (void)has_signs(&uploads->process); /* nobody has looked since the run began */
-    const bool is_told = write(uploads->process.order_fd, &last, 1) == 1;
+    const bool is_reported = write(uploads->process.order_fd, &last, 1) == 1;
     const int first = take_signal(uploads->signal_fd);
     en_status st = finish(&uploads->process, uploads->signal_fd, END_MS);
     if (first != 0) raise(first); /* blocked: it waits there again, for the exit code */
-    if (st == EN_OK && !is_told) st = EN_EIO;
+    if (st == EN_OK && !is_reported) st = EN_EIO;
     if (st != EN_OK)
         eni_warn(
             "remote",

@@ -119,7 +119,7 @@ static bool is_host_and_port(const char *text, size_t length)
     return colon + 1 + digits == end && digits > 0 && digits <= 5 && port > 0 && port < 65536;
 }
 
-static en_status read_endpoint(const char *by, const char *endpoint, eni_remote_place *place)
+static en_status read_endpoint(const char *by, const char *endpoint, eni_remote_endpoint *place)
 {
     const char *host = strstr(endpoint, "://");
     place->is_plain = strncmp(endpoint, "http://", 7) == 0;
@@ -158,10 +158,10 @@ static void region_of_host(const char *host, char region_out[ENI_REGION])
     region_out[length - FRONT] = '\0';
 }
 
-en_status eni_remote_place_find(const eni_remote_url *url, const char *by, const char *endpoint,
-                                const char *region, eni_remote_place *place_out)
+en_status eni_remote_endpoint_find(const eni_remote_url *url, const char *by, const char *endpoint,
+                                   const char *region, eni_remote_endpoint *place_out)
 {
-    eni_remote_place place = {0};
+    eni_remote_endpoint place = {0};
     if (endpoint != NULL) {
         EN_TRY(read_endpoint(by, endpoint, &place));
         place.has_bucket_in_path = true;

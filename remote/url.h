@@ -31,17 +31,17 @@ const char *eni_url_scheme(int kind);
 en_status eni_remote_url_parse(const char *flag, const char *text, eni_remote_url *url_out);
 
 /* Where requests for a bucket go. */
-typedef struct eni_remote_place {
+typedef struct eni_remote_endpoint {
     bool is_plain;              /* http:// */
     bool has_bucket_in_path;    /* /BUCKET/KEY; else the bucket is in front of the host's name */
     char host[ENI_REMOTE_HOST]; /* as in the URL and in Host: with its port, where it is not the usual one */
     char region[ENI_REGION];
-} eni_remote_place;
+} eni_remote_endpoint;
 
 /* By an endpoint (NULL: the service's own), with whatever names it ("--data-endpoint") for messages, and the region that the environment names (NULL: of S3 us-east-1, of OSS what
  * its host says). EN_EINVAL, logged: an endpoint that is none, http:// beyond loopback, no region. */
-en_status eni_remote_place_find(const eni_remote_url *url, const char *by, const char *endpoint,
-                                const char *region, eni_remote_place *place_out);
+en_status eni_remote_endpoint_find(const eni_remote_url *url, const char *by, const char *endpoint,
+                                   const char *region, eni_remote_endpoint *place_out);
 
 /* Appends `text` as it stands in a URL (RFC 3986: all but letters, digits and -._~ as %XX), '/' as it is with `keeps_slash`.
  * false: it does not fit. */

@@ -124,20 +124,20 @@ static en_status write_claims(const eni_verdict *verdict, const char *out)
 {
     const eni_study *study = verdict->study;
     eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, "setting,arm,against,pairs,sooner,later,p,p_holm,least_effect,claim,who"));
+    EN_TRY(eni_csv_open(&csv, "setting,arm,against,pairs,sooner,later,p,p_holm,least_effect,verdict,who"));
     for (size_t i = 0; i < verdict->n; i++) {
-        const eni_claim *claim = &verdict->claims[i];
-        eni_csv_names(&csv, study, claim->setting, claim->a);
+        const eni_comparison *comparison = &verdict->comparisons[i];
+        eni_csv_names(&csv, study, comparison->setting, comparison->a);
         fputc(',', csv.file);
-        eni_csv_name(&csv, study->arms[claim->b].name);
-        fprintf(csv.file, ",%zu,%zu,%zu", claim->n, claim->sooner, claim->later);
-        ENI_CSV_PUT(&csv, claim->p, claim->adjusted, eni_verdict_least(verdict, claim));
-        fprintf(csv.file, ",%s,", eni_verdict_found(claim));
-        if (claim->found == ENI_CLAIM_YES)
-            eni_csv_name(&csv, study->arms[claim->sign > 0 ? claim->a : claim->b].name);
+        eni_csv_name(&csv, study->arms[comparison->b].name);
+        fprintf(csv.file, ",%zu,%zu,%zu", comparison->n, comparison->sooner, comparison->later);
+        ENI_CSV_PUT(&csv, comparison->p, comparison->adjusted, eni_verdict_least(verdict, comparison));
+        fprintf(csv.file, ",%s,", eni_verdict_found(comparison));
+        if (comparison->found == ENI_COMPARISON_YES)
+            eni_csv_name(&csv, study->arms[comparison->sign > 0 ? comparison->a : comparison->b].name);
         fputc('\n', csv.file);
     }
-    return eni_csv_close(&csv, out, "claims", NULL);
+    return eni_csv_close(&csv, out, "comparisons", NULL);
 }
 
 /* ---- for programs, and for a paper ---- */
@@ -185,23 +185,23 @@ static json_t *json_of_rows(const eni_study *study)
     return rows;
 }
 
-static json_t *json_of_claims(const eni_verdict *verdict)
+static json_t *json_of_comparisons(const eni_verdict *verdict)
 {
     const eni_study *study = verdict->study;
-    json_t *claims = json_array();
+    json_t *comparisons = json_array();
     for (size_t i = 0; i < verdict->n; i++) {
-        const eni_claim *c = &verdict->claims[i];
-        const bool is_claimed = c->found == ENI_CLAIM_YES;
+        const eni_comparison *c = &verdict->comparisons[i];
+        const bool is_claimed = c->found == ENI_COMPARISON_YES;
         json_array_append_new(
-            claims, json_pack("{s:s, s:[s, s], s:b, s:i, s:i, s:i, s:o, s:o, s:o, s:s, s:s?}", "setting",
-                              study->settings[c->setting].name, "arms", study->arms[c->a].name,
-                              study->arms[c->b].name, "primary", c->is_primary, "pairs", (int)c->n, "sooner",
-                              (int)c->sooner, "later", (int)c->later, "p", json_of(c->p), "p_holm",
-                              json_of(c->adjusted), "least_effect", json_of(eni_verdict_least(verdict, c)),
-                              "claim", eni_verdict_found(c), "who",
-                              is_claimed ? study->arms[c->sign > 0 ? c->a : c->b].name : NULL));
+            comparisons, json_pack("{s:s, s:[s, s], s:b, s:i, s:i, s:i, s:o, s:o, s:o, s:s, s:s?}", "setting",
+                                   study->settings[c->setting].name, "arms", study->arms[c->a].name,
+                                   study->arms[c->b].name, "primary", c->is_primary, "pairs", (int)c->n,
+                                   "sooner", (int)c->sooner, "later", (int)c->later, "p", json_of(c->p),
+                                   "p_holm", json_of(c->adjusted), "least_effect",
+                                   json_of(eni_verdict_least(verdict, c)), "verdict", eni_verdict_found(c),
+                                   "who", is_claimed ? study->arms[c->sign > 0 ? c->a : c->b].name : NULL));
     }
-    return claims;
+    return comparisons;
 }
 
 /* Everything that the page says in words and the table in numbers. */
@@ -219,7 +219,7 @@ static en_status write_json(const eni_verdict *verdict, const eni_fairness *fair
         "{s:i, s:f, s:o, s:o, s:s, s:o, s:o, s:o, s:i}", "schema", 1, "target", study->target, "primary",
         text[0] == 0 ? json_null() : json_of_text(text), "verdict", sentences, "fairness",
         eni_fair_mark(fairness->nfail > 0 ? ENI_FAIL : ENI_PASS), "rules", json_of_rules(fairness), "table",
-        json_of_rows(study), "claims", json_of_claims(verdict), "replaced", (int)study->nreplaced);
+        json_of_rows(study), "comparisons", json_of_comparisons(verdict), "replaced", (int)study->nreplaced);
     char *dumped = json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
     json_decref(all);
     if (dumped == NULL)

@@ -11,7 +11,7 @@
 
 /* What a report may leave beside the page. */
 enum {
-    ENI_REPORT_CSV = 1,  /* `out`/table.csv, claims.csv and runs.csv */
+    ENI_REPORT_CSV = 1,  /* `out`/table.csv, comparisons.csv and runs.csv */
     ENI_REPORT_PDF = 2,  /* `out`/plots/NAME.pdf for each figure; EN_EIO where gnuplot cannot */
     ENI_REPORT_PNG = 4,  /* the same as NAME.png */
     ENI_REPORT_LATEX = 8 /* `out`/table.tex: the table of the page as a tabular, without packages */
@@ -20,14 +20,14 @@ enum {
 /* The numbers of a comparison as CSV (RFC 4180), for spreadsheets and other programs:
  *
  *     table.csv   a line per (setting, arm): medians over seeds with least and greatest, as in the page
- *     claims.csv  a line per pair of arms and setting: what was tested, what is claimed (report_verdict.h)
+ *     comparisons.csv  a line per pair of arms and setting: what was tested and the verdict (report_verdict.h)
  *     runs.csv    a line per run, unrounded
  *
  * Seconds, bytes (MB where the name says so) and fractions, never percent; an empty field is a number that a
  * run does not have, inf the time to a target that was not reached. */
 
 /* Reads `dir`/compare.json and the run folders it names (or, without a compare.json, `dir` itself as one run
- * folder), writes `out`/report.html and, for programs, report.json: verdict, rules of the fairness box, claims and
+ * folder), writes `out`/report.html and, for programs, report.json: verdict, rules of the fairness box, comparisons and
  * medians (both replaced as a whole, never half-written), and `out`/plots: for each plot
  * NAME.csv (the data) and NAME*.gp (the gnuplot script); and prints the table, the verdict of each setting
  * and the fairness line to `table_out`. Without a gnuplot that works the page is written all the same, with a

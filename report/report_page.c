@@ -154,34 +154,34 @@ static en_status write_table(eni_canvas *canvas)
 static bool has_pairs(const eni_canvas *canvas)
 {
     for (size_t i = 0; i < canvas->verdict->n; i++)
-        if (canvas->verdict->claims[i].n > 0) return true;
+        if (canvas->verdict->comparisons[i].n > 0) return true;
     return false;
 }
 
-static void write_pair(const eni_canvas *canvas, const eni_claim *claim)
+static void write_pair(const eni_canvas *canvas, const eni_comparison *comparison)
 {
     const eni_study *study = canvas->study;
     FILE *page = canvas->page;
     eni_html_put(page, "<tr><th scope=\"row\">%s</th><td class=\"name\">",
-                 study->settings[claim->setting].name);
-    eni_plot_swatch(page, &study->arms[claim->a], true);
-    eni_html_put(page, "%s against ", study->arms[claim->a].name);
-    eni_plot_swatch(page, &study->arms[claim->b], true);
-    eni_html_put(page, "%s</td><td>%zu</td><td>%zu</td><td>%zu</td>", study->arms[claim->b].name, claim->n,
-                 claim->sooner, claim->later);
-    write_number(page, "%.4f", claim->p);
-    write_number(page, claim->is_primary ? "primary" : "%.4f", claim->adjusted);
-    write_number(page, "%.2fx", ceil(100 * eni_verdict_least(canvas->verdict, claim)) / 100);
-    eni_html_put(page, "<td>%s</td></tr>\n", eni_verdict_found(claim));
+                 study->settings[comparison->setting].name);
+    eni_plot_swatch(page, &study->arms[comparison->a], true);
+    eni_html_put(page, "%s against ", study->arms[comparison->a].name);
+    eni_plot_swatch(page, &study->arms[comparison->b], true);
+    eni_html_put(page, "%s</td><td>%zu</td><td>%zu</td><td>%zu</td>", study->arms[comparison->b].name,
+                 comparison->n, comparison->sooner, comparison->later);
+    write_number(page, "%.4f", comparison->p);
+    write_number(page, comparison->is_primary ? "primary" : "%.4f", comparison->adjusted);
+    write_number(page, "%.2fx", ceil(100 * eni_verdict_least(canvas->verdict, comparison)) / 100);
+    eni_html_put(page, "<td>%s</td></tr>\n", eni_verdict_found(comparison));
 }
 
 static en_status write_pairs(eni_canvas *canvas)
 {
     const eni_verdict *verdict = canvas->verdict;
     eni_html_table(canvas->page, NULL,
-                   "setting|=arms|pairs|first sooner|later|p|p (Holm)|least effect|claim");
+                   "setting|=arms|pairs|first sooner|later|p|p (Holm)|least effect|verdict");
     for (size_t i = 0; i < verdict->n; i++)
-        if (verdict->claims[i].n > 0) write_pair(canvas, &verdict->claims[i]);
+        if (verdict->comparisons[i].n > 0) write_pair(canvas, &verdict->comparisons[i]);
     eni_html_table_end(canvas->page, "");
     return EN_OK;
 }

@@ -301,22 +301,23 @@ static en_status load_runs(eni_json *reader, eni_study *study)
     return EN_OK;
 }
 
-/* The plan of the claims, as compare wrote it before the first run. */
+/* The planned comparisons, as compare wrote it before the first run. */
 static void load_claims(eni_json *reader, eni_study *study)
 {
-    const json_t *claims = json_object_get(study->index, "claims");
-    const json_t *seeds = json_object_get(claims, "seeds"), *primary = json_object_get(claims, "primary");
-    eni_json_at(reader, "claims.seeds");
+    const json_t *comparisons = json_object_get(study->index, "plan");
+    const json_t *seeds = json_object_get(comparisons, "seeds"),
+                 *primary = json_object_get(comparisons, "primary");
+    eni_json_at(reader, "plan.seeds");
     for (size_t c = 0; c < study->nsettings; c++) {
         const double given = eni_json_need_number(reader, seeds, study->settings[c].name);
         if (given >= 0 && given <= ENI_MAX_RUNS) study->settings[c].seeds = (size_t)given;
     }
-    const char *baseline = eni_json_text(reader, claims, "baseline");
-    study->baseline = baseline == NULL ? ENI_CLAIMS_ALL : find_arm(study, baseline);
+    const char *baseline = eni_json_text(reader, comparisons, "baseline");
+    study->baseline = baseline == NULL ? ENI_COMPARISONS_ALL : find_arm(study, baseline);
     if (baseline != NULL && study->baseline == study->narms)
-        eni_json_fail(reader, "claims.baseline should name an arm of this study, not %s", baseline);
+        eni_json_fail(reader, "plan.baseline should name an arm of this study, not %s", baseline);
     if (!json_is_object(primary)) return;
-    eni_json_at(reader, "claims.primary");
+    eni_json_at(reader, "plan.primary");
     const json_t *arms = eni_json_need_array(reader, primary, "arms", 2);
     const char *setting = eni_json_need_text(reader, primary, "setting");
     const char *a = json_string_value(json_array_get(arms, 0)),
@@ -328,7 +329,7 @@ static void load_claims(eni_json *reader, eni_study *study)
     study->has_primary = study->primary.setting < study->nsettings && study->primary.a < study->narms &&
                          study->primary.b < study->narms && study->primary.a != study->primary.b;
     if (!study->has_primary)
-        eni_json_fail(reader, "claims.primary should name a setting and two arms of this study");
+        eni_json_fail(reader, "plan.primary should name a setting and two arms of this study");
 }
 
 /* What a setting emulates is what its runs say; the straggler of the index counts even when they all failed.
@@ -382,7 +383,7 @@ static json_t *index_of_single_run(const char *dir)
         "schema", ENI_STUDY_SCHEMA, "target", target > 0 ? target : 0.75, "settings", "name", "run", "arms",
         "name", strategy ? strategy : "run", "strategy", strategy ? strategy : "run", "seeds", seed, "runs",
         "setting", "run", "arm", strategy ? strategy : "run", "seed", seed, "dir", ".", "order", 0, "exit",
-        !eni_json_says(result, "exit", "ok"), "claims", "seeds", "run", 1);
+        !eni_json_says(result, "exit", "ok"), "plan", "seeds", "run", 1);
     if (index != NULL) {
         json_object_set(index, "argv", json_object_get(result, "argv"));
         json_object_set(index, "environment", json_object_get(result, "environment"));

@@ -12,7 +12,7 @@
 
 #include "core/json.h"
 #include "entrain/status.h"
-#include "report/claims.h"
+#include "report/comparisons.h"
 #include "report/stats.h"
 #include "run/reach.h"
 
@@ -171,7 +171,7 @@ typedef struct eni_study {
     int64_t *seeds;
     bool has_primary;
     eni_primary primary; /* the comparison that the study named before the first run */
-    size_t baseline;     /* the arm that all others are compared with; ENI_CLAIMS_ALL: none is */
+    size_t baseline;     /* the arm that all others are compared with; ENI_COMPARISONS_ALL: none is */
     bool has_holdout;    /* curves and times to the target are of samples kept out of training */
     bool has_classes;    /* false of a regression: it reaches no target, and is judged by its loss */
 } eni_study;

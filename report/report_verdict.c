@@ -1,4 +1,4 @@
-/* report_verdict.c - times to the target of each arm, their claims, their order, and the sentences. */
+/* report_verdict.c - times to the target of each arm, their comparisons, their order, and the sentences. */
 #include "report/report_verdict.h"
 
 #include <math.h>
@@ -27,10 +27,10 @@ static int bar_of(const eni_study *study, const eni_fairness *fairness, size_t s
         complete += run->is_complete;
         is_busy = is_busy || run->outside > ENI_BUSY_SHARE;
     }
-    if (complete < study->settings[setting].seeds) return ENI_CLAIM_FAILED;
-    if (!fairness->is_time_comparable) return ENI_CLAIM_UNFAIR;
-    if (is_busy) return ENI_CLAIM_BUSY;
-    return has_planned_target(study) ? 0 : ENI_CLAIM_EXPLORATORY;
+    if (complete < study->settings[setting].seeds) return ENI_COMPARISON_FAILED;
+    if (!fairness->is_time_comparable) return ENI_COMPARISON_UNFAIR;
+    if (is_busy) return ENI_COMPARISON_BUSY;
+    return has_planned_target(study) ? 0 : ENI_COMPARISON_EXPLORATORY;
 }
 
 /* Of the first n seeds. */
@@ -44,12 +44,12 @@ static void fill_times(const eni_study *study, size_t setting, size_t arm, size_
 
 en_status eni_verdict_judge(const eni_study *study, const eni_fairness *fairness, eni_verdict *verdict_out)
 {
-    const size_t n = eni_claims_count(study->nsettings, study->narms);
+    const size_t n = eni_comparisons_count(study->nsettings, study->narms);
     size_t seeds[ENI_MAX_SETTINGS];
     *verdict_out = (eni_verdict){.study = study, .n = n};
-    verdict_out->claims = eni_alloc_array(n + 1, sizeof *verdict_out->claims);
+    verdict_out->comparisons = eni_alloc_array(n + 1, sizeof *verdict_out->comparisons);
     double *times = eni_alloc_array(study->nsettings * study->narms * study->nseeds + 1, sizeof *times);
-    if (verdict_out->claims == NULL || times == NULL) {
+    if (verdict_out->comparisons == NULL || times == NULL) {
         eni_free(times);
         eni_verdict_free(verdict_out);
         return EN_ENOMEM;
@@ -59,59 +59,61 @@ en_status eni_verdict_judge(const eni_study *study, const eni_fairness *fairness
         for (size_t a = 0; a < study->narms; a++)
             fill_times(study, c, a, study->nseeds, &times[(c * study->narms + a) * study->nseeds]);
     }
-    eni_claims_plan(seeds, study->nsettings, study->narms, study->baseline,
-                    study->has_primary ? &study->primary : NULL, verdict_out->claims);
+    eni_comparisons_plan(seeds, study->nsettings, study->narms, study->baseline,
+                         study->has_primary ? &study->primary : NULL, verdict_out->comparisons);
     for (size_t i = 0; i < n; i++) {
-        eni_claim *claim = &verdict_out->claims[i];
-        int a = bar_of(study, fairness, claim->setting, claim->a);
-        int b = bar_of(study, fairness, claim->setting, claim->b);
-        claim->bar = a == 0 || (b != 0 && b < a) ? b : a;
+        eni_comparison *comparison = &verdict_out->comparisons[i];
+        int a = bar_of(study, fairness, comparison->setting, comparison->a);
+        int b = bar_of(study, fairness, comparison->setting, comparison->b);
+        comparison->bar = a == 0 || (b != 0 && b < a) ? b : a;
     }
-    eni_claims_judge(verdict_out->claims, n, times, study->narms, study->nseeds);
+    eni_comparisons_judge(verdict_out->comparisons, n, times, study->narms, study->nseeds);
     eni_free(times);
     return EN_OK;
 }
 
 void eni_verdict_free(eni_verdict *verdict)
 {
-    eni_free(verdict->claims);
-    verdict->claims = NULL;
+    eni_free(verdict->comparisons);
+    verdict->comparisons = NULL;
 }
 
 /* The comparison of two arms of a setting; NULL: a and b are the same. */
-static const eni_claim *claim_between(const eni_verdict *verdict, size_t setting, size_t a, size_t b)
+static const eni_comparison *claim_between(const eni_verdict *verdict, size_t setting, size_t a, size_t b)
 {
     for (size_t i = 0; i < verdict->n; i++) {
-        const eni_claim *claim = &verdict->claims[i];
-        if (claim->setting == setting && claim->a == (a < b ? a : b) && claim->b == (a < b ? b : a))
-            return claim;
+        const eni_comparison *comparison = &verdict->comparisons[i];
+        if (comparison->setting == setting && comparison->a == (a < b ? a : b) &&
+            comparison->b == (a < b ? b : a))
+            return comparison;
     }
     return NULL;
 }
 
-const char *eni_verdict_found(const eni_claim *claim)
+const char *eni_verdict_found(const eni_comparison *comparison)
 {
-    static const char *const names[] = {[ENI_CLAIM_FEW] = "too few seeds",
-                                        [ENI_CLAIM_FAILED] = "not shown: runs failed",
-                                        [ENI_CLAIM_UNFAIR] = "not shown: the fairness box has a FAIL",
-                                        [ENI_CLAIM_BUSY] = "not shown: other processes used the machine",
-                                        [ENI_CLAIM_EXPLORATORY] = "exploratory",
-                                        [ENI_CLAIM_NOT_SHOWN] = "not shown",
-                                        [ENI_CLAIM_YES] = "yes"};
-    if (claim->n == 0) return claim->bar == ENI_CLAIM_FAILED ? names[ENI_CLAIM_FAILED] : "-";
-    return names[claim->found];
+    static const char *const names[] = {[ENI_COMPARISON_FEW] = "too few seeds",
+                                        [ENI_COMPARISON_FAILED] = "not shown: runs failed",
+                                        [ENI_COMPARISON_UNFAIR] = "not shown: the fairness box has a FAIL",
+                                        [ENI_COMPARISON_BUSY] = "not shown: other processes used the machine",
+                                        [ENI_COMPARISON_EXPLORATORY] = "exploratory",
+                                        [ENI_COMPARISON_NOT_SHOWN] = "not shown",
+                                        [ENI_COMPARISON_YES] = "yes"};
+    if (comparison->n == 0)
+        return comparison->bar == ENI_COMPARISON_FAILED ? names[ENI_COMPARISON_FAILED] : "-";
+    return names[comparison->found];
 }
 
-double eni_verdict_least(const eni_verdict *verdict, const eni_claim *claim)
+double eni_verdict_least(const eni_verdict *verdict, const eni_comparison *comparison)
 {
     const eni_study *study = verdict->study;
-    double a[ENI_CLAIMS_SEEDS], b[ENI_CLAIMS_SEEDS];
-    const size_t m = claim->is_primary ? 1 : eni_claims_among(verdict->claims, verdict->n);
-    const size_t n = study->nseeds < ENI_CLAIMS_SEEDS ? study->nseeds : ENI_CLAIMS_SEEDS;
-    if (!claim->is_planned) return NAN;
-    fill_times(study, claim->setting, claim->a, n, a);
-    fill_times(study, claim->setting, claim->b, n, b);
-    return eni_claims_least(a, b, n, ENI_CLAIMS_ALPHA / (double)m);
+    double a[ENI_COMPARISONS_SEEDS], b[ENI_COMPARISONS_SEEDS];
+    const size_t m = comparison->is_primary ? 1 : eni_comparisons_among(verdict->comparisons, verdict->n);
+    const size_t n = study->nseeds < ENI_COMPARISONS_SEEDS ? study->nseeds : ENI_COMPARISONS_SEEDS;
+    if (!comparison->is_planned) return NAN;
+    fill_times(study, comparison->setting, comparison->a, n, a);
+    fill_times(study, comparison->setting, comparison->b, n, b);
+    return eni_comparisons_least(a, b, n, ENI_COMPARISONS_ALPHA / (double)m);
 }
 
 /* ---- times as text ------------------------------------------------------------------------------------- */
@@ -231,7 +233,7 @@ static void put_cell(const eni_study *study, size_t setting, const standing *s, 
 
 const char *eni_verdict_from(const eni_verdict *verdict)
 {
-    return verdict->study->baseline == ENI_CLAIMS_ALL ? "the first" : "the baseline";
+    return verdict->study->baseline == ENI_COMPARISONS_ALL ? "the first" : "the baseline";
 }
 
 size_t eni_verdict_rank(const eni_verdict *verdict, size_t setting, eni_rank_row rows_out[ENI_MAX_ARMS])
@@ -241,11 +243,11 @@ size_t eni_verdict_rank(const eni_verdict *verdict, size_t setting, eni_rank_row
     const size_t n = rank_arms(study, setting, rank);
     for (size_t i = 0; i < n; i++) {
         eni_rank_row *row = &rows_out[i];
-        const bool has_baseline = study->baseline != ENI_CLAIMS_ALL;
-        const eni_claim *claim =
+        const bool has_baseline = study->baseline != ENI_COMPARISONS_ALL;
+        const eni_comparison *comparison =
             claim_between(verdict, setting, has_baseline ? study->baseline : rank[0].arm, rank[i].arm);
         row->arm = rank[i].arm;
-        row->differs = claim != NULL ? eni_verdict_found(claim) : has_baseline ? "baseline" : "-";
+        row->differs = comparison != NULL ? eni_verdict_found(comparison) : has_baseline ? "baseline" : "-";
         for (int k = 0; k < ENI_RANK_COLUMNS; k++)
             put_cell(study, setting, &rank[i], k == 1 && !study->has_classes ? &column_of_loss : &columns[k],
                      &row->cells[k]);
@@ -260,7 +262,7 @@ typedef struct sentence {
     char *text;
     size_t size;
     const eni_verdict *verdict;
-    size_t setting, n, baseline; /* what all are compared with; ENI_CLAIMS_ALL */
+    size_t setting, n, baseline; /* what all are compared with; ENI_COMPARISONS_ALL */
     standing rank[ENI_MAX_ARMS]; /* arms of the setting, the first first */
 } sentence;
 
@@ -291,15 +293,16 @@ static void say_ratio(sentence *s, const char *less, const char *more)
     if (ratio >= 1.005) say(s, " (%.*fx)", ratio < 1.095 ? 2 : ratio < 9.95 ? 1 : 0, ratio);
 }
 
-static const eni_claim *claim_of(const sentence *s, const standing *a, const standing *b)
+static const eni_comparison *claim_of(const sentence *s, const standing *a, const standing *b)
 {
     return claim_between(s->verdict, s->setting, a->arm, b->arm);
 }
 
 static bool beats(const sentence *s, const standing *one, const standing *other)
 {
-    const eni_claim *claim = claim_of(s, one, other);
-    return claim != NULL && claim->found == ENI_CLAIM_YES && (claim->sign > 0) == (claim->a == one->arm);
+    const eni_comparison *comparison = claim_of(s, one, other);
+    return comparison != NULL && comparison->found == ENI_COMPARISON_YES &&
+           (comparison->sign > 0) == (comparison->a == one->arm);
 }
 
 /* Whom the sentence is about, and against whom: the primary comparison if it is clear, else the best pair by
@@ -312,7 +315,8 @@ static bool find_claim(const sentence *s, const standing **winner_out, const sta
         for (size_t j = 0; j < s->n; j++) {
             const standing *a = &s->rank[i], *b = &s->rank[j];
             if (i == j || !beats(s, a, b)) continue;
-            if (s->baseline != ENI_CLAIMS_ALL && a->arm != s->baseline && b->arm != s->baseline) continue;
+            if (s->baseline != ENI_COMPARISONS_ALL && a->arm != s->baseline && b->arm != s->baseline)
+                continue;
             if (has_found && !claim_of(s, a, b)->is_primary) continue;
             *winner_out = a;
             *loser_out = b;
@@ -324,7 +328,7 @@ static bool find_claim(const sentence *s, const standing **winner_out, const sta
 /* "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x)" */
 static void say_sooner(sentence *s, const standing *winner, const standing *loser)
 {
-    const eni_claim *claim = claim_of(s, winner, loser);
+    const eni_comparison *comparison = claim_of(s, winner, loser);
     char a[32], b[32];
     say_of_target(s, winner->name, "reached");
     if (isfinite(winner->time) && isinf(loser->time)) {
@@ -341,7 +345,7 @@ static void say_sooner(sentence *s, const standing *winner, const standing *lose
     }
     /* The medians over seeds do not show what the pairs do. */
     say(s, " sooner than %s in %zu of %zu seeds", loser->name,
-        claim->a == winner->arm ? claim->sooner : claim->later, claim->n);
+        comparison->a == winner->arm ? comparison->sooner : comparison->later, comparison->n);
 }
 
 /* "; ps-sync later", "; 2 others not shown to differ" */
@@ -404,23 +408,24 @@ static void say_times(sentence *s)
 /* Why nothing is claimed of the first two. */
 static void say_why(sentence *s)
 {
-    const eni_claim *claim = claim_of(s, &s->rank[0], &s->rank[1]);
+    const eni_comparison *comparison = claim_of(s, &s->rank[0], &s->rank[1]);
     const eni_verdict *verdict = s->verdict;
-    size_t own = claim->is_primary ? eni_claims_seeds(1)
-                                   : eni_claims_own_seeds(verdict->claims, verdict->n, s->setting);
-    size_t all = claim->is_primary ? 0 : eni_claims_need(verdict->claims, verdict->n);
-    switch (claim->found) {
-    case ENI_CLAIM_FEW:
-        say(s, "; too few seeds to say (%zu of %zu)", claim->seeds,
-            claim->is_planned && all > own ? all : own);
+    size_t own = comparison->is_primary
+                     ? eni_comparisons_seeds(1)
+                     : eni_comparisons_own_seeds(verdict->comparisons, verdict->n, s->setting);
+    size_t all = comparison->is_primary ? 0 : eni_comparisons_need(verdict->comparisons, verdict->n);
+    switch (comparison->found) {
+    case ENI_COMPARISON_FEW:
+        say(s, "; too few seeds to say (%zu of %zu)", comparison->seeds,
+            comparison->is_planned && all > own ? all : own);
         break;
-    case ENI_CLAIM_FAILED: say(s, "; not shown: runs failed or are missing"); break;
-    case ENI_CLAIM_UNFAIR: say(s, "; not shown: the fairness box has a FAIL"); break;
-    case ENI_CLAIM_BUSY: say(s, "; not shown: other processes used the machine"); break;
-    case ENI_CLAIM_EXPLORATORY:
-        say(s, claim->bar != 0   ? "; exploratory, as the study planned another target"
-               : claim->is_apart ? "; exploratory, as the study compares with its baseline"
-                                 : "; exploratory, as the primary comparison is not clear");
+    case ENI_COMPARISON_FAILED: say(s, "; not shown: runs failed or are missing"); break;
+    case ENI_COMPARISON_UNFAIR: say(s, "; not shown: the fairness box has a FAIL"); break;
+    case ENI_COMPARISON_BUSY: say(s, "; not shown: other processes used the machine"); break;
+    case ENI_COMPARISON_EXPLORATORY:
+        say(s, comparison->bar != 0   ? "; exploratory, as the study planned another target"
+               : comparison->is_apart ? "; exploratory, as the study compares with its baseline"
+                                      : "; exploratory, as the primary comparison is not clear");
         break;
     default: say(s, "; no difference shown");
     }
@@ -524,15 +529,15 @@ void eni_verdict_primary(const eni_verdict *verdict, char *text_out, size_t size
                   .size = size,
                   .verdict = verdict,
                   .setting = primary->setting,
-                  .baseline = ENI_CLAIMS_ALL};
+                  .baseline = ENI_COMPARISONS_ALL};
     text_out[0] = 0;
     if (!study->has_primary) return;
-    const eni_claim *claim = claim_between(verdict, primary->setting, primary->a, primary->b);
+    const eni_comparison *comparison = claim_between(verdict, primary->setting, primary->a, primary->b);
     const size_t n = rank_arms(study, primary->setting, s.rank);
     for (size_t i = 0; i < n; i++)
         if (s.rank[i].arm == primary->a || s.rank[i].arm == primary->b) s.rank[s.n++] = s.rank[i];
     say_standings(&s);
-    if (claim->n > 0) say(&s, ", p = %.2g", claim->p);
+    if (comparison->n > 0) say(&s, ", p = %.2g", comparison->p);
     say(&s, ".");
 }
 
@@ -543,9 +548,9 @@ static double least_of_setting(const eni_verdict *verdict, size_t setting)
 {
     double most = NAN;
     for (size_t i = 0; i < verdict->n; i++) {
-        const eni_claim *claim = &verdict->claims[i];
-        if (claim->setting != setting || claim->found == ENI_CLAIM_FEW) continue;
-        most = fmax(most, eni_verdict_least(verdict, claim));
+        const eni_comparison *comparison = &verdict->comparisons[i];
+        if (comparison->setting != setting || comparison->found == ENI_COMPARISON_FEW) continue;
+        most = fmax(most, eni_verdict_least(verdict, comparison));
     }
     return ceil(100 * most) / 100;
 }
@@ -563,7 +568,7 @@ void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness
     for (size_t c = 0; c < study->nsettings; c++)
         names[c] = study->settings[c].name;
     const size_t used = strlen(text_out);
-    eni_claims_text(verdict->claims, verdict->n, names, text_out + used, size - used);
+    eni_comparisons_text(verdict->comparisons, verdict->n, names, text_out + used, size - used);
     for (size_t c = 0; c < study->nsettings; c++) {
         double least = least_of_setting(verdict, c);
         if (isnan(least)) continue;
@@ -574,8 +579,9 @@ void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness
     if (!is_first) say(&s, ".");
     is_first = true;
     for (size_t c = 0; c < study->nsettings; c++) {
-        double ranks[ENI_CLAIMS_SEEDS] = {0};
-        size_t n = study->settings[c].seeds < ENI_CLAIMS_SEEDS ? study->settings[c].seeds : ENI_CLAIMS_SEEDS;
+        double ranks[ENI_COMPARISONS_SEEDS] = {0};
+        size_t n = study->settings[c].seeds < ENI_COMPARISONS_SEEDS ? study->settings[c].seeds
+                                                                    : ENI_COMPARISONS_SEEDS;
         if (n < 2) continue;
         say(&s, is_first ? " Ranges hold the true median with %.0f %% (%s)" : ", %.0f %% (%s)",
             100 * eni_stats_interval(ranks, n).confidence, names[c]);

@@ -1,5 +1,5 @@
 /* report_verdict.h - per setting a ranking of the arms and one sentence, and which differences are claimed
- * (claims.h, docs/measurement.md).
+ * (comparisons.h, docs/measurement.md).
  *
  * A pair is two runs of one setting and one seed: same initial weights, same data order, so that their
  * difference is free of the variance of both (Bouthillier et al. 2021). A run that did not reach the target
@@ -7,7 +7,7 @@
 #ifndef REPORT_REPORT_VERDICT_H
 #define REPORT_REPORT_VERDICT_H
 
-#include "report/claims.h"
+#include "report/comparisons.h"
 #include "report/report_fair.h"
 #include "report/report_study.h"
 
@@ -16,7 +16,7 @@ enum { ENI_VERDICT_TEXT = 1024, ENI_RANK_TEXT = 64 };
 typedef struct eni_verdict {
     const eni_study *study;
     size_t n;
-    eni_claim *claims; /* (n) every pair of arms in every setting, owned */
+    eni_comparison *comparisons; /* (n) every pair of arms in every setting, owned */
 } eni_verdict;
 
 /* One arm in a ranking, as texts; "-" where there is no number, "" where there is no interval. */
@@ -38,11 +38,11 @@ en_status eni_verdict_judge(const eni_study *study, const eni_fairness *fairness
 void eni_verdict_free(eni_verdict *verdict);
 
 /* What was found, in two or three words: "yes", "not shown", "too few seeds". */
-const char *eni_verdict_found(const eni_claim *claim);
+const char *eni_verdict_found(const eni_comparison *comparison);
 
-/* The greatest ratio of times that the scatter of the pairs could have hidden (eni_claims_least), at the
+/* The greatest ratio of times that the scatter of the pairs could have hidden (eni_comparisons_least), at the
  * level that this comparison was tested at; NAN: not known. */
-double eni_verdict_least(const eni_verdict *verdict, const eni_claim *claim);
+double eni_verdict_least(const eni_verdict *verdict, const eni_comparison *comparison);
 
 /* The arms of a setting that ran, by median time (then: fewer misses, higher accuracy). Returns how many. */
 size_t eni_verdict_rank(const eni_verdict *verdict, size_t setting, eni_rank_row rows_out[ENI_MAX_ARMS]);

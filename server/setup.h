@@ -16,7 +16,7 @@ typedef struct eni_setup {
     uint64_t *counts;         /* (store.nbuckets) elements; owned, as the next two */
     uint64_t *offsets;        /* (store.nbuckets) where each starts in the flat vector of a worker's arena */
     eni_options *options;     /* resolved */
-    eni_groups *groups;       /* store.hyper.groups; owned; NULL: none */
+    eni_param_groups *groups; /* store.hyper.groups; owned; NULL: none */
     uint64_t elements;        /* of that vector */
     uint64_t budget;          /* micro-batches to be claimed */
     uint64_t net_bytes_per_s; /* --net: 0, 0 is the wire as it is */

@@ -22,5 +22,5 @@ echo "$here"
 
 # Not these: qemu answers TCP_INFO with 4 bytes (net_socket, net_guard, net_tcp) and has page faults of its own (collective_arena,
 # ops_step_alloc); a promised time, thousands of runs and differences of whole networks take minutes each (the others).
-not='^(net_socket|net_guard|net_tcp|collective_arena|ops_step_alloc.*|report_claims|sim_thousand|sim_storm|models_split.*|models_threads.*|ops_device.*|ops_sweep.*|.*_far)$'
+not='^(net_socket|net_guard|net_tcp|collective_arena|ops_step_alloc.*|report_comparisons|sim_thousand|sim_storm|models_split.*|models_threads.*|ops_device.*|ops_sweep.*|.*_far)$'
 ROOT_SECONDS=${EMULATED_SECONDS:-600} in_root env JOBS="${JOBS:-$(nproc)}" tools/test.sh /build -L unit -E "$not"

@@ -21,9 +21,9 @@
 
 /* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out; so does the
  * text of --data, which is a folder's path on one host. */
-static en_status add_config_key(void *user, const char *key, const char *value, bool is_told)
+static en_status add_config_key(void *user, const char *key, const char *value, bool is_reported)
 {
-    (void)is_told;
+    (void)is_reported;
     static const char *const resolved[] = {
         "optimizer", "momentum",    "nesterov",  "weight-decay", "beta1",    "lr-milestones", "beta2", "eps",
         "lr",        "lr-schedule", "lr-warmup", "lr-step",      "lr-gamma", "sum-order",     "data"};

@@ -64,9 +64,9 @@ static en_status read_for_all(eni_worker *w, const eni_data_options *options, in
     int set_fd = (int)w->config->data_fd;
     eni_dataset *set = NULL;
     en_status st = eni_dataset_open(options, &set);
-    if (st == EN_OK) st = eni_dataset_lend(set, options->identity, &set_fd);
+    if (st == EN_OK) st = eni_dataset_share(set, options->identity, &set_fd);
     eni_data_options lent = *options;
-    lent.lent_fd = &set_fd;
+    lent.share_fd = &set_fd;
     if (st == EN_OK) st = eni_dataset_open(&lent, &w->dataset);
     if (st == EN_OK) st = start_serving(listen_fd, set_fd, &w->share);
     if (st == EN_OK) return EN_OK;
@@ -107,7 +107,7 @@ static en_status take_from_first(eni_worker *w, const eni_data_options *options,
 {
     int set_fd;
     eni_data_options lent = *options;
-    lent.lent_fd = &set_fd;
+    lent.share_fd = &set_fd;
     en_status st = wait_for_first(w, name, &set_fd);
     if (st == EN_EPEER) return eni_shutdown_is_asked(w->rank.shutdown) ? EN_EINTR : EN_ENOENT;
     EN_TRY(st);
@@ -121,7 +121,7 @@ static en_status take_kept(eni_worker *w, const eni_data_options *options)
 {
     const int fd = (int)w->config->data_fd;
     eni_data_options kept = *options;
-    kept.lent_fd = &fd;
+    kept.share_fd = &fd;
     if (fd < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return EN_EPROTO;
     return eni_dataset_open(&kept, &w->dataset);
 }

@@ -98,7 +98,7 @@ static en_status open_data(eni_worker *w)
                                 .transform = eni_config_transform(w->config),
                                 .want = eni_data_want_of(&w->rank.job.schema)};
     const bool is_alone = w->rank.world.nranks == 1 ||
-                          (w->config->local_size == 1 && !eni_rank_has_places(&w->rank)); /* on this host */
+                          (w->config->local_size == 1 && !eni_rank_has_seats(&w->rank)); /* on this host */
     const bool is_last = is_alone && w->config->data_fd < 0; /* nobody here will want it later */
     EN_TRY(is_last ? eni_dataset_open(&options, &w->dataset) : eni_share_open(w, &options));
     if (w->dataset->pixels.repeat > 1 && w->rank.world.rank == 0)
@@ -118,7 +118,7 @@ static en_status check_places(const eni_worker *w, bool may_claim)
 {
     const eni_config *c = w->config;
     const long long most = (long long)c->max_workers;
-    if (!eni_rank_has_places(&w->rank)) return EN_OK;
+    if (!eni_rank_has_seats(&w->rank)) return EN_OK;
     if (!may_claim || !eni_rank_has_store(&w->rank))
         return eni_fail(
             EN_EINVAL, "worker",
@@ -210,8 +210,8 @@ static en_status spare_vectors(eni_job *job)
     job->groups = eni_groups_new();
     if (job->groups == NULL) return EN_ENOMEM;
     job->groups->ngroups = 2;
-    job->groups->group[0] = (eni_group){1, job->hyper.weight_decay};
-    job->groups->group[1] = (eni_group){1, 0};
+    job->groups->group[0] = (eni_param_group){1, job->hyper.weight_decay};
+    job->groups->group[1] = (eni_param_group){1, 0};
     for (uint32_t t = 0; t < job->schema.ntensors; t++) {
         const en_model_tensor *tensor = &job->schema.tensors[t];
         if (!eni_groups_add(job->groups, tensor->offset, tensor->ndim == 1))
@@ -420,7 +420,7 @@ static en_status open_all(eni_worker *w)
     eni_rank *rank = &w->rank;
     const eni_trainer *trainer = &rank->trainer;
     EN_TRY(eni_rank_join(rank));
-    if (!eni_rank_has_places(rank)) { /* who has joined has the data, and nobody comes later */
+    if (!eni_rank_has_seats(rank)) { /* who has joined has the data, and nobody comes later */
         eni_share_close(w->share);
         w->share = NULL;
     }

@@ -99,7 +99,7 @@ static bool may_lose(const eni_launcher *l, const eni_child *c)
 }
 
 /* It ended by itself before it was done: exit() or _exit() of a plugin, or what a sanitizer does. */
-static bool has_gone_astray(const eni_child *c)
+static bool has_exited_early(const eni_child *c)
 {
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
     if (c->is_running || !WIFEXITED(c->status) || c->has_said_end) return false;
@@ -165,7 +165,7 @@ static void note_end(eni_launcher *l, eni_child *c)
         if (!restart(l, c)) note_lost(l, c);
         return;
     }
-    if (has_gone_astray(c)) {
+    if (has_exited_early(c)) {
         note_lost(l, c);
         return;
     }
@@ -342,7 +342,7 @@ static void add_cause(const eni_launcher *l, const eni_child *dead, eni_death *d
         describe_end(dead, death->cause, sizeof death->cause - sizeof oom);
         if (is_oom) strcat(death->cause, oom);
         death->is_stopped = false;
-    } else if (!dead->is_terminated && has_gone_astray(dead)) {
+    } else if (!dead->is_terminated && has_exited_early(dead)) {
         describe_end(dead, death->cause, sizeof death->cause);
     } else if (dead->is_running && is_stopped(dead)) {
         if (!death->is_stopped) snprintf(death->cause, sizeof death->cause, "stopped (SIGSTOP or Ctrl-Z)");

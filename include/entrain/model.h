@@ -42,7 +42,7 @@
  *               part that ends with the loss, and so only that one has a result
  *     ends      en_model_ends_of: what leaves, and the gradients that come and go
  *
- * With several lives, forward may run of one batch after the other before the first one's backward.
+ * With in_flight > 1, forward may run for several batches before the backward of the first.
  *
  *     turn(0) forward  ends_of: y out | turn(1) forward  y out | turn(0) dy in  backward  dx out | turn(1) ..
  *
@@ -166,12 +166,13 @@ typedef struct en_model_options {
                                 between was not. The loss itself is never scaled */
     uint32_t first, end;     /* a part of the network: nodes [first, end); 0, 0: all of it */
     uint32_t input;          /* the node whose output enters the part; 0: the batch */
-    uint32_t lives; /* batches of one size whose forward may be kept for backward at one time, each in memory
+    uint32_t
+        in_flight; /* batches of one size whose forward may be kept for backward at one time, each in memory
                             of its own; 0: 1 */
 } en_model_options;
 
 /* Plans nothing yet. Borrows schema, device and context: they outlive the model. options: NULL is float32, no
- * scale, the whole network, one life. EN_EINVAL (a type that is none, nodes that are no part), EN_ENOMEM. */
+ * scale, the whole network, one batch in flight. EN_EINVAL (a type that is none, nodes that are no part), EN_ENOMEM. */
 en_status en_model_new(const en_schema *schema, const en_device *device, en_ctx *ctx,
                        const en_model_options *options, en_model **model_out);
 void en_model_free(en_model *model); /* NULL is fine; before the context is closed */
@@ -183,13 +184,13 @@ enum { EN_MODEL_TRAIN = 0, EN_MODEL_EVALUATE = 1, EN_MODEL_KEEP = 2 /* or'ed: se
  * ragged one): those steps then allocate nothing. Another size is prepared when it is first met. The last
  * EN_MODEL_SIZES sizes are kept; one that was prepared with EN_MODEL_KEEP is never given up for another, and
  * EN_EINVAL says that there is no place left. Never between forward and backward. Sizes for evaluation have one
- * life, which all share. */
+ * batch in flight, which all share. */
 enum { EN_MODEL_SIZES = 16 };
 en_status en_model_prepare(en_model *model, int64_t n, int mode);
 
-/* Of a model with several lives: which one the following calls mean, forward and what follows it until the
- * backward of the same batch. 0 at first. EN_EINVAL: there is no such life. */
-en_status en_model_turn(en_model *model, uint32_t life);
+/* Of a model with several batches in flight: selects the one that the following calls mean, forward and what follows it until the
+ * backward of the same batch. 0 at first. EN_EINVAL: there is no such batch. */
+en_status en_model_turn(en_model *model, uint32_t batch);
 
 /* Enqueues (on host devices: does) the forward pass and the loss. `param` is read, (schema->count); `state`,
  * (schema->nstate), is moved, or NULL: nothing is remembered of this batch. */
@@ -209,7 +210,7 @@ typedef en_status (*en_on_grad_ready)(void *user, uint32_t first, uint32_t n);
 en_status en_model_backward(en_model *model, const float *param, float *grad, en_on_grad_ready on_ready,
                             void *user);
 
-/* The ends of a part, device addresses, of the current life's last forward; they stay that life's until its next
+/* The ends of a part, device addresses, of the last forward of the current batch in flight; they stay valid until its next
  * one, and hold: */
 typedef struct en_model_ends {
     const void
@@ -218,8 +219,7 @@ typedef struct en_model_ends {
     uint64_t y_bytes;
     void *dy; /* the gradient of y, y_bytes, which is to be there when backward begins, and may be written
                        by it; NULL: the last node is the loss, or this was evaluation */
-    const void
-        *dx; /* the gradient of what entered, as backward leaves it, until the life's next forward; NULL:
+    const void *dx; /* the gradient of what entered, as backward leaves it, until its next forward; NULL:
                        the batch entered, or this was evaluation */
     uint64_t dx_bytes;
 } en_model_ends;

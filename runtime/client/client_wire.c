@@ -37,9 +37,9 @@ static void payload_released(void *memory, void *lent)
 }
 
 en_status eni_client_wire_send(eni_client_wire *t, int shard, eni_header *header, float *payload,
-                               bool is_lent)
+                               bool is_shared)
 {
-    const eni_release release = payload != NULL && is_lent ? payload_released : NULL;
+    const eni_release release = payload != NULL && is_shared ? payload_released : NULL;
     const int64_t now = eni_now_ns(), deadline = now + 60 * ENI_SECOND;
     const bool is_question =
         header->type == ENI_MSG_CALL || header->type == ENI_MSG_INIT || header->type == ENI_MSG_SNAPSHOT;

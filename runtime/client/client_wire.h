@@ -63,10 +63,10 @@ void eni_client_wire_disconnect(eni_client_wire *wire);
 /* Closes weights_fd. */
 void eni_client_wire_forget_weights(eni_client_wire *wire);
 
-/* Sends now. is_lent: ZeroMQ may read the payload where it lies. EN_OK also when psd is away: with `keep` a
+/* Sends now. is_shared: ZeroMQ may read the payload where it lies. EN_OK also when psd is away: with `keep` a
  * socket that takes nothing may be one whose psd is gone. */
 en_status eni_client_wire_send(eni_client_wire *wire, int shard, eni_header *header, float *payload,
-                               bool is_lent);
+                               bool is_shared);
 
 /* The next answer that has arrived and is usable, to be released. EN_ETIMEOUT: no more, this round is over. */
 en_status eni_client_wire_next(eni_client_wire *wire, eni_packet *packet_out);

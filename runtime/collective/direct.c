@@ -136,19 +136,19 @@ static en_status compare(eni_coll *coll, uint64_t seq)
     direct *d = coll->state;
     const eni_coll_op *op = eni_group_op(coll, seq);
     const int rank = coll->config.rank;
-    const eni_place_in_run ours = eni_group_place(coll->config.epoch, seq, op);
+    const eni_call_position ours = eni_group_position(coll->config.epoch, seq, op);
     for (int r = 0; r < coll->config.nranks; r++) {
         if (!needs(op, op->from, r)) continue;
         const op_slot *peer = &d->blocks[r]->slots[seq % ENI_COLL_DEPTH];
         const uint64_t at = eni_flag_get(&peer->published);
-        const eni_place_in_run theirs = {.epoch = (uint32_t)(at >> SEQ_BITS),
-                                         .seq = (at & ((UINT64_C(1) << SEQ_BITS) - 1)) - 1,
-                                         .op = peer->op,
-                                         .what = peer->what,
-                                         .bucket = peer->bucket,
-                                         .count = peer->count,
-                                         .dtype = peer->dtype,
-                                         .step = peer->step};
+        const eni_call_position theirs = {.epoch = (uint32_t)(at >> SEQ_BITS),
+                                          .seq = (at & ((UINT64_C(1) << SEQ_BITS) - 1)) - 1,
+                                          .op = peer->op,
+                                          .what = peer->what,
+                                          .bucket = peer->bucket,
+                                          .count = peer->count,
+                                          .dtype = peer->dtype,
+                                          .step = peer->step};
         EN_TRY(eni_group_agree(rank, &ours, r, &theirs));
         if (peer->slot != op->slot || peer->offset != op->offset ||
             (op->op == ENI_COLL_SENDRECV && peer->to != rank))

@@ -55,8 +55,8 @@ typedef struct eni_gpu_steps_config {
     en_ctx *ctx;
     const eni_buckets *buckets;
     const eni_optimizer *optimizer;
-    const eni_groups *groups; /* of the rates that begin is given; NULL: none */
-    eni_sum_order sum_order;  /* ALONE; of SHARED the group's, and NCCL has its own */
+    const eni_param_groups *groups; /* of the rates that begin is given; NULL: none */
+    eni_sum_order sum_order;        /* ALONE; of SHARED the group's, and NCCL has its own */
     int nslots;
     float *param, *slot[ENI_MAX_SLOTS]; /* SHARED: rank 0's on all ranks */
     float *const *grads;     /* (ngrads) ALONE: one per micro-batch; GROUP: this rank's; SHARED: all ranks',

@@ -13,7 +13,7 @@ en_status eni_group_fail(eni_coll *coll, en_status st)
     return atomic_load(&coll->status);
 }
 
-static void place_text(char *text, size_t size, const eni_place_in_run *place)
+static void place_text(char *text, size_t size, const eni_call_position *place)
 {
     const char *what = place->what == EN_GRAD ? "gradient" : place->what == EN_WEIGHTS ? "weights" : "delta";
     char type[16] = "float32";
@@ -23,7 +23,8 @@ static void place_text(char *text, size_t size, const eni_place_in_run *place)
              (unsigned long long)place->count, type, place->step, place->epoch);
 }
 
-en_status eni_group_disagree(int rank, const eni_place_in_run *ours, int peer, const eni_place_in_run *theirs)
+en_status eni_group_disagree(int rank, const eni_call_position *ours, int peer,
+                             const eni_call_position *theirs)
 {
     char us[144], them[144];
     place_text(us, sizeof us, ours);

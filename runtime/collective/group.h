@@ -95,7 +95,7 @@ static inline void eni_group_trace_op(const eni_coll *coll, uint64_t seq, const 
 }
 
 /* What a rank says it is at, for messages: flags and frames carry it. */
-typedef struct eni_place_in_run {
+typedef struct eni_call_position {
     uint32_t epoch;
     uint64_t seq;
     int op, what;
@@ -103,30 +103,30 @@ typedef struct eni_place_in_run {
     uint64_t count;
     int dtype;     /* ENI_COLL_F32 */
     uint16_t step; /* of training: its low 16 bits, which tell neighbouring steps apart */
-} eni_place_in_run;
+} eni_call_position;
 
 enum { ENI_COLL_F32 = 1 }; /* what all vectors are so far; as on the wire to psd */
 
 /* Where a rank is at operation seq. */
-static inline eni_place_in_run eni_group_place(uint32_t epoch, uint64_t seq, const eni_coll_op *op)
+static inline eni_call_position eni_group_position(uint32_t epoch, uint64_t seq, const eni_coll_op *op)
 {
-    return (eni_place_in_run){.epoch = epoch,
-                              .seq = seq,
-                              .op = op->op,
-                              .what = op->what,
-                              .bucket = op->bucket,
-                              .count = op->count,
-                              .dtype = ENI_COLL_F32,
-                              .step = (uint16_t)op->step};
+    return (eni_call_position){.epoch = epoch,
+                               .seq = seq,
+                               .op = op->op,
+                               .what = op->what,
+                               .bucket = op->bucket,
+                               .count = op->count,
+                               .dtype = ENI_COLL_F32,
+                               .step = (uint16_t)op->step};
 }
 
 /* Logs both sides in one sentence. Returns EN_EMISMATCH. */
-en_status eni_group_disagree(int rank, const eni_place_in_run *ours, int peer,
-                             const eni_place_in_run *theirs);
+en_status eni_group_disagree(int rank, const eni_call_position *ours, int peer,
+                             const eni_call_position *theirs);
 
 /* EN_OK if both are at the same place. */
-static inline en_status eni_group_agree(int rank, const eni_place_in_run *ours, int peer,
-                                        const eni_place_in_run *theirs)
+static inline en_status eni_group_agree(int rank, const eni_call_position *ours, int peer,
+                                        const eni_call_position *theirs)
 {
     if (ours->epoch == theirs->epoch && ours->seq == theirs->seq && ours->op == theirs->op &&
         ours->what == theirs->what && ours->bucket == theirs->bucket && ours->count == theirs->count &&

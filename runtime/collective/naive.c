@@ -39,10 +39,10 @@ static void naive_start(eni_coll *coll, eni_inflight *inflight)
     const int rank = coll->config.rank;
     const bool is_part = op->op == EN_ALLGATHER;
     for (int r = 0; r < coll->config.nranks; r++) {
-        inflight->out[r] = (eni_transfer){.lo = is_part ? op->lo : 0,
-                                          .hi = is_part ? op->hi : op->count,
-                                          .nleft = goes(op, rank, r, false)};
-        inflight->in[r] = (eni_transfer){.hi = op->count, .nleft = goes(op, rank, r, true)};
+        inflight->out[r] = (eni_coll_message){.lo = is_part ? op->lo : 0,
+                                              .hi = is_part ? op->hi : op->count,
+                                              .nleft = goes(op, rank, r, false)};
+        inflight->in[r] = (eni_coll_message){.hi = op->count, .nleft = goes(op, rank, r, true)};
     }
     if (op->op == ENI_COLL_SENDRECV && op->from == rank)
         memmove(target_of(coll, inflight), inflight->vector, op->count * sizeof(float));
@@ -51,35 +51,35 @@ static void naive_start(eni_coll *coll, eni_inflight *inflight)
 static bool naive_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame,
                        const float **data_out)
 {
-    eni_transfer *transfer = &inflight->out[peer];
-    if (transfer->nleft == 0) return false;
-    const uint64_t length = transfer->hi - transfer->lo, n = eni_segment_at(coll, length, transfer->at);
-    frame->lo = transfer->lo;
-    frame->hi = transfer->hi;
-    frame->at = transfer->at;
+    eni_coll_message *message = &inflight->out[peer];
+    if (message->nleft == 0) return false;
+    const uint64_t length = message->hi - message->lo, n = eni_segment_at(coll, length, message->at);
+    frame->lo = message->lo;
+    frame->hi = message->hi;
+    frame->at = message->at;
     frame->n = (uint32_t)n;
     frame->nsamples = eni_group_weight(inflight->op);
-    *data_out = inflight->vector + transfer->lo + transfer->at;
-    transfer->at += n;
-    transfer->nleft = transfer->at < length;
+    *data_out = inflight->vector + message->lo + message->at;
+    message->at += n;
+    message->nleft = message->at < length;
     return true;
 }
 
 static bool naive_accept(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
                          float **data_out)
 {
-    eni_transfer *transfer = &inflight->in[peer];
-    if (transfer->nleft == 0) return false;
-    if (inflight->op->op == EN_ALLGATHER && transfer->at == 0 && frame->lo <= frame->hi &&
-        frame->hi <= transfer->hi) {
-        transfer->lo = frame->lo; /* the others' ranges arrive with the frames */
-        transfer->hi = frame->hi;
+    eni_coll_message *message = &inflight->in[peer];
+    if (message->nleft == 0) return false;
+    if (inflight->op->op == EN_ALLGATHER && message->at == 0 && frame->lo <= frame->hi &&
+        frame->hi <= message->hi) {
+        message->lo = frame->lo; /* the others' ranges arrive with the frames */
+        message->hi = frame->hi;
     }
-    if (frame->lo != transfer->lo || frame->hi != transfer->hi || frame->at != transfer->at ||
-        frame->n != eni_segment_at(coll, transfer->hi - transfer->lo, transfer->at))
+    if (frame->lo != message->lo || frame->hi != message->hi || frame->at != message->at ||
+        frame->n != eni_segment_at(coll, message->hi - message->lo, message->at))
         return false;
     float *base = eni_coll_is_reduction(inflight->op) ? scratch_of(coll, peer) : target_of(coll, inflight);
-    *data_out = base + transfer->lo + transfer->at;
+    *data_out = base + message->lo + message->at;
     return true;
 }
 
@@ -87,10 +87,10 @@ static void naive_arrived(eni_coll *coll, eni_inflight *inflight, int peer, cons
                           float *data)
 {
     (void)coll, (void)data;
-    eni_transfer *transfer = &inflight->in[peer];
-    transfer->at += frame->n;
-    transfer->nsamples = frame->nsamples;
-    transfer->nleft = transfer->at < transfer->hi - transfer->lo;
+    eni_coll_message *message = &inflight->in[peer];
+    message->at += frame->n;
+    message->nsamples = frame->nsamples;
+    message->nleft = message->at < message->hi - message->lo;
 }
 
 /* All vectors are here, and ours has left. */

@@ -285,10 +285,10 @@ static en_status stream_send(eni_coll *coll, eni_stream *stream)
 
 /* ---- receiving ---- */
 
-static eni_place_in_run header_place(const eni_frame *header)
+static eni_call_position header_position(const eni_frame *header)
 {
-    return (eni_place_in_run){header->epoch,  header->seq,   header->op,    header->what,
-                              header->bucket, header->count, header->dtype, header->training};
+    return (eni_call_position){header->epoch,  header->seq,   header->op,    header->what,
+                               header->bucket, header->count, header->dtype, header->training};
 }
 
 /* Whether the operation of a data header can be received now; if not, the link stands still until it can.
@@ -301,11 +301,11 @@ static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, b
     *is_due_out =
         is_started && (header->seq <= p->oldest || !inflight_of(p, header->seq)->algorithm->is_exclusive);
     if (*is_due_out) return EN_OK;
-    const eni_place_in_run theirs = header_place(header);
+    const eni_call_position theirs = header_position(header);
     for (uint64_t seq = p->oldest; seq < (is_started ? header->seq : p->nstarted); seq++) {
         const eni_inflight *inflight = inflight_of(p, seq);
         if (inflight->is_done || !is_awaited(inflight, stream->peer)) continue;
-        const eni_place_in_run ours = eni_group_place(coll->config.epoch, seq, inflight->op);
+        const eni_call_position ours = eni_group_position(coll->config.epoch, seq, inflight->op);
         return eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs);
     }
     return EN_OK;
@@ -318,9 +318,9 @@ static en_status header_accept(eni_coll *coll, eni_stream *stream)
     const eni_frame *header = &stream->rx;
     const uint64_t seq = header->seq < p->oldest ? p->oldest : header->seq;
     eni_inflight *inflight = inflight_of(p, seq);
-    const eni_place_in_run theirs = header_place(header);
+    const eni_call_position theirs = header_position(header);
     if (seq < p->nstarted) {
-        const eni_place_in_run ours = eni_group_place(coll->config.epoch, seq, inflight->op);
+        const eni_call_position ours = eni_group_position(coll->config.epoch, seq, inflight->op);
         EN_TRY(eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs));
     }
     if (header->deliver_ns != 0 && coll->config.shaper == NULL)
@@ -553,12 +553,12 @@ static en_status progress_alloc(eni_coll *coll)
     p->polls = eni_alloc_array(n + 2, sizeof *p->polls);
     p->chunks = eni_alloc_array(ENI_COLL_DEPTH * n, sizeof *p->chunks);
     p->hops = eni_alloc_array(ENI_COLL_DEPTH * n * 2, sizeof *p->hops);
-    p->transfers = eni_alloc_array(ENI_COLL_DEPTH * n * 2, sizeof *p->transfers);
+    p->messages = eni_alloc_array(ENI_COLL_DEPTH * n * 2, sizeof *p->messages);
     p->segment = eni_alloc_array(config->segment, sizeof(float));
     const size_t nscratch = config->algorithm == ENI_COLL_NAIVE ? n : 0;
     p->scratch = eni_alloc_array(nscratch, eni_round_up(config->max_count, ENI_LINE_FLOATS) * sizeof(float));
     if (p->wake_fd < 0 || p->inflight == NULL || p->streams == NULL || p->polls == NULL ||
-        p->chunks == NULL || p->hops == NULL || p->transfers == NULL || p->segment == NULL ||
+        p->chunks == NULL || p->hops == NULL || p->messages == NULL || p->segment == NULL ||
         p->scratch == NULL)
         return eni_fail(EN_ENOMEM, "coll", "no memory for the operations of %zu ranks", n);
     return EN_OK;
@@ -572,7 +572,7 @@ static en_status progress_open(eni_coll *coll)
     for (int i = 0; i < ENI_COLL_DEPTH; i++) {
         p->inflight[i].chunks = p->chunks + (size_t)i * (size_t)n;
         p->inflight[i].hops = p->hops + (size_t)i * 2 * (size_t)n;
-        p->inflight[i].out = p->transfers + (size_t)i * 2 * (size_t)n;
+        p->inflight[i].out = p->messages + (size_t)i * 2 * (size_t)n;
         p->inflight[i].in = p->inflight[i].out + n;
     }
     for (int r = 0; r < n; r++) {
@@ -645,7 +645,7 @@ static void progress_close(eni_coll *coll)
     eni_free(p->polls);
     eni_free(p->chunks);
     eni_free(p->hops);
-    eni_free(p->transfers);
+    eni_free(p->messages);
     eni_free(p->segment);
     eni_free(p->scratch);
     eni_free(p);

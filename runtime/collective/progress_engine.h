@@ -91,11 +91,11 @@ typedef struct eni_hop { /* a step of the ring: what of its chunk has been sent 
     bool is_sent, is_received;
 } eni_hop;
 
-typedef struct eni_transfer { /* what goes to or comes from one peer */
-    uint64_t lo, hi, at;      /* elements [lo, hi), `at` of them are done */
+typedef struct eni_coll_message { /* what goes to or comes from one peer */
+    uint64_t lo, hi, at;          /* elements [lo, hi), `at` of them are done */
     uint64_t nsamples;
     int nleft; /* not 0: so much is still to go (of the ring: steps) */
-} eni_transfer;
+} eni_coll_message;
 
 typedef struct eni_inflight { /* an operation in progress */
     const eni_coll_op *op;
@@ -109,7 +109,7 @@ typedef struct eni_inflight { /* an operation in progress */
     int nearest_step, farthest_step; /* only these can have something to send */
     eni_hop *hops;                   /* (2 nranks - 1) by step + 1 */
     eni_chunk *chunks;               /* (nranks) */
-    eni_transfer *out, *in;          /* (nranks) ring: nleft only; zeroed before start */
+    eni_coll_message *out, *in;      /* (nranks) ring: nleft only; zeroed before start */
 } eni_inflight;
 
 typedef struct eni_algorithm {
@@ -152,7 +152,7 @@ typedef struct eni_progress_engine {
     float *scratch;            /* (nranks, max_count) naive only */
     eni_chunk *chunks;
     eni_hop *hops;
-    eni_transfer *transfers;
+    eni_coll_message *messages;
 } eni_progress_engine;
 
 extern const eni_algorithm eni_ring_algorithm, eni_naive_algorithm, eni_sendrecv_algorithm;

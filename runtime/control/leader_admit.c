@@ -24,7 +24,7 @@ int32_t eni_leader_servers_expected(const eni_leader *leader)
     return leader->nmembers - leader->config.nranks;
 }
 
-int32_t eni_leader_place_of(const eni_leader *leader, int32_t server, int32_t rank)
+int32_t eni_leader_index_of(const eni_leader *leader, int32_t server, int32_t rank)
 {
     return server > 0 ? leader->config.nranks + server - 1 : rank;
 }
@@ -226,7 +226,7 @@ static void assign_ranks(eni_leader *leader)
                 rank++;
             connection->peer.rank = rank;
         }
-        leader->members[eni_leader_place_of(leader, connection->server, connection->peer.rank)].connection =
+        leader->members[eni_leader_index_of(leader, connection->server, connection->peer.rank)].connection =
             connection;
     }
 }
@@ -348,7 +348,7 @@ void eni_leader_revive(eni_leader *leader)
 /* A member that has come back, or a rank that came back while servers are still missing. */
 void eni_leader_return(eni_leader *leader, eni_connection *connection)
 {
-    const int32_t place = eni_leader_place_of(leader, connection->server, connection->peer.rank);
+    const int32_t place = eni_leader_index_of(leader, connection->server, connection->peer.rank);
     eni_leader_member *member = &leader->members[place];
     member->connection = connection;
     member->step = -1;

@@ -54,7 +54,7 @@ static bool check_return(eni_leader *leader, eni_connection *connection, const e
     if (join->server == 0 && (join->incarnation == 0 || join->rank < 0))
         return eni_leader_refuse(connection, EN_EINVAL, "the run has all its %d rank%s and has begun", nranks,
                                  nranks == 1 ? "" : "s");
-    const eni_leader_member *member = &leader->members[eni_leader_place_of(leader, join->server, join->rank)];
+    const eni_leader_member *member = &leader->members[eni_leader_index_of(leader, join->server, join->rank)];
     eni_peer_name(eni_leader_member_number(leader, member), who);
     if ((member->stage == MEMBER_GONE || member->stage == MEMBER_LEFT) &&
         join->incarnation == leader->world.incarnation) {

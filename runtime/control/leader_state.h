@@ -281,7 +281,7 @@ void eni_leader_tick_newcomers(eni_leader *leader, int64_t now_ns);
 eni_peer eni_leader_own_peer(const eni_leader *leader);
 int32_t eni_leader_servers_expected(const eni_leader *leader);
 /* Of a server (0: of a rank) among the members. */
-int32_t eni_leader_place_of(const eni_leader *leader, int32_t server, int32_t rank);
+int32_t eni_leader_index_of(const eni_leader *leader, int32_t server, int32_t rank);
 /* Who waits under that number: a rank, or server -1 - number. NULL: nobody. */
 const eni_connection *eni_leader_find_joined(const eni_leader *leader, int32_t number);
 int32_t eni_leader_count_joined(const eni_leader *leader, bool is_server);

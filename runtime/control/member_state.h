@@ -40,13 +40,13 @@ typedef struct eni_lost {
 #define ENI_STEP_PENDING (ENI_STEP_NEVER - 1)
 
 /* The compute thread's word on where it is. */
-typedef struct eni_member_place {
+typedef struct eni_member_progress {
     atomic_int_fast64_t step;
     atomic_uint_fast64_t samples;
     _Atomic(const char *) phase;
     eni_wait_note wait; /* .moves also counts changes of step and phase */
     atomic_int waits_for_device;
-} eni_member_place;
+} eni_member_progress;
 
 typedef struct eni_member_stopping {
     atomic_int_fast64_t entered;    /* the step that this rank may be in */
@@ -125,7 +125,7 @@ struct eni_member {
     eni_peer *peers;
     int32_t npeers;        /* of peers that have come */
     int64_t came_after_ns; /* -1: this rank was there from the beginning */
-    eni_member_place place;
+    eni_member_progress place;
     eni_member_stage stage; /* the thread's, as the next one */
     eni_member_times when;
     eni_link link; /* the thread's, except that `out` may be appended to under the lock */

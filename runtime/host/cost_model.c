@@ -83,7 +83,7 @@ static double total_bytes(const eni_cost_machine *m)
 }
 
 /* A link is as fast as its slower end: the wire, or the core that feeds it. */
-static eni_cost_numbers link_of(const eni_cost_numbers *core, const eni_cost_place *place)
+static eni_cost_numbers link_of(const eni_cost_numbers *core, const eni_cost_layout *place)
 {
     eni_cost_numbers link = *core;
     link.alpha += place->delay;
@@ -114,7 +114,7 @@ static void times_of(const eni_cost_machine *m, double compute, double ready[])
 
 /* In shared memory the ranks themselves load and store: nothing is hidden, all take turns, and the step of
  * the optimizer is in it. */
-static eni_cost_step direct_step(const eni_cost_machine *m, const eni_cost_place *place, double compute)
+static eni_cost_step direct_step(const eni_cost_machine *m, const eni_cost_layout *place, double compute)
 {
     double exchange = 0;
     for (int b = 0; b < m->nbuckets; b++)
@@ -122,7 +122,7 @@ static eni_cost_step direct_step(const eni_cost_machine *m, const eni_cost_place
     return conclude(m, compute, 0, compute + exchange, exchange, 0);
 }
 
-eni_cost_step eni_cost_step_ring(const eni_cost_machine *m, const eni_cost_place *place)
+eni_cost_step eni_cost_step_ring(const eni_cost_machine *m, const eni_cost_layout *place)
 {
     static const double none[ENI_COST_STAGES];
     double ready[ENI_COST_BUCKETS], cost[ENI_COST_BUCKETS], exchange = 0;
@@ -143,7 +143,7 @@ eni_cost_step eni_cost_step_ring(const eni_cost_machine *m, const eni_cost_place
     return conclude(m, compute, update, end, exchange, r * ((m->compute_alone + m->update) * together + own));
 }
 
-eni_cost_step eni_cost_step_ps(const eni_cost_machine *m, const eni_cost_place *place)
+eni_cost_step eni_cost_step_ps(const eni_cost_machine *m, const eni_cost_layout *place)
 {
     double ready[ENI_COST_BUCKETS], push[ENI_COST_BUCKETS], pull[ENI_COST_BUCKETS], serve[ENI_COST_BUCKETS];
     const int r = place->ranks_on_host, p = place->ranks, s = place->servers;
@@ -169,11 +169,11 @@ eni_cost_step eni_cost_step_ps(const eni_cost_machine *m, const eni_cost_place *
     return conclude(m, compute, 0, end, exchange + 2 * place->delay + store->alpha, shared * m->cores);
 }
 
-int eni_cost_crossover(const eni_cost_machine *m, const eni_cost_place *place, int most)
+int eni_cost_crossover(const eni_cost_machine *m, const eni_cost_layout *place, int most)
 {
     int first = 0;
     for (int p = 2; p <= most; p++) {
-        eni_cost_place at = *place;
+        eni_cost_layout at = *place;
         at.ranks = p;
         at.ranks_on_host = place->ranks_on_host < place->ranks ? place->ranks_on_host : p;
         const double ring = eni_cost_step_ring(m, &at).seconds, ps = eni_cost_step_ps(m, &at).seconds;

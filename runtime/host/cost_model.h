@@ -60,7 +60,7 @@ typedef struct eni_cost_machine {
 } eni_cost_machine;
 
 /* Where the ranks are. */
-typedef struct eni_cost_place {
+typedef struct eni_cost_layout {
     int ranks;         /* of the run */
     int ranks_on_host; /* of one host; they share its cores */
     int servers;       /* psd shards; 0: none */
@@ -68,7 +68,7 @@ typedef struct eni_cost_place {
     bool has_own_host; /* servers are on hosts of their own; else they share the (one) host of the ranks */
     double rate;       /* bytes per second of a network card each way; 0: as fast as the cores feed it */
     double delay;
-} eni_cost_place;
+} eni_cost_layout;
 
 /* What bounds a step, for people. */
 typedef struct eni_cost_step {
@@ -79,12 +79,12 @@ typedef struct eni_cost_step {
     bool is_cpu_bound;
 } eni_cost_step;
 
-eni_cost_step eni_cost_step_ring(const eni_cost_machine *machine, const eni_cost_place *place);
-eni_cost_step eni_cost_step_ps(const eni_cost_machine *machine, const eni_cost_place *place);
+eni_cost_step eni_cost_step_ring(const eni_cost_machine *machine, const eni_cost_layout *place);
+eni_cost_step eni_cost_step_ps(const eni_cost_machine *machine, const eni_cost_layout *place);
 
 /* The least p in [2, most] from which on the ring's step is never slower than that of the server with
  * place->servers shards, up to `most`; 0: there is none. */
-int eni_cost_crossover(const eni_cost_machine *machine, const eni_cost_place *place, int most);
+int eni_cost_crossover(const eni_cost_machine *machine, const eni_cost_layout *place, int most);
 
 /* When the last of n buckets has left the last of `nstages` stages. Bucket b is there at ready[b] and
  * occupies stage k for stage[k][b]; it reaches the next stage lag[k] after that. */

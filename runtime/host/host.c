@@ -15,9 +15,9 @@
 
 static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket)
 {
-    eni_hook_place *place = &host->hook.place;
+    eni_hook_site *place = &host->hook.place;
     int n = 0;
-    *place = (eni_hook_place){.hook = hook, .plugin = host->config.strategy->name};
+    *place = (eni_hook_site){.hook = hook, .plugin = host->config.strategy->name};
     place->number[n].what = "rank";
     place->number[n++].value = host->config.world.rank;
     if (!host->is_planning) {
@@ -51,7 +51,7 @@ static en_status end_hook(eni_host *host, en_status st)
                          (host->config.gpu != NULL && eni_gpu_steps_status(host->config.gpu) != EN_OK);
     if (st != EN_OK && !is_said) {
         char place[160], why[400];
-        eni_host_place(host, place, sizeof place);
+        eni_host_site(host, place, sizeof place);
         if (st != EN_EBUG)
             eni_error("host", "%s failed: %s (status %d)", place, en_status_str(st), st);
         else if (eni_log_last_error(why, sizeof why)) /* as that a store has refused it */

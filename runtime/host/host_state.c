@@ -14,10 +14,10 @@
 /* ---- misuse ---- */
 
 /* Outside of a hook, as a test calls: "a call of bad (rank 1)". */
-void eni_host_place(const eni_host *host, char *text, size_t bytes)
+void eni_host_site(const eni_host *host, char *text, size_t bytes)
 {
-    const eni_hook_place call = {"a call", host->config.strategy->name, {{"rank", host->config.world.rank}}};
-    eni_hook_place_text(host->hook.place.hook != NULL ? &host->hook.place : &call, text, bytes);
+    const eni_hook_site call = {"a call", host->config.strategy->name, {{"rank", host->config.world.rank}}};
+    eni_hook_site_text(host->hook.place.hook != NULL ? &host->hook.place : &call, text, bytes);
 }
 
 void eni_host_misuse(eni_host *host, const char *fmt, ...)
@@ -27,7 +27,7 @@ void eni_host_misuse(eni_host *host, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    eni_host_place(host, place, sizeof place);
+    eni_host_site(host, place, sizeof place);
     eni_error("host", "%s %s", place, text);
     host->hook.verdict = EN_EBUG;
 }

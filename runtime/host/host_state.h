@@ -46,7 +46,7 @@ typedef struct eni_request {
 
 /* The strategy's hook that runs. */
 typedef struct eni_host_hook {
-    eni_hook_place place;         /* .hook NULL: none */
+    eni_hook_site place;          /* .hook NULL: none */
     en_status verdict;            /* on it, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
     bool has_refused;             /* in it the strategy has logged an error */
     _Atomic(pthread_t) thread;    /* it runs there; the last one did */
@@ -200,7 +200,7 @@ uint32_t eni_host_param_crc(const eni_host *host);
 void eni_host_note_start(eni_host *host);
 
 /* Where the host is, for people: "submit of bad (rank 1, step 3, bucket 2)". */
-void eni_host_place(const eni_host *host, char *text, size_t bytes);
+void eni_host_site(const eni_host *host, char *text, size_t bytes);
 
 /* Around what may wait for others: that time is not the hook's, and what happens in it is not its doing. */
 static inline void eni_host_leave_hook(const eni_host *host)

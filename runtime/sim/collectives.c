@@ -180,8 +180,8 @@ static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint
     for (int32_t i = 0; i < c->n; i++) { /* who came first, if anybody */
         const rank_part *other = &c->entries[i];
         if (other->rank == NULL) continue;
-        const eni_place_in_run ours = eni_group_place(1, c->number, op),
-                               theirs = eni_group_place(1, c->number, &other->op);
+        const eni_call_position ours = eni_group_position(1, c->number, op),
+                                theirs = eni_group_position(1, c->number, &other->op);
         const en_status st = eni_group_agree(rank->world.rank, &ours, other->rank->world.rank, &theirs);
         eni_sim_fail(sim, st); /* the others would wait for ever */
         EN_TRY(st);

@@ -39,7 +39,7 @@ static en_status wait(void *user, eni_operation *op)
     }
     eni_sim_pending *pending = eni_sim_rank_slot_of(rank, op->ticket);
     if (pending == NULL) return EN_OK;
-    pending->is_told = true;
+    pending->is_reported = true;
     op->waited_ns = rank->sim->queue.now_ns - begin;
     op->samples = pending->samples;
     if (op->kind == ENI_OPERATION_CALL)

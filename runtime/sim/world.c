@@ -152,7 +152,7 @@ eni_sim_pending *eni_sim_rank_slot_of(eni_sim_rank *rank, uint64_t ticket)
     const uint32_t slot = (uint32_t)ticket - 1;
     if (ticket == 0 || slot >= rank->npending) return NULL;
     eni_sim_pending *p = &rank->pending[slot];
-    return p->generation == (uint32_t)(ticket >> 32) && !p->is_told ? p : NULL;
+    return p->generation == (uint32_t)(ticket >> 32) && !p->is_reported ? p : NULL;
 }
 
 eni_sim_pending *eni_sim_rank_pending(eni_sim_rank *rank, uint64_t ticket)
@@ -165,7 +165,7 @@ uint64_t eni_sim_rank_begin(eni_sim_rank *rank, uint32_t parts, const char *doin
                             int32_t dest)
 {
     uint32_t slot = 0;
-    while (slot < rank->npending && !rank->pending[slot].is_told)
+    while (slot < rank->npending && !rank->pending[slot].is_reported)
         slot++;
     if (slot == rank->npending) {
         eni_sim_pending *pending = realloc(rank->pending, (slot + 1) * sizeof *pending);

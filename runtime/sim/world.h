@@ -25,7 +25,7 @@ typedef struct eni_sim_rank eni_sim_rank;
 typedef struct eni_sim_pending {
     uint32_t generation;
     uint32_t parts;    /* still to come; 0: done */
-    bool is_told;      /* and waited for */
+    bool is_reported;  /* and waited for */
     en_status status;  /* the first that is not EN_OK */
     uint64_t samples;  /* eni_operation */
     const char *doing; /* for the report of who is stuck */

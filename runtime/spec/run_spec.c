@@ -69,7 +69,7 @@ static en_status add_milestones(eni_run_spec *spec, const eni_schedule *schedule
     return eni_run_spec_add(spec, "lr-milestones", text);
 }
 
-static en_status add_groups(eni_run_spec *spec, const eni_groups *groups)
+static en_status add_groups(eni_run_spec *spec, const eni_param_groups *groups)
 {
     if (groups == NULL) return EN_OK;
     char *text = eni_groups_text(groups);

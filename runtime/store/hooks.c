@@ -27,7 +27,7 @@ __attribute__((format(printf, 2, 3))) static void misuse(eni_store *store, const
     if (store->hook.part == NULL)
         snprintf(place, sizeof place, "%s, outside of a hook,", store->config.strategy->name);
     else
-        eni_hook_place_text(&store->hook.place, place, sizeof place);
+        eni_hook_site_text(&store->hook.place, place, sizeof place);
     snprintf(store->hook.said, sizeof store->hook.said, "%.100s %.90s", place, text);
     eni_error("store", "%s %s", place, text);
 }

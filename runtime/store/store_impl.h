@@ -96,7 +96,7 @@ typedef struct eni_client_record {
 typedef struct eni_store_hook {
     eni_partition *part; /* its; NULL: no hook runs */
     eni_call *call;      /* whose message it has; NULL: none */
-    eni_hook_place place;
+    eni_hook_site place;
     en_status verdict; /* on it, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
     char said[192];    /* of the last misuse: who called hears it too */
 } eni_store_hook;

@@ -242,13 +242,13 @@ static void test_the_plan_is_recorded(void **state)
         compare((const char *[]){"--arm=ring", "--arm=ps-sync", "--arm=ring:lr=0.02", "--seeds=1",
                                  "--settings=even,slow", "--primary=slow:3:2", NULL}),
         EN_OK);
-    json_t *index = load("compare.json"), *claims = json_object_get(index, "claims");
-    const json_t *primary = json_object_get(claims, "primary"), *arms = json_object_get(primary, "arms");
-    assert_true(json_number_value(json_object_get(claims, "alpha")) == 0.05);
-    assert_int_equal(json_integer_value(json_object_get(json_object_get(claims, "seeds"), "slow")), 1);
-    assert_int_equal(json_integer_value(json_object_get(claims, "seeds_needed")), 6);
-    assert_int_equal(json_array_size(json_object_get(claims, "comparisons")), 1);
-    assert_true(json_equal(json_array_get(json_object_get(claims, "comparisons"), 0), primary));
+    json_t *index = load("compare.json"), *comparisons = json_object_get(index, "plan");
+    const json_t *primary = json_object_get(comparisons, "primary"), *arms = json_object_get(primary, "arms");
+    assert_true(json_number_value(json_object_get(comparisons, "alpha")) == 0.05);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(comparisons, "seeds"), "slow")), 1);
+    assert_int_equal(json_integer_value(json_object_get(comparisons, "seeds_needed")), 6);
+    assert_int_equal(json_array_size(json_object_get(comparisons, "comparisons")), 1);
+    assert_true(json_equal(json_array_get(json_object_get(comparisons, "comparisons"), 0), primary));
     assert_string_equal(text_of(primary, "setting"), "slow");
     assert_string_equal(json_string_value(json_array_get(arms, 0)), "ps-sync");
     assert_string_equal(json_string_value(json_array_get(arms, 1)), "ring:lr=0.02");
@@ -375,18 +375,18 @@ static void test_what_cannot_be_applied_is_refused(void **state)
 }
 
 /* Of the condition, where they were told. */
-static en_status keep_told(void *user, const char *key, const char *value, bool is_told)
+static en_status keep_told(void *user, const char *key, const char *value, bool is_reported)
 {
     json_t *into = user;
     const eni_who who = eni_who_may_differ(key);
-    if (is_told && who != ENI_ARMS && who != ENI_ANYBODY)
+    if (is_reported && who != ENI_ARMS && who != ENI_ANYBODY)
         json_object_set_new(into, key, json_string(value == NULL ? "" : value));
     return EN_OK;
 }
 
-static en_status keep_all(void *user, const char *key, const char *value, bool is_told)
+static en_status keep_all(void *user, const char *key, const char *value, bool is_reported)
 {
-    (void)is_told;
+    (void)is_reported;
     return keep_told(user, key, value, true);
 }
 
@@ -672,7 +672,7 @@ static void test_a_baseline_is_an_arm(void **state)
         compare((const char *[]){"--arm=a=ring", "--arm=ps-sync", "--arm=ring", "--baseline=a", NULL}),
         EN_OK);
     json_t *index = load("compare.json");
-    assert_string_equal(text_of(json_object_get(index, "claims"), "baseline"), "a");
+    assert_string_equal(text_of(json_object_get(index, "plan"), "baseline"), "a");
     json_decref(index);
     assert_int_equal(compare((const char *[]){"--arm=a=ring", "--baseline=ring", NULL}), EN_EINVAL);
     assert_non_null(strstr(s.said, "\"ring\" is no arm: give the name of one, as a"));

@@ -469,7 +469,7 @@ static const char *another_value(const eni_key *key)
     }
 }
 
-static bool is_told(const eni_config *run, eni_program program, const char *word)
+static bool is_reported(const eni_config *run, eni_program program, const char *word)
 {
     bool found = false;
     char **argv = eni_config_argv(run, program, "program");
@@ -513,8 +513,8 @@ static int tell_all(eni_program program)
         assert_int_equal(eni_config_arm(&config, "ring", &run), EN_OK);
         const bool is_the_launchers =
             strcmp(key->name, "workers") == 0 || strcmp(key->name, "server-restarts") == 0;
-        const bool is_there = eni_key_applies(key, ENI_WORKER) ? is_told(&run, ENI_WORKER, flag)
-                              : eni_key_applies(key, ENI_PSD)  ? is_told(&run, ENI_PSD, flag)
+        const bool is_there = eni_key_applies(key, ENI_WORKER) ? is_reported(&run, ENI_WORKER, flag)
+                              : eni_key_applies(key, ENI_PSD)  ? is_reported(&run, ENI_PSD, flag)
                               : is_the_launchers ? run.workers == 12 || run.server_restarts == 12
                                                  : false;
         if (!is_there) fail_msg("%s of %s reaches no process of a run", flag, eni_program_name(program));
@@ -541,8 +541,8 @@ static void rates_follow_the_optimizer(void **state)
     eni_config config, run;
     assert_int_equal(parse(ENI_COMPARE, "--optimizer=adamw", &config, &h), EN_OK);
     assert_true(config.lr == 0.001 && config.weight_decay == 0.01);
-    assert_true(is_told(&config, ENI_WORKER, "--lr=0.001") &&
-                is_told(&config, ENI_WORKER, "--weight-decay=0.01"));
+    assert_true(is_reported(&config, ENI_WORKER, "--lr=0.001") &&
+                is_reported(&config, ENI_WORKER, "--weight-decay=0.01"));
     assert_int_equal(eni_config_arm(&config, "ring:optimizer=sgd", &run), EN_OK);
     assert_true(run.lr == 0.01 && run.weight_decay == 0);
     eni_config_fini(&run);
@@ -553,7 +553,7 @@ static void rates_follow_the_optimizer(void **state)
     eni_config_fini(&config);
     assert_int_equal(parse(ENI_RUN, "--optimizer=adam --lr=0.01 --momentum=0.5", &config, &h), EN_OK);
     assert_true(config.lr == 0.01 &&
-                is_told(&config, ENI_WORKER, "--lr=0.01")); /* though it is sgd's default */
+                is_reported(&config, ENI_WORKER, "--lr=0.01")); /* though it is sgd's default */
     eni_config_fini(&config);
 }
 
@@ -571,10 +571,10 @@ static void a_schedule_may_be_an_arms(void **state)
         parse(ENI_COMPARE, "--lr-gamma=0.2 --lr-step=64 --arm=ring --arm=ring:lr-schedule=step", &base, &h),
         EN_OK);
     assert_int_equal(eni_config_arm(&base, base.arm.item[0], &run), EN_OK);
-    assert_true(run.lr_step == 0 && !is_told(&run, ENI_WORKER, "--lr-gamma=0.2"));
+    assert_true(run.lr_step == 0 && !is_reported(&run, ENI_WORKER, "--lr-gamma=0.2"));
     eni_config_fini(&run);
     assert_int_equal(eni_config_arm(&base, base.arm.item[1], &run), EN_OK);
-    assert_true(run.lr_step == 64 && is_told(&run, ENI_WORKER, "--lr-gamma=0.2"));
+    assert_true(run.lr_step == 64 && is_reported(&run, ENI_WORKER, "--lr-gamma=0.2"));
     eni_config_fini(&run);
     eni_config_fini(&base);
     assert_int_equal(parse(ENI_COMPARE, "--lr-step=64 --arm=ring", &base, &h), EN_EINVAL);
@@ -590,11 +590,11 @@ static void batches_of_advise_are_the_workers_share(void **state)
     eni_config_fini(&config);
 }
 
-static en_status note_key(void *user, const char *key, const char *value, bool is_told)
+static en_status note_key(void *user, const char *key, const char *value, bool is_reported)
 {
     char *text = user;
     size_t used = strlen(text);
-    if (is_told) snprintf(text + used, 512 - used, "%s=%s;", key, value == NULL ? "none" : value);
+    if (is_reported) snprintf(text + used, 512 - used, "%s=%s;", key, value == NULL ? "none" : value);
     return EN_OK;
 }
 

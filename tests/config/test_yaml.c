@@ -259,9 +259,9 @@ static void a_child_comes_to_the_same(void **state)
     eni_config_fini(&child);
 }
 
-static en_status count_key(void *user, const char *key, const char *value, bool is_told)
+static en_status count_key(void *user, const char *key, const char *value, bool is_reported)
 {
-    (void)is_told;
+    (void)is_reported;
     char *all = user;
     snprintf(all + strlen(all), 4096 - strlen(all), "%s=%s;", key, value);
     return EN_OK;
@@ -285,9 +285,9 @@ static void what_was_given_is_told(void **state)
     eni_config_fini(&config);
 }
 
-static en_status stop_at_once(void *user, const char *key, const char *value, bool is_told)
+static en_status stop_at_once(void *user, const char *key, const char *value, bool is_reported)
 {
-    (void)is_told;
+    (void)is_reported;
     (void)user;
     (void)key;
     (void)value;

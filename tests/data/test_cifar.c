@@ -169,8 +169,8 @@ static void hashes_and_lending(void **state)
     assert_string_equal(set->name, "folder");
     assert_int_equal(eni_dataset_sha256(set, hash[0]), EN_OK);
     eni_dataset_gather(set, ENI_TRAIN, 3, (const uint32_t[]){40}, 1, x[0], NULL);
-    assert_int_equal(eni_dataset_lend(set, "", &fd), EN_OK);
-    options.lent_fd = &fd;
+    assert_int_equal(eni_dataset_share(set, "", &fd), EN_OK);
+    options.share_fd = &fd;
     assert_int_equal(eni_dataset_open(&options, &lent), EN_OK);
     assert_string_equal(lent->sha256, hash[0]);
     assert_int_equal(lent->map_bytes, 4096); /* the files themselves are mapped */
@@ -189,7 +189,7 @@ static void hashes_and_lending(void **state)
     assert_int_equal(eni_dataset_identity(&options, "run", hash[2]), EN_OK);
     assert_string_not_equal(hash[2], hash[3]);
     unlink(path);
-    options.lent_fd = NULL;
+    options.share_fd = NULL;
     assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
     assert_int_equal(eni_dataset_sha256(set, hash[1]), EN_OK);
     assert_string_not_equal(hash[0], hash[1]);

@@ -351,8 +351,8 @@ static void a_lent_set_is_the_same_one(void **state)
         assert_int_equal(eni_dataset_open(&options, &own), EN_OK);
         const uint64_t bytes = eni_dataset_bytes(own);
         assert_int_equal(eni_dataset_sha256(own, expected), EN_OK);
-        assert_int_equal(eni_dataset_lend(own, "mine", &fd), EN_OK);
-        options.lent_fd = &fd;
+        assert_int_equal(eni_dataset_share(own, "mine", &fd), EN_OK);
+        options.share_fd = &fd;
         options.identity = "another"; /* it was read from other files */
         assert_int_equal(eni_dataset_open(&options, &lent), EN_EPROTO);
         options.identity = "mine";
@@ -386,7 +386,7 @@ static void what_was_not_lent_is_refused(void **state)
     static char text[3 * 4096];
     const int fd = memfd_create("stranger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     eni_data_options options = {
-        .name = "synthetic", .want = {8, 8, 3, 10, 0}, .lent_fd = &fd, .identity = ""};
+        .name = "synthetic", .want = {8, 8, 3, 10, 0}, .share_fd = &fd, .identity = ""};
     eni_dataset *set;
     assert_int_equal(write(fd, text, sizeof text), sizeof text);
     assert_int_equal(eni_dataset_open(&options, &set), EN_EPROTO); /* it could change, or shrink */
@@ -403,10 +403,10 @@ static ino_t lend_into(int fd)
     eni_data_options lent_options = options;
     eni_dataset *set, *lent;
     struct stat file;
-    lent_options.lent_fd = &fd;
+    lent_options.share_fd = &fd;
     lent_options.identity = "mine";
     assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
-    assert_int_equal(eni_dataset_lend(set, "mine", &fd), EN_OK);
+    assert_int_equal(eni_dataset_share(set, "mine", &fd), EN_OK);
     assert_int_equal(eni_dataset_open(&lent_options, &lent), EN_OK);
     eni_dataset_close(lent);
     assert_int_equal(fstat(fd, &file), 0);

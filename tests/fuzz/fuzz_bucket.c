@@ -60,7 +60,7 @@ static void as_keys(const char *text, size_t bytes)
 static void as_url(char *text)
 {
     eni_remote_url url;
-    eni_remote_place place;
+    eni_remote_endpoint place;
     char written[3 * ENI_REMOTE_KEY + 1] = "", *line = strchr(text, '\n');
     if (line != NULL) *line++ = '\0';
     const bool has_endpoint = line != NULL;
@@ -68,8 +68,9 @@ static void as_url(char *text)
     must(eni_is_url(has_endpoint ? line : text) && eni_is_text(url.key) && strlen(url.bucket) >= 3);
     must(eni_url_add(written, sizeof written, url.key, true));
     must(eni_url_decode(written) && strcmp(written, url.key) == 0);
-    if (eni_remote_place_find(&url, "--data-endpoint", has_endpoint ? text : NULL, NULL, &place) != EN_OK &&
-        eni_remote_place_find(&url, "--data-endpoint", has_endpoint ? text : NULL, "r-1", &place) != EN_OK)
+    if (eni_remote_endpoint_find(&url, "--data-endpoint", has_endpoint ? text : NULL, NULL, &place) !=
+            EN_OK &&
+        eni_remote_endpoint_find(&url, "--data-endpoint", has_endpoint ? text : NULL, "r-1", &place) != EN_OK)
         return;
     must(place.host[0] != '\0' && place.region[0] != '\0' && strpbrk(place.host, "/@?# \r\n") == NULL);
     must(!place.is_plain || has_endpoint);

@@ -55,12 +55,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     must(en_schema_init(network_named("toy"), &schema) == EN_OK);
     uint8_t *copy = sealed(data, bytes);
     if (eni_checkpoint_parse("input", copy, bytes, &schema, &checkpoint, why) == EN_OK) {
-        for (uint32_t i = 0; i < checkpoint.nimages; i++)
+        for (uint32_t i = 0; i < checkpoint.nvectors; i++)
             for (uint64_t k = 0; k < schema.count; k++)
-                must(isfinite(checkpoint.images[i].flat[k]));
-        for (uint32_t i = 0; i < checkpoint.nstretches; i++)
-            must(checkpoint.stretches[i].lo <= checkpoint.stretches[i].hi &&
-                 checkpoint.stretches[i].hi <= schema.count);
+                must(isfinite(checkpoint.vectors[i].flat[k]));
+        for (uint32_t i = 0; i < checkpoint.nspans; i++)
+            must(checkpoint.spans[i].lo <= checkpoint.spans[i].hi && checkpoint.spans[i].hi <= schema.count);
         char *facts = eni_checkpoint_facts(&checkpoint);
         must(facts != NULL);
         free(facts);

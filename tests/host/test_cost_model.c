@@ -82,7 +82,7 @@ static void test_alone(void **state)
 {
     (void)state;
     const eni_cost_machine m = machine_of(2);
-    const eni_cost_place place = {.ranks = 1, .ranks_on_host = 1};
+    const eni_cost_layout place = {.ranks = 1, .ranks_on_host = 1};
     const eni_cost_step step = eni_cost_step_ring(&m, &place);
     near(step.seconds, 0.011); /* compute and update, nothing else */
     assert_true(step.exposed == 0 && step.exchange == 0 && !step.is_cpu_bound);
@@ -96,7 +96,7 @@ static void test_crowd(void **state)
     m.move = m.flag = 0;
     const double expected[] = {0.010, 0.011, 0.0175, 0.024, 0.030, 0.036, 0.042, 0.048};
     for (int p = 2; p <= 8; p++) {
-        const eni_cost_place place = {.ranks = p, .ranks_on_host = p};
+        const eni_cost_layout place = {.ranks = p, .ranks_on_host = p};
         near(eni_cost_step_ring(&m, &place).seconds, expected[p - 1]);
     }
 }
@@ -105,7 +105,7 @@ static void test_network(void **state)
 {
     (void)state;
     eni_cost_machine m = machine_of(2);
-    eni_cost_place place = {
+    eni_cost_layout place = {
         .ranks = 16, .ranks_on_host = 1, .servers = 16, .is_networked = true, .has_own_host = true};
     /* a free network leaves compute and the optimizer */
     m.tcp = m.store_tcp = (eni_cost_numbers){0};
@@ -130,7 +130,7 @@ static void test_cores(void **state)
     (void)state;
     eni_cost_machine m = machine_of(2);
     m.store_shm = (eni_cost_numbers){0, 1e-9, 0};
-    const eni_cost_place two = {.ranks = 2, .ranks_on_host = 2, .servers = 1};
+    const eni_cost_layout two = {.ranks = 2, .ranks_on_host = 2, .servers = 1};
     const eni_cost_step crowded = eni_cost_step_ps(&m, &two);
     assert_true(crowded.is_cpu_bound); /* the server takes its time from a worker: nothing of it is hidden */
     near(crowded.seconds, 0.011 + 2 * 2e6 * 1e-9);
@@ -144,12 +144,12 @@ static void test_crossover(void **state)
 {
     (void)state;
     eni_cost_machine m = machine_of(2);
-    eni_cost_place place = {.ranks = 16,
-                            .ranks_on_host = 1,
-                            .servers = 4,
-                            .is_networked = true,
-                            .has_own_host = true,
-                            .rate = 1e8};
+    eni_cost_layout place = {.ranks = 16,
+                             .ranks_on_host = 1,
+                             .servers = 4,
+                             .is_networked = true,
+                             .has_own_host = true,
+                             .rate = 1e8};
     const int at = eni_cost_crossover(&m, &place, 256);
     assert_in_range(at, 3, 255);
     for (int p = at - 1; p <= at; p++) {

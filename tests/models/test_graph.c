@@ -192,7 +192,7 @@ static void random_graphs_fit_tightly(void **state)
         drawn = (recipe){.seed = (uint64_t)i};
         assert_int_equal(en_schema_init(&random_network, &schema), EN_OK);
         for (int mode = EN_MODEL_TRAIN; mode <= EN_MODEL_EVALUATE; mode++) {
-            const en_model_options whole = {.dtype = EN_F32, .end = schema.nnodes, .lives = 1};
+            const en_model_options whole = {.dtype = EN_F32, .end = schema.nnodes, .in_flight = 1};
             assert_int_equal(eni_prepare(&schema, r.device.ops, r.device.ctx, &whole, 3, mode, &p), EN_OK);
             memory_is_tight(&p);
             eni_prepared_fini(&p, r.device.ops, r.device.ctx);

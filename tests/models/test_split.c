@@ -19,7 +19,7 @@
         .abi = EN_NETWORK_ABI, .size = sizeof(en_network), .name = (name_), .help = "of a test", __VA_ARGS__ \
     }
 
-enum { MOST_STAGES = 4, MOST_CUTS = 64, LIVES = 2, SAMPLES = 4 };
+enum { MOST_STAGES = 4, MOST_CUTS = 64, IN_FLIGHT = 2, SAMPLES = 4 };
 
 /* ---- networks ---------------------------------------------------------------------------------------- */
 
@@ -328,34 +328,34 @@ typedef struct stage {
     eni_part part;
     en_model *model;
     float *param, *grad, *state;
-    void *x[LIVES]; /* what entered, where it is copied */
-    uint32_t left;  /* tensors whose gradient is still to be told of */
+    void *x[IN_FLIGHT]; /* what entered, where it is copied */
+    uint32_t left;      /* tensors whose gradient is still to be told of */
 } stage;
 
 typedef struct chain {
     rig *r;
-    int n, nlives;
+    int n, in_flight;
     bool copies; /* else a stage reads its input where the one before it has it */
     stage stages[MOST_STAGES];
 } chain;
 
 /* What two training steps and an evaluation leave. */
 typedef struct outcome {
-    double loss[LIVES];
-    float *grad[LIVES], *state; /* (count), (nstate) */
+    double loss[IN_FLIGHT];
+    float *grad[IN_FLIGHT], *state; /* (count), (nstate) */
     en_score score;
 } outcome;
 
 static void outcome_open(const en_schema *s, outcome *o)
 {
     *o = (outcome){.state = eni_alloc_array(s->nstate + 1, sizeof(float))};
-    for (int l = 0; l < LIVES; l++)
+    for (int l = 0; l < IN_FLIGHT; l++)
         o->grad[l] = eni_alloc_array(s->count, sizeof(float));
 }
 
 static void outcome_close(outcome *o)
 {
-    for (int l = 0; l < LIVES; l++)
+    for (int l = 0; l < IN_FLIGHT; l++)
         eni_free(o->grad[l]);
     eni_free(o->state);
 }
@@ -383,7 +383,7 @@ static void stage_open(chain *c, stage *g, uint32_t first, uint32_t end, uint32_
                                       .first = p->first,
                                       .end = p->end,
                                       .input = (uint32_t)p->input,
-                                      .lives = (uint32_t)c->nlives};
+                                      .in_flight = (uint32_t)c->in_flight};
     assert_int_equal(en_model_new(&r->schema, r->device.ops, r->device.ctx, &options, &g->model), EN_OK);
     g->param = take(r, (p->hi - p->lo) * sizeof(float));
     g->grad = take(r, (p->hi - p->lo) * sizeof(float));
@@ -396,7 +396,7 @@ static void stage_close(chain *c, stage *g)
 {
     const en_device *ops = c->r->device.ops;
     en_model_free(g->model);
-    for (int l = 0; l < LIVES; l++)
+    for (int l = 0; l < IN_FLIGHT; l++)
         ops->free(c->r->device.ctx, g->x[l]);
     ops->free(c->r->device.ctx, g->param);
     ops->free(c->r->device.ctx, g->grad);
@@ -410,13 +410,13 @@ static en_model_ends ends_of(const stage *g)
     return ends;
 }
 
-static uint32_t turn_of(const chain *c, int life)
+static uint32_t turn_of(const chain *c, int chunk)
 {
-    return (uint32_t)(life % c->nlives);
+    return (uint32_t)(chunk % c->in_flight);
 }
 
 /* What stage s is given of a batch. */
-static en_batch input_of(chain *c, int s, const en_batch *batch, int life)
+static en_batch input_of(chain *c, int s, const en_batch *batch, int chunk)
 {
     if (s == 0) return *batch;
     stage *g = &c->stages[s];
@@ -424,19 +424,19 @@ static en_batch input_of(chain *c, int s, const en_batch *batch, int life)
     const bool ends = g->part.end == c->r->schema.nnodes;
     assert_non_null(before.y);
     if (c->copies) {
-        if (g->x[life] == NULL) g->x[life] = take(c->r, before.y_bytes);
-        copy_on(c->r, g->x[life], before.y, before.y_bytes);
+        if (g->x[chunk] == NULL) g->x[chunk] = take(c->r, before.y_bytes);
+        copy_on(c->r, g->x[chunk], before.y, before.y_bytes);
     }
     return (en_batch){
-        .n = batch->n, .x = c->copies ? g->x[life] : before.y, .target = ends ? batch->target : NULL};
+        .n = batch->n, .x = c->copies ? g->x[chunk] : before.y, .target = ends ? batch->target : NULL};
 }
 
-static void chain_forward(chain *c, const en_batch *batch, int life, bool is_training)
+static void chain_forward(chain *c, const en_batch *batch, int chunk, bool is_training)
 {
     for (int s = 0; s < c->n; s++) {
         stage *g = &c->stages[s];
-        assert_int_equal(en_model_turn(g->model, turn_of(c, life)), EN_OK);
-        const en_batch in = input_of(c, s, batch, life);
+        assert_int_equal(en_model_turn(g->model, turn_of(c, chunk)), EN_OK);
+        const en_batch in = input_of(c, s, batch, chunk);
         if (is_training)
             assert_int_equal(en_model_forward(g->model, g->param, g->state, &in), EN_OK);
         else
@@ -452,11 +452,11 @@ static en_status told(void *user, uint32_t first, uint32_t n)
     return EN_OK;
 }
 
-static void chain_backward(chain *c, int life)
+static void chain_backward(chain *c, int chunk)
 {
     for (int s = c->n - 1; s >= 0; s--) {
         stage *g = &c->stages[s];
-        assert_int_equal(en_model_turn(g->model, turn_of(c, life)), EN_OK);
+        assert_int_equal(en_model_turn(g->model, turn_of(c, chunk)), EN_OK);
         if (s < c->n - 1) {
             const en_model_ends here = ends_of(g), next = ends_of(&c->stages[s + 1]);
             assert_non_null(here.dy);
@@ -494,15 +494,15 @@ static double chain_loss(chain *c)
 }
 
 /* F0 F1 B0 B1, or F0 B0 F1 B1. */
-static void chain_run(chain *c, const en_batch batches[LIVES], outcome *o)
+static void chain_run(chain *c, const en_batch batches[IN_FLIGHT], outcome *o)
 {
     rig *r = c->r;
-    const bool together = c->nlives == LIVES;
-    for (int l = 0; l < LIVES; l++) {
+    const bool together = c->in_flight == IN_FLIGHT;
+    for (int l = 0; l < IN_FLIGHT; l++) {
         chain_forward(c, &batches[l], l, true);
         o->loss[l] = chain_loss(c);
-        for (int b = 0; b < LIVES; b++) {
-            if (together ? l < LIVES - 1 : b != l) continue;
+        for (int b = 0; b < IN_FLIGHT; b++) {
+            if (together ? l < IN_FLIGHT - 1 : b != l) continue;
             chain_backward(c, b);
             chain_gradient(c, o->grad[b]);
         }
@@ -516,10 +516,10 @@ static void chain_run(chain *c, const en_batch batches[LIVES], outcome *o)
     if (r->schema.nstate > 0) rig_fetch_state(r, o->state);
 }
 
-static void whole_run(rig *r, const en_batch batches[LIVES], outcome *o)
+static void whole_run(rig *r, const en_batch batches[IN_FLIGHT], outcome *o)
 {
     const float *param = rig_send_param(r);
-    for (int l = 0; l < LIVES; l++) {
+    for (int l = 0; l < IN_FLIGHT; l++) {
         assert_int_equal(en_model_forward(r->model, param, r->state, &batches[l]), EN_OK);
         assert_int_equal(rig_backward(r, NULL, NULL), EN_OK);
         o->loss[l] = rig_result(r).loss;
@@ -535,7 +535,7 @@ static void outcomes_are_equal(const splits *split, const outcome *a, const outc
     const en_schema *s = split->schema;
     bool same = memcmp(a->state, b->state, s->nstate * sizeof(float)) == 0 &&
                 a->score.loss == b->score.loss && a->score.correct == b->score.correct;
-    for (int l = 0; l < LIVES; l++)
+    for (int l = 0; l < IN_FLIGHT; l++)
         same =
             same && a->loss[l] == b->loss[l] && memcmp(a->grad[l], b->grad[l], s->count * sizeof(float)) == 0;
     if (!same)
@@ -543,11 +543,11 @@ static void outcomes_are_equal(const splits *split, const outcome *a, const outc
                  (unsigned long long)drawn.seed, split->n, split->cuts[1], split->cuts[2], split->cuts[3]);
 }
 
-/* Number i of the splits: by turns with one life and two, with copies and without. */
+/* Number i of the splits: by turns with one batch in flight and two, with copies and without. */
 static void split_is_the_whole(rig *r, const splits *split, int i, uint32_t dtype,
-                               const en_batch batches[LIVES], const outcome *want)
+                               const en_batch batches[IN_FLIGHT], const outcome *want)
 {
-    chain c = {.r = r, .n = split->n, .nlives = i % 3 == 2 ? 1 : LIVES, .copies = i % 2 == 0};
+    chain c = {.r = r, .n = split->n, .in_flight = i % 3 == 2 ? 1 : IN_FLIGHT, .copies = i % 2 == 0};
     outcome got;
     float *first = eni_alloc_array(r->schema.nstate + 1, sizeof *first);
     outcome_open(&r->schema, &got);
@@ -583,8 +583,8 @@ static int all_splits_are_the_whole(rig *r, int every, uint32_t dtype)
 {
     outcome want;
     int done = 0;
-    en_batch batches[LIVES];
-    for (int l = 0; l < LIVES; l++)
+    en_batch batches[IN_FLIGHT];
+    for (int l = 0; l < IN_FLIGHT; l++)
         batches[l] = batch_there(r, 5 + (uint64_t)l);
     outcome_open(&r->schema, &want);
     whole_run(r, batches, &want);
@@ -597,7 +597,7 @@ static int all_splits_are_the_whole(rig *r, int every, uint32_t dtype)
         }
     }
     outcome_close(&want);
-    for (int l = 0; l < LIVES; l++) {
+    for (int l = 0; l < IN_FLIGHT; l++) {
         r->device.ops->free(r->device.ctx, (void *)(uintptr_t)batches[l].x);
         r->device.ops->free(r->device.ctx, (void *)(uintptr_t)batches[l].target);
     }
@@ -659,19 +659,19 @@ static void a_cut_has_the_type_of_its_tensor(void **state)
 
 /* ---- memory, misuse ---------------------------------------------------------------------------------- */
 
-static void lives_share_plans_and_have_memory_of_their_own(void **state)
+static void batches_in_flight_share_plans_and_have_memory_of_their_own(void **state)
 {
     (void)state;
     rig r;
     eni_prepared one, three;
     rig_open_for(&r, &eni_resnet18, "width=4", &small, rig_device(), 1);
-    en_model_options options = {.dtype = EN_F32, .end = r.schema.nnodes, .lives = 1};
+    en_model_options options = {.dtype = EN_F32, .end = r.schema.nnodes, .in_flight = 1};
     assert_int_equal(eni_prepare(&r.schema, r.device.ops, r.device.ctx, &options, 3, EN_MODEL_TRAIN, &one),
                      EN_OK);
-    options.lives = 3;
+    options.in_flight = 3;
     assert_int_equal(eni_prepare(&r.schema, r.device.ops, r.device.ctx, &options, 3, EN_MODEL_TRAIN, &three),
                      EN_OK);
-    assert_true(three.nlives == 3 && three.bytes == one.bytes && three.nadds == one.nadds);
+    assert_true(three.in_flight == 3 && three.bytes == one.bytes && three.nadds == one.nadds);
     for (uint32_t i = 1; i < r.schema.nnodes; i++) {
         const eni_step_node *first = &three.nodes[i], *last = &three.nodes[2 * r.schema.nnodes + i];
         assert_ptr_equal(last->plan, first->plan);
@@ -679,10 +679,10 @@ static void lives_share_plans_and_have_memory_of_their_own(void **state)
         assert_true((unsigned char *)last->y < (unsigned char *)three.memory + 3 * three.bytes);
     }
     eni_prepared_fini(&three, r.device.ops, r.device.ctx);
-    options.lives = 3;
+    options.in_flight = 3;
     assert_int_equal(
         eni_prepare(&r.schema, r.device.ops, r.device.ctx, &options, 3, EN_MODEL_EVALUATE, &three), EN_OK);
-    assert_int_equal(three.nlives, 1);
+    assert_int_equal(three.in_flight, 1);
     eni_prepared_fini(&three, r.device.ops, r.device.ctx);
     eni_prepared_fini(&one, r.device.ops, r.device.ctx);
     rig_close(&r);
@@ -705,7 +705,7 @@ static void misuse_is_refused(void **state)
                                       {.size = sizeof *wrong, .first = 0, .end = 3}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(en_model_new(&r.schema, r.device.ops, r.device.ctx, &wrong[i], &model), EN_EINVAL);
-    const en_model_options front = {.size = sizeof front, .end = 2, .lives = 2};
+    const en_model_options front = {.size = sizeof front, .end = 2, .in_flight = 2};
     assert_int_equal(en_model_new(&r.schema, r.device.ops, r.device.ctx, &front, &model), EN_OK);
     assert_int_equal(en_model_turn(model, 2), EN_EINVAL);
     assert_int_equal(en_model_ends_of(model, &ends), EN_EBUG);
@@ -735,7 +735,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_chain_of_parts_is_the_whole),
         cmocka_unit_test(so_are_those_of_random_graphs),
         cmocka_unit_test(a_cut_has_the_type_of_its_tensor),
-        cmocka_unit_test(lives_share_plans_and_have_memory_of_their_own),
+        cmocka_unit_test(batches_in_flight_share_plans_and_have_memory_of_their_own),
         cmocka_unit_test(misuse_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

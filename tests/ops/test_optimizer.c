@@ -199,10 +199,10 @@ static void agrees_with_torch_optim(void **state)
                        .momentum = (float)json_number_value(json_object_get(one, "momentum")),
                        .nesterov = json_integer_value(json_object_get(one, "nesterov")) != 0};
         const uint64_t split = (uint64_t)json_integer_value(json_object_get(one, "split"));
-        const eni_groups groups = {.ngroups = 2,
-                                   .nedges = 2,
-                                   .group = {{1, h.weight_decay}, {0.1f, 0}},
-                                   .edge = (eni_group_edge[]){{0, 0}, {split, 1}}};
+        const eni_param_groups groups = {.ngroups = 2,
+                                         .nedges = 2,
+                                         .group = {{1, h.weight_decay}, {0.1f, 0}},
+                                         .edge = (eni_group_edge[]){{0, 0}, {split, 1}}};
         if (split < 8) h.groups = &groups;
         const json_t *start = json_object_get(one, "start"), *steps = json_object_get(one, "weights");
         enum { N = 8 };
@@ -236,10 +236,11 @@ static void agrees_with_torch_optim(void **state)
 static void groups_cut_every_range(void **state)
 {
     (void)state;
-    const eni_groups groups = {.ngroups = 3,
-                               .nedges = 5,
-                               .group = {{1, 0.1f}, {1, 0}, {0.25f, 0.3f}},
-                               .edge = (eni_group_edge[]){{0, 0}, {100, 1}, {116, 2}, {700, 0}, {9000, 1}}};
+    const eni_param_groups groups = {.ngroups = 3,
+                                     .nedges = 5,
+                                     .group = {{1, 0.1f}, {1, 0}, {0.25f, 0.3f}},
+                                     .edge =
+                                         (eni_group_edge[]){{0, 0}, {100, 1}, {116, 2}, {700, 0}, {9000, 1}}};
     static const char *const names[] = {"sgd", "adam", "adamw"};
     for (int k = 0; k < 3; k++) {
         const eni_optimizer *optimizer = eni_optimizer_find(names[k]);
@@ -288,16 +289,16 @@ static void groups_cut_every_range(void **state)
 static void groups_are_text_and_back(void **state)
 {
     (void)state;
-    eni_groups *groups = eni_groups_new();
+    eni_param_groups *groups = eni_groups_new();
     groups->ngroups = 2;
-    groups->group[0] = (eni_group){1, 0.0005f};
-    groups->group[1] = (eni_group){0.1f, 0};
+    groups->group[0] = (eni_param_group){1, 0.0005f};
+    groups->group[1] = (eni_param_group){0.1f, 0};
     assert_true(eni_groups_add(groups, 0, 0) && eni_groups_add(groups, 512, 1));
     assert_true(eni_groups_add(groups, 528, 1)); /* no edge: the same group goes on */
     assert_true(eni_groups_add(groups, 544, 0));
     char *text = eni_groups_text(groups);
     assert_string_equal(text, "1:0.000500000024,0.100000001:0/0:0,512:1,544:0");
-    eni_groups *again = eni_groups_parse(text);
+    eni_param_groups *again = eni_groups_parse(text);
     assert_non_null(again);
     assert_true(again->ngroups == 2 && again->nedges == 3 && again->edge[2].lo == 544);
     assert_memory_equal(again->group, groups->group, sizeof groups->group);

@@ -258,11 +258,11 @@ static bool is_found(int which)
         _exit(0);
     }
     const char *what = outcome(child, j);
-    const bool is_told = what != NULL && strstr(what, fault_words[which]) != NULL;
-    if (!is_told)
+    const bool is_reported = what != NULL && strstr(what, fault_words[which]) != NULL;
+    if (!is_reported)
         printf("a planted fault is not found: \"%s\" was to be told, and was \"%s\"\n", fault_words[which],
                what != NULL ? what : "nothing");
-    return is_told;
+    return is_reported;
 }
 
 static bool faults_are_found(void)

@@ -78,10 +78,10 @@ static eni_checkpoint made_up(uint64_t samples)
     fill(eni_checkpoint_add(&c, &schema, "")->flat, 1);
     fill(eni_checkpoint_add(&c, &schema, "optimizer.momentum_buffer")->flat, -3);
     fill(eni_checkpoint_add(&c, &schema, "rank.1/center")->flat, 100);
-    c.stretches = eni_alloc_array(2, sizeof *c.stretches);
-    c.stretches[0] = (eni_stretch){0, 16, 7, 7, samples};
-    c.stretches[1] = (eni_stretch){16, schema.count, 8, 7, samples + 1};
-    c.nstretches = 2;
+    c.spans = eni_alloc_array(2, sizeof *c.spans);
+    c.spans[0] = (eni_saved_span){0, 16, 7, 7, samples};
+    c.spans[1] = (eni_saved_span){16, schema.count, 8, 7, samples + 1};
+    c.nspans = 2;
     c.ranks = eni_alloc_array(2, sizeof *c.ranks);
     c.nranks = 2;
     for (uint8_t r = 0; r < 2; r++) {
@@ -123,14 +123,14 @@ static void it_comes_back_as_it_was(void **state)
     char *facts_a = eni_checkpoint_facts(&a), *facts_b = eni_checkpoint_facts(&b);
     assert_string_equal(facts_a, facts_b);
     assert_string_equal(a.digest, b.digest);
-    for (uint32_t i = 0; i < a.nimages; i++)
-        assert_memory_equal(a.images[i].flat, eni_checkpoint_find(&b, a.images[i].name)->flat,
+    for (uint32_t i = 0; i < a.nvectors; i++)
+        assert_memory_equal(a.vectors[i].flat, eni_checkpoint_find(&b, a.vectors[i].name)->flat,
                             schema.count * sizeof(float));
     assert_memory_equal(a.ranks[1].state, b.ranks[1].state, 5);
     assert_true(b.ranks[0].scale.scale == 0 && b.ranks[1].scale.scale == 32768);
     assert_true(b.ranks[1].scale.good == 1999 && b.ranks[1].scale.overflows == 4 &&
                 b.ranks[1].scale.samples == 61);
-    assert_true(b.ranks[1].sum.last_loss == 1.1 && b.stretches[1].samples == 12801);
+    assert_true(b.ranks[1].sum.last_loss == 1.1 && b.spans[1].samples == 12801);
     assert_string_equal(b.history[0], "/a \"b\"/c");
     free(facts_a);
     free(facts_b);
@@ -234,13 +234,13 @@ static void facts_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
     static const char *const changes[][3] = {
-        {"\"format\":1", "\"format\":2", "it has format 2"},
+        {"\"format\":2", "\"format\":3", "it has format 3"},
         {"\"samples\":5,", "\"samples\":-5,", "its facts: samples should be a whole number"},
         {"\"samples\":5,", "\"samples\":0.5,", "samples should be"},
-        {"[0,16,", "[0,0,", "stretches[0], 0 to 0, is out of order"},
-        {"[0,16,", "[0,999999,", "stretches[0], 0 to 999999, is out of order or beyond"},
-        {"[0,16,", "[0,16,7,", "stretches[0] should be [from, to, version, steps, samples]"},
-        {"[16,", "[15,", "stretches[1], 15 to"},
+        {"[0,16,", "[0,0,", "spans[0], 0 to 0, is out of order"},
+        {"[0,16,", "[0,999999,", "spans[0], 0 to 999999, is out of order or beyond"},
+        {"[0,16,", "[0,16,7,", "spans[0] should be [from, to, version, steps, samples]"},
+        {"[16,", "[15,", "spans[1], 15 to"},
         {"\"vectors\":[\"\",", "\"vectors\":[", "vectors should be"},
         {"\"state\":5", "\"state\":99999999", "ranks[0].state should be at most 1048576 bytes, not 99999999"},
         {"\"steps\":7", "\"steps\":\"7\"", "ranks[0].steps should be a whole number"},
@@ -287,7 +287,7 @@ static void what_is_not_finite_is_not_written(void **state)
     (void)state;
     char why[ENI_ST_WHY];
     eni_checkpoint c = made_up(77);
-    c.images[1].flat[0] = 1.0f / 0.0f;
+    c.vectors[1].flat[0] = 1.0f / 0.0f;
     assert_int_equal(eni_checkpoint_write(&c, &schema, dir, why), EN_ENONFINITE);
     assert_non_null(strstr(why, "optimizer.momentum_buffer/"));
     eni_checkpoint_fini(&c);

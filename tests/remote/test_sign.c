@@ -51,17 +51,17 @@ static eni_keys make_keys(const char *token)
     return keys;
 }
 
-static void find_place(const json_t *golden, eni_remote_url *url, eni_remote_place *place)
+static void find_place(const json_t *golden, eni_remote_url *url, eni_remote_endpoint *place)
 {
     assert_int_equal(eni_remote_url_parse("--data", text_of(golden, "url"), url), EN_OK);
-    assert_int_equal(eni_remote_place_find(url, "--data-endpoint", text_of(golden, "endpoint"),
-                                           text_of(golden, "region"), place),
+    assert_int_equal(eni_remote_endpoint_find(url, "--data-endpoint", text_of(golden, "endpoint"),
+                                              text_of(golden, "region"), place),
                      EN_OK);
 }
 
 /* As remote_call.c and upload.c send it: "/BUCKET/KEY" or "/KEY", and what is asked by name. */
 static eni_remote_request make_request(const json_t *golden, const eni_remote_url *url,
-                                       const eni_remote_place *place)
+                                       const eni_remote_endpoint *place)
 {
     eni_remote_request request = {.method = text_of(golden, "method")};
     const char *name;
@@ -89,7 +89,7 @@ static void signatures_are_the_libraries(void **state)
     json_array_foreach(requests, i, golden)
     {
         eni_remote_url url;
-        eni_remote_place place;
+        eni_remote_endpoint place;
         const json_t *headers = json_object_get(golden, "headers");
         find_place(golden, &url, &place);
         const eni_remote_request request = make_request(golden, &url, &place);
@@ -123,14 +123,14 @@ static void every_part_is_signed(void **state)
     {
         char last[8][ENI_SIGNED_TEXT];
         eni_remote_url url;
-        eni_remote_place place;
+        eni_remote_endpoint place;
         const time_t time = (time_t)json_integer_value(json_object_get(golden, "time"));
         if (text_of(golden, "token") == NULL || text_of(golden, "body") == NULL) continue;
         find_place(golden, &url, &place);
         for (int part = 0; part < 8; part++) {
             eni_remote_request request = make_request(golden, &url, &place);
             eni_keys keys = make_keys(text_of(golden, "token"));
-            eni_remote_place other = place;
+            eni_remote_endpoint other = place;
             if (part == 1) request.method = "GET";
             if (part == 2) request.path[1]++;
             if (part == 3) strcpy(request.query, "acl=1");
@@ -151,7 +151,7 @@ static void the_body_and_the_host_of_s3(void **state)
     (void)state;
     char last[3][ENI_SIGNED_TEXT];
     eni_remote_url url;
-    eni_remote_place place;
+    eni_remote_endpoint place;
     const json_t *golden = json_array_get(json_object_get(goldens, "requests"), 0);
     find_place(golden, &url, &place);
     for (int part = 0; part < 3; part++) {
@@ -175,7 +175,7 @@ static void the_longest_keys(void **state)
     json_array_foreach(json_object_get(goldens, "requests"), i, golden)
     {
         eni_remote_url url;
-        eni_remote_place place;
+        eni_remote_endpoint place;
         eni_keys keys = {.from = "a test"};
         find_place(golden, &url, &place);
         memset(place.region, 'r', sizeof place.region - 1);
@@ -200,7 +200,7 @@ static void a_second_request_has_headers_of_its_own(void **state)
 {
     (void)state;
     eni_remote_url url;
-    eni_remote_place place;
+    eni_remote_endpoint place;
     const json_t *golden = json_array_get(json_object_get(goldens, "requests"), 0);
     find_place(golden, &url, &place);
     const eni_remote_request request = make_request(golden, &url, &place);

@@ -48,14 +48,14 @@ static void what_no_parts_can_hold(void **state)
 {
     (void)state;
     eni_remote_url url;
-    eni_remote_place place;
+    eni_remote_endpoint place;
     const eni_keys keys = {.is_none = true};
     const eni_remote_options options = {.url = &url, .place = &place, .keys = &keys};
     const eni_upload_sizes sizes = {ENI_PUT_MAX, ENI_PART_BYTES};
     eni_remote *bucket;
     char said[400];
     assert_int_equal(eni_remote_url_parse("--save", "s3://bucket/key", &url), EN_OK);
-    assert_int_equal(eni_remote_place_find(&url, "", "http://127.0.0.1:1", NULL, &place), EN_OK);
+    assert_int_equal(eni_remote_endpoint_find(&url, "", "http://127.0.0.1:1", NULL, &place), EN_OK);
     assert_int_equal(eni_remote_open(&options, &bucket), EN_OK);
     assert_int_equal(eni_upload(bucket, "key", -1, 10000 * ENI_PUT_MAX + 1, &sizes), EN_EUNSUPPORTED);
     assert_true(eni_log_last_error(said, sizeof said));

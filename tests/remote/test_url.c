@@ -217,8 +217,9 @@ static void hosts_and_regions(void **state)
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         const eni_remote_url url = parse(good[i].url);
-        eni_remote_place place;
-        if (eni_remote_place_find(&url, "--data-endpoint", good[i].endpoint, good[i].region, &place) != EN_OK)
+        eni_remote_endpoint place;
+        if (eni_remote_endpoint_find(&url, "--data-endpoint", good[i].endpoint, good[i].region, &place) !=
+            EN_OK)
             fail_msg("%s, %s: %s", good[i].url, good[i].endpoint, said.text);
         assert_string_equal(place.host, good[i].host);
         assert_string_equal(place.region, good[i].in_region);
@@ -281,8 +282,8 @@ static void bad_endpoints_are_one_sentence(void **state)
     };
     const eni_remote_url url = parse("s3://abc");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        eni_remote_place place;
-        if (eni_remote_place_find(&url, "--data-endpoint", bad[i].endpoint, NULL, &place) != EN_EINVAL)
+        eni_remote_endpoint place;
+        if (eni_remote_endpoint_find(&url, "--data-endpoint", bad[i].endpoint, NULL, &place) != EN_EINVAL)
             fail_msg("%s is taken", bad[i].endpoint);
         const char *const part[3] = {
             "--data-endpoint=", strchr(bad[i].endpoint, '\n') ? "\\x0aHost: b" : bad[i].endpoint,
@@ -295,19 +296,20 @@ static void long_hosts_are_refused(void **state)
 {
     (void)state;
     char text[600] = "https://", host[400];
-    eni_remote_place place;
+    eni_remote_endpoint place;
     eni_remote_url url = parse("s3://abc");
     memset(host, 'h', sizeof host);
     host[ENI_REMOTE_HOST - 1] = '\0';
     strcat(text, host);
-    assert_int_equal(eni_remote_place_find(&url, "--data-endpoint", text, NULL, &place), EN_OK);
+    assert_int_equal(eni_remote_endpoint_find(&url, "--data-endpoint", text, NULL, &place), EN_OK);
     assert_string_equal(place.host, host);
     strcat(text, "h");
-    assert_int_equal(eni_remote_place_find(&url, "--data-endpoint", text, NULL, &place), EN_EINVAL);
+    assert_int_equal(eni_remote_endpoint_find(&url, "--data-endpoint", text, NULL, &place), EN_EINVAL);
     expect_said("a long endpoint", (const char *const[3]){"only a host and a port"});
     snprintf(text, sizeof text, "oss://abc.%s", host);
     url = parse(text); /* fits alone, and not with the bucket in front */
-    assert_int_equal(eni_remote_place_find(&url, "--data-endpoint", NULL, "cn-hangzhou", &place), EN_EINVAL);
+    assert_int_equal(eni_remote_endpoint_find(&url, "--data-endpoint", NULL, "cn-hangzhou", &place),
+                     EN_EINVAL);
     expect_said("a long host", (const char *const[3]){"too long a name", "abc.hhh"});
 }
 
@@ -317,21 +319,21 @@ static void bad_regions_are_one_sentence(void **state)
     static const char *const bad[] = {"-x",  ".evil.com", "a/b",      "evil.com/", "a b",
                                       "a@b", "a?",        "\xc3\xa4", "a\nb",      SIXTY "abcd"};
     const eni_remote_url s3 = parse("s3://abc"), oss = parse("oss://abc.example.com");
-    eni_remote_place place;
+    eni_remote_endpoint place;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        if (eni_remote_place_find(&s3, "--data-endpoint", NULL, bad[i], &place) != EN_EINVAL)
+        if (eni_remote_endpoint_find(&s3, "--data-endpoint", NULL, bad[i], &place) != EN_EINVAL)
             fail_msg("%s is taken", bad[i]);
         expect_said(bad[i], (const char *const[3]){"AWS_REGION, AWS_DEFAULT_REGION or the profile says \"",
                                                    "no region has such a name"});
-        if (eni_remote_place_find(&oss, "--data-endpoint", NULL, bad[i], &place) != EN_EINVAL)
+        if (eni_remote_endpoint_find(&oss, "--data-endpoint", NULL, bad[i], &place) != EN_EINVAL)
             fail_msg("%s is taken", bad[i]);
         expect_said(bad[i],
                     (const char *const[3]){"OSS_REGION or the profile says \"", "no region has such a name"});
     }
-    assert_int_equal(eni_remote_place_find(&oss, "--data-endpoint", NULL, NULL, &place), EN_EINVAL);
+    assert_int_equal(eni_remote_endpoint_find(&oss, "--data-endpoint", NULL, NULL, &place), EN_EINVAL);
     expect_said("no region", (const char *const[3]){"oss://abc.example.com", "set OSS_REGION"});
     const eni_remote_url internal = parse("oss://abc.oss-internal.aliyuncs.com");
-    assert_int_equal(eni_remote_place_find(&internal, "--data-endpoint", NULL, NULL, &place), EN_EINVAL);
+    assert_int_equal(eni_remote_endpoint_find(&internal, "--data-endpoint", NULL, NULL, &place), EN_EINVAL);
     expect_said("no region", (const char *const[3]){"oss://abc.oss-internal.aliyuncs.com", "set OSS_REGION"});
 }
 

@@ -420,7 +420,7 @@ void fixture_write(const char *dir, const fixture *spec)
                          "schema", 2, "argv", "entrain", "compare", "-n", "2",
                          "--strategies=ring,ps-sync,ps-async", "--data=fashion-mnist", "--seeds=1,2,3",
                          "--out=demo", "target", 0.75, "lr_scale", "linear", "settings", settings, "arms",
-                         arms, "seeds", seeds, "runs", runs, "claims", "seeds", planned, "environment", "cpu",
+                         arms, "seeds", seeds, "runs", runs, "plan", "seeds", planned, "environment", "cpu",
                          "AMD EPYC 7B13", "cores", 2, "kernel", "6.1.0-18-amd64", "version", "0.1.0",
                          "commit", "fc617c6", "load", 0.08));
 }

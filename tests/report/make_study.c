@@ -24,7 +24,7 @@ int main(int argc, char **argv)
         memcpy(&spec.arms[3], more, sizeof more);
         spec.narms = 6;
     }
-    if (argc > 2 && strcmp(argv[2], "claims") == 0) spec.nseeds[0] = 7, spec.nseeds[1] = 3;
+    if (argc > 2 && strcmp(argv[2], "plan") == 0) spec.nseeds[0] = 7, spec.nseeds[1] = 3;
     mkdir(argv[1], 0777);
     fixture_write(argv[1], &spec);
     return eni_report(argv[1], argv[1], 0, stdout, 0) == 0 ? 0 : 1;

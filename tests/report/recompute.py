@@ -250,7 +250,7 @@ class Study:
 
     def claims(self, is_fair):
         """One row per pair of arms and setting, and which are clear."""
-        plan = self.index["claims"]
+        plan = self.index["plan"]
         planned = [(c["setting"], *c["arms"]) for c in plan["comparisons"]]
         primary = plan["primary"] and (plan["primary"]["setting"], *plan["primary"]["arms"])
         among = [key for key in planned if key != primary]
@@ -293,15 +293,15 @@ class Study:
                 return "too few seeds"
             if row["bar"]:
                 return row["bar"]
-            if primary and key != primary and rows[primary]["claim"] != "yes":
+            if primary and key != primary and rows[primary]["verdict"] != "yes":
                 return "exploratory"
             return "yes" if row["adjusted"] <= 0.05 and row["total"] != 0 else "not shown"
 
         for key in ([primary] if primary else []) + list(rows):
-            rows[key]["claim"] = found(key)
+            rows[key]["verdict"] = found(key)
         for row in rows.values():
             if row["pairs"] == 0:
-                row["claim"] = row["bar"] if row["bar"] == "not shown: runs failed" else "-"
+                row["verdict"] = row["bar"] if row["bar"] == "not shown: runs failed" else "-"
         return rows
 
 
@@ -338,12 +338,12 @@ def check_csv(study, claims):
             for key in ("staleness_mean", "staleness_p50", "staleness_p95"):
                 same(f"{where} {key}", row[key], study.median(setting, arm, key))
             same(f"{where} staleness_max", row["staleness_max"], max(study.values(setting, arm, "staleness_max"), default=None))
-    for row, (key, claim) in zip(rows_of(study.folder, "claims.csv"), claims.items()):
-        where = "claims.csv " + " ".join(key)
+    for row, (key, claim) in zip(rows_of(study.folder, "comparisons.csv"), claims.items()):
+        where = "comparisons.csv " + " ".join(key)
         for name, field in (("pairs", "pairs"), ("sooner", "sooner"), ("later", "later"), ("p", "p"),
                             ("p_holm", "adjusted"), ("least_effect", "least")):
             same(f"{where} {name}", row[name], claim.get(field))
-        if row["claim"] != claim["claim"]:
+        if row["verdict"] != claim["verdict"]:
             wrong.append(f"{where}: claim {row['claim']!r} instead of {claim['claim']!r}")
 
 
@@ -395,10 +395,10 @@ def check_ranking(study, text, claims):
                             check_time(f"{where} {side}", shown, study, setting, arm, end)
                         else:
                             printed(f"{where} {key} {side}", shown, scale * end, key == "samples_per_s")
-            baseline = study.index["claims"].get("baseline")
+            baseline = study.index["plan"].get("baseline")
             other = baseline or order[0]
             claim = claims.get((setting, other, arm)) or claims.get((setting, arm, other))
-            if differs != (claim["claim"] if claim else "baseline" if baseline else "-"):
+            if differs != (claim["verdict"] if claim else "baseline" if baseline else "-"):
                 wrong.append(f"{where}: {differs!r} instead of {claim}")
 
 
@@ -408,7 +408,7 @@ def check_sentence(study, text, claims):
         if len(sentence.split()) > 25:
             wrong.append(f"{setting}: {len(sentence.split())} words: {sentence}")
         clear = {(c[1], c[2]) if row["total"] > 0 else (c[2], c[1]) for c, row in claims.items()
-                 if c[0] == setting and row["claim"] == "yes"}
+                 if c[0] == setting and row["verdict"] == "yes"}
         said = re.match(r"(\S+) reached \S+ % in (\S+) s instead of (\S+) s for (\S+)(?: \((\S+)x\))?", sentence)
         if said:
             winner, a, b, loser, ratio = said.groups()
@@ -467,8 +467,8 @@ def check_table(study, text):
 
 
 def check_caveat(study, text, claims):
-    needed = study.index["claims"]["seeds_needed"]
-    among = [c for c in study.index["claims"]["comparisons"] if c != study.index["claims"]["primary"]]
+    needed = study.index["plan"]["seeds_needed"]
+    among = [c for c in study.index["plan"]["comparisons"] if c != study.index["plan"]["primary"]]
     if among and needed != math.ceil(1 + math.log2(len(among) / 0.05)):
         wrong.append(f"{needed} seeds needed for {len(among)} comparisons")
     effects = re.search(r"Least effect that could have been seen: (.*?)x\. ", text)
@@ -476,7 +476,7 @@ def check_caveat(study, text, claims):
         most = max(row["least"] for key, row in claims.items() if key[0] == setting and row["least"])
         printed(f"least effect {setting}", shown, math.ceil(100 * most - 1e-9) / 100)
     for share, setting in re.findall(r"([0-9]+) % \((\S+)\)", text):
-        printed(f"coverage {setting}", share, 100 * coverage(study.index["claims"]["seeds"][setting])[1])
+        printed(f"coverage {setting}", share, 100 * coverage(study.index["plan"]["seeds"][setting])[1])
 
 
 def make_study(entrain, folder):

@@ -442,7 +442,7 @@ static void hostile_names_stay_names(void **state)
     json_object_set_new(json_array_get(json_object_get(index, "arms"), 2), "name", json_string(evil));
     json_object_set_new(json_array_get(json_object_get(index, "settings"), 1), "name",
                         json_string("<b>&amp;"));
-    json_object_set_new(index, "claims", json_pack("{s:{s:i, s:i}}", "seeds", "even", 3, "<b>&amp;", 1));
+    json_object_set_new(index, "plan", json_pack("{s:{s:i, s:i}}", "seeds", "even", 3, "<b>&amp;", 1));
     json_array_foreach(runs, i, run)
     {
         if (strcmp(json_string_value(json_object_get(run, "arm")), "ps-async") == 0)
@@ -500,11 +500,12 @@ static void the_verdict_is_in_json(void)
     assert_non_null(all);
     assert_string_equal(json_string_value(json_object_get(all, "fairness")), "PASS");
     assert_int_equal(json_array_size(json_object_get(all, "table")), 6);
-    assert_int_equal(json_array_size(json_object_get(all, "claims")), 6);
+    assert_int_equal(json_array_size(json_object_get(all, "comparisons")), 6);
     assert_int_equal(json_object_size(json_object_get(all, "verdict")), 2);
-    const json_t *claim = json_array_get(json_object_get(all, "claims"), 0);
-    assert_string_equal(json_string_value(json_object_get(claim, "claim")), "too few seeds");
-    assert_true(json_is_null(json_object_get(claim, "p_holm")) && json_is_real(json_object_get(claim, "p")));
+    const json_t *comparison = json_array_get(json_object_get(all, "comparisons"), 0);
+    assert_string_equal(json_string_value(json_object_get(comparison, "verdict")), "too few seeds");
+    assert_true(json_is_null(json_object_get(comparison, "p_holm")) &&
+                json_is_real(json_object_get(comparison, "p")));
     json_decref(all);
 }
 
@@ -563,7 +564,7 @@ static void claims_are_those_of_the_plan(void **state)
     spec.nseeds[0] = 7;
     spec.nseeds[1] = 3;
     fixture_write(dir, &spec);
-    fixture_set(dir, "compare.json", "claims", json_pack("{s:{s:i, s:i}}", "seeds", "even", 7, "slow", 3));
+    fixture_set(dir, "compare.json", "plan", json_pack("{s:{s:i, s:i}}", "seeds", "even", 7, "slow", 3));
     char *text = report_with(ENI_REPORT_CSV, EN_OK);
     const char *const lines[] = {
         "ps-async  ≈ 1.7 s",
@@ -576,7 +577,7 @@ static void claims_are_those_of_the_plan(void **state)
         "could have been seen: even 1."};
     in_order(text, lines, sizeof lines / sizeof *lines);
     free(text);
-    char *page = fixture_read(dir, "report.html"), *csv = fixture_read(dir, "claims.csv");
+    char *page = fixture_read(dir, "report.html"), *csv = fixture_read(dir, "comparisons.csv");
     const char *const parts[] = {"class=\"rank\"",
                                  "differs from the first",
                                  "<td>yes</td>",
@@ -593,7 +594,7 @@ static void claims_are_those_of_the_plan(void **state)
     free(csv);
 
     /* Planned with more seeds than it has: an unfinished study claims nothing. */
-    fixture_set(dir, "compare.json", "claims",
+    fixture_set(dir, "compare.json", "plan",
                 json_pack("{s:{s:i, s:i}, s:{s:s, s:[s, s]}}", "seeds", "even", 8, "slow", 3, "primary",
                           "setting", "even", "arms", "ring", "ps-async"));
     text = report(EN_OK);
@@ -601,11 +602,11 @@ static void claims_are_those_of_the_plan(void **state)
     assert_non_null(strstr(
         text, "The primary comparison needs 6 seeds, then 2 other comparisons need 7 seeds: even has 8"));
     free(text);
-    fixture_set(dir, "compare.json", "claims",
+    fixture_set(dir, "compare.json", "plan",
                 json_pack("{s:{s:i, s:i}, s:{s:s, s:[s, s]}}", "seeds", "even", 7, "slow", 3, "primary",
                           "setting", "even", "arms", "ring", "ssp"));
     free(report(EN_EFORMAT));
-    assert_non_null(strstr(said, "claims.primary should name a setting and two arms of this study"));
+    assert_non_null(strstr(said, "plan.primary should name a setting and two arms of this study"));
 }
 
 static void figures_come_as_png_too(void **state)
@@ -637,7 +638,7 @@ static void a_report_goes_where_it_is_asked_to(void **state)
     fclose(out);
     assert_non_null(strstr(text, "to 50 %"));
     free(text);
-    static const char *const files[] = {"report.html", "table.csv", "claims.csv", "runs.csv",
+    static const char *const files[] = {"report.html", "table.csv", "comparisons.csv", "runs.csv",
                                         "plots/settings-time.gp"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         text = fixture_read(place, files[i]);

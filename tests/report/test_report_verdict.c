@@ -35,7 +35,7 @@ static void init(size_t narms, size_t nseeds)
                           .nseeds = nseeds,
                           .runs = s.runs,
                           .seeds = s.seeds,
-                          .baseline = ENI_CLAIMS_ALL};
+                          .baseline = ENI_COMPARISONS_ALL};
     s.study.settings[0] = (eni_setting_spec){.name = "even", .seeds = nseeds};
     for (size_t a = 0; a < narms; a++) {
         s.study.arms[a].name = names[a];

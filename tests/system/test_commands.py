@@ -139,7 +139,7 @@ def promised(lines, here):
 
 def can_claim(folder):
     """A study that could claim nothing, whatever came out, is no example of one."""
-    claims = json.loads((folder / "compare.json").read_text())["claims"]
+    claims = json.loads((folder / "compare.json").read_text())["plan"]
     return claims["comparisons"] and min(claims["seeds"].values()) >= claims["seeds_needed"]
 
 

@@ -318,9 +318,9 @@ static void test_a_study_stays_too(void **state)
     assert_int_equal(symlink("../../theirs", path), 0);
     process_start(&p, "entrain", NULL, "report %s --csv", out);
     assert_int_equal(process_wait(&p, PATIENCE), 0);
-    assert_true(has(out, "table.csv") && has(out, "claims.csv") && has(out, "runs.csv"));
+    assert_true(has(out, "table.csv") && has(out, "comparisons.csv") && has(out, "runs.csv"));
     finish(out, "-n 1 --strategy=solo " JOB " --steps=2 --overwrite");
-    assert_false(has(out, "table.csv") || has(out, "claims.csv") || has(out, "runs.csv"));
+    assert_false(has(out, "table.csv") || has(out, "comparisons.csv") || has(out, "runs.csv"));
     assert_true(has(out, "runs/notes.txt") && has(out, "runs/link") &&
                 has(system_folder(), "theirs/result.json"));
     assert_false(has(out, "compare.json") || has(out, "report.html") || has(out, "plots") ||

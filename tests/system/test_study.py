@@ -37,11 +37,11 @@ def claims_of(entrain, recompute, folder, *flags):
         assert result["warmup_samples"] == 0 and result["clock"]["paused"] == [], run
     subprocess.run([entrain, "report", folder, "--csv"], check=True, timeout=300, stdout=subprocess.DEVNULL)
     subprocess.run([sys.executable, recompute, entrain, folder], check=True, timeout=300)
-    with open(folder / "claims.csv") as file:
+    with open(folder / "comparisons.csv") as file:
         rows = list(csv.DictReader(file))
     assert rows
     print(f"{' '.join(flags)}: {rows}")
-    return {(r["setting"], r["arm"], r["against"]): r["who"] for r in rows if r["claim"] == "yes"}
+    return {(r["setting"], r["arm"], r["against"]): r["who"] for r in rows if r["verdict"] == "yes"}
 
 
 def swapped(entrain, recompute, top):

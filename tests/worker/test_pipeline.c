@@ -40,7 +40,7 @@ static void check_turns(eni_pipeline_kind kind, int nstages, int nchunks)
         assert_int_equal(next[1], nchunks);
         const int least = nchunks < nstages - s ? nchunks : nstages - s;
         assert_int_equal(most, kind == ENI_GPIPE ? nchunks : least);
-        assert_int_equal(eni_pipeline_lives(kind, nstages, nchunks, s), most);
+        assert_int_equal(eni_pipeline_in_flight(kind, nstages, nchunks, s), most);
     }
 }
 

@@ -258,10 +258,10 @@ static void warn_of_others(const eni_gpus *g, const eni_gpus_use *uses)
 {
     for (int r = 0; r < g->config.world.nranks; r++) {
         char who[48] = "";
-        bool is_told = uses[r].others == 0;
-        for (int q = 0; q < r && !is_told; q++)
-            is_told = meet_on_one(g, q, r);
-        if (is_told) continue;
+        bool is_reported = uses[r].others == 0;
+        for (int q = 0; q < r && !is_reported; q++)
+            is_reported = meet_on_one(g, q, r);
+        if (is_reported) continue;
         if (uses[r].pid > 0)
             snprintf(who, sizeof who, uses[r].others == 1 ? " (pid %lld)" : " (one is pid %lld)",
                      (long long)uses[r].pid);

@@ -6,7 +6,7 @@
 int eni_pipeline_turns(eni_pipeline_kind kind, int nstages, int nchunks, int stage, eni_turn *turns_out)
 {
     /* forwards before the first backward; from then on they take turns, until only backwards are left */
-    const int ahead = eni_pipeline_lives(kind, nstages, nchunks, stage);
+    const int ahead = eni_pipeline_in_flight(kind, nstages, nchunks, stage);
     int n = 0, forward = 0, backward = 0;
     while (backward < nchunks) {
         const bool goes_back = forward == nchunks || forward - backward == ahead;
@@ -15,7 +15,7 @@ int eni_pipeline_turns(eni_pipeline_kind kind, int nstages, int nchunks, int sta
     return n;
 }
 
-int eni_pipeline_lives(eni_pipeline_kind kind, int nstages, int nchunks, int stage)
+int eni_pipeline_in_flight(eni_pipeline_kind kind, int nstages, int nchunks, int stage)
 {
     const int ahead = nstages - stage; /* of 1F1B */
     if (kind == ENI_GPIPE || nchunks < ahead) return nchunks;

@@ -30,7 +30,7 @@ typedef struct eni_turn {
 int eni_pipeline_turns(eni_pipeline_kind kind, int nstages, int nchunks, int stage, eni_turn *turns_out);
 
 /* The most chunks whose forward a stage keeps for backward at one time: M, or min(M, S - s). */
-int eni_pipeline_lives(eni_pipeline_kind kind, int nstages, int nchunks, int stage);
+int eni_pipeline_in_flight(eni_pipeline_kind kind, int nstages, int nchunks, int stage);
 
 /* Where all turns take equally long: (S-1) / (M + S-1). */
 double eni_pipeline_bubble(int nstages, int nchunks);

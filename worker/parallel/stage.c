@@ -336,7 +336,7 @@ static en_status take_turn(eni_stage *g, int at)
     s->turn = *turn;
     s->begin_ns = eni_now_ns();
     if (is_counted(g)) eni_straggler_begins(&g->straggler);
-    EN_TRY(en_model_turn(g->model, (uint32_t)(turn->chunk % g->lives)));
+    EN_TRY(en_model_turn(g->model, (uint32_t)(turn->chunk % g->in_flight)));
     EN_TRY(turn->is_backward ? backward(g, turn->chunk) : forward(g, turn->chunk));
     s->slept_ns = is_counted(g) ? eni_straggler_ends(&g->straggler, s->begin_ns) : 0;
     s->end_ns = eni_now_ns();

@@ -40,7 +40,7 @@ typedef struct eni_stage {
     eni_part part;
     eni_device device;
     en_model *model;
-    int lives; /* chunks that it keeps for backward at one time, at most */
+    int in_flight; /* chunks that it keeps for backward at one time, at most */
     pthread_t thread;
     bool has_thread;
     eni_turn *turns;      /* (nturns) of the pass */

@@ -158,7 +158,7 @@ static en_status open_stage(eni_stage *g)
                                     .first = g->part.first,
                                     .end = g->part.end,
                                     .input = (uint32_t)g->part.input,
-                                    .lives = (uint32_t)g->lives};
+                                    .in_flight = (uint32_t)g->in_flight};
     g->index = device.index;
     EN_TRY(eni_device_open_with(o->device, &device, &g->device));
     const size_t nturns = 2 * (size_t)o->nchunks + ENI_STAGES_AT_ONCE;
@@ -183,8 +183,9 @@ en_status eni_stages_open(const eni_stages_options *options, eni_stages **stages
         g->all = all;
         g->at = s;
         g->part = options->parts[s];
-        g->lives =
-            options->are_replicas ? 1 : eni_pipeline_lives(options->kind, options->n, options->nchunks, s);
+        g->in_flight = options->are_replicas
+                           ? 1
+                           : eni_pipeline_in_flight(options->kind, options->n, options->nchunks, s);
         st = open_stage(g);
     }
     all->options.parts = NULL; /* the stages have them */
@@ -213,7 +214,7 @@ en_status eni_stages_prepare(eni_stages *all, uint64_t n, int mode)
 /* For the chunks that are kept in training, or two that are evaluated. */
 static uint64_t pool_bytes(const eni_stage *g, uint64_t row)
 {
-    return larger(eni_slots_stride(g->all->chunk_rows, row) * (uint64_t)g->lives,
+    return larger(eni_slots_stride(g->all->chunk_rows, row) * (uint64_t)g->in_flight,
                   eni_slots_stride(g->all->evaluation_rows, row) * 2);
 }
 
@@ -253,7 +254,7 @@ static en_status take_memory(eni_stage *g)
     const eni_stages *all = g->all;
     if (eni_stage_behind(g) != NULL) {
         g->y.bytes = pool_bytes(g, eni_stage_y_row(g));
-        g->dy.bytes = eni_slots_stride(all->chunk_rows, eni_stage_y_row(g)) * (uint64_t)g->lives;
+        g->dy.bytes = eni_slots_stride(all->chunk_rows, eni_stage_y_row(g)) * (uint64_t)g->in_flight;
         g->y.memory = eni_alloc_pages(g->y.bytes);
         g->dy.memory = eni_alloc_pages(g->dy.bytes);
         if (g->y.memory == NULL || g->dy.memory == NULL) return EN_ENOMEM;

@@ -1,7 +1,7 @@
 /* stages.h - several devices of one rank: each has a thread, which computes its part of the network on the chunks of a
  * batch.
  *
- *            compute thread                          thread of stage s: own device, own lives
+ *            compute thread                          thread of stage s: own device, own batches
  *            eni_stages_begin(pass) -------------->  F0 F1 B0 F2 B1 ..      its turns (pipeline.h)
  *            eni_stages_await <-- "tensors >= t"     from s-1: activations; from s+1: gradients
  *            ..             <-- all are done         reads param and state; writes grad

@@ -1,4 +1,4 @@
-/* dataset_lend.c - one copy of a set for all processes that train on it on this host: lent by one, mapped by the others.
+/* dataset_share.c - one copy of a set for all processes that train on it on this host: lent by one, mapped by the others.
  *
  *     [header: one page] [x] [target] of the training split, and of the test split
  *
@@ -19,18 +19,18 @@
 #include "core/try.h"
 #include "data/dataset_make.h"
 
-#define LENT_MAGIC UINT64_C(0x34746e656c6e65) /* "enlent4" */
+#define SHARE_MAGIC UINT64_C(0x34746e656c6e65) /* "enlent4" */
 enum { PAGE = 4096, SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE, ARRAYS = 2 };
 enum { MAX_VALUES = 1 << 26 }; /* of a sample, so that no product below overflows */
 
-typedef struct lent_header {
+typedef struct share_header {
     uint64_t magic;
     char name[64], sha256[ENI_DIGEST_HEX], identity[ENI_DIGEST_HEX];
     int32_t height, width, channels, classes, targets, has_records;
     uint64_t summed[ENI_SPLITS]; /* samples that sha256 is about */
     uint64_t read[2];            /* .. that are there */
-} lent_header;
-_Static_assert(sizeof(lent_header) <= PAGE, "the header is one page");
+} share_header;
+_Static_assert(sizeof(share_header) <= PAGE, "the header is one page");
 
 /* The arrays of a split, in the order in which they lie, and the bytes of each. */
 static void arrays_of(const eni_dataset *set, eni_split *split, void **array_out[ARRAYS],
@@ -41,7 +41,7 @@ static void arrays_of(const eni_dataset *set, eni_split *split, void **array_out
 }
 
 /* One array after the other, so that no machine has to hold the set twice. */
-static bool move_all(eni_dataset *set, int fd, const lent_header *head)
+static bool move_all(eni_dataset *set, int fd, const share_header *head)
 {
     uint64_t at = PAGE;
     if (!eni_file_write_at(fd, head, sizeof *head, 0)) return false;
@@ -59,15 +59,15 @@ static bool move_all(eni_dataset *set, int fd, const lent_header *head)
     return ftruncate(fd, (off_t)at) == 0;
 }
 
-static void describe(const eni_dataset *set, lent_header *head_out)
+static void describe(const eni_dataset *set, share_header *head_out)
 {
-    *head_out = (lent_header){.magic = LENT_MAGIC,
-                              .height = set->height,
-                              .width = set->width,
-                              .channels = set->channels,
-                              .classes = set->classes,
-                              .targets = set->targets,
-                              .has_records = set->records != NULL};
+    *head_out = (share_header){.magic = SHARE_MAGIC,
+                               .height = set->height,
+                               .width = set->width,
+                               .channels = set->channels,
+                               .classes = set->classes,
+                               .targets = set->targets,
+                               .has_records = set->records != NULL};
     snprintf(head_out->name, sizeof head_out->name, "%s", set->name);
     for (int s = 0; s < ENI_SPLITS; s++)
         head_out->summed[s] = set->split[s].count;
@@ -83,9 +83,9 @@ static int empty_memory(int fd)
     return memfd_create("entrain-data", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 }
 
-en_status eni_dataset_lend(eni_dataset *set, const char *identity, int *fd_io)
+en_status eni_dataset_share(eni_dataset *set, const char *identity, int *fd_io)
 {
-    lent_header head;
+    share_header head;
     describe(set, &head);
     snprintf(head.identity, sizeof head.identity, "%s", identity);
     en_status st = eni_dataset_sha256(set, head.sha256);
@@ -102,7 +102,7 @@ en_status eni_dataset_lend(eni_dataset *set, const char *identity, int *fd_io)
 }
 
 /* Mapped at once and whole: a step is not to meet a page for the first time. */
-static en_status map_all(int fd, eni_dataset *set, lent_header *head_out)
+static en_status map_all(int fd, eni_dataset *set, share_header *head_out)
 {
     struct stat file;
     const int seals = fcntl(fd, F_GET_SEALS);
@@ -114,10 +114,10 @@ static en_status map_all(int fd, eni_dataset *set, lent_header *head_out)
     set->map = base;
     set->map_bytes = (size_t)file.st_size;
     memcpy(head_out, base, sizeof *head_out);
-    return head_out->magic == LENT_MAGIC ? EN_OK : EN_EPROTO;
+    return head_out->magic == SHARE_MAGIC ? EN_OK : EN_EPROTO;
 }
 
-static en_status place_split(eni_dataset *set, int s, const lent_header *head, uint64_t *at)
+static en_status place_split(eni_dataset *set, int s, const share_header *head, uint64_t *at)
 {
     void **array[ARRAYS];
     uint64_t bytes[ARRAYS];
@@ -137,7 +137,7 @@ static en_status place_split(eni_dataset *set, int s, const lent_header *head, u
 
 en_status eni_dataset_map(int fd, const char *identity, eni_dataset *set, bool *has_records_out)
 {
-    lent_header head;
+    share_header head;
     uint64_t at = PAGE;
     EN_TRY(map_all(fd, set, &head));
     head.name[sizeof head.name - 1] = head.sha256[sizeof head.sha256 - 1] = 0;

@@ -1,4 +1,4 @@
-/* test_claims.c - the exact test against tables and another program, Holm's procedure, the plan; and what is
+/* test_comparisons.c - the exact test against tables and another program, Holm's procedure, the plan; and what is
  * claimed of many thousand made-up studies, with and without an effect. */
 #include <math.h>
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "core/rng.h"
-#include "report/claims.h"
+#include "report/comparisons.h"
 
 enum { MAX_CLAIMS = 64 };
 
@@ -24,18 +24,18 @@ static void is_near(double value, double expected)
 /* p of times whose logarithms differ by `leads`; seed effects must not matter. */
 static double p_of(const double *leads, size_t n)
 {
-    double a[ENI_CLAIMS_SEEDS], b[ENI_CLAIMS_SEEDS];
+    double a[ENI_COMPARISONS_SEEDS], b[ENI_COMPARISONS_SEEDS];
     for (size_t i = 0; i < n; i++) {
         a[i] = 1;
         b[i] = exp(leads[i]);
     }
-    return eni_claims_p(a, b, n, NULL);
+    return eni_comparisons_p(a, b, n, NULL);
 }
 
 /* Ranks 1 .. n, those of sum `t` negative. */
 static double p_of_sum(size_t n, size_t t)
 {
-    double leads[ENI_CLAIMS_SEEDS];
+    double leads[ENI_COMPARISONS_SEEDS];
     for (size_t rank = n; rank >= 1; rank--) {
         leads[rank - 1] = 0.01 * (double)rank * (rank <= t ? -1 : 1);
         if (rank <= t) t -= rank;
@@ -64,33 +64,34 @@ static void critical_values_are_those_of_the_tables(void **state)
 static void p_values_are_those_of_scipy(void **state)
 {
     (void)state;
-    is_near(eni_claims_p((double[]){2.14, 2.26, 3.9, 3.24, 2.74, 3.02},
-                         (double[]){2.2565, 2.722, 4.6319, 3.2368, 2.7954, 3.011}, 6, NULL),
+    is_near(eni_comparisons_p((double[]){2.14, 2.26, 3.9, 3.24, 2.74, 3.02},
+                              (double[]){2.2565, 2.722, 4.6319, 3.2368, 2.7954, 3.011}, 6, NULL),
             0.15625);
-    is_near(eni_claims_p((double[]){3.96, 2.41, 3.11, 2.97, 2.71, 3.18, 2.47, 3.6},
-                         (double[]){4.456, 2.4983, 3.1475, 3.2693, 3.0924, 3.2768, 2.558, 4.0549}, 8, NULL),
+    is_near(eni_comparisons_p((double[]){3.96, 2.41, 3.11, 2.97, 2.71, 3.18, 2.47, 3.6},
+                              (double[]){4.456, 2.4983, 3.1475, 3.2693, 3.0924, 3.2768, 2.558, 4.0549}, 8,
+                              NULL),
             0.0078125);
-    is_near(eni_claims_p(
+    is_near(eni_comparisons_p(
                 (double[]){3.8, 2.43, 2.07, 2.4, 2.69, 2.94, 3.81, 3.39, 2.68, 2.03},
                 (double[]){3.4418, 2.5648, 2.3811, 2.4657, 2.6262, 3.2104, 4.3044, 3.4585, 2.9737, 2.368}, 10,
                 NULL),
             0.048828125);
-    is_near(eni_claims_p((double[]){2.25, 3.48, 2.39, 2.12, 3.2, 3.79, 2.05, 3.61, 2.38, 2.19, 2.04, 2.59,
-                                    3.45, 2.99, 3.71},
-                         (double[]){2.4941, 3.3975, 2.8872, 2.4191, 3.5828, 4.1469, 2.3723, 3.3225, 2.6594,
-                                    2.4446, 1.7967, 2.8198, 3.5373, 3.3983, 3.7323},
-                         15, NULL),
+    is_near(eni_comparisons_p((double[]){2.25, 3.48, 2.39, 2.12, 3.2, 3.79, 2.05, 3.61, 2.38, 2.19, 2.04,
+                                         2.59, 3.45, 2.99, 3.71},
+                              (double[]){2.4941, 3.3975, 2.8872, 2.4191, 3.5828, 4.1469, 2.3723, 3.3225,
+                                         2.6594, 2.4446, 1.7967, 2.8198, 3.5373, 3.3983, 3.7323},
+                              15, NULL),
             0.012451171875);
-    double leads[ENI_CLAIMS_SEEDS];
+    double leads[ENI_COMPARISONS_SEEDS];
     for (int i = 0; i < 64; i++)
         leads[i] = (i % 4 == 0 ? -0.01 : 0.01) * (i + 1);
     is_near(p_of(leads, 50), 0.0021224348550905603);
     for (int i = 0; i < 64; i++)
         leads[i] = (i % 3 == 0 ? -0.01 : 0.01) * (i + 1);
     is_near(p_of(leads, 64), 0.029324211645737952);
-    for (int i = 0; i < ENI_CLAIMS_SEEDS; i++)
+    for (int i = 0; i < ENI_COMPARISONS_SEEDS; i++)
         leads[i] = 0.01 * (i + 1);
-    is_near(p_of(leads, ENI_CLAIMS_SEEDS), pow(0.5, ENI_CLAIMS_SEEDS - 1));
+    is_near(p_of(leads, ENI_COMPARISONS_SEEDS), pow(0.5, ENI_COMPARISONS_SEEDS - 1));
 }
 
 /* scipy 1.17.1: wilcoxon(.., zero_method="pratt", method=PermutationMethod()), all signs enumerated. */
@@ -112,21 +113,21 @@ static void a_miss_is_the_largest_rank(void **state)
     (void)state;
     double a[] = {1, 1, 1, 1, 1, 1}, b[] = {1.5, 1.1, 1.2, INFINITY, 1.3, 1.4};
     int sign;
-    is_near(eni_claims_p(a, b, 6, &sign), 0.03125);
+    is_near(eni_comparisons_p(a, b, 6, &sign), 0.03125);
     assert_true(sign > 0);
-    is_near(eni_claims_p(b, a, 6, &sign), 0.03125);
+    is_near(eni_comparisons_p(b, a, 6, &sign), 0.03125);
     assert_true(sign < 0);
     /* the one who is sooner in five seeds misses in the sixth: ranks 15 against 6 */
     a[3] = INFINITY, b[3] = 1;
-    is_near(eni_claims_p(a, b, 6, &sign), p_of((double[]){1, 2, 3, 4, 5, -6}, 6));
+    is_near(eni_comparisons_p(a, b, 6, &sign), p_of((double[]){1, 2, 3, 4, 5, -6}, 6));
     /* two misses are no difference, and what is not there is no pair */
     b[3] = INFINITY;
-    is_near(eni_claims_p(a, b, 6, NULL), 0.0625);
+    is_near(eni_comparisons_p(a, b, 6, NULL), 0.0625);
     b[3] = NAN;
-    is_near(eni_claims_p(a, b, 6, NULL), 0.0625);
+    is_near(eni_comparisons_p(a, b, 6, NULL), 0.0625);
     /* at the target from the start: sooner than any other, equal to its like */
-    is_near(eni_claims_p((double[]){0, 0, 0, 0, 0, 0}, b, 6, NULL), 0.0625);
-    is_near(eni_claims_p((double[]){0, 0}, (double[]){0, 0}, 2, NULL), 1);
+    is_near(eni_comparisons_p((double[]){0, 0, 0, 0, 0, 0}, b, 6, NULL), 0.0625);
+    is_near(eni_comparisons_p((double[]){0, 0}, (double[]){0, 0}, 2, NULL), 1);
 }
 
 /* ---- the plan ------------------------------------------------------------------------------------------ */
@@ -134,61 +135,63 @@ static void a_miss_is_the_largest_rank(void **state)
 static void seeds_that_m_comparisons_need(void **state)
 {
     (void)state;
-    assert_int_equal(eni_claims_seeds(1), 6);
-    assert_int_equal(eni_claims_seeds(3), 7);
-    assert_int_equal(eni_claims_seeds(6), 8);
-    assert_int_equal(eni_claims_seeds(15), 10);
-    assert_int_equal(eni_claims_seeds(0), 0);
+    assert_int_equal(eni_comparisons_seeds(1), 6);
+    assert_int_equal(eni_comparisons_seeds(3), 7);
+    assert_int_equal(eni_comparisons_seeds(6), 8);
+    assert_int_equal(eni_comparisons_seeds(15), 10);
+    assert_int_equal(eni_comparisons_seeds(0), 0);
     for (size_t m = 1; m < 500; m++)
-        assert_int_equal(eni_claims_seeds(m), (size_t)ceil(1 + log2((double)m / 0.05)));
+        assert_int_equal(eni_comparisons_seeds(m), (size_t)ceil(1 + log2((double)m / 0.05)));
 }
 
 static void settings_with_too_few_seeds_are_not_among_the_m(void **state)
 {
     (void)state;
-    eni_claim claims[MAX_CLAIMS];
-    assert_int_equal(eni_claims_count(2, 3), 6);
-    eni_claims_plan((size_t[]){7, 3}, 2, 3, ENI_CLAIMS_ALL, NULL, claims);
-    assert_int_equal(eni_claims_need(claims, 6), 7);
+    eni_comparison comparisons[MAX_CLAIMS];
+    assert_int_equal(eni_comparisons_count(2, 3), 6);
+    eni_comparisons_plan((size_t[]){7, 3}, 2, 3, ENI_COMPARISONS_ALL, NULL, comparisons);
+    assert_int_equal(eni_comparisons_need(comparisons, 6), 7);
     for (size_t i = 0; i < 6; i++)
-        assert_int_equal(claims[i].is_planned, claims[i].setting == 0);
-    eni_claims_plan((size_t[]){7, 7}, 2, 3, ENI_CLAIMS_ALL, NULL, claims);
-    assert_int_equal(eni_claims_need(claims, 6), 8);
-    eni_claims_plan((size_t[]){5}, 1, 2, ENI_CLAIMS_ALL, NULL, claims);
-    assert_int_equal(eni_claims_need(claims, 1), 0);
+        assert_int_equal(comparisons[i].is_planned, comparisons[i].setting == 0);
+    eni_comparisons_plan((size_t[]){7, 7}, 2, 3, ENI_COMPARISONS_ALL, NULL, comparisons);
+    assert_int_equal(eni_comparisons_need(comparisons, 6), 8);
+    eni_comparisons_plan((size_t[]){5}, 1, 2, ENI_COMPARISONS_ALL, NULL, comparisons);
+    assert_int_equal(eni_comparisons_need(comparisons, 1), 0);
     /* six seeds are enough for the primary one, and for one other, not for two */
-    eni_claims_plan((size_t[]){6}, 1, 3, ENI_CLAIMS_ALL, &(eni_primary){0, 2, 0}, claims);
-    assert_true(claims[1].is_primary && claims[1].a == 0 && claims[1].b == 2 && claims[1].is_planned);
-    assert_false(claims[0].is_planned || claims[2].is_planned);
-    eni_claims_plan((size_t[]){7}, 1, 3, ENI_CLAIMS_ALL, &(eni_primary){0, 0, 1}, claims);
-    assert_true(claims[0].is_planned && claims[1].is_planned && claims[2].is_planned);
-    assert_int_equal(eni_claims_need(claims, 3), 7);
+    eni_comparisons_plan((size_t[]){6}, 1, 3, ENI_COMPARISONS_ALL, &(eni_primary){0, 2, 0}, comparisons);
+    assert_true(comparisons[1].is_primary && comparisons[1].a == 0 && comparisons[1].b == 2 &&
+                comparisons[1].is_planned);
+    assert_false(comparisons[0].is_planned || comparisons[2].is_planned);
+    eni_comparisons_plan((size_t[]){7}, 1, 3, ENI_COMPARISONS_ALL, &(eni_primary){0, 0, 1}, comparisons);
+    assert_true(comparisons[0].is_planned && comparisons[1].is_planned && comparisons[2].is_planned);
+    assert_int_equal(eni_comparisons_need(comparisons, 3), 7);
 }
 
 /* All against one: k - 1 comparisons a setting, and so fewer seeds; the other pairs are looked at, not claimed. */
 static void a_baseline_needs_fewer_seeds(void **state)
 {
     (void)state;
-    eni_claim claims[MAX_CLAIMS];
+    eni_comparison comparisons[MAX_CLAIMS];
     double times[2 * 4 * 7];
-    eni_claims_plan((size_t[]){7, 7}, 2, 3, 1, NULL, claims);
-    assert_int_equal(eni_claims_among(claims, 6), 4);
-    assert_int_equal(eni_claims_need(claims, 6), 8);
+    eni_comparisons_plan((size_t[]){7, 7}, 2, 3, 1, NULL, comparisons);
+    assert_int_equal(eni_comparisons_among(comparisons, 6), 4);
+    assert_int_equal(eni_comparisons_need(comparisons, 6), 8);
     for (size_t i = 0; i < 6; i++)
-        assert_int_equal(claims[i].is_apart, claims[i].a == 0 && claims[i].b == 2);
+        assert_int_equal(comparisons[i].is_apart, comparisons[i].a == 0 && comparisons[i].b == 2);
     /* what make demo has: seven seeds are enough for one, and then for the other three */
-    eni_claims_plan((size_t[]){7, 7}, 2, 3, 0, &(eni_primary){1, 0, 2}, claims);
-    assert_int_equal(eni_claims_among(claims, 6), 3);
-    assert_int_equal(eni_claims_need(claims, 6), 7);
+    eni_comparisons_plan((size_t[]){7, 7}, 2, 3, 0, &(eni_primary){1, 0, 2}, comparisons);
+    assert_int_equal(eni_comparisons_among(comparisons, 6), 3);
+    assert_int_equal(eni_comparisons_need(comparisons, 6), 7);
     for (size_t i = 0; i < 56; i++)
         times[i] = (1 + (double)(i / 7 % 3)) * (1 + 0.001 * (double)(i % 7) * (double)(1 + i / 7));
-    eni_claims_judge(claims, 6, times, 3, 7);
+    eni_comparisons_judge(comparisons, 6, times, 3, 7);
     for (size_t i = 0; i < 6; i++)
-        assert_int_equal(claims[i].found, claims[i].is_apart ? ENI_CLAIM_EXPLORATORY : ENI_CLAIM_YES);
+        assert_int_equal(comparisons[i].found,
+                         comparisons[i].is_apart ? ENI_COMPARISON_EXPLORATORY : ENI_COMPARISON_YES);
     /* a primary comparison without the baseline is one more, tested first */
-    eni_claims_plan((size_t[]){7}, 1, 3, 0, &(eni_primary){0, 1, 2}, claims);
-    assert_true(claims[2].is_primary && claims[2].is_planned && !claims[2].is_apart);
-    assert_int_equal(eni_claims_among(claims, 3), 2);
+    eni_comparisons_plan((size_t[]){7}, 1, 3, 0, &(eni_primary){0, 1, 2}, comparisons);
+    assert_true(comparisons[2].is_primary && comparisons[2].is_planned && !comparisons[2].is_apart);
+    assert_int_equal(eni_comparisons_among(comparisons, 3), 2);
 }
 
 /* Times of arms that differ by the factors `late`, and in each seed by a little more. */
@@ -204,63 +207,65 @@ static void holm_adjusts_step_by_step(void **state)
 {
     (void)state;
     double times[30];
-    eni_claim claims[3];
+    eni_comparison comparisons[3];
     make_times(times, (double[]){1, 1.1, 1.3}, 3, 10);
     times[10 + 0] = 0.99; /* 0:1 loses its smallest rank but a few */
-    eni_claims_plan((size_t[]){10}, 1, 3, ENI_CLAIMS_ALL, NULL, claims);
-    eni_claims_judge(claims, 3, times, 3, 10);
-    is_near(claims[0].p, 4.0 / 1024); /* T = 1 */
-    is_near(claims[1].p, 2.0 / 1024);
-    is_near(claims[2].p, 2.0 / 1024);
-    is_near(claims[1].adjusted, 3 * 2.0 / 1024);
-    is_near(claims[2].adjusted, 3 * 2.0 / 1024);
-    is_near(claims[0].adjusted, 3 * 2.0 / 1024); /* 1 x 4/1024, but never below the one before */
+    eni_comparisons_plan((size_t[]){10}, 1, 3, ENI_COMPARISONS_ALL, NULL, comparisons);
+    eni_comparisons_judge(comparisons, 3, times, 3, 10);
+    is_near(comparisons[0].p, 4.0 / 1024); /* T = 1 */
+    is_near(comparisons[1].p, 2.0 / 1024);
+    is_near(comparisons[2].p, 2.0 / 1024);
+    is_near(comparisons[1].adjusted, 3 * 2.0 / 1024);
+    is_near(comparisons[2].adjusted, 3 * 2.0 / 1024);
+    is_near(comparisons[0].adjusted, 3 * 2.0 / 1024); /* 1 x 4/1024, but never below the one before */
     for (int i = 0; i < 3; i++)
-        assert_true(claims[i].found == ENI_CLAIM_YES && claims[i].sign > 0 && claims[i].n == 10);
-    assert_int_equal(claims[0].sooner, 9);
-    assert_int_equal(claims[0].later, 1);
+        assert_true(comparisons[i].found == ENI_COMPARISON_YES && comparisons[i].sign > 0 &&
+                    comparisons[i].n == 10);
+    assert_int_equal(comparisons[0].sooner, 9);
+    assert_int_equal(comparisons[0].later, 1);
 }
 
 static void what_stands_in_the_way_is_said(void **state)
 {
     (void)state;
     double times[21];
-    eni_claim claims[3];
+    eni_comparison comparisons[3];
     make_times(times, (double[]){1, 1.1, 1.3}, 3, 7);
-    eni_claims_plan((size_t[]){7}, 1, 3, ENI_CLAIMS_ALL, NULL, claims);
-    claims[1].bar = ENI_CLAIM_BUSY;
-    eni_claims_judge(claims, 3, times, 3, 7);
-    assert_int_equal(claims[0].found, ENI_CLAIM_YES);
-    assert_int_equal(claims[1].found, ENI_CLAIM_BUSY);
-    eni_claims_plan((size_t[]){6}, 1, 3, ENI_CLAIMS_ALL, NULL, claims); /* as clear as can be, and too few */
-    eni_claims_judge(claims, 3, times, 3, 7);
+    eni_comparisons_plan((size_t[]){7}, 1, 3, ENI_COMPARISONS_ALL, NULL, comparisons);
+    comparisons[1].bar = ENI_COMPARISON_BUSY;
+    eni_comparisons_judge(comparisons, 3, times, 3, 7);
+    assert_int_equal(comparisons[0].found, ENI_COMPARISON_YES);
+    assert_int_equal(comparisons[1].found, ENI_COMPARISON_BUSY);
+    eni_comparisons_plan((size_t[]){6}, 1, 3, ENI_COMPARISONS_ALL, NULL,
+                         comparisons); /* as clear as can be, and too few */
+    eni_comparisons_judge(comparisons, 3, times, 3, 7);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(claims[i].found, ENI_CLAIM_FEW);
+        assert_int_equal(comparisons[i].found, ENI_COMPARISON_FEW);
 }
 
 static void the_primary_comparison_opens_the_gate(void **state)
 {
     (void)state;
     double times[21];
-    eni_claim claims[3];
+    eni_comparison comparisons[3];
     const eni_primary primary = {0, 0, 1};
     make_times(times, (double[]){1, 1.1, 1.3}, 3, 7);
-    eni_claims_plan((size_t[]){7}, 1, 3, ENI_CLAIMS_ALL, &primary, claims);
-    eni_claims_judge(claims, 3, times, 3, 7);
+    eni_comparisons_plan((size_t[]){7}, 1, 3, ENI_COMPARISONS_ALL, &primary, comparisons);
+    eni_comparisons_judge(comparisons, 3, times, 3, 7);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(claims[i].found, ENI_CLAIM_YES);
-    is_near(claims[0].adjusted, 2.0 / 128); /* by itself, not among the three */
-    is_near(claims[2].adjusted, 4.0 / 128);
+        assert_int_equal(comparisons[i].found, ENI_COMPARISON_YES);
+    is_near(comparisons[0].adjusted, 2.0 / 128); /* by itself, not among the three */
+    is_near(comparisons[2].adjusted, 4.0 / 128);
 
     times[7 + 3] = 0.5; /* not clear: the others are clear by their numbers, and only exploratory */
-    eni_claims_judge(claims, 3, times, 3, 7);
-    assert_int_equal(claims[0].found, ENI_CLAIM_NOT_SHOWN);
-    assert_int_equal(claims[1].found, ENI_CLAIM_EXPLORATORY);
+    eni_comparisons_judge(comparisons, 3, times, 3, 7);
+    assert_int_equal(comparisons[0].found, ENI_COMPARISON_NOT_SHOWN);
+    assert_int_equal(comparisons[1].found, ENI_COMPARISON_EXPLORATORY);
     times[7 + 3] = 1.2;
-    claims[0].bar = ENI_CLAIM_BUSY; /* clear, but it cannot be claimed: the gate stays shut */
-    eni_claims_judge(claims, 3, times, 3, 7);
-    assert_int_equal(claims[0].found, ENI_CLAIM_BUSY);
-    assert_int_equal(claims[1].found, ENI_CLAIM_EXPLORATORY);
+    comparisons[0].bar = ENI_COMPARISON_BUSY; /* clear, but it cannot be claimed: the gate stays shut */
+    eni_comparisons_judge(comparisons, 3, times, 3, 7);
+    assert_int_equal(comparisons[0].found, ENI_COMPARISON_BUSY);
+    assert_int_equal(comparisons[1].found, ENI_COMPARISON_EXPLORATORY);
 }
 
 /* Shifted by the least effect, the pairs' scatter is just clear; by less, it is not. */
@@ -273,7 +278,7 @@ static void the_least_effect_is_the_least(void **state)
         a[i] = 2 + i;
         b[i] = a[i] * exp(0.4 + scatter[i]);
     }
-    double least = eni_claims_least(a, b, 8, 0.05);
+    double least = eni_comparisons_least(a, b, 8, 0.05);
     for (int i = 0; i < 8; i++)
         leads[i] = log(least) - 1e-6 - (scatter[i] - 0.005);
     assert_true(p_of(leads, 8) > 0.05);
@@ -283,13 +288,13 @@ static void the_least_effect_is_the_least(void **state)
     for (int i = 0; i < 8; i++)
         leads[i] = log(least) + 1e-6 + (scatter[i] - 0.005);
     assert_true(p_of(leads, 8) <= 0.05);
-    assert_true(isnan(eni_claims_least(a, b, 5, 0.05)));
-    assert_true(eni_claims_least(a, b, 8, 0.01) > least);
-    assert_true(isnan(eni_claims_least(a, b, 8, 0.001)));
+    assert_true(isnan(eni_comparisons_least(a, b, 5, 0.05)));
+    assert_true(eni_comparisons_least(a, b, 8, 0.01) > least);
+    assert_true(isnan(eni_comparisons_least(a, b, 8, 0.001)));
     b[2] = INFINITY;
-    assert_true(isnan(eni_claims_least(a, b, 8, 0.05)));
+    assert_true(isnan(eni_comparisons_least(a, b, 8, 0.05)));
     a[2] = INFINITY;
-    assert_true(isnan(eni_claims_least(a, b, 8, 0.05)));
+    assert_true(isnan(eni_comparisons_least(a, b, 8, 0.05)));
 }
 
 /* ---- made-up studies ----------------------------------------------------------------------------------- */
@@ -333,17 +338,17 @@ static void make_study(uint64_t study, size_t narms, size_t nseeds, const double
 }
 
 static void judge(const double *times, size_t narms, size_t nseeds, const eni_primary *primary,
-                  eni_claim *claims, size_t n)
+                  eni_comparison *comparisons, size_t n)
 {
-    eni_claims_plan(&nseeds, 1, narms, ENI_CLAIMS_ALL, primary, claims);
-    eni_claims_judge(claims, n, times, narms, nseeds);
+    eni_comparisons_plan(&nseeds, 1, narms, ENI_COMPARISONS_ALL, primary, comparisons);
+    eni_comparisons_judge(comparisons, n, times, narms, nseeds);
 }
 
-static size_t count_found(const eni_claim *claims, size_t n)
+static size_t count_found(const eni_comparison *comparisons, size_t n)
 {
     size_t found = 0;
     for (size_t i = 0; i < n; i++)
-        found += claims[i].found == ENI_CLAIM_YES;
+        found += comparisons[i].found == ENI_COMPARISON_YES;
     return found;
 }
 
@@ -357,15 +362,15 @@ static void without_an_effect_few_studies_claim(void **state)
     for (size_t narms = 2; narms <= MAX_ARMS; narms++)
         for (size_t nseeds = 3; nseeds <= MAX_SEEDS; nseeds++)
             for (int is_ragged = 0; is_ragged < 2; is_ragged++) {
-                size_t wrong = 0, wrong_with = 0, n = eni_claims_count(1, narms);
+                size_t wrong = 0, wrong_with = 0, n = eni_comparisons_count(1, narms);
                 for (uint64_t study = 0; study < STUDIES; study++) {
                     double times[MAX_ARMS * MAX_SEEDS];
-                    eni_claim claims[MAX_CLAIMS];
+                    eni_comparison comparisons[MAX_CLAIMS];
                     make_study(study, narms, nseeds, NULL, is_ragged, times);
-                    judge(times, narms, nseeds, NULL, claims, n);
-                    wrong += count_found(claims, n) > 0;
-                    judge(times, narms, nseeds, &primary, claims, n);
-                    wrong_with += count_found(claims, n) > 0;
+                    judge(times, narms, nseeds, NULL, comparisons, n);
+                    wrong += count_found(comparisons, n) > 0;
+                    judge(times, narms, nseeds, &primary, comparisons, n);
+                    wrong_with += count_found(comparisons, n) > 0;
                 }
                 const bool is_enough = (double)nseeds >= 1 + log2((double)n / 0.05);
                 if (wrong > 570 || wrong_with > 570)
@@ -389,11 +394,11 @@ static void an_effect_is_seen_and_never_the_wrong_way(void **state)
         size_t right = 0;
         for (uint64_t study = 0; study < STUDIES; study++) {
             double times[2 * MAX_SEEDS];
-            eni_claim claim;
+            eni_comparison comparison;
             make_study(study, 2, 8, (double[]){1, 1.1}, is_ragged, times);
-            judge(times, 2, 8, NULL, &claim, 1);
-            if (claim.found != ENI_CLAIM_YES) continue;
-            assert_true(claim.sign > 0);
+            judge(times, 2, 8, NULL, &comparison, 1);
+            if (comparison.found != ENI_COMPARISON_YES) continue;
+            assert_true(comparison.sign > 0);
             right++;
         }
         if (!is_ragged) {
@@ -411,14 +416,14 @@ static void a_slow_arm_lends_no_claim_to_the_others(void **state)
     size_t wrong = 0, right = 0;
     for (uint64_t study = 0; study < STUDIES; study++) {
         double times[4 * MAX_SEEDS];
-        eni_claim claims[6];
+        eni_comparison comparisons[6];
         make_study(study, 4, 10, (double[]){1, 1, 1, 1.2}, false, times);
-        judge(times, 4, 10, NULL, claims, 6);
+        judge(times, 4, 10, NULL, comparisons, 6);
         bool is_wrong = false, is_right = true;
         for (int i = 0; i < 6; i++) {
-            is_wrong = is_wrong || (claims[i].b < 3 && claims[i].found == ENI_CLAIM_YES);
-            is_right =
-                is_right && (claims[i].b < 3 || (claims[i].found == ENI_CLAIM_YES && claims[i].sign > 0));
+            is_wrong = is_wrong || (comparisons[i].b < 3 && comparisons[i].found == ENI_COMPARISON_YES);
+            is_right = is_right && (comparisons[i].b < 3 ||
+                                    (comparisons[i].found == ENI_COMPARISON_YES && comparisons[i].sign > 0));
         }
         wrong += is_wrong;
         right += is_right;
