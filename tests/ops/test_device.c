@@ -378,7 +378,7 @@ static void openmp_binds_no_thread(void **state)
 }
 
 /* Before anything loads OpenMP. */
-/* What oneDNN calls a failure is for its makers. */
+/* A refusal names the operation and a remedy; oneDNN's own name of the failure is for its developers. */
 static void a_failure_of_onednn_is_a_sentence(void **state)
 {
     (void)state;

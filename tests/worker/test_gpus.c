@@ -203,7 +203,7 @@ static int meets(int rank, int n, cluster_board *board, void *user)
                   strstr(choice.why, t->says) != NULL);
     CLUSTER_CHECK(machine.allocated == 0); /* what was tried is given back */
 
-    /* two ranks share each GPU at most; the rest of the users is none of ours */
+    /* two ranks share each GPU at most; the other users are not ours */
     char users[128];
     snprintf(users, sizeof users, "%d:500000000,77:1", 1000 + rank);
     set_users(users);
@@ -261,7 +261,7 @@ static void run(trial t, int n)
 
 /* ---- the tests ---- */
 
-/* The GPUs that rank `local` of `nlocal` gets of `count`, "2,3"; what is said, where there are none. */
+/* The GPUs that rank `local` of `nlocal` gets of `count`, "2,3"; if it gets no GPU, the refusal. */
 static const char *pick(const char *spec, int n, bool is_shared, int count, int local, int nlocal)
 {
     static char text[256];
