@@ -1,11 +1,12 @@
 /* trainer_gpu.c - the gradient of one step on a GPU. First all of it is put into the GPU's streams, call by
- * call or as a capture; then the host does what is its own:
+ * call or as a capture; then the host does its part:
  *
  *     put in     forward | backward, each finished bucket on its way | loss     (and the next batch: batches.c)
  *     the host   staged: waits for each gradient, submits it; fp16: looks whether anything overflowed
  *
  * On the GPU (vectors.h) a bucket is submitted while it is put in, which enqueues its step; with fp16 not
- * before the flag is known. There nothing waits for the GPU in between: a step's loss comes one step later. */
+ * before the flag is known. There nothing waits for the GPU in between: a step's loss comes one step
+ * later. */
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>

@@ -137,7 +137,7 @@ static float *state_of(const eni_stage *g)
     return eni_stage_is_gpu(g) ? g->gpu.state : g->all->pass.state + g->part.state_lo;
 }
 
-/* The chunk as this stage's model takes it. */
+/* The chunk as a batch of this stage's model. */
 static en_status take_in(const eni_stage *g, int chunk, en_batch *batch_out)
 {
     const eni_stages *all = g->all;

@@ -17,7 +17,7 @@ static void explain_vectors(const eni_worker *w)
     if (w->team->gpu == NULL) return;
     eni_log(w->rank.world.rank == 0 && !w->config->check ? ENI_LOG_INFO : ENI_LOG_DEBUG, "gpu",
             "vectors are staged through the host: %s has no graph and no NCCL",
-            w->team->n > 1 ? "a rank with several GPUs" : "a batch in chunks");
+            w->team->n > 1 ? "a rank with several GPUs" : "a batch that is cut into chunks");
 }
 
 static en_status open_trainer(void *self)
