@@ -27,7 +27,7 @@ static double tolerance(const en_op *op)
     return op->kind == EN_OP_CONV2D || op->kind == EN_OP_LINEAR || op->kind == EN_OP_BATCHNORM ? 5e-6 : 0.0;
 }
 
-/* What the running statistics are; the padding between them is no number. */
+/* The running statistics; the padding between them is NaN. */
 static void compare_stats(const trial *got, const trial *want, double gap)
 {
     if (got->nstats == 0) return;
@@ -137,7 +137,7 @@ static bool is_onednn(const en_op *op)
     return (op->kind == EN_OP_CONV2D || op->kind == EN_OP_LINEAR) && !is_winograd;
 }
 
-/* Of our own loops, whatever is summed; oneDNN's depend on it. */
+/* Holds for our own loops, whatever they sum; oneDNN's bits depend on the threads. */
 static void four_threads_give_the_bits_of_one(void **state)
 {
     (void)state;
@@ -216,7 +216,7 @@ static void evaluation_reads_the_statistics_alone(void **state)
         }
 }
 
-/* One overflow would poison the running statistics for ever. */
+/* One overflow would poison the running statistics permanently. */
 static void statistics_stay_where_a_batch_is_not_finite(void **state)
 {
     (void)state;

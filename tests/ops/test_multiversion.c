@@ -136,7 +136,7 @@ static void ref_convolution(void **state)
 
 #ifdef EN_HAVE_ONEDNN
 
-/* What run_plan.c calls for a primitive: there are none here. */
+/* run_plan.c calls this for a primitive; no test here has one. */
 en_status eni_dnnl_check(dnnl_status_t status, const char *what)
 {
     (void)what;
@@ -145,7 +145,7 @@ en_status eni_dnnl_check(dnnl_status_t status, const char *what)
 
 static bool has_no_memory;
 
-/* What winograd.c calls in the place of dnnl_sgemm. */
+/* winograd.c calls this in place of dnnl_sgemm. */
 dnnl_status_t plain_sgemm(char is_a_turned, char is_b_turned, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k,
                           float alpha, const float *a, dnnl_dim_t lda, const float *b, dnnl_dim_t ldb,
                           float beta, float *c, dnnl_dim_t ldc);

@@ -15,7 +15,7 @@
 
 static int threads = 1; /* of the device cpu: the first argument */
 
-/* What a step of an op allocates, once the first steps are over. */
+/* The allocations of a step of an op, after the first steps. */
 static allocations count_step(trial *t)
 {
     trial_run(t);
@@ -123,7 +123,7 @@ static void close_job(rig *r, en_batch *batch)
     rig_close(r);
 }
 
-/* What a step of the whole network allocates, graph and batch normalisation included. */
+/* The allocations of a step of the whole network, graph and batch normalisation included. */
 static allocations count_job(const struct job *job, const char *device)
 {
     rig r;
