@@ -11,7 +11,7 @@ import re
 import sys
 
 TREES = ("cli", "config", "core", "data", "include", "models", "ops", "plugin", "rank", "remote", "report", "run", "runtime",
-         "server", "strategies", "worker")
+         "server", "strategies", "virtual", "worker")
 WIDTH = 100
 KINDS = {
     "relative": re.compile(r"(?:What|Who|Whose|Whom|That|Which)\b(?! is\b[^.]*:)"),

@@ -36,8 +36,8 @@ typedef struct eni_sim_problem {
     const float *init;                                     /* (count) initial weights of all ranks */
     uint64_t (*samples)(void *user, uint64_t micro_batch); /* in a micro-batch, > 0 */
     /* Gradient of the mean loss over one micro-batch: overwrites grad (count). A function of (micro_batch,
-     * param) alone; `rank` only tells whose turn it is. */
-    void (*grad)(void *user, int rank, uint64_t micro_batch, const float *param, float *grad);
+     * param) alone; `rank` only tells whose turn it is. Anything but EN_OK ends the run with that status. */
+    en_status (*grad)(void *user, int rank, uint64_t micro_batch, const float *param, float *grad);
     void *user;
 } eni_sim_problem;
 
@@ -106,6 +106,11 @@ typedef struct eni_sim_config {
     uint64_t max_events;               /* a run that has not ended by then is stuck; 0: 100 million */
     void (*trace)(void *user, const eni_sim_event *event); /* NULL: none */
     void *trace_user;
+    /* Called with the model that `eval` of the strategy names (count), at the start, after each eval_every samples
+     * (0: none) and at the end. Anything but EN_OK ends the run with that status. NULL: nobody evaluates. */
+    en_status (*evaluate)(void *user, uint64_t samples, int64_t virtual_ns, const float *param);
+    void *evaluate_user;
+    uint64_t eval_every;
     float *weights_out; /* (count): the model that `eval` names, at the end; NULL: not wanted */
     const struct eni_sim_faults *faults; /* world.h; NULL: nothing fails. Needs EN_STORE_ON_SERVERS */
     const void *faults_config;           /* for `faults`: an eni_fault_plan of runtime/sim/faults/faults.h */

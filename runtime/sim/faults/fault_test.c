@@ -71,7 +71,7 @@ static uint64_t one_sample(void *user, uint64_t micro_batch)
     return 1;
 }
 
-static void one_hot(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
+static en_status one_hot(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     const trial *t = user;
     (void)rank, (void)param;
@@ -79,6 +79,7 @@ static void one_hot(void *user, int rank, uint64_t micro_batch, const float *par
     for (uint32_t b = 0; b < (uint32_t)t->tensors; b++)
         for (int32_t k = 0; k < t->shards; k++)
             grad[element_of(t, b, k, micro_batch)] = -1;
+    return EN_OK;
 }
 
 static uint8_t *told_of(trial *t, uint32_t bucket, int32_t store, uint64_t micro_batch)
