@@ -106,7 +106,7 @@ static void report(const eni_config *given, const eni_sim_config *c, const eni_q
     const char *chosen = eni_options_canonical(c->options);
     printf("strategy    %s%s%s\n", c->strategy->name, *chosen ? ":" : "", chosen);
     eni_net_describe((uint64_t)c->network.bytes_per_s, c->network.latency_ns, network, sizeof network);
-    if (given->net != NULL) printf("network     %s\n", network);
+    printf("compute     %s\nnetwork     %s\n", given->compute, network);
     printf("loss        %.6g -> %.6g\n", eni_quadratic_loss(problem, problem->init),
            eni_quadratic_loss(problem, c->weights_out));
     printf("time        %.3f ms, %.4f ms a step, %" PRIu64 " events\n", (double)r->virtual_ns / ENI_MILLI,

@@ -17,7 +17,7 @@
 #include "core/try.h"
 #include "virtual/setup.h"
 
-enum { CANARY = 16 }; /* floats */
+enum { CANARY = 16 };                            /* floats */
 static const uint32_t CANARY_BITS = 0x7fc0ca4eu; /* a NaN that nobody computes */
 
 struct en_sim {
@@ -61,18 +61,19 @@ static en_status check_gradient(const en_sim *sim, int rank, uint64_t micro_batc
     const uint64_t count = sim->given.count;
     for (int i = 0; i < CANARY; i++)
         if (memcmp(&sim->grad[count + (uint64_t)i], &CANARY_BITS, sizeof CANARY_BITS) != 0)
-            return eni_fail(EN_EBUG, "sim",
-                            "the gradient callback wrote element %llu of a gradient of %llu elements (rank %d, "
-                            "micro-batch %llu)",
-                            (unsigned long long)(count + (uint64_t)i), (unsigned long long)count, rank,
-                            (unsigned long long)micro_batch);
+            return eni_fail(
+                EN_EBUG, "sim",
+                "the gradient callback wrote element %llu of a gradient of %llu elements (rank %d, "
+                "micro-batch %llu)",
+                (unsigned long long)(count + (uint64_t)i), (unsigned long long)count, rank,
+                (unsigned long long)micro_batch);
     for (uint64_t i = 0; i < count; i++)
         if (!isfinite(sim->grad[i]))
-            return eni_fail(EN_ENONFINITE, "sim",
-                            "the gradient of rank %d has %g as element %llu (micro-batch %llu): lower lr, or clip "
-                            "it in the callback",
-                            rank, (double)sim->grad[i], (unsigned long long)i,
-                            (unsigned long long)micro_batch);
+            return eni_fail(
+                EN_ENONFINITE, "sim",
+                "the gradient of rank %d has %g as element %llu (micro-batch %llu): lower lr, or clip "
+                "it in the callback",
+                rank, (double)sim->grad[i], (unsigned long long)i, (unsigned long long)micro_batch);
     return EN_OK;
 }
 
@@ -108,21 +109,24 @@ static en_status check_problem(const en_sim_problem *p)
 {
     uint64_t sum = 0;
     if (p->abi != EN_SIM_ABI)
-        return eni_fail(EN_EVERSION, "sim", "the problem has abi %u and this library %u: compile it again", p->abi,
-                        EN_SIM_ABI);
-    if (p->size < sizeof *p || p->count == 0 || p->count > UINT64_C(1) << 40 || p->init == NULL || p->grad == NULL)
-        return eni_fail(EN_EINVAL, "sim",
-                        "the problem needs size, init, grad and a count from 1 to 2^40; it has size %u, count %llu",
-                        p->size, (unsigned long long)p->count);
+        return eni_fail(EN_EVERSION, "sim", "the problem has abi %u and this library %u: compile it again",
+                        p->abi, EN_SIM_ABI);
+    if (p->size < sizeof *p || p->count == 0 || p->count > UINT64_C(1) << 40 || p->init == NULL ||
+        p->grad == NULL)
+        return eni_fail(
+            EN_EINVAL, "sim",
+            "the problem needs size, init, grad and a count from 1 to 2^40; it has size %u, count %llu",
+            p->size, (unsigned long long)p->count);
     for (uint32_t t = 0; p->tensors != NULL && t < p->ntensors; t++) {
         if (p->tensors[t] == 0 || p->tensors[t] > p->count - sum)
-            return eni_fail(EN_EINVAL, "sim", "tensor %u has %llu elements: the %u tensors should sum up to %llu", t,
+            return eni_fail(EN_EINVAL, "sim",
+                            "tensor %u has %llu elements: the %u tensors should sum up to %llu", t,
                             (unsigned long long)p->tensors[t], p->ntensors, (unsigned long long)p->count);
         sum += p->tensors[t];
     }
     if (p->tensors != NULL && sum != p->count)
-        return eni_fail(EN_EINVAL, "sim", "the %u tensors sum up to %llu elements and count is %llu", p->ntensors,
-                        (unsigned long long)sum, (unsigned long long)p->count);
+        return eni_fail(EN_EINVAL, "sim", "the %u tensors sum up to %llu elements and count is %llu",
+                        p->ntensors, (unsigned long long)sum, (unsigned long long)p->count);
     return EN_OK;
 }
 
@@ -142,7 +146,8 @@ static en_status open_problem(en_sim *sim)
     sim->weights = eni_alloc_array(end, sizeof(float));
     sim->param = eni_alloc_array(p->count, sizeof(float));
     sim->grad = eni_alloc_array(p->count + CANARY, sizeof(float));
-    if (sim->init == NULL || sim->weights == NULL || sim->param == NULL || sim->grad == NULL) return EN_ENOMEM;
+    if (sim->init == NULL || sim->weights == NULL || sim->param == NULL || sim->grad == NULL)
+        return EN_ENOMEM;
     sim->problem = (eni_sim_problem){.count = end,
                                      .tensors = sim->tensors,
                                      .ntensors = n,
@@ -157,7 +162,8 @@ static en_status open_problem(en_sim *sim)
 /* plugins/ beside this library, or where `make install` puts it. */
 static en_status find_plugins(char path_out[PATH_MAX])
 {
-    static const char *const places[] = {"plugins", "../libexec/entrain/plugins", "../../libexec/entrain/plugins"};
+    static const char *const places[] = {"plugins", "../libexec/entrain/plugins",
+                                         "../../libexec/entrain/plugins"};
     Dl_info info;
     char dir[PATH_MAX] = "";
     if (dladdr((void *)(uintptr_t)en_sim_open, &info) != 0 && info.dli_fname != NULL)
@@ -168,8 +174,9 @@ static en_status find_plugins(char path_out[PATH_MAX])
         const int n = snprintf(path_out, PATH_MAX, "%s/%s", slash != NULL ? dir : ".", places[i]);
         if (n > 0 && n < PATH_MAX && access(path_out, F_OK) == 0) return EN_OK;
     }
-    return eni_fail(EN_ENOENT, "sim", "there is no folder of strategies beside the library (%s/plugins): give it as "
-                                      "options.plugins",
+    return eni_fail(EN_ENOENT, "sim",
+                    "there is no folder of strategies beside the library (%s/plugins): give it as "
+                    "options.plugins",
                     dir);
 }
 
@@ -177,8 +184,9 @@ static en_status find_plugins(char path_out[PATH_MAX])
 static en_status take_setting(eni_config *config, const char *text)
 {
     /* The problem, the caller and the test of faults say these. */
-    static const char *const not_ours[] = {"elements", "json",    "events",  "storm", "seeds",     "promise",
-                                           "config",   "help",    "version", "quiet", "log-level", "hook-timeout"};
+    static const char *const not_ours[] = {"elements", "json",    "events",    "storm",
+                                           "seeds",    "promise", "config",    "help",
+                                           "version",  "quiet",   "log-level", "hook-timeout"};
     char key[64];
     const size_t n = strcspn(text, "=");
     snprintf(key, sizeof key, "%.*s", (int)(n < 60 ? n : 60), text);
@@ -186,8 +194,8 @@ static en_status take_setting(eni_config *config, const char *text)
         if (*c == '_') *c = '-';
     for (size_t i = 0; i < sizeof not_ours / sizeof *not_ours; i++)
         if (strcmp(key, not_ours[i]) == 0)
-            return eni_fail(EN_EINVAL, "sim", "setting \"%.80s\": %s belongs to the command `entrain sim`; omit it",
-                            text, key);
+            return eni_fail(EN_EINVAL, "sim",
+                            "setting \"%.80s\": %s belongs to the command `entrain sim`; omit it", text, key);
     return eni_config_set(config, key, text[n] == '=' ? text + n + 1 : NULL, "a setting");
 }
 

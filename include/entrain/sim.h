@@ -45,10 +45,11 @@ typedef struct en_sim_problem {
     uint32_t abi;  /* EN_SIM_ABI */
     uint32_t size; /* sizeof(en_sim_problem) */
 
-    uint64_t count;          /* weights, in one vector; at least 1 */
-    const float *init;       /* (count) initial weights of all ranks */
-    uint64_t samples;        /* of each micro-batch; 0: 1 */
-    const uint64_t *tensors; /* (ntensors) weights of each parameter, in order; they sum up to count. Buckets end
+    uint64_t count;    /* weights, in one vector; at least 1 */
+    const float *init; /* (count) initial weights of all ranks */
+    uint64_t samples;  /* of each micro-batch; 0: 1 */
+    const uint64_t
+        *tensors; /* (ntensors) weights of each parameter, in order; they sum up to count. Buckets end
                               * at their edges, as PyTorch's do. NULL: one parameter */
     uint32_t ntensors;
 
@@ -68,8 +69,9 @@ typedef struct en_sim_problem {
 
 /* Where things are; NULL in its place: all defaults. */
 typedef struct en_sim_options {
-    uint32_t size;       /* sizeof(en_sim_options) */
-    const char *plugins; /* the folder of strategies; NULL: beside this library, in plugins/ of a build folder or
+    uint32_t size; /* sizeof(en_sim_options) */
+    const char
+        *plugins; /* the folder of strategies; NULL: beside this library, in plugins/ of a build folder or
                           * ../libexec/entrain/plugins of an installed one */
 
     /* Takes the log lines of the whole process from now on, instead of stderr; any thread, must not block.
@@ -82,22 +84,22 @@ typedef struct en_sim_options {
 typedef struct en_sim_result {
     uint32_t size; /* sizeof(en_sim_result) as the library knows it */
     int32_t nranks;
-    const float *weights;                     /* (count) the model that the strategy's paper evaluates */
-    char weights_sha256[65], log_sha256[65];  /* of these; of all events, with their times */
-    int64_t virtual_ns;                       /* when the last rank ended */
-    uint64_t events;                          /* of the queue */
-    uint64_t updates;                         /* steps of the servers, each partition counted; 0 without servers */
-    uint64_t samples;                         /* computed */
+    const float *weights;                    /* (count) the model that the strategy's paper evaluates */
+    char weights_sha256[65], log_sha256[65]; /* of these; of all events, with their times */
+    int64_t virtual_ns;                      /* when the last rank ended */
+    uint64_t events;                         /* of the queue */
+    uint64_t updates; /* steps of the servers, each partition counted; 0 without servers */
+    uint64_t samples; /* computed */
     uint64_t pushes, holds, applied, dropped; /* pushes of partitions; answers that were held back; samples of
                                                * pushes that a server applied and did not */
     uint64_t sent, received;                  /* payload bytes, of all ranks */
     const uint64_t *rank_steps, *rank_samples; /* (nranks) */
-    const uint64_t *staleness;                /* (nstaleness) pushes by staleness, while all ranks were active */
+    const uint64_t *staleness; /* (nstaleness) pushes by staleness, while all ranks were active */
     uint64_t nstaleness;
     double staleness_mean;
-    double theory_staleness;                  /* what the strategy promises of this run; NAN: nothing */
-    double theory_sent, theory_received;      /* of the model's bytes, per step and rank; NAN: nothing */
-    int32_t has_equal_ranks;                  /* 1: the weights of all ranks have the same bytes */
+    double theory_staleness;             /* what the strategy promises of this run; NAN: nothing */
+    double theory_sent, theory_received; /* of the model's bytes, per step and rank; NAN: nothing */
+    int32_t has_equal_ranks;             /* 1: the weights of all ranks have the same bytes */
 } en_sim_result;
 
 typedef struct en_sim en_sim;

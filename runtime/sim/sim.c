@@ -48,7 +48,7 @@ static en_status check(const eni_sim_config *c)
              (c->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != EN_STORE_ON_SERVERS)
         why = "faults are for strategies with a store on servers (EN_STORE_ON_SERVERS): without one a lost "
               "message or rank ends the run";
-    else if (c->compute.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
+    else if (c->compute.law.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
         why = "a time or a rate is negative";
     if (why == NULL) return EN_OK;
     return eni_fail(EN_EINVAL, "sim",

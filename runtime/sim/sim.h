@@ -25,6 +25,7 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "plugin/hook.h"
+#include "run/law.h"
 #include "runtime/spec/buckets.h"
 #include "runtime/store/staleness.h"
 
@@ -41,14 +42,11 @@ typedef struct eni_sim_problem {
     void *user;
 } eni_sim_problem;
 
-/* How long the gradient of one micro-batch takes: factor[rank] * mean_ns * noise, noise of mean 1 by the
- * counter-based generator (seed, rank, step). */
-enum { ENI_SIM_CONSTANT = 0, ENI_SIM_LOGNORMAL = 1, ENI_SIM_EXPONENTIAL = 2 };
+/* How long the gradient of one micro-batch takes: factor[rank] times what the rank's law gives for (seed, rank, step). */
 typedef struct eni_sim_compute {
-    int64_t mean_ns;
-    int noise;            /* ENI_SIM_* */
-    double sigma;         /* LOGNORMAL: of the logarithm */
-    const double *factor; /* (nranks) stragglers; NULL: 1 */
+    eni_law law;            /* of all ranks .. */
+    const eni_law *of_rank; /* .. or (nranks) of each; NULL: `law` */
+    const double *factor;   /* (nranks) stragglers; NULL: 1 */
 } eni_sim_compute;
 
 /* A message takes latency + size/rate, and queues behind others on the sender's and on the receiver's link:

@@ -393,7 +393,7 @@ static void run_both(const char *spec, const en_strategy *given, int nranks, con
     r.config.weights_out = out[0].model;
     if (slowest >= 0) {
         rig_slow(&r, slowest, 2.6);
-        r.config.compute.noise = ENI_SIM_EXPONENTIAL;
+        r.config.compute.law.kind = ENI_LAW_EXPONENTIAL;
         script_set(SCRIPT_WRITE);
     }
     out[0].status = eni_sim_run(&r.config, &r.result);

@@ -191,7 +191,7 @@ static void draw_run(trial *t)
         .micro_batches = t->batches,
         .bucket_cap_bytes = t->piece * (uint64_t)t->shards * sizeof(float),
         .schedule = {.kind = ENI_LR_CONSTANT, .base = 1},
-        .compute = {.mean_ns = ENI_MILLI, .noise = ENI_SIM_LOGNORMAL, .sigma = 0.5},
+        .compute = {.law = {ENI_LAW_LOGNORMAL, ENI_MILLI, .spread = 0.5}},
         .network = {.latency_ns = (int64_t)(5 + draw(t, 100)) * ENI_MICRO},
         .max_events = 5000000,
         .faults = &eni_faults,
