@@ -85,7 +85,8 @@ static const char *each_part(const char *text, take_part take, void *user)
         snprintf(part, sizeof part, "%.*s", (int)n, at);
         char *equals = strchr(part, '=');
         if (equals != NULL) *equals++ = '\0';
-        if ((equals != NULL && !read_ranks(part, &lo, &hi)) || !read_law(equals != NULL ? equals : part, &law))
+        if ((equals != NULL && !read_ranks(part, &lo, &hi)) ||
+            !read_law(equals != NULL ? equals : part, &law))
             return EXPECTED;
         if (equals == NULL && at != text) return EXPECTED; /* a law without ranks stands alone */
         const char *why = take != NULL ? take(user, lo, hi, &law) : NULL;

@@ -28,7 +28,8 @@ typedef enum eni_law_kind {
 typedef struct eni_law {
     eni_law_kind kind;
     double mean_ns;
-    double spread;         /* LOGNORMAL: sigma; PARETO: the exponent, > 1; SHIFTED_EXPONENTIAL: the least time in ns */
+    double
+        spread; /* LOGNORMAL: sigma; PARETO: the exponent, > 1; SHIFTED_EXPONENTIAL: the least time in ns */
     const double *samples; /* SAMPLES: (nsamples) ns, borrowed */
     uint64_t nsamples;
 } eni_law;

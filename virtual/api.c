@@ -196,7 +196,7 @@ static en_status take_setting(eni_config *config, const char *text)
         if (strcmp(key, not_ours[i]) == 0)
             return eni_fail(EN_EINVAL, "sim",
                             "setting \"%.80s\": %s belongs to the command `entrain sim`; omit it", text, key);
-    return eni_config_set(config, key, text[n] == '=' ? text + n + 1 : NULL, "a setting");
+    return eni_config_set(config, key, text[n] == '=' ? text + n + 1 : NULL, key);
 }
 
 static en_status open_setup(en_sim *sim, const char *const *settings, size_t n, const char *plugins)
