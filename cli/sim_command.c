@@ -16,7 +16,7 @@
 #include "runtime/net/shaper.h"
 #include "runtime/sim/faults/faults.h"
 #include "runtime/sim/quadratic.h"
-#include "virtual/setup.h"
+#include "virtual/simulation.h"
 
 /* ---- the report ---------------------------------------------------------------------------------------- */
 

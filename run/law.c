@@ -102,16 +102,16 @@ const char *eni_law_check(const char *text)
     return each_part(text, NULL, NULL);
 }
 
-typedef struct reader {
+typedef struct law_reader {
     eni_law *laws;
     bool *is_set;
     int32_t nranks;
     eni_law last;
-} reader;
+} law_reader;
 
 static const char *take(void *user, int32_t lo, int32_t hi, const eni_law *law)
 {
-    reader *r = user;
+    law_reader *r = user;
     r->last = *law;
     if (lo >= 0 && hi >= r->nranks) return "ranks below the number of workers (-n)";
     for (int32_t i = lo; lo >= 0 && i <= hi; i++) {
@@ -124,7 +124,7 @@ static const char *take(void *user, int32_t lo, int32_t hi, const eni_law *law)
 
 en_status eni_law_read(const char *text, int32_t nranks, eni_law *laws_out)
 {
-    reader r = {.laws = laws_out, .is_set = calloc((size_t)nranks, sizeof(bool)), .nranks = nranks};
+    law_reader r = {.laws = laws_out, .is_set = calloc((size_t)nranks, sizeof(bool)), .nranks = nranks};
     if (r.is_set == NULL) return eni_fail(EN_ENOMEM, "law", "out of memory");
     const char *why = each_part(text, take, &r);
     for (int32_t i = 0; i < nranks; i++)

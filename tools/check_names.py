@@ -25,6 +25,7 @@ SAME_FILES = [  # folders in which the same file name is the same thing
     {"ops", *DEVICES},
     {"strategies", "runtime/collective"},  # a strategy, and the collective that it is named after
     {"include/entrain", "models"}, {"include/entrain", "ops"}, {"include/entrain", "runtime/client"},  # and its maker
+    {"include/entrain", "runtime/sim"},  # what it is about
 ]
 
 

@@ -16,8 +16,8 @@ WIDTH = 100
 KINDS = {
     "relative": re.compile(r"(?:What|Who|Whose|Whom|That|Which)\b(?! is\b[^.]*:)"),
     "of": re.compile(r"Of\b(?! course\b)"),
-    "none": re.compile(r".*\b(?:is|are|was|were) none\b", re.S),
-    "no": re.compile(r".*\b(?:is|are|was|were) no\b(?! (?:longer|more|less|such|way|need|other|room)\b)(?= \w)", re.S),
+    "none": re.compile(r".*(?<!there )\b(?:is|are|was|were) none\b", re.S),
+    "no": re.compile(r".*(?<!there )\b(?:is|are|was|were) no\b(?! (?:longer|more|less|such|way|need|other|room)\b)(?= \w)", re.S),
     "ever": re.compile(r".*\bfor ever\b", re.S),
 }
 LIMITS = {  # kind: (messages, comments, pages)

@@ -15,7 +15,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "virtual/setup.h"
+#include "virtual/simulation.h"
 
 enum { CANARY = 16 };                            /* floats */
 static const uint32_t CANARY_BITS = 0x7fc0ca4eu; /* a NaN that nobody computes */

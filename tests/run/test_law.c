@@ -100,9 +100,8 @@ static void other_texts_are_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(draws_have_the_mean_and_the_shape),
-                                       cmocka_unit_test(ranks_have_laws_of_their_own),
-                                       cmocka_unit_test(samples_are_drawn_alike),
-                                       cmocka_unit_test(other_texts_are_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(draws_have_the_mean_and_the_shape), cmocka_unit_test(ranks_have_laws_of_their_own),
+        cmocka_unit_test(samples_are_drawn_alike), cmocka_unit_test(other_texts_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

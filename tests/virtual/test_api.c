@@ -27,7 +27,8 @@ static en_status pull_to_one(void *user, int32_t rank, uint64_t micro_batch, con
     en_status st = EN_OK;
     (void)rank;
     for (int i = 0; i < COUNT; i++)
-        grad[i] = (0.5f + (float)i / COUNT) * (param[i] - 1 - 0.01f * (float)((micro_batch + (uint64_t)i) % 7));
+        grad[i] =
+            (0.5f + (float)i / COUNT) * (param[i] - 1 - 0.01f * (float)((micro_batch + (uint64_t)i) % 7));
     if (t->breaks_at >= 0 && micro_batch == (uint64_t)t->breaks_at) t->breaks(grad, &st);
     return st;
 }
@@ -101,8 +102,8 @@ static void ring_is_ps_sync_in_every_byte(void **state)
     for (int w = 2; w <= 4; w++) {
         static const char *const both[] = {"ring", "ps-sync shards=3"};
         for (int i = 0; i < 2; i++) {
-            snprintf(settings, sizeof settings, "workers=%d steps=50 lr=0.1 momentum=0.9 bucket-cap=64 strategy=%s",
-                     w, both[i]);
+            snprintf(settings, sizeof settings,
+                     "workers=%d steps=50 lr=0.1 momentum=0.9 bucket-cap=64 strategy=%s", w, both[i]);
             run(settings, i == 0 ? ring : server, log);
         }
         assert_memory_equal(ring, server, sizeof ring);
@@ -136,7 +137,8 @@ static void staleness_of_memoryless_workers(void **state)
         problem.tensors = NULL;
         problem.eval = NULL;
         snprintf(settings, sizeof settings,
-                 "strategy=ps-async workers=%d steps=2000 lr=0.001 compute=exp:10ms net=none bucket_cap=4096", w);
+                 "strategy=ps-async workers=%d steps=2000 lr=0.001 compute=exp:10ms net=none bucket_cap=4096",
+                 w);
         assert_int_equal(open_with(&t, &problem, settings, &sim), EN_OK);
         assert_int_equal(en_sim_run(sim), EN_OK);
         const en_sim_result *r = en_sim_result_of(sim);
@@ -184,7 +186,8 @@ static void a_callback_that_fails_ends_the_run(void **state)
         const en_sim_problem problem = problem_of(&t);
         en_sim *sim;
         char why[512];
-        assert_int_equal(open_with(&t, &problem, "strategy=ps-async workers=3 steps=20 lr=0.01", &sim), EN_OK);
+        assert_int_equal(open_with(&t, &problem, "strategy=ps-async workers=3 steps=20 lr=0.01", &sim),
+                         EN_OK);
         assert_int_equal(en_sim_run(sim), cases[i].status);
         assert_null(en_sim_result_of(sim));
         en_sim_why(why, sizeof why);

@@ -1,5 +1,5 @@
-/* setup.c - from the flags of `entrain sim` to a configuration of the virtual host. */
-#include "virtual/setup.h"
+/* simulation.c - from the flags of `entrain sim` to a configuration of the virtual host. */
+#include "virtual/simulation.h"
 
 #include <errno.h>
 #include <math.h>

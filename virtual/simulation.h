@@ -1,6 +1,6 @@
-/* setup.h - a run in virtual time as a configuration describes it: for `entrain sim` and for entrain/sim.h. */
-#ifndef VIRTUAL_SETUP_H
-#define VIRTUAL_SETUP_H
+/* simulation.h - a run in virtual time as a configuration describes it: for `entrain sim` and for entrain/sim.h. */
+#ifndef VIRTUAL_SIMULATION_H
+#define VIRTUAL_SIMULATION_H
 
 #include "config/config.h"
 #include "runtime/sim/sim.h"
