@@ -425,9 +425,11 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "who takes part"
-    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | V | ON(ENI_GPUS) | ON(ENI_JOIN),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | ON(ENI_GPUS) | ON(ENI_JOIN),
         STUDY | FIRST, "one for each GPU with --device=cuda; else 2, of the strategy solo 1",
         "workers; of run, compare and check: processes that are started on this host; of join: so many more"),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "4", 1, 30000, "N", V, STUDY | FIRST, NULL,
+        "simulated workers; more than 1024 for strategies whose servers wait for nobody, such as ps-async and ssp"),
     INT("processes", "n nproc nproc-per-node local-world-size", processes, "0", 1, 64, "N", E, FIRST, "one per core",
         "processes that share the test set; what comes out does not depend on it"),
     INT("rank", NULL, rank, NULL, 0, 4095, "N|new", W, ENV | FIRST, "RANK",

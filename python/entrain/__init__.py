@@ -5,7 +5,7 @@
     run.weights, run.seconds, run.staleness_mean, run.curve
 
 grad(param, micro_batch, rank) returns the gradient of the mean loss over that micro-batch; numpy alone is needed, and
-libentrain.so, which is looked for in $ENTRAIN_LIBRARY, beside the checkout's build/ and where the system has its libraries.
+libentrain.so, which is looked for in $ENTRAIN_LIBRARY, in the checkout or prefix of this file, and among the system's libraries.
 docs/virtual-time.md explains it by examples.
 """
 import ctypes
@@ -45,10 +45,10 @@ class _Result(ctypes.Structure):
 
 
 def _load():
-    here = pathlib.Path(__file__).resolve()
-    names = [os.environ.get("ENTRAIN_LIBRARY"), here.parents[2] / "build" / "libentrain.so", here.parent / "libentrain.so",
-             ctypes.util.find_library("entrain")]
-    for name in filter(None, names):
+    names = [os.environ.get("ENTRAIN_LIBRARY")]
+    for parent in pathlib.Path(__file__).resolve().parents:  # a checkout, or where `make install` has put this file
+        names += [parent / "build" / "libentrain.so", *parent.glob("lib*/libentrain.so.0"), *parent.glob("lib/*/libentrain.so.0")]
+    for name in filter(None, [*names, ctypes.util.find_library("entrain")]):
         try:
             library = ctypes.CDLL(str(name))
         except OSError:

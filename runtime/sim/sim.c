@@ -34,8 +34,12 @@ static bool is_alone(const eni_sim_config *c)
 static en_status check(const eni_sim_config *c)
 {
     const char *why = NULL;
-    if (c->nranks < 1 || c->nranks > ENI_MEAN_MAX)
-        why = "a run has 1 to 1024 ranks";
+    const uint32_t flags = c->strategy->flags;
+    const bool has_means = !(flags & EN_STORE_ON_SERVERS) || flags & (EN_SYNCHRONOUS | EN_USES_GROUPS);
+    if (c->nranks < 1 || c->nranks > ENI_SIM_RANKS_MAX)
+        why = "a run has 1 to 30000 ranks";
+    else if (c->nranks > ENI_MEAN_MAX && has_means)
+        why = "a mean is over at most 1024 ranks; ps-async and ssp take more";
     else if (c->nshards < 1 || c->nshards > 1024)
         why = "there are 1 to 1024 shards";
     else if (c->local_size < 1 || c->nranks % c->local_size != 0)
@@ -240,6 +244,12 @@ static bool is_over(const eni_sim *sim)
 
 static void mean_of_ranks(eni_sim *sim, float *flat_out)
 {
+    if (sim->nranks > ENI_MEAN_MAX) {
+        eni_sim_fail(sim, eni_fail(EN_EUNSUPPORTED, "sim",
+                                   "%s is evaluated by a mean over all ranks: at most %d of them",
+                                   sim->config->strategy->name, ENI_MEAN_MAX));
+        return;
+    }
     const float *from[ENI_MEAN_MAX];
     uint64_t one[ENI_MEAN_MAX];
     for (int32_t r = 0; r < sim->nranks; r++) {
