@@ -18,13 +18,14 @@ OBJECTS = {  # tables of calls and flat records (configurations, messages, resul
     "eni_rank", "eni_shard", "eni_sim", "eni_sim_rank", "eni_store", "eni_trainer", "eni_worker",
 }
 TREES = ("cli", "config", "core", "data", "include", "models", "ops", "plugin", "rank", "remote", "report", "run", "runtime",
-         "server", "strategies", "worker")
+         "server", "strategies", "virtual", "worker")
 ROOMS = ("cli/launcher/", "worker/gpu/", "worker/parallel/")  # tested beside the folder that they are a part of
 DEVICES = ("ops/cpu", "ops/cuda", "ops/ref")  # one interface, a folder for each who has it
 SAME_FILES = [  # folders in which the same file name is the same thing
     {"ops", *DEVICES},
     {"strategies", "runtime/collective"},  # a strategy, and the collective that it is named after
     {"include/entrain", "models"}, {"include/entrain", "ops"}, {"include/entrain", "runtime/client"},  # and its maker
+    {"include/entrain", "runtime/sim"},  # what it is about
 ]
 
 

@@ -20,7 +20,7 @@ static void a_synchronous_step_waits_for_the_slowest(void **state)
             harmonic += 1.0 / i;
         rig_init(&r, "ring", world, (uint64_t)world * STEPS);
         r.config.network = (eni_sim_network){0};
-        r.config.compute.noise = ENI_SIM_EXPONENTIAL;
+        r.config.compute.law.kind = ENI_LAW_EXPONENTIAL;
         r.config.bucket_cap_bytes = 0;
         const double mean = (double)rig_run(&r)->virtual_ns / ENI_MILLI / STEPS;
         assert_true(fabs(mean / harmonic - 1) < 0.04);

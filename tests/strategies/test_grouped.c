@@ -20,7 +20,7 @@ typedef struct trial {
 } trial;
 
 /* No straight line: of one the mean over the groups would be the same whether they average or not. */
-static void bent(void *user, int rank, uint64_t micro, const float *param, float *grad)
+static en_status bent(void *user, int rank, uint64_t micro, const float *param, float *grad)
 {
     (void)user, (void)rank;
     const eni_rng_key key = {7, ENI_RNG_SYNTHETIC, 0, micro};
@@ -28,6 +28,7 @@ static void bent(void *user, int rank, uint64_t micro, const float *param, float
         const double d = (double)param[i] - 1 - 0.5 * (2 * eni_rng_unit(&key, i) - 1);
         grad[i] = (float)((0.5 + (double)(i % 11) / 10) * (d + 0.25 * d * d));
     }
+    return EN_OK;
 }
 
 static void train(trial *t)
