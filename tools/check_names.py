@@ -17,7 +17,7 @@ OBJECTS = {  # tables of calls and flat records (configurations, messages, resul
     "eni_client", "eni_host", "eni_launcher", "eni_leader", "eni_leader_member", "eni_member", "eni_partition", "eni_psd",
     "eni_rank", "eni_shard", "eni_sim", "eni_sim_rank", "eni_store", "eni_trainer", "eni_worker",
 }
-TREES = ("cli", "config", "core", "data", "include", "models", "ops", "plugin", "rank", "remote", "report", "run", "runtime",
+TREES = ("cli", "config", "core", "data", "include", "job", "models", "ops", "plugin", "rank", "remote", "report", "run", "runtime",
          "server", "strategies", "virtual", "worker")
 ROOMS = ("cli/launcher/", "worker/gpu/", "worker/parallel/")  # tested beside the folder that they are a part of
 DEVICES = ("ops/cpu", "ops/cuda", "ops/ref")  # one interface, a folder for each who has it

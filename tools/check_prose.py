@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 
-TREES = ("cli", "config", "core", "data", "include", "models", "ops", "plugin", "rank", "remote", "report", "run", "runtime",
+TREES = ("cli", "config", "core", "data", "include", "job", "models", "ops", "plugin", "rank", "remote", "report", "run", "runtime",
          "server", "strategies", "virtual", "worker")
 WIDTH = 100
 KINDS = {

@@ -10,6 +10,7 @@
 #include "core/options.h"
 #include "core/try.h"
 #include "data/plan.h"
+#include "job/job.h"
 #include "models/formats/weights.h"
 #include "models/node.h"
 #include "models/registry.h"
@@ -49,22 +50,6 @@ static en_status find_strategy(eni_worker *w)
     return eni_options_new(job->strategy, eni_spec_options(w->config->strategy), &job->options);
 }
 
-static en_status find_network(eni_worker *w)
-{
-    const eni_data_options data = {
-        .name = w->config->data, .folder = w->config->data_dir, .transform = eni_config_transform(w->config)};
-    en_data_shape shape;
-    EN_TRY(eni_dataset_shape(&data, &shape));
-    eni_job *job = &w->rank.job;
-    EN_TRY(eni_network_schema("--model", w->config->model, &shape, &job->schema));
-    EN_TRY(eni_schema_digest(&job->schema, job->schema_sha256));
-    if (job->schema.nstate == 0) return EN_OK;
-    job->state = eni_alloc_array(job->schema.nstate, sizeof *job->state);
-    if (job->state == NULL) return EN_ENOMEM;
-    en_schema_init_state(&job->schema, job->state);
-    return EN_OK;
-}
-
 static en_status choose_statistics(eni_worker *w)
 {
     eni_job *job = &w->rank.job;
@@ -87,14 +72,7 @@ static en_status choose_statistics(eni_worker *w)
 
 static en_status open_data(eni_worker *w)
 {
-    eni_data_options options = {.name = w->config->data,
-                                .folder = w->config->data_dir,
-                                .holdout = (uint64_t)w->config->holdout,
-                                .limit_train = (uint64_t)w->config->limit_train_samples,
-                                .limit_test = (uint64_t)w->config->limit_test_samples,
-                                .seed = (uint64_t)w->config->seed,
-                                .transform = eni_config_transform(w->config),
-                                .want = eni_data_want_of(&w->rank.job.schema)};
+    eni_data_options options = eni_job_data(&w->rank.job, w->config);
     const bool is_alone = w->rank.world.nranks == 1 ||
                           (w->config->local_size == 1 && !eni_rank_has_seats(&w->rank)); /* on this host */
     const bool is_last = is_alone && w->config->data_fd < 0; /* no rank here will need it later */
@@ -103,12 +81,6 @@ static en_status open_data(eni_worker *w)
         eni_info("worker", "%s has one channel and %s takes three: the channel is repeated", w->dataset->name,
                  w->rank.job.schema.network->name);
     return eni_dataset_sha256(w->dataset, w->rank.job.data_sha256);
-}
-
-/* An amount of the command, in samples: the plan knows how many an epoch has. */
-static uint64_t samples_of(const eni_worker *w, int64_t amount)
-{
-    return eni_amount_samples(amount, w->rank.job.plan.epoch_samples);
 }
 
 /* --max-workers: only workers that claim micro-batches, and meet the others at the store, can join later. */
@@ -137,36 +109,15 @@ static en_status make_plan(eni_worker *w)
 {
     eni_job *job = &w->rank.job;
     const eni_config *c = w->config;
-    const bool is_alone = eni_rank_is_alone(&w->rank);
-    job->accumulate = c->accumulate;
-    if (c->accumulate > 1 && !is_alone)
-        return eni_fail(
-            EN_EINVAL, "worker",
-            "--accumulate=%lld needs one process without servers (solo), but %d workers run %s; omit it",
-            (long long)c->accumulate, w->rank.world.nranks, job->strategy->name);
-    /* A strategy may claim if its ranks may make different numbers of steps, as clients of a store that waits
-     * for nobody. All others take part in collectives, or in rounds. */
-    const bool may_claim = job->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
-                           !(job->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
-    job->is_claiming = may_claim && c->assign != ENI_ASSIGN_FIXED;
-    if (c->assign == ENI_ASSIGN_CLAIM && !may_claim)
-        return eni_fail(EN_EINVAL, "worker",
-                        "--assign=claim: %s needs every rank in every step; use --assign=fixed",
-                        job->strategy->name);
+    bool may_claim;
+    EN_TRY(eni_job_assign(job, c, w->rank.world.nranks, eni_rank_is_alone(&w->rank), &may_claim));
     if (c->on_worker_loss == ENI_LOSS_CONTINUE && !may_claim)
         return eni_fail(EN_EINVAL, "worker",
                         "--on-worker-loss=continue: %s needs every rank in every step, so it cannot continue "
                         "without one; ps-async and ssp can",
                         job->strategy->name);
     EN_TRY(check_seats(w, may_claim));
-    eni_plan_options options = {.train_samples = w->dataset->split[ENI_TRAIN].count,
-                                .world = (uint64_t)w->rank.nfirst * (uint64_t)job->accumulate,
-                                .batch = (uint64_t)c->batch_size,
-                                .epochs = (uint64_t)c->epochs,
-                                .steps = (uint64_t)c->steps,
-                                .max_samples = (uint64_t)c->max_samples,
-                                .drop_last = c->drop_last};
-    EN_TRY(eni_plan_make(&options, &job->plan));
+    EN_TRY(eni_job_plan(job, c, w->dataset->split[ENI_TRAIN].count, w->rank.nfirst));
     if (job->plan.train_samples < job->plan.global_batch && w->rank.world.rank == 0 && !c->check)
         eni_info(
             "worker",
@@ -174,51 +125,8 @@ static en_status make_plan(eni_worker *w)
             "over all of them",
             (unsigned long long)job->plan.train_samples, (unsigned long long)job->plan.global_batch,
             (unsigned long long)job->plan.world, (unsigned long long)job->plan.batch);
-    w->rank.records.asked.eval_every = samples_of(w, c->eval_every);
-    w->rank.saving.asked.every = samples_of(w, c->checkpoint_every);
-    job->order = !c->shuffle ? ENI_ORDER_FILE : c->reshuffle ? ENI_ORDER_EACH_EPOCH : ENI_ORDER_ONCE;
-    return eni_sampler_order_sha256(&job->plan, (uint64_t)c->seed, job->order, job->order_sha256);
-}
-
-static en_status set_milestones(const eni_worker *w, eni_schedule *schedule)
-{
-    _Static_assert((int)ENI_AMOUNTS_MAX == (int)ENI_MILESTONES,
-                   "the list cannot have more entries than a schedule");
-    int64_t amounts[ENI_AMOUNTS_MAX];
-    if (w->config->lr_milestones == NULL) return EN_OK;
-    schedule->nmilestones = eni_parse_amounts(w->config->lr_milestones, amounts);
-    for (int i = 0; i < schedule->nmilestones; i++) {
-        schedule->milestone[i] = samples_of(w, amounts[i]);
-        if (i > 0 && schedule->milestone[i] <= schedule->milestone[i - 1])
-            return eni_fail(EN_EINVAL, "worker",
-                            "--lr-milestones=%s: with %llu samples per epoch, milestone %d is not after the "
-                            "one before; give them in ascending order",
-                            w->config->lr_milestones, (unsigned long long)w->rank.job.plan.epoch_samples,
-                            i + 1);
-    }
-    return EN_OK;
-}
-
-/* --decay=weights: two groups, one of them without decay for tensors of one dimension; no groups if they were
- * alike. */
-static en_status spare_vectors(eni_job *job)
-{
-    if (job->hyper.weight_decay == 0.0f) return EN_OK;
-    job->groups = eni_groups_new();
-    if (job->groups == NULL) return EN_ENOMEM;
-    job->groups->ngroups = 2;
-    job->groups->group[0] = (eni_param_group){1, job->hyper.weight_decay};
-    job->groups->group[1] = (eni_param_group){1, 0};
-    for (uint32_t t = 0; t < job->schema.ntensors; t++) {
-        const en_model_tensor *tensor = &job->schema.tensors[t];
-        if (!eni_groups_add(job->groups, tensor->offset, tensor->ndim == 1))
-            return eni_fail(
-                EN_EINVAL, "worker",
-                "--decay=weights: %s has more than %d changes between tensors of one dimension and others; "
-                "use --decay=all",
-                job->schema.network->name, ENI_GROUP_EDGES);
-    }
-    job->hyper.groups = job->groups;
+    w->rank.records.asked.eval_every = eni_job_samples(job, c->eval_every);
+    w->rank.saving.asked.every = eni_job_samples(job, c->checkpoint_every);
     return EN_OK;
 }
 
@@ -239,38 +147,6 @@ static en_status check_batches(const eni_worker *w)
     if (again > 0)
         EN_TRY(eni_schema_check_batch(&w->rank.job.schema, again < INT32_MAX ? (int64_t)again : INT32_MAX));
     return EN_OK;
-}
-
-static en_status choose_optimizer(eni_worker *w)
-{
-    eni_job *job = &w->rank.job;
-    const eni_config *c = w->config;
-    job->optimizer = eni_optimizer_find(c->optimizer);
-    if (job->optimizer == NULL)
-        return eni_fail(EN_EINVAL, "worker", "--optimizer=%s: unknown optimizer; give " ENI_OPTIMIZERS,
-                        c->optimizer);
-    job->momentum = c->momentum;
-    job->weight_decay = c->weight_decay;
-    job->seed = (uint64_t)c->seed;
-    job->hyper = (eni_hyper){.momentum = (float)c->momentum,
-                             .weight_decay = (float)c->weight_decay,
-                             .nesterov = c->nesterov,
-                             .beta1 = c->beta1,
-                             .beta2 = c->beta2,
-                             .eps = c->eps};
-    if (c->decay == ENI_DECAY_WEIGHTS) EN_TRY(spare_vectors(job));
-    double scale = 1, world = (double)job->plan.world;
-    if (job->strategy->flags & EN_SYNCHRONOUS)
-        scale = c->lr_scale == ENI_SCALE_LINEAR ? world : c->lr_scale == ENI_SCALE_SQRT ? sqrt(world) : 1;
-    static const eni_schedule_kind kinds[] = {ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE, ENI_LR_MULTISTEP,
-                                              ENI_LR_LINEAR};
-    job->schedule = (eni_schedule){.kind = kinds[c->lr_schedule],
-                                   .base = c->lr * scale,
-                                   .gamma = c->lr_gamma,
-                                   .step_samples = samples_of(w, c->lr_step),
-                                   .warmup = samples_of(w, c->lr_warmup),
-                                   .total = job->plan.samples};
-    return set_milestones(w, &job->schedule);
 }
 
 /* ---- how it computes ---- */
@@ -383,7 +259,7 @@ static en_status prepare(eni_worker *w)
     if (w->rank.world.nranks == 1 && w->rank.world.rank < 0) w->rank.world.rank = 0;
     EN_TRY(eni_refuse_without_gpu(w->config));
     EN_TRY(find_strategy(w));
-    EN_TRY(find_network(w));
+    EN_TRY(eni_job_network(&w->rank.job, w->config));
     EN_TRY(choose_statistics(w));
     EN_TRY(eni_validate(w));
     EN_TRY(open_device(w)); /* before any thread starts: it sets OpenMP's environment */
@@ -391,7 +267,7 @@ static en_status prepare(eni_worker *w)
     describe_trainer(w);
     EN_TRY(make_plan(w));
     EN_TRY(check_batches(w));
-    EN_TRY(choose_optimizer(w));
+    EN_TRY(eni_job_optimizer(&w->rank.job, w->config));
     EN_TRY(eni_buckets_new(schema->tensors, schema->ntensors, schema->count,
                            (uint64_t)(w->config->bucket_cap_mb * 1048576), &w->rank.job.buckets));
     if (!w->rank.is_newcomer) EN_TRY(eni_resume_find(&w->rank));
