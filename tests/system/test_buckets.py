@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Data, weights and checkpoints in buckets (docs/buckets.md): the programs, against a service that checks every signature
+"""Data, weights and checkpoints in buckets (docs/object-storage.md): the programs, against a service that checks every signature
 by botocore and oss2 (bucket_server.py), and by moto, if pip has it.
 
     test_buckets.py BUILD [NAME ..]
