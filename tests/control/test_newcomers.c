@@ -14,8 +14,8 @@
 #include "crew.h"
 #include "runtime/control/ask.h"
 
-/* Promise: A newcomer of ps-async and ssp gets a rank number of its own, whoever else joins, leaves or
- * dies. */
+/* Promise: A newcomer gets a rank number of its own, joins between gathers, and leaves in good order; one with
+ * other flags is refused. */
 
 enum { FIRST = 2, PLACES = 3, BUDGET = 100 };
 
