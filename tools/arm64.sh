@@ -2,6 +2,7 @@
 # arm64.sh BUILD: compiles for arm64 and runs that under qemu, in a root of its own (tools/root.sh): ref_hashes.sh, whose weights
 # must be those of the programs in BUILD, which this machine runs itself, then the unit tests. Exit 77, with one sentence, where no such
 # root can be made.
+# Promise: On emulated arm64 the unit tests pass, and ring, ps-sync and solo on ref end with the bytes of x86-64.
 [ -x "$1/entrain" ] || { echo "arm64.sh BUILD: a build folder of this machine's own" >&2; exit 2; }
 build=$(cd "$1" && pwd) || exit 2
 cd "$(dirname "$0")/.." || exit 2

@@ -12,6 +12,9 @@ import pathlib
 import re
 import sys
 
+# Promise: No two types and no two files share a name, an object of the run has at most 25 members, and a/b.c has
+# tests/a/test_b.c or a line in tests/mirror.txt.
+
 OWN_MEMBERS = 25  # members that an object of the run may have; a named part counts as one
 OBJECTS = {  # tables of calls and flat records (configurations, messages, results, facts) may have more
     "eni_client", "eni_host", "eni_launcher", "eni_leader", "eni_leader_member", "eni_member", "eni_partition", "eni_psd",

@@ -20,6 +20,11 @@
 #include "tests/host/recorder.h"
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: A strategy cannot tell virtual time from sockets: requests, refusals and rates are the same,
+ * and so are weights where the order determines them.
+ * Promise: With a server and a scripted order of arrivals, virtual time and sockets end with the same
+ * bytes. */
+
 enum { STEPS = 8, COUNT = 200 };
 
 /* ---- sockets and shared memory ---------------------------------------------------------------------------

@@ -15,6 +15,8 @@
 
 #include "core/log.h"
 #include "tests/ops/trial.h"
+
+/* Promise: No thread of a rank is bound to a core. */
 #ifdef EN_HAVE_ONEDNN
 #include "ops/cpu/cpu.h"
 #endif

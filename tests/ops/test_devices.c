@@ -11,6 +11,9 @@
 
 #include "tests/ops/trial.h"
 
+/* Promise: Our own loops on the cpu device give the same bits with one thread and with four.
+ * Promise: A batch that is not finite leaves running statistics unchanged, and evaluation writes none. */
+
 static eni_device ref, cpu, cpu2, cpu4; /* with one, two and four threads */
 
 /* TSan cannot see the barriers of libgomp and reports every hand-over of an OpenMP loop as a race. */

@@ -31,6 +31,8 @@
 #include "core/memory.h"
 #include "tests/ops/gpu_trial.h"
 
+/* Promise: On a GPU, a batch that is not finite leaves running statistics unchanged, in three types. */
+
 static eni_device ref;
 static gpu_rig plain, tf32, exact; /* exact: EN_OPEN_DETERMINISTIC */
 

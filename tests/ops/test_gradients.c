@@ -14,6 +14,8 @@
 
 #include "tests/ops/trial.h"
 
+/* Promise: Batch normalisation, with its running statistics, and pooling are PyTorch's. */
+
 static eni_device ref;
 
 /* The tensors of a trial in double. y is written by formula(). */

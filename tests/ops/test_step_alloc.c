@@ -13,6 +13,9 @@
 #include "tests/network.h"
 #include "tests/ops/trial.h"
 
+/* Promise: Our code allocates nothing in a step: in no operation, nor in convnet, mlp and resnet18.
+ * Promise: After ten warm-up steps, 200 more touch no new page. */
+
 static int threads = 1; /* of the device cpu: the first argument */
 
 /* The allocations of a step of an op, after the first steps. */

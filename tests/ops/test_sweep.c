@@ -30,6 +30,9 @@
 #include "tests/ops/sweep_cases.h"
 #include "tests/ops/sweep_check.h"
 
+/* Promise: Every operation of the cpu device gives ref's numbers, the same bits in every run, and touches
+ * nothing outside its tensors. */
+
 /* TSan cannot see the barriers of libgomp and reports every hand-over of an OpenMP loop as a race. EVERY so many of all
  * operations are in the sample: a number that shares no factor with those of the values, so that each of them appears. */
 #if defined(__SANITIZE_THREAD__)

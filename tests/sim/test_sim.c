@@ -2,6 +2,8 @@
  * end. */
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: Virtual time agrees with closed forms, also where ranks join and leave. */
+
 static void quiet(void *user, int level, const char *subsystem, const char *text)
 {
     (void)level;

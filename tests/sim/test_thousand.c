@@ -3,6 +3,8 @@
 
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: A thousand workers run in one process, twice with the same log hash. */
+
 /* Under a sanitizer time and memory are several times those promised. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { IS_SANITIZED = 1 };

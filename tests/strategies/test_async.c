@@ -2,6 +2,8 @@
  * gradient on the weights that the event log says it was computed on. */
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: ps-async is a sequential loop with the delays that its event log records. */
+
 enum { COUNT = 200, VERSIONS = 401, WORLD = 4 };
 
 typedef struct reference {

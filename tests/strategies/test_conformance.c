@@ -3,6 +3,9 @@
  * those of the paper. */
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: In virtual time every strategy repeats its log and weights, equal arithmetic gives equal bytes,
+ * and staleness, clocks and payload are those of theory. */
+
 static const char *const everyone[] = {"solo",          "ring",           "ps-sync",
                                        "ps-async",      "ssp:bound=2",    RIG_PLUGINS "/localsgd.so:period=4",
                                        RIG_ZOO "zero1", RIG_ZOO "gossip", RIG_ZOO "visit",

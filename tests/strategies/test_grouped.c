@@ -4,6 +4,9 @@
 #include "run/rank_groups.h"
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: grouped with one group is ring, byte for byte; groups of one rank are localsgd.
+ * Promise: Several groups agree with a loop in doubles that shares no mean and no optimizer with them. */
+
 enum { COUNT = 200, RANKS = 6 };
 
 /* Momentum 0.9, Nesterov and weight decay (sim_rig.h); ragged: in the last round a rank has three samples, and the last

@@ -3,6 +3,9 @@
  * waits longer than it; a thousand ranks. */
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: hierarchical has ring's mean whatever the samples of each rank, its theory's payload, and a
+ * bound between hosts that is kept. */
+
 enum { COUNT = 200, WIDE = 36000 };
 
 /* A ragged last step: one rank has three samples, the others of its round as many or none. */

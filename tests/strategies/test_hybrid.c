@@ -3,6 +3,9 @@
 #include "core/memory.h"
 #include "tests/strategies/sim_rig.h"
 
+/* Promise: hybrid changes no bit, and hybrid:auto balances its two ways within a few percent of the best
+ * split. */
+
 enum { BUCKETS = 10 };
 
 /* Who went where: bit b of the bucket. */

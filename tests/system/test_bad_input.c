@@ -12,6 +12,9 @@
 #include "tests/system/bad_files.h"
 #include "tests/system/side_by_side.h"
 
+/* Promise: Every bad flag, file, weight, configuration and plugin ends a program at once, with exit 2 and
+ * one sentence. */
+
 #define TOY                                                                                                  \
     "--strategy=solo --device=ref --model=toy --threads=1 --steps=1 --quiet --limit-train-samples=8 "        \
     "--limit-test-samples=8"

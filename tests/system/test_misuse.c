@@ -6,6 +6,8 @@
 #include "tests/system/run.h"
 #include "tests/system/side_by_side.h"
 
+/* Promise: A plugin that breaks the contract is named and crashes nothing. */
+
 #define PLUGIN EN_BUILD_DIR "/test/plugins/misuse.so"
 #define JOB                                                                                                  \
     "run -n 2 --device=ref --model=toy --threads=1 --quiet --steps=5 --batch-size=2 --assign=fixed "         \

@@ -14,6 +14,8 @@
 
 #include "core/clock.h"
 
+/* Promise: A slow rank is slow by its factor, whatever other ranks do. */
+
 enum { STEPS = 10, PIECES = 10 };
 static const int64_t took_ns = 400 * ENI_MICRO;
 
