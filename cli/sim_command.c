@@ -12,11 +12,12 @@
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
+#include "models/evaluation.h"
 #include "run/units.h"
 #include "runtime/net/shaper.h"
 #include "runtime/sim/faults/faults.h"
 #include "runtime/sim/quadratic.h"
-#include "virtual/simulation.h"
+#include "virtual/network.h"
 
 /* ---- the report ---------------------------------------------------------------------------------------- */
 
@@ -57,23 +58,42 @@ static void report_store(const eni_sim_result *r)
     printf("\n");
 }
 
-/* The same report as JSON. A value that is not finite, like the loss of a strategy that diverged, is null. */
-static void report_json(const eni_config *given, const eni_sim_config *c, const eni_quadratic *problem,
-                        const eni_sim_result *r)
+/* One run: what is trained, and its curve. */
+typedef struct trial {
+    const eni_command_context *context;
+    eni_virtual v;
+    eni_quadratic quadratic;      /* without --model */
+    eni_virtual_network *network; /* with it */
+    json_t *curve;                /* [[samples, seconds, loss, accuracy or null], ..] */
+    eni_set_score first, last;    /* of it */
+    bool has_accuracy;
+    float *weights; /* at the end */
+} trial;
+
+static uint64_t steps_of(const trial *t)
 {
-    const double model = (double)problem->problem.count * sizeof(float), batches = (double)c->micro_batches;
+    return t->v.sim.micro_batches / ((uint64_t)t->v.sim.nranks * t->v.sim.accumulate);
+}
+
+/* The same report as JSON. A value that is not finite, like the loss of a strategy that diverged, is null. */
+static void report_json(const trial *t, const eni_sim_result *r)
+{
+    const eni_sim_config *c = &t->v.sim;
+    const double model = (double)c->problem->count * sizeof(float), batches = (double)c->micro_batches;
     json_t *all = json_object(), *ranks = json_array(), *theory = json_object(), *staleness = json_object();
     eni_json_set_int(all, "schema", 1);
     eni_json_set_text(all, "strategy", c->strategy->name);
     eni_json_set_text(all, "options", eni_options_canonical(c->options));
-    eni_json_set_number(all, "loss_before", eni_quadratic_loss(problem, problem->init));
-    eni_json_set_number(all, "loss", eni_quadratic_loss(problem, c->weights_out));
+    eni_json_set_number(all, "loss_before", t->first.loss);
+    eni_json_set_number(all, "loss", t->last.loss);
+    if (t->has_accuracy) eni_json_set_number(all, "accuracy", t->last.accuracy);
     eni_json_set_number(all, "seconds", (double)r->virtual_ns * 1e-9);
-    eni_json_set_number(all, "step_seconds", (double)r->virtual_ns * 1e-9 / (double)given->steps);
+    eni_json_set_number(all, "step_seconds", (double)r->virtual_ns * 1e-9 / (double)steps_of(t));
     eni_json_set_number(all, "sent", (double)r->sent / model / batches);
     eni_json_set_number(all, "received", (double)r->recv / model / batches);
     ENI_JSON_SET_INTS(all, {"events", r->events}, {"clocks_ahead", r->clocks_ahead}, {"holds", r->holds},
-                      {"pushes", r->pushes});
+                      {"pushes", r->pushes}, {"samples_applied", r->applied},
+                      {"samples_dropped", r->dropped});
     if (r->pushes > 0) {
         eni_json_set_number(staleness, "mean", eni_histogram_mean(&r->staleness));
         ENI_JSON_SET_INTS(staleness, {"p50", eni_histogram_quantile(&r->staleness, 0.5)},
@@ -91,6 +111,16 @@ static void report_json(const eni_config *given, const eni_sim_config *c, const 
     json_object_set_new(all, "theory", theory);
     json_object_set_new(all, "equal_ranks", json_boolean(r->has_equal_ranks));
     json_object_set_new(all, "steps", ranks);
+    json_object_set(all, "curve", t->curve);
+    if (t->network != NULL) {
+        char params[ENI_DIGEST_HEX];
+        const char *model_name, *data_name;
+        eni_virtual_network_names(t->network, &model_name, &data_name);
+        eni_json_set_text(all, "model", model_name);
+        eni_json_set_text(all, "data", data_name);
+        if (eni_virtual_network_digest(t->network, t->weights, params) == EN_OK)
+            eni_json_set_text(all, "params_sha256", params);
+    }
     eni_json_set_text(all, "weights_sha256", r->weights_sha256);
     eni_json_set_text(all, "log_sha256", r->log_sha256);
     json_dumpf(all, stdout, JSON_INDENT(1));
@@ -98,24 +128,49 @@ static void report_json(const eni_config *given, const eni_sim_config *c, const 
     json_decref(all);
 }
 
-static void report(const eni_config *given, const eni_sim_config *c, const eni_quadratic *problem,
-                   const eni_sim_result *r)
+/* Loss over time, where it was asked for more than at the ends. */
+static void report_curve(const trial *t)
 {
+    size_t i;
+    const json_t *point;
+    if (json_array_size(t->curve) <= 2) return;
+    printf("\n%12s %12s %12s%s\n", "samples", "seconds", "loss", t->has_accuracy ? "     accuracy" : "");
+    json_array_foreach(t->curve, i, point)
+    {
+        printf("%12" JSON_INTEGER_FORMAT " %12.4f %12.6g", json_integer_value(json_array_get(point, 0)),
+               json_number_value(json_array_get(point, 1)), json_number_value(json_array_get(point, 2)));
+        if (t->has_accuracy) printf(" %11.2f%%", 100 * json_number_value(json_array_get(point, 3)));
+        printf("\n");
+    }
+    printf("\n");
+}
+
+static void report(const trial *t, const eni_sim_result *r)
+{
+    const eni_sim_config *c = &t->v.sim;
     char network[96];
-    const double model = (double)problem->problem.count * sizeof(float), batches = (double)c->micro_batches;
-    const char *chosen = eni_options_canonical(c->options);
+    const double model = (double)c->problem->count * sizeof(float), batches = (double)c->micro_batches;
+    const char *chosen = eni_options_canonical(c->options), *model_name, *data_name;
     printf("strategy    %s%s%s\n", c->strategy->name, *chosen ? ":" : "", chosen);
     eni_net_describe((uint64_t)c->network.bytes_per_s, c->network.latency_ns, network, sizeof network);
-    printf("compute     %s\nnetwork     %s\n", given->compute, network);
-    printf("loss        %.6g -> %.6g\n", eni_quadratic_loss(problem, problem->init),
-           eni_quadratic_loss(problem, c->weights_out));
+    printf("compute     %s\nnetwork     %s\n", t->context->config->compute, network);
+    if (t->network != NULL) {
+        eni_virtual_network_names(t->network, &model_name, &data_name);
+        printf("trained     %s on %s\n", model_name, data_name);
+    }
+    report_curve(t);
+    printf("loss        %.6g -> %.6g\n", t->first.loss, t->last.loss);
+    if (t->has_accuracy)
+        printf("accuracy    %.2f%% -> %.2f%%\n", 100 * t->first.accuracy, 100 * t->last.accuracy);
     printf("time        %.3f ms, %.4f ms a step, %" PRIu64 " events\n", (double)r->virtual_ns / ENI_MILLI,
-           (double)r->virtual_ns / ENI_MILLI / (double)given->steps, r->events);
+           (double)r->virtual_ns / ENI_MILLI / (double)steps_of(t), r->events);
     printf("payload     %.4f sent, %.4f received, of the model's bytes per step and rank",
            (double)r->sent / model / batches, (double)r->recv / model / batches);
     if (r->has_theory) printf("; theory %.4f, %.4f", r->theory.sent, r->theory.recv);
     printf("\n");
     if (r->pushes > 0) report_store(r);
+    if (r->dropped > 0)
+        printf("samples     %" PRIu64 " applied, %" PRIu64 " dropped\n", r->applied, r->dropped);
     printf("ranks       %s at the end; steps", r->has_equal_ranks ? "equal" : "different");
     for (int32_t i = 0; i < r->nranks && i < 16; i++)
         printf(" %" PRIu64, r->rank[i].steps);
@@ -125,27 +180,47 @@ static void report(const eni_config *given, const eni_sim_config *c, const eni_q
 
 /* ---- the run ------------------------------------------------------------------------------------------- */
 
-static en_status run_quadratic(const eni_command_context *context, eni_virtual *v)
+static en_status evaluate(void *user, uint64_t samples, int64_t virtual_ns, const float *param)
 {
-    const eni_config *c = context->config;
-    int64_t left = c->events;
-    eni_quadratic problem;
+    trial *t = user;
+    if (t->network != NULL)
+        EN_TRY(eni_virtual_network_evaluate(t->network, param, &t->last, &t->has_accuracy));
+    else
+        t->last.loss = eni_quadratic_loss(&t->quadratic, param);
+    if (json_array_size(t->curve) == 0) t->first = t->last;
+    json_t *point = json_pack("[I, f]", (json_int_t)samples, (double)virtual_ns * 1e-9);
+    json_array_append_new(point, isfinite(t->last.loss) ? json_real(t->last.loss) : json_null());
+    json_array_append_new(point, t->has_accuracy ? json_real(t->last.accuracy) : json_null());
+    return json_array_append_new(t->curve, point) == 0 ? EN_OK : EN_ENOMEM;
+}
+
+static en_status open_problem(trial *t)
+{
+    const eni_config *c = t->context->config;
+    if (eni_config_is_given(c, "model"))
+        return eni_virtual_network_open(c, t->context->plugin_dir, &t->v, &t->network);
+    t->v.sim.problem = &t->quadratic.problem;
+    return eni_quadratic_init(&t->quadratic, (uint64_t)c->elements, (uint64_t)c->seed);
+}
+
+static en_status run_trial(trial *t)
+{
+    int64_t left = t->context->config->events;
+    eni_sim_config *sim = &t->v.sim;
     eni_sim_result result;
-    EN_TRY(eni_quadratic_init(&problem, (uint64_t)c->elements, (uint64_t)c->seed));
-    float *weights = eni_alloc_array(problem.problem.count, sizeof *weights);
-    v->sim.hooks = context->hooks;
-    v->sim.problem = &problem.problem;
-    v->sim.trace = c->events > 0 ? print_event : NULL;
-    v->sim.trace_user = &left;
-    v->sim.weights_out = weights;
-    en_status st = EN_ENOMEM;
-    if (weights != NULL) {
-        st = eni_sim_run(&v->sim, &result);
-        if (st == EN_OK) (c->json ? report_json : report)(c, &v->sim, &problem, &result);
-        eni_sim_result_fini(&result);
-    }
-    eni_free(weights);
-    eni_quadratic_fini(&problem);
+    EN_TRY(open_problem(t));
+    t->weights = eni_alloc_array(sim->problem->count, sizeof *t->weights);
+    t->curve = json_array();
+    if (t->weights == NULL || t->curve == NULL) return EN_ENOMEM;
+    sim->hooks = t->context->hooks;
+    sim->trace = left > 0 ? print_event : NULL;
+    sim->trace_user = &left;
+    sim->evaluate = evaluate;
+    sim->evaluate_user = t;
+    sim->weights_out = t->weights;
+    const en_status st = eni_sim_run(sim, &result);
+    if (st == EN_OK) (t->context->config->json ? report_json : report)(t, &result);
+    eni_sim_result_fini(&result);
     return st;
 }
 
@@ -182,13 +257,16 @@ static en_status try_faults(const eni_command_context *context, const en_strateg
 en_status eni_command_sim(const eni_command_context *context)
 {
     const eni_config *c = context->config;
-    eni_virtual v;
+    trial t = {.context = context};
     if (c->json && (c->storm || c->events > 0))
         return eni_fail(EN_EINVAL, "sim", "--json is what one run came to; leave it out with --%s",
                         c->storm ? "storm" : "events");
-    EN_TRY(eni_virtual_open(c, context->plugin_dir, &v));
-    const en_status st =
-        c->storm ? try_faults(context, v.sim.strategy, v.options) : run_quadratic(context, &v);
-    eni_virtual_close(&v);
+    EN_TRY(eni_virtual_open(c, context->plugin_dir, &t.v));
+    const en_status st = c->storm ? try_faults(context, t.v.sim.strategy, t.v.options) : run_trial(&t);
+    json_decref(t.curve);
+    eni_free(t.weights);
+    eni_virtual_network_close(t.network);
+    eni_quadratic_fini(&t.quadratic);
+    eni_virtual_close(&t.v);
     return st;
 }

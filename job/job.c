@@ -85,8 +85,7 @@ static en_status set_milestones(const eni_job *job, const eni_config *c, eni_sch
             return eni_fail(EN_EINVAL, "job",
                             "--lr-milestones=%s: with %llu samples per epoch, milestone %d is not after the "
                             "one before; give them in ascending order",
-                            c->lr_milestones, (unsigned long long)job->plan.epoch_samples,
-                            i + 1);
+                            c->lr_milestones, (unsigned long long)job->plan.epoch_samples, i + 1);
     }
     return EN_OK;
 }

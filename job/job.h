@@ -20,7 +20,8 @@ eni_data_options eni_job_data(const eni_job *job, const eni_config *config);
 
 /* Whether ranks claim their micro-batches (is_claiming), and how many a step has (accumulate); the strategy is
  * known. is_alone: one rank without a store. *may_out: whether the strategy could claim. */
-en_status eni_job_assign(eni_job *job, const eni_config *config, int32_t nranks, bool is_alone, bool *may_out);
+en_status eni_job_assign(eni_job *job, const eni_config *config, int32_t nranks, bool is_alone,
+                         bool *may_out);
 
 /* Plan, order and order_sha256 for so many training samples and ranks. */
 en_status eni_job_plan(eni_job *job, const eni_config *config, uint64_t train_samples, int32_t nranks);

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -183,20 +184,23 @@ static en_status find_plugins(char path_out[PATH_MAX])
 /* "lr=0.1", "nesterov". */
 static en_status take_setting(eni_config *config, const char *text)
 {
-    /* The problem, the caller and the test of faults say these. */
-    static const char *const not_ours[] = {"elements", "json",    "events",    "storm",
-                                           "seeds",    "promise", "config",    "help",
-                                           "version",  "quiet",   "log-level", "hook-timeout"};
+    /* The others are about data, networks, output and tests of faults. */
+    static const char *const ours[] = {
+        "strategy", "workers",   "steps", "lr",           "momentum", "nesterov",   "optimizer",  "beta1",
+        "beta2",    "eps",       "seed",  "weight-decay", "shards",   "bucket-cap", "local-size", "groups",
+        "compute",  "straggler", "net",   "join",         "leave",    "accumulate"};
+    bool is_ours = false;
     char key[64];
     const size_t n = strcspn(text, "=");
     snprintf(key, sizeof key, "%.*s", (int)(n < 60 ? n : 60), text);
     for (char *c = key; *c != 0; c++)
         if (*c == '_') *c = '-';
-    for (size_t i = 0; i < sizeof not_ours / sizeof *not_ours; i++)
-        if (strcmp(key, not_ours[i]) == 0)
-            return eni_fail(EN_EINVAL, "sim",
-                            "setting \"%.80s\": %s belongs to the command `entrain sim`; omit it", text, key);
-    return eni_config_set(config, key, text[n] == '=' ? text + n + 1 : NULL, key);
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        is_ours = is_ours || strcmp(key, ours[i]) == 0;
+    EN_TRY(eni_config_set(config, key, text[n] == '=' ? text + n + 1 : NULL, key));
+    if (is_ours) return EN_OK;
+    return eni_fail(EN_EINVAL, "sim", "setting \"%.80s\": %s belongs to the command `entrain sim`; omit it",
+                    text, key);
 }
 
 static en_status open_setup(en_sim *sim, const char *const *settings, size_t n, const char *plugins)

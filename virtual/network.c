@@ -74,8 +74,8 @@ static en_status open_job(eni_virtual_network *n, const eni_config *c, eni_virtu
 static en_status open_model(eni_virtual_network *n, const eni_config *c, const char *plugins)
 {
     if (eni_device_is_gpu(c->device))
-        return eni_fail(EN_EINVAL, "sim", "--device=%s: virtual time computes on the processor; give cpu or ref",
-                        c->device);
+        return eni_fail(EN_EINVAL, "sim",
+                        "--device=%s: virtual time computes on the processor; give cpu or ref", c->device);
     EN_TRY(eni_device_open(c->device, plugins, c->threads > 0 ? (int)c->threads : 1, &n->device));
     EN_TRY(en_model_new(&n->job.schema, n->device.ops, n->device.ctx, NULL, &n->model));
     EN_TRY(en_model_prepare(n->model, (int64_t)n->job.plan.batch, EN_MODEL_TRAIN));
@@ -141,6 +141,7 @@ en_status eni_virtual_network_open(const eni_config *c, const char *plugins, eni
     sim->optimizer = job->optimizer;
     sim->hyper = job->hyper;
     sim->schedule = job->schedule;
+    sim->eval_every = eni_job_samples(job, c->eval_every);
     *network_out = n;
     return EN_OK;
 }

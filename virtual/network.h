@@ -10,7 +10,7 @@
 typedef struct eni_virtual_network eni_virtual_network;
 
 /* Opens data set, network and device as the flags say, and sets in `simulation`: problem, micro_batches, assign,
- * optimizer, hyper, schedule and buckets. Borrows config and simulation. On failure *network_out is NULL. Errors as of
+ * optimizer, hyper, schedule, eval_every and buckets. Borrows config and simulation. On failure *network_out is NULL. Errors as of
  * job/job.h and ops/device.h; EN_EINVAL: a GPU; logged. */
 en_status eni_virtual_network_open(const eni_config *config, const char *plugins, eni_virtual *simulation,
                                    eni_virtual_network **network_out);
@@ -26,6 +26,7 @@ en_status eni_virtual_network_digest(const eni_virtual_network *network, const f
                                      char hex_out[ENI_DIGEST_HEX]);
 
 /* Names for a report: the network with its options, the data set. */
-void eni_virtual_network_names(const eni_virtual_network *network, const char **model_out, const char **data_out);
+void eni_virtual_network_names(const eni_virtual_network *network, const char **model_out,
+                               const char **data_out);
 
 #endif
