@@ -183,9 +183,18 @@ static en_status resolve_optimizer(eni_config *config)
     return set_rate(config, "weight-decay", strcmp(config->optimizer, "adamw") == 0 ? "0.01" : "0");
 }
 
+/* A network in virtual time has the defaults of `entrain run`. */
+static void default_as_run(eni_config *config)
+{
+    if (!eni_config_is_given(config, "steps")) config->steps = 0;
+    if (!eni_config_is_given(config, "momentum") && strcmp(config->optimizer, "sgd") == 0)
+        config->momentum = 0.5;
+}
+
 /* Defaults that follow from other keys. */
 static en_status resolve_defaults(eni_config *config)
 {
+    if (config->program == ENI_SIM && eni_config_is_given(config, "model")) default_as_run(config);
     if (config->epochs == 0 && config->steps == 0 && config->max_samples == 0) config->epochs = 1;
     if (config->target > 0 && config->eval_every == 0 && !eni_config_is_given(config, "eval-points"))
         config->eval_points = CURVE_POINTS; /* the time to target comes from a curve */
