@@ -59,7 +59,7 @@ static void report_store(const eni_sim_result *r)
 }
 
 /* One run: what is trained, and its curve. */
-typedef struct trial {
+typedef struct sim_trial {
     const eni_command_context *context;
     eni_virtual v;
     eni_quadratic quadratic;      /* without --model */
@@ -68,15 +68,15 @@ typedef struct trial {
     eni_set_score first, last;    /* of it */
     bool has_accuracy;
     float *weights; /* at the end */
-} trial;
+} sim_trial;
 
-static uint64_t steps_of(const trial *t)
+static uint64_t steps_of(const sim_trial *t)
 {
     return t->v.sim.micro_batches / ((uint64_t)t->v.sim.nranks * t->v.sim.accumulate);
 }
 
 /* The same report as JSON. A value that is not finite, like the loss of a strategy that diverged, is null. */
-static void report_json(const trial *t, const eni_sim_result *r)
+static void report_json(const sim_trial *t, const eni_sim_result *r)
 {
     const eni_sim_config *c = &t->v.sim;
     const double model = (double)c->problem->count * sizeof(float), batches = (double)c->micro_batches;
@@ -129,7 +129,7 @@ static void report_json(const trial *t, const eni_sim_result *r)
 }
 
 /* Loss over time, where it was asked for more than at the ends. */
-static void report_curve(const trial *t)
+static void report_curve(const sim_trial *t)
 {
     size_t i;
     const json_t *point;
@@ -145,7 +145,7 @@ static void report_curve(const trial *t)
     printf("\n");
 }
 
-static void report(const trial *t, const eni_sim_result *r)
+static void report(const sim_trial *t, const eni_sim_result *r)
 {
     const eni_sim_config *c = &t->v.sim;
     char network[96];
@@ -182,7 +182,7 @@ static void report(const trial *t, const eni_sim_result *r)
 
 static en_status evaluate(void *user, uint64_t samples, int64_t virtual_ns, const float *param)
 {
-    trial *t = user;
+    sim_trial *t = user;
     if (t->network != NULL)
         EN_TRY(eni_virtual_network_evaluate(t->network, param, &t->last, &t->has_accuracy));
     else
@@ -194,7 +194,7 @@ static en_status evaluate(void *user, uint64_t samples, int64_t virtual_ns, cons
     return json_array_append_new(t->curve, point) == 0 ? EN_OK : EN_ENOMEM;
 }
 
-static en_status open_problem(trial *t)
+static en_status open_problem(sim_trial *t)
 {
     const eni_config *c = t->context->config;
     if (eni_config_is_given(c, "model"))
@@ -203,7 +203,7 @@ static en_status open_problem(trial *t)
     return eni_quadratic_init(&t->quadratic, (uint64_t)c->elements, (uint64_t)c->seed);
 }
 
-static en_status run_trial(trial *t)
+static en_status run_trial(sim_trial *t)
 {
     int64_t left = t->context->config->events;
     eni_sim_config *sim = &t->v.sim;
@@ -257,7 +257,7 @@ static en_status try_faults(const eni_command_context *context, const en_strateg
 en_status eni_command_sim(const eni_command_context *context)
 {
     const eni_config *c = context->config;
-    trial t = {.context = context};
+    sim_trial t = {.context = context};
     if (c->json && (c->storm || c->events > 0))
         return eni_fail(EN_EINVAL, "sim", "--json is what one run came to; leave it out with --%s",
                         c->storm ? "storm" : "events");

@@ -1,8 +1,7 @@
 /* job.h - what a run trains, from its configuration: for a worker's rank and for virtual time alike.
  *
  * Each call fills its part of *job (rank/rank.h), in this order. `config` is resolved and outlives the job. Errors are logged
- * with flag, value and remedy: EN_EINVAL, or what the data set, the network or the plan returns; EN_ENOMEM. What a
- * call has allocated before it failed is freed with the job. */
+ * with flag, value and remedy: EN_EINVAL, or what the data set, the network or the plan returns; EN_ENOMEM. Memory of a failed call is freed with the job. */
 #ifndef JOB_JOB_H
 #define JOB_JOB_H
 
@@ -15,7 +14,7 @@
  * the data set's files. */
 en_status eni_job_network(eni_job *job, const eni_config *config);
 
-/* Which data set, for eni_dataset_open. The texts are those of config. */
+/* The data set's options, for eni_dataset_open. The texts are those of config. */
 eni_data_options eni_job_data(const eni_job *job, const eni_config *config);
 
 /* Whether ranks claim their micro-batches (is_claiming), and how many a step has (accumulate); the strategy is

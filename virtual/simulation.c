@@ -147,7 +147,7 @@ static en_status take_visits(const char *flag, const eni_list *list, int64_t nra
     return EN_OK;
 }
 
-/* What each rank is like. */
+/* Sets speed, group, arrival and departure of each rank. */
 static en_status set_ranks(const eni_config *c, eni_virtual *v)
 {
     int64_t rank;
