@@ -5,7 +5,8 @@
 #include "core/try.h"
 #include "runtime/sim/world.h"
 
-/* Its clients, then the initial weights of its partitions: as if all had happened before the first moment. */
+/* Adds a store's clients, then the initial weights of its partitions, as if all had happened before time
+ * 0. */
 static en_status fill_store(eni_sim_store *store, int32_t shard, int32_t nshards)
 {
     eni_sim *sim = store->sim;
