@@ -338,11 +338,11 @@ static en_status begin_state(eni_rank *self)
     const uint64_t first = (uint64_t)self->world.rank * (uint64_t)job->accumulate;
     const bool is_own = c->states != NULL && c->nstates == job->plan.world;
     if (c->states != NULL && !is_own && self->world.rank == 0)
-        eni_warn("exchange",
-                 "the checkpoint has running statistics of %llu rank%s, but here %s %llu: all go on with the "
-                 "mean of those, as evaluated with --bn-stats=mean",
-                 (unsigned long long)c->nstates, c->nstates == 1 ? "" : "s",
-                 job->plan.world == 1 ? "is" : "are", (unsigned long long)job->plan.world);
+        eni_warn(
+            "exchange",
+            "the checkpoint has running statistics of %llu rank%s, but this run has %llu: all go on with "
+            "the mean of those, as evaluated with --bn-stats=mean",
+            (unsigned long long)c->nstates, c->nstates == 1 ? "" : "s", (unsigned long long)job->plan.world);
     for (int64_t i = 0; i < job->accumulate; i++) {
         const float *state = is_own ? c->states + (first + (uint64_t)i) * job->schema.nstate : job->state;
         EN_TRY(self->trainer.ops->set_state(self->trainer.self, i, state));

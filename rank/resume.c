@@ -175,13 +175,13 @@ static en_status check_strategy(const eni_rank *self)
         return refuse(self, "it has %s for each rank of %s:%s, but this run is %s:%s", thing, c->strategy,
                       c->options, self->job.strategy->name, options);
     if (thing != NULL && c->world != (uint64_t)self->nfirst)
-        return refuse(self, "it has %s for each of %" PRIu64 " worker%s, but here are %d", thing, c->world,
-                      c->world == 1 ? "" : "s", self->nfirst);
+        return refuse(self, "it has %s for each of %" PRIu64 " worker%s, but this run has %d", thing,
+                      c->world, c->world == 1 ? "" : "s", self->nfirst);
     if (self->job.strategy->state > 0 && thing == NULL && is_other)
         return refuse(self, "%s keeps state of its own, which a run of %s does not have",
                       self->job.strategy->name, c->strategy);
     if (is_other || !has_options)
-        eni_info("resume", "a run of %s:%s goes on as %s:%s", c->strategy, c->options,
+        eni_info("resume", "a run of %s:%s is resumed as %s:%s", c->strategy, c->options,
                  self->job.strategy->name, options);
     if (strcmp(c->device, device) != 0)
         eni_info("resume", "written with --device=%s, goes on with %s: the bytes will differ", c->device,
@@ -379,7 +379,8 @@ static en_status check_buckets(const eni_rank *self)
     }
     if (is_same) return EN_OK;
     return refuse(
-        self, "%s keeps state for each of %zu buckets, but here are %u others: use the same --bucket-cap-mb",
+        self,
+        "%s keeps state for each of %zu buckets, but this run has %u others: use the same --bucket-cap-mb",
         self->job.strategy->name, c->nspans, self->job.buckets->n);
 }
 

@@ -7,9 +7,8 @@
 #include "rank/step.h"
 
 typedef struct eni_looks {
-    uint64_t points; /* of the curve that are still to come when the run begins */
-    eni_copies
-        *own; /* this rank's parts of points that are not whole yet; NULL: no parts, or it has the whole */
+    uint64_t points; /* of the curve, still to come when the run begins */
+    eni_copies *own; /* this rank's parts of points that are not whole yet; NULL: it has none, or the whole */
     uint64_t taken, lost; /* came due on this rank; of these, parts of points that could not be made whole */
     int64_t clock_ns, after_ns;        /* taken from the training clock, and after it */
     uint64_t clock_bytes, after_bytes; /* payload of making points whole, on it and after it */

@@ -70,7 +70,7 @@ typedef struct eni_trainer_ops {
     en_status (*set_state)(void *self, int64_t micro, const float *state);
     en_status (*recompute)(void *self, const float *flat, float *state_out);
     /* Mean loss and share of hits (NaN: no classes) of the flat weights and the state that goes with them;
-     * EN_EINTR when the user wants the end. */
+     * EN_EINTR when the user wants the run to end. */
     en_status (*evaluate)(void *self, eni_judged on, const float *flat, const float *state, double *loss_out,
                           double *accuracy_out);
     /* fp16's loss scale, as a checkpoint keeps it; zeroes without one. */

@@ -99,8 +99,8 @@ static void hierarchical_member(en_store *store, void *state, const en_partition
     (void)state;
     if (event == EN_MEMBER_JOINED || part->pending == 0 || part->pending < part->nclients) return;
     if (store->step(store, part) != EN_OK)
-        store->log(store, 0, "bucket %u shard %u: no step after the host of worker %d ended", part->bucket,
-                   part->shard, who);
+        store->log(store, 0, "bucket %u shard %u: the step after the host of worker %d ended has failed",
+                   part->bucket, part->shard, who);
 }
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
@@ -109,7 +109,7 @@ static const en_strategy hierarchical = {
     .abi = EN_STRATEGY_ABI,
     .size = sizeof(en_strategy),
     .name = "hierarchical",
-    .help = "all-reduce inside a host, the parameter server between hosts: one client a host",
+    .help = "all-reduce inside a host, the parameter server between hosts: one client per host",
     .paper = "Li'14, sec. 3 (server and worker groups); Jiang'20, BytePS, sec. 3 (local aggregation)",
     .flags = EN_STORE_ON_SERVERS | EN_LEADERS_ARE_CLIENTS | EN_SYNCHRONOUS | EN_STATIC | EN_PUSH_READ_ONLY,
     .options = hierarchical_options,

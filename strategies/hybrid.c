@@ -357,8 +357,8 @@ static void hybrid_member(en_store *store, void *state, const en_partition *part
     (void)state;
     if (event == EN_MEMBER_JOINED || part->pending == 0 || part->pending < part->nclients) return;
     if (store->step(store, part) != EN_OK)
-        store->log(store, 0, "bucket %u shard %u: no step after worker %d ended", part->bucket, part->shard,
-                   who);
+        store->log(store, 0, "bucket %u shard %u: the step after worker %d ended has failed", part->bucket,
+                   part->shard, who);
 }
 
 /* ---- the table ----------------------------------------------------------------------------------------- */

@@ -60,8 +60,8 @@ static void sync_member(en_store *store, void *state, const en_partition *part, 
     (void)state, (void)who;
     if (event == EN_MEMBER_JOINED || part->pending == 0 || part->pending < part->nclients) return;
     if (store->step(store, part) != EN_OK)
-        store->log(store, 0, "bucket %u shard %u: no step after worker %d ended", part->bucket, part->shard,
-                   who);
+        store->log(store, 0, "bucket %u shard %u: the step after worker %d ended has failed", part->bucket,
+                   part->shard, who);
 }
 
 static void sync_theory(en_host *host, void *state, en_theory *theory_out)

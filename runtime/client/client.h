@@ -132,7 +132,7 @@ bool eni_client_is_shared(const eni_client *client);
 /* psd describes its shards in WELCOME:
  *
  *     servers       number of psds
- *     shards        their number over all psds
+ *     shards        number of shards over all psds
  *     shard.K       tcp://.. of shard K
  *     arena.S       abstract socket where server S takes arenas
  *     host-id.S     clients of this host may pass one

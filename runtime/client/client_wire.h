@@ -54,7 +54,7 @@ en_status eni_client_wire_alive(const eni_client_wire *wire);
 /* The status of a REFUSED, logged. */
 en_status eni_client_wire_refused(const eni_header *header);
 
-/* Opens the sockets, hands the arena over and waits for all WELCOMEs. EN_OK also if psd came back
+/* Opens the sockets, passes the arena on and waits for all WELCOMEs. EN_OK also if psd came back
  * once more meanwhile. */
 en_status eni_client_wire_connect(eni_client_wire *wire, const eni_endpoints *psd, int64_t deadline_ns);
 /* Sends HELLO again to all, and waits as above; nothing is under way. */

@@ -18,9 +18,8 @@
 
 enum {
     ENI_VECTORS_ON_HOST = 0, /* the device is the host */
-    ENI_VECTORS_STAGED =
-        1, /* the strategy works on registered host memory; gradients are copied in, weights out */
-    ENI_VECTORS_ON_GPU = 2 /* they stay there: gpu_steps.h */
+    ENI_VECTORS_STAGED = 1,  /* on registered host memory: gradients are copied in, weights out */
+    ENI_VECTORS_ON_GPU = 2   /* they stay there: gpu_steps.h */
 };
 
 /* One rank's GPU, as announced to the others. */

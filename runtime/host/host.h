@@ -209,7 +209,7 @@ typedef struct eni_host_vector {
 } eni_host_vector;
 int eni_host_vectors(const eni_host *host, eni_host_vector vectors_out[ENI_ARENA_NSLOTS]);
 
-/* The number of arena slots in use: 0 up to this one. */
+/* The number of arena slots in use, which are the first ones. */
 uint32_t eni_host_slots(const eni_host *host);
 
 /* How many slots the optimizer keeps in the arena; the first one is *first_out, the others follow. */

@@ -196,7 +196,7 @@ static inline bool eni_vec_is_valid(const eni_host *host, en_vec v)
 
 /* ---- host_state.c ---- */
 
-/* CRC of this rank's weights in the arena. note_start records it once, as that of the initial weights. */
+/* CRC of this rank's weights in the arena. note_start records it once, for the initial weights. */
 uint32_t eni_host_param_crc(const eni_host *host);
 void eni_host_note_start(eni_host *host);
 

@@ -79,7 +79,7 @@ typedef struct eni_store_config {
     const eni_options *options; /* NULL: the strategy has none */
     eni_hook_guard *hooks;      /* notified of every hook; NULL: not watched */
     eni_store_watch watch;
-    /* on_pull that holds every client's call of a partition, without a timer, is EN_EBUG: clients make one
+    /* An on_pull that holds every client's call of a partition without a timer is EN_EBUG: clients make one
      * call of it at a time. A call held for 5 s while others are not is logged. false: neither. */
     bool judges_holds;
     const eni_optimizer *optimizer;
