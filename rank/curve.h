@@ -8,8 +8,8 @@
  *
  * rank/snapshot.c makes the models, on the clock and after it.
  *
- * The grid is every ceil(K/12)-th of K points and the last. With a target the grid and the points that enclose the
- * moment it was reached are evaluated (run/reach.h), else all. Owned by the compute thread. */
+ * The grid is every ceil(K/12)-th of K points and the last. With a target the grid and the points that
+ * enclose the moment it was reached are evaluated (run/reach.h), else all. Owned by the compute thread. */
 #ifndef RANK_CURVE_H
 #define RANK_CURVE_H
 
@@ -62,8 +62,7 @@ uint32_t eni_curve_number(const eni_curve *curve, uint64_t samples);
  * could not. */
 en_status eni_curve_add(eni_curve *curve, const eni_copy_note *note, const float *flat, const float *state);
 
-/* Announces that `n` points will be added while training; at most `budget` bytes stay in memory
- * (core/copies.h). */
+/* Announces `n` points while training, with at most `budget` bytes in memory (core/copies.h). */
 void eni_curve_expect(eni_curve *curve, uint64_t n, uint64_t budget);
 
 /* Moves on past a point that is not here yet, or that another rank keeps. */

@@ -21,8 +21,7 @@ static void trace_coll(void *user, const char *name, int64_t begin_ns, int64_t e
                    (int64_t)self->records.stats.sum.steps, (int)bucket, bytes);
 }
 
-/* Opens the members' connections or arenas, and the group. Arenas that all ranks have mapped are not mapped
- * again. */
+/* Opens the members' connections or arenas, and the group. Maps no arena that all ranks have mapped. */
 static en_status open_group(eni_rank *self, eni_rank_group *g, const eni_coll_facts *facts, uint32_t area,
                             int64_t deadline)
 {

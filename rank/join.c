@@ -493,8 +493,7 @@ void eni_rank_give_up(eni_rank *self, en_status st)
     const eni_run_outcome outcome =
         self->leader != NULL ? eni_leader_outcome(self->leader) : (eni_run_outcome){0};
     if (outcome.has_death && self->asked.launcher_fd >= 0)
-        eni_failure_write(self->asked.launcher_fd,
-                          &outcome.death); /* without a member it is not known otherwise */
+        eni_failure_write(self->asked.launcher_fd, &outcome.death); /* also without a member */
     if (st == EN_EINTR)
         eni_result_cut_short(self, "interrupted", "");
     else

@@ -154,8 +154,8 @@ struct eni_rank {
     eni_join_options asked;
     const char *version;    /* of this program: all ranks' must be equal */
     eni_shutdown *shutdown; /* how the user or a death ends it; set before the rank is opened */
-    atomic_int
-        ended; /* EN_OK, or the reason for which every wait ends: EN_EINTR of `shutdown`, else the member's */
+    /* EN_OK, or the reason for which every wait ends: EN_EINTR of `shutdown`, else the member's. */
+    atomic_int ended;
     int abort_fd; /* of `shutdown`: readable once every wait is to end */
 
     /* who takes part */
@@ -180,8 +180,7 @@ struct eni_rank {
     bool has_begun; /* training has */
 };
 
-/* Whether weights live on servers. Then rank 0 is their client; the others are too, or the first of every
- * host. */
+/* Whether weights live on servers, with rank 0 as a client; and the others, or the first of every host. */
 static inline bool eni_rank_has_store(const eni_rank *self)
 {
     return (self->job.strategy->flags & EN_STORE_ON_SERVERS) != 0;
@@ -229,7 +228,7 @@ int64_t eni_rank_answer_by(const eni_rank *self, int64_t timeout_ns);
 /* Before anything is opened. */
 void eni_rank_init(eni_rank *self);
 
-/* Nanoseconds since `begin_ns`, when a launcher began this run; 0: since this process started, or 0 (no /proc). */
+/* Nanoseconds since `begin_ns`, when a launcher began this run; 0: since this process started (/proc), or 0. */
 int64_t eni_startup_ns(int64_t begin_ns);
 
 /* For every bucket, one after the other: a collective of which `like` has all but bucket, offset and count (a
@@ -247,8 +246,7 @@ en_status eni_rank_join(eni_rank *self);
  * user stopped it. Waits for the leader's report for two seconds at most. */
 en_status eni_rank_cause(eni_rank *self, en_status st);
 
-/* Before anything is closed: reports the cause to the others, if this rank is the first to know; ends our
- * waits. */
+/* Before anything is closed: if this rank is the first to know the cause, reports it; ends our waits. */
 void eni_rank_give_up(eni_rank *self, en_status st);
 
 /* Says goodbye, and as the leader waits for the others'. */
@@ -261,11 +259,9 @@ void eni_rank_leave(eni_rank *self);
 
 /* After the join, with an arena: opens groups and the client, and starts all ranks from rank 0's weights. */
 en_status eni_rank_connect(eni_rank *self);
-/* For a newcomer, when it is ready for its first step: gets the present weights, and from then on the store
- * counts it. */
+/* For a newcomer ready for its first step: gets the present weights; the store counts it from then on. */
 en_status eni_rank_come_in(eni_rank *self);
-/* Once the trainer is connected: opens the strategy, restores the checkpoint's state, shares what can be
- * shared. */
+/* Once the trainer is connected: opens the strategy, restores its state, shares what can be shared. */
 en_status eni_rank_start(eni_rank *self);
 void eni_exchange_close(eni_rank *self);
 
@@ -288,7 +284,7 @@ uint64_t eni_records_shown_every(const eni_rank *self);
 /* With --eval-first, or a target, the initial weights are the first point of the curve. */
 en_status eni_records_point_zero(eni_rank *self);
 
-/* At the end of a run that ends well: a full disk shows when the last buffer is written. The curve is result.c's. */
+/* At the end of a run that ends well: flushes, so that a full disk shows. The curve is result.c's. */
 en_status eni_records_close(eni_rank *self);
 
 /* Frees all that is still open. */
@@ -296,8 +292,7 @@ void eni_records_free(eni_rank *self);
 
 /* ---- result.c ---- */
 
-/* Gathers all ranks' figures; rank 0 writes result.json and prints. After a request to end early nothing is
- * evaluated. */
+/* Gathers all figures; rank 0 writes result.json and prints. A stopped run evaluates nothing. */
 en_status eni_result(eni_rank *self);
 
 /* Removes an earlier run's results from --out: they would pass for ours if we were killed. */

@@ -44,10 +44,10 @@ typedef struct eni_record_options {
     bool is_mute;                                 /* no result either */
     bool eval_first;                              /* the initial weights are a point of the curve */
     uint64_t log_every;                           /* steps */
-    uint64_t eval_every,
-        eval_points;  /* global samples between two points; if 0: number of points; 0: the last */
-    double target;    /* percent; 0: none */
-    int64_t begin_ns; /* when a launcher began this run; 0: without one */
+    /* Global samples between two points; if 0: number of points; 0: the last. */
+    uint64_t eval_every, eval_points;
+    double target;                       /* percent; 0: none */
+    int64_t begin_ns;                    /* when a launcher began this run; 0: without one */
     uint64_t epochs, steps, max_samples; /* the budget as given */
     char *const *argv, *const *stragglers;
     int argc, nstragglers;

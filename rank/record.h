@@ -64,8 +64,7 @@ typedef struct eni_recorder eni_recorder;
 en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double seconds,
                             eni_recorder **recorder_out);
 
-/* Truncates the files of ranks `first` and up in the same way, for a run resumed with fewer ranks. EN_EIO,
- * logged. */
+/* Truncates the files of ranks from `first` on likewise, for a run resumed with fewer. EN_EIO, logged. */
 en_status eni_recorder_cut(const char *dir, int first, uint64_t resumed, double seconds);
 
 /* Passes buffered lines to the system, where they survive this process. NULL is fine. */

@@ -144,8 +144,7 @@ static const json_t *report_of_rank(const json_t *reports, int rank)
     return report_of(reports, role);
 }
 
-/* psd's, if it counts what was applied: the strategy has sent it something, or evaluates psd's weights
- * without. */
+/* psd's, if it counts what was applied: it was sent something, or the strategy evaluates its weights. */
 static const json_t *store_report(const eni_rank *self, const json_t *reports)
 {
     const json_t *psd = report_of(reports, "psd");
@@ -595,8 +594,7 @@ static void print_bubble(const json_t *result)
 static void print_last_lines(const eni_rank *self, const judgement *last, const json_t *result)
 {
     const eni_about *about = &self->trainer.about;
-    if (self->records.asked.is_mute || eni_member_outcome(self->member).has_time)
-        return; /* the run will go on */
+    if (self->records.asked.is_mute || eni_member_outcome(self->member).has_time) return; /* it goes on */
     if (!last->is_there)
         printf("Test set: not evaluated, the run was interrupted\n");
     else if (about->has_accuracy)

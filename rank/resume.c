@@ -280,8 +280,7 @@ en_status eni_resume_weights(eni_rank *self)
 
 /* ---- the store ---- */
 
-/* The progress of elements [lo, hi): of spans with unequal progress, the least. Partitions may differ from
- * the saved ones. */
+/* The progress of elements [lo, hi): the least of its spans. Partitions may differ from the saved ones. */
 static eni_saved_span behind(const eni_checkpoint *c, uint64_t lo, uint64_t hi)
 {
     eni_saved_span least = {lo, hi, UINT64_MAX, UINT64_MAX, UINT64_MAX};

@@ -36,8 +36,7 @@ en_status eni_save_open(eni_rank *self);
 /* After each step, with the global samples of this boundary: saves if it is time. */
 en_status eni_save_step(eni_rank *self, uint64_t samples);
 
-/* Before a step, on all ranks before the same one (in a run that claims, on rank 0): a checkpoint was
- * requested. */
+/* Before a step, the same on all ranks (with claims on rank 0 only): a checkpoint was requested. */
 en_status eni_save_wish(eni_rank *self);
 
 /* After the last step, when all have stopped: saves once more if the run was stopped, and waits for the
@@ -69,8 +68,7 @@ const char *eni_collect_obstacle(const eni_rank *self);
  * finds none. EN_EINVAL, logged, with both values, when this run differs from the saved one. */
 en_status eni_resume_find(eni_rank *self);
 
-/* Once all are there: EN_EINVAL, logged, if ranks resume weights of their own in other groups than the saved
- * ones. */
+/* Once all are there: EN_EINVAL, logged, if ranks resume weights of their own in other groups than saved. */
 en_status eni_resume_groups(const eni_rank *self);
 
 /* The facts that must be equal in a checkpoint and in the run that resumes it. */

@@ -1,4 +1,4 @@
-/* shutdown.c - one thread watches signals and the member: it notes why the run ends, and ends it when time is up. */
+/* shutdown.c - one thread watches signals and the member: why the run ends, and when time is up. */
 #include "rank/shutdown.h"
 
 #include <poll.h>

@@ -293,8 +293,7 @@ static void lose(eni_rank *self, uint32_t begin, uint32_t end)
     self->records.looks.lost += end - begin;
 }
 
-/* If some rank lacks its part of a point, or gives it up, the others drop theirs. Ranks only: psd reports its
- * own. */
+/* If a rank lacks its part of a point, or gives it up, the others drop theirs. psd reports its own. */
 static en_status agree(eni_rank *self)
 {
     eni_copies *own = self->records.looks.own;

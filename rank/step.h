@@ -47,8 +47,7 @@ void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns);
  * rank's `n` gradients (1, or accumulate). */
 en_status eni_step_begin(eni_step_run *run, const uint64_t *samples, int n);
 
-/* Submits the buckets up to `end` (exclusive) that have not left yet: their gradient is where the strategy
- * finds it. */
+/* Submits the buckets up to `end` (exclusive) that have not left yet: their gradient is in place. */
 en_status eni_step_submit(eni_step_run *run, uint32_t end);
 
 /* The number of buckets that are complete once backward is done with tensor `first` and all behind it. */
@@ -70,11 +69,10 @@ en_status eni_step_close(eni_step_run *run);
 /* Passes loss and accuracy over all ranks, as far as they have come, to the bar of rank 0. */
 void eni_step_show(eni_rank *self);
 
-/* Records the steps that still wait for their loss: blocks for it, or, `may_wait` false, only if it is
- * there. */
+/* Records the steps that wait for their loss: blocks for it, or, `may_wait` false, only if it is there. */
 en_status eni_step_settle(eni_rank *self, bool may_wait);
 
-/* Global samples after this step: in a synchronous run all samples of the step, else as far as this rank knows. */
+/* Global samples after this step: all of a synchronous step, else as far as this rank knows. */
 uint64_t eni_step_samples(const eni_step_run *run);
 
 /* Nanoseconds on the training clock so far, those before a resume included. */

@@ -34,11 +34,9 @@ typedef struct eni_trainer_ops {
 
     /* After the join: the device, where its vectors will lie, the model. */
     en_status (*open)(void *self);
-    /* The arena has the first weights and the strategy is not open yet: makes memory that other ranks
-     * reach. */
+    /* The arena has the first weights, the strategy is not open yet: makes memory that other ranks reach. */
     en_status (*connect)(void *self);
-    /* All that the arena holds is in place and mapped as it stays: copies the weights to where they are
-     * read. */
+    /* The arena is filled and mapped as it stays: copies the weights to where they are read. */
     en_status (*start)(void *self);
     /* Computes once on synthetic data, so that nothing happens for the first time on the clock; then the
      * first batch may be prepared. Neither draws a random number nor changes a weight. */

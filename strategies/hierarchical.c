@@ -34,8 +34,7 @@ static const en_option hierarchical_options[] = {
 
 /* ---- worker half --------------------------------------------------------------------------------------- */
 
-/* Pushes the reduced gradient, which leaves as soon as it is there: operations on a vector run in the order
- * of call. */
+/* Pushes the reduced gradient once it is there: operations on a vector run in the order of call. */
 static en_status hierarchical_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;

@@ -103,8 +103,8 @@ void eni_client_state_fini(eni_client_state *state);
 /* ---- events -------------------------------------------------------------------------------------------- */
 
 typedef enum eni_client_event_type {
-    /* (bucket, shard): `message` of type CALL, INIT or SNAPSHOT has kind, what, nsamples, covered, step; there is
-     * room (eni_client_has_room), and no call in flight */
+    /* (bucket, shard): `message` of type CALL, INIT or SNAPSHOT has kind, what, nsamples, covered, step;
+     * there is room (eni_client_has_room), and no call in flight */
     ENI_CLIENT_CALL = 1,
     /* `message`: REPLY, REFUSED or GOODBYE, as it arrived */
     ENI_CLIENT_ANSWER,
@@ -140,7 +140,7 @@ typedef struct eni_client_event {
 typedef enum eni_client_action_type {
     ENI_CLIENT_SEND = 1,
     ENI_CLIENT_COMPLETE, /* by the ANSWER of this step: its vector is the call's */
-    ENI_CLIENT_REFUSED, /* `message` of this step says why. is_call: it refuses the call in flight, which is over */
+    ENI_CLIENT_REFUSED,  /* `message` says why. is_call: it refuses the call in flight, which is over */
     ENI_CLIENT_RECOVERED
 } eni_client_action_type;
 

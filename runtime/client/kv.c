@@ -234,8 +234,7 @@ static en_status check_options(const en_client_options *o)
     return EN_OK;
 }
 
-/* A caller's header may be older or newer than ours: fields that it lacks are 0, fields that we do not know
- * are ignored. */
+/* A caller's header may be older or newer than ours: missing fields are 0, unknown ones are ignored. */
 #define FIRST_SIZE offsetof(en_client_options, beta1) /* of the first header with this abi */
 static en_status read_options(const en_client_options *given, en_client_options *o)
 {
@@ -243,8 +242,7 @@ static en_status read_options(const en_client_options *given, en_client_options 
     if (given->abi != EN_CLIENT_ABI || given->size < FIRST_SIZE)
         return eni_fail(EN_EVERSION, "kv",
                         "unsupported options of abi %u and %u bytes: this library expects abi %u and at "
-                        "least %zu bytes; set both, "
-                        "and build against its header",
+                        "least %zu bytes; set both, and build against its header",
                         given->abi, given->size, EN_CLIENT_ABI, FIRST_SIZE);
     *o = (en_client_options){0};
     memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);

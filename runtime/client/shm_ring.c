@@ -195,8 +195,7 @@ en_status eni_shm_ring_answer(eni_shm_ring *ring, uint32_t shard, const eni_head
     side *own = &ring->side[shard];
     box *b = box_of(ring, shard);
     const uint64_t heard = atomic_load_explicit(&b->heard, memory_order_acquire);
-    if (own->answered - heard >= ring->slots)
-        return EN_ETIMEOUT; /* or its counter is invalid, at its own cost */
+    if (own->answered - heard >= ring->slots) return EN_ETIMEOUT; /* or its counter is invalid */
     put(slot_of(ring, shard, true, own->answered++), header);
     atomic_store_explicit(&b->answered, own->answered, memory_order_release);
     eni_flag_add(flag_of(ring));

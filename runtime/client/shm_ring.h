@@ -58,7 +58,7 @@ en_status eni_shm_ring_poll(eni_shm_ring *ring, uint32_t shard, eni_header *head
 /* Messages that are not answered yet. */
 uint64_t eni_shm_ring_unanswered(const eni_shm_ring *ring);
 
-/* Waits until a shard has answered since the last call, until_ns, or a failure that `alive` reports: eni_flag_await. */
+/* Waits until a shard has answered since the last call, until until_ns, or until `alive` reports a failure. */
 en_status eni_shm_ring_await(eni_shm_ring *ring, int64_t until_ns, const eni_alive *alive);
 
 /* ---- the shards' side */

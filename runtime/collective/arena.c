@@ -26,8 +26,8 @@ typedef struct shape {
     uint32_t unused;
 } shape;
 
-/* The layout that (count, nslots) implies, the same in every process of this kernel. A slot has pages of its own, so that
- * others can be mapped in their place. Large slots start on a huge page, so that the kernel may back them with some. */
+/* The layout that (count, nslots) implies, the same in every process of this kernel. A slot has pages of its
+ * own, so that others can be mapped over them. Large slots start on a huge page, so that the kernel may use some. */
 static en_status shape_make(uint64_t count, uint32_t nslots, shape *shape_out, uint64_t *bytes_out)
 {
     const uint64_t limit = UINT64_C(1) << 46; /* half of what a process can address */

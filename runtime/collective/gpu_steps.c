@@ -204,7 +204,7 @@ static en_gpu_rates *rates_at(const eni_gpu_steps *s, numbers *slot, uint32_t gr
     return &slot->rates[group * (uint32_t)s->nrates + (uint32_t)(s->nrates > 1 ? first : 0)];
 }
 
-/* The optimizer's numbers of a step, whoever's gradients are in it. */
+/* The optimizer's numbers of a step, the same for all its gradients. */
 static void set_rates(const eni_gpu_steps *s, numbers *slot)
 {
     for (uint32_t g = 0; g < s->ngroups; g++) {

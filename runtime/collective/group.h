@@ -12,8 +12,7 @@
 #include "core/clock.h"
 #include "runtime/collective/coll.h"
 
-/* The calls of an engine. op: coll->ops[seq % ENI_COLL_DEPTH]. test makes progress; close also after a failed
- * open. */
+/* The calls of an engine. op: coll->ops[seq % ENI_COLL_DEPTH]. close also follows a failed open. */
 typedef struct eni_engine {
     en_status (*open)(eni_coll *coll);
     en_status (*submit)(eni_coll *coll, uint64_t seq);

@@ -43,8 +43,7 @@ void eni_cost_line(const eni_cost_curve *curve, double *alpha_out, double *beta_
 en_status eni_probe_allreduce(eni_coll *coll, uint32_t slot, const uint64_t *bytes, int nsizes,
                               int64_t budget_ns, eni_cost_curve *curve_out);
 
-/* Seconds per byte that this core loads or stores while it copies `bytes` bytes; a copy of b bytes moves
- * 2b. */
+/* Seconds per byte that this core loads or stores while it copies `bytes` bytes, which moves twice as many. */
 double eni_probe_copy(float *to, const float *from, uint64_t bytes, int64_t budget_ns);
 
 /* Seconds per byte of a vector that is added to another one. */

@@ -83,7 +83,7 @@ eni_cost_step eni_cost_step_ring(const eni_cost_machine *machine, const eni_cost
 eni_cost_step eni_cost_step_ps(const eni_cost_machine *machine, const eni_cost_layout *place);
 
 /* The least p in [2, most] from which on the ring's step is never slower than that of the server with
- * place->servers shards, up to `most`; 0: no p is. */
+ * place->servers shards, up to `most`; 0: no such p. */
 int eni_cost_crossover(const eni_cost_machine *machine, const eni_cost_layout *place, int most);
 
 /* When the last of n buckets has left the last of `nstages` stages. Bucket b is there at ready[b] and

@@ -46,8 +46,7 @@ static uint32_t largest_between(const eni_buckets *buckets, uint64_t above, uint
     return best;
 }
 
-/* The largest, then repeatedly the largest of at most a quarter of the one before; the last is the smallest
- * of all. */
+/* The largest bucket, then each time the largest of at most a quarter of it; at last the smallest. */
 static void choose_sizes(measuring *m)
 {
     const eni_buckets *buckets = m->config->buckets;

@@ -328,8 +328,7 @@ en_status eni_host_end(eni_host *host)
     if (host->now.nfinished < host->config.buckets->n)
         return refuse_order(host, "end before bucket", host->config.buckets->n);
     if (!host->of[0].is_called) host->counters.version = host->of[0].steps_taken;
-    if (host->config.has_store &&
-        !host->transport.is_client) { /* its leader passes weights on, once a step */
+    if (host->config.has_store && !host->transport.is_client) { /* its leader sends weights, once a step */
         host->counters.version = host->now.step + 1;
         host->counters.lr = host->now.lr;
     }

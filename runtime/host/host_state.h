@@ -95,8 +95,7 @@ typedef struct eni_host_bucket {
     bool is_empty;         /* grad is known to have no sample behind it: a step changes nothing */
     bool is_stepping;      /* on a GPU: step was called, but nothing is ordered behind it yet */
     uint64_t grad_samples; /* behind grad: this rank's own, or after a reduction its group's */
-    /* Samples computed since the last push of the bucket: by this rank, or by this host's ranks if it pushes for
-     * them. */
+    /* samples since the bucket's last push: this rank's, or its host's if it pushes for it */
     uint64_t uncovered;
     en_req calling;       /* its last call */
     en_req reqs[EN_REQS]; /* the strategy's */
@@ -203,8 +202,7 @@ void eni_host_note_start(eni_host *host);
 /* The host's position, for people: "submit of bad (rank 1, step 3, bucket 2)". */
 void eni_host_site(const eni_host *host, char *text, size_t bytes);
 
-/* Around calls that may wait for others: the hook is charged neither with the time nor with what happens in
- * it. */
+/* Around calls that may wait for others: the hook is not charged with the time, nor with events in it. */
 static inline void eni_host_leave_hook(const eni_host *host)
 {
     eni_hook_leave(host->config.hooks);
@@ -237,8 +235,7 @@ bool eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out);
 /* A collective on the vector of a bucket, in place. */
 eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v);
 
-/* The rates of this rank's next step on a bucket; the same, for a step that begins now; and the record of a
- * step taken. */
+/* The rates of this rank's next step on a bucket; those of a step that begins now; the record of a step. */
 eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket);
 eni_hyper eni_host_begin_step(eni_host *host, uint32_t bucket);
 void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper);
@@ -261,8 +258,8 @@ eni_request *eni_host_request(eni_host *host, en_req id);
 
 /* ---- host_gpu.c ----
  *
- * check: whether strategy and world allow it. The others only with config.gpu. begin: the step's rates. mean_step,
- * wait: of a request; step: of a world of one, ordered by settle. */
+ * check: whether strategy and world allow it. The others only with config.gpu. begin: the step's rates.
+ * mean_step, wait: of a request; step: of a world of one, ordered by settle. */
 en_status eni_host_gpu_check(const eni_host *host);
 en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples);
 void eni_host_gpu_mean_step(eni_host *host, eni_request *r);

@@ -134,8 +134,7 @@ static void begin(eni_sim *sim, eni_collective *c)
     eni_sim_post(sim, *free_ns, complete, c);
 }
 
-/* The ranks of a group: its index in group_free_ns, the lowest rank, their number; and this rank's
- * position. */
+/* The ranks of a group: its index in group_free_ns, the lowest, their number; this rank's position. */
 typedef struct circle {
     int index;
     int32_t first, n, place;

@@ -329,8 +329,7 @@ static void mean_of_ranks(eni_sim *sim, float *flat_out)
                    sim->buckets->count);
 }
 
-/* Copies the model that the strategy's paper evaluates into scratch; takes the strategy's theory of the
- * run. */
+/* Copies the model that the strategy's paper evaluates into scratch, and the strategy's theory. */
 static void collect(eni_sim *sim)
 {
     const eni_sim_rank *rank = &sim->ranks[0];

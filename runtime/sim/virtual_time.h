@@ -41,7 +41,7 @@ void eni_event_queue_fini(eni_event_queue *queue);
 en_status eni_event_queue_post(eni_event_queue *queue, int64_t at_ns,
                                void (*happen)(void *user, void *subject), void *user, void *subject);
 
-/* Takes the next entry and sets the clock to its time; false when it is empty. */
+/* Takes the next entry and sets the clock to its time; false: the queue is empty. */
 bool eni_event_queue_take(eni_event_queue *queue, eni_event_queue_entry *entry_out);
 
 /* ---- the network --------------------------------------------------------------------------------------- */

@@ -91,7 +91,7 @@ typedef struct eni_sim_stores {
 typedef struct eni_sim_exchanges {
     eni_collective *collectives;
     eni_sendrecv *sendrecvs; /* halves without their other half */
-    /* (2 + nranks) the world, each group by its first rank, the leaders: when the links of a group are idle again */
+    /* (2 + nranks) when a group's links are idle again: the world's, each group's by first rank, the leaders' */
     int64_t *group_free_ns;
 } eni_sim_exchanges;
 
@@ -185,8 +185,7 @@ void eni_sim_post(eni_sim *sim, int64_t at_ns, void (*happen)(void *sim, void *s
 /* An event of the queue: the rank goes on, and its gradient, if it asks for it, is computed here. */
 void eni_sim_rank_resume(void *sim, void *rank);
 
-/* Samples in all micro-batches before this one: the argument of the learning rate, counted as in
- * data/plan.h. */
+/* Samples in all micro-batches before this one, as in data/plan.h: the learning rate's argument. */
 uint64_t eni_sim_samples_before(eni_sim *sim, uint64_t micro_batch);
 
 /* The first element of a bucket in a slot of the rank's arena. */

@@ -1,5 +1,4 @@
-/* strategies.c - checks a strategy's table, finds the built-in ones in their folder, and prints their
- * help. */
+/* strategies.c - checks a strategy's table, finds the built-in ones in their folder, prints their help. */
 #include "runtime/spec/strategies.h"
 
 #include <dirent.h>

@@ -115,8 +115,7 @@ void eni_partition_list(const eni_store *store, const eni_partition *part, bool 
                                   (unsigned long long)part->dedupe[r].clock);
 }
 
-/* The call held longest of those that are due and not logged yet, or NULL; *n_out: their number; *of_out: its
- * partition. */
+/* The longest held call of those due and not logged yet, or NULL; *n_out: how many; *of_out: its partition. */
 static const eni_call *longest_held(eni_store *store, int64_t now_ns, uint32_t *n_out,
                                     const eni_partition **of_out)
 {

@@ -199,8 +199,7 @@ static void mean_range(eni_store *store, const eni_partition *part, int32_t rank
     eni_mean(store->mean.sum + lo, store->mean.source, store->mean.scale, (int)n, inv, hi - lo);
 }
 
-/* store->mean.sum = the mean of the staged contributions, whose weight is not 0; the bits of
- * eni_mean_ranks. */
+/* store->mean.sum = the mean of the staged contributions, with a weight above 0: as eni_mean_ranks. */
 static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t weight)
 {
     const uint64_t count = part->pub.count, end = part->lo + count;

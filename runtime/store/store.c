@@ -342,13 +342,11 @@ static en_status leave(eni_store *store, int32_t who)
     return tell_partitions(store, who, EN_MEMBER_LEFT);
 }
 
-/* Idempotent: a known or older incarnation changes nothing, a newer one first leaves. clock NULL: the
- * least. */
+/* Idempotent: a known or older incarnation changes nothing, a newer one leaves first. NULL: least clock. */
 static en_status join(eni_store *store, int32_t who, uint64_t incarnation, const uint64_t *clock)
 {
     eni_client_record *client = &store->client[who];
-    if (client->presence != ENI_ABSENT && incarnation <= client->incarnation)
-        return EN_OK; /* known already */
+    if (client->presence != ENI_ABSENT && incarnation <= client->incarnation) return EN_OK; /* known */
     EN_TRY(leave(store, who));
     store->nleft -= client->presence != ENI_ABSENT;
     client->incarnation = incarnation;
@@ -544,8 +542,7 @@ static en_status repeat_call(eni_store *store, const eni_store_event *event, eni
                       "call %llu of rank %d to bucket %u was answered with its payload, "
                       "which is not kept for a second answer",
                       (unsigned long long)event->seq, event->client, event->bucket);
-    return answer_event(store, event, part, ENI_STORE_IS_REPEAT,
-                        part->pub.w); /* the version that it met is not kept */
+    return answer_event(store, event, part, ENI_STORE_IS_REPEAT, part->pub.w); /* `met` is not kept */
 }
 
 /* Whether a call that is sent again after the store was away lies behind its client's later calls, so that

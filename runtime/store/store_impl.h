@@ -12,7 +12,7 @@
 
 /* More unanswered calls of one client on one partition are refused: a client that pipelines needs two. */
 enum { ENI_STORE_OUTSTANDING = 8 };
-#define ENI_STATE_MAGIC "ENSTATE\n" /* begins a saved state, and the next ends it */
+#define ENI_STATE_MAGIC "ENSTATE\n" /* the first bytes of a saved state; then its last */
 #define ENI_STATE_END   "END\n"
 /* More samples behind one push are refused: sums of them cannot overflow. */
 #define ENI_STORE_SAMPLES_MAX (UINT64_C(1) << 40)

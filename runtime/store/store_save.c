@@ -107,8 +107,7 @@ static void number(stream *s, void *value, size_t size, size_t bytes, uint64_t m
 #define FIELD_TO(s, x, bytes, max, why) number(s, &(x), sizeof(x), bytes, max, why)
 #define FLAG(s, x)                      FIELD_TO(s, x, 1, 1, "a flag is neither 0 nor 1")
 
-/* Converts a deadline from the clock of the save to the present clock; an overdue one stays so, for the
- * order. */
+/* Converts a deadline to the present clock; an overdue one stays so, to keep the order. */
 static void deadline(stream *s, int64_t *when)
 {
     FIELD(s, *when, 8);

@@ -1,8 +1,8 @@
 /* faults.h - faults for the virtual host: messages are lost, doubled, delayed and out of order, links break
  * one way or both, stores and ranks die and come back. All of it drawn from one seed.
  *
- * The ranks' calls are made by the client that workers run (runtime/client/client_step.h): it resends calls
- * without an answer, keeps those that are in no saved state, and replays them to a store that came back.
+ * The ranks' calls are made by the client that workers run (runtime/client/client_step.h): it resends unanswered
+ * calls, keeps those that are in no saved state, and replays them to a store that came back.
  *
  * A store is saved (runtime/store/store_save.h) at random moments; a state counts once its write is over. One
  * that dies comes back from its last such state. A rank that dies is LEFT, and JOINED again with a new
@@ -70,8 +70,8 @@ extern const struct eni_sim_faults eni_faults;
  *
  *     answered        applied exactly once                       not answered    once or never
  *     EN_SYNCHRONOUS  and once more, with momentum and a noisy quadratic: the bytes of a run without faults
- *     bound=N         N >= 0: no answer to a client more than N ahead (then a synchronous strategy's bytes depend on
- *                     who comes first, and are not compared)
+ *     bound=N         N >= 0: no answer to a client more than N ahead (then a synchronous strategy's bytes
+ *                     depend on the order of arrival, and are not compared)
  *     at once         staleness counted a second time, outside of the store, is the store's
  *     all             finished within the limit after the faults end
  *

@@ -161,8 +161,7 @@ static void member_everywhere(eni_sim *sim, int32_t r, uint32_t member)
     }
 }
 
-/* The least clock of the ranks that still work, as in heartbeats: the leader sends it to a rank that joins
- * late. */
+/* The least clock of the working ranks, as in heartbeats: the leader sends it to a late joiner. */
 static uint64_t least_clock(const eni_sim *sim, int32_t joining)
 {
     const eni_presence_of *member = sim->fault_state->member;
