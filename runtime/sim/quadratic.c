@@ -45,7 +45,8 @@ en_status eni_quadratic_init(eni_quadratic *quadratic, uint64_t count, uint64_t 
     eni_quadratic *q = quadratic;
     memset(q, 0, sizeof *q);
     if (count < 3 * ENI_LINE_FLOATS)
-        return eni_fail(EN_EINVAL, "quadratic", "%llu elements are too few for three tensors: at least %u",
+        return eni_fail(EN_EINVAL, "quadratic",
+                        "%llu elements are too few for three tensors: expected at least %u",
                         (unsigned long long)count, 3 * ENI_LINE_FLOATS);
     q->seed = seed;
     q->noise = 0.5;

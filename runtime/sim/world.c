@@ -1,5 +1,5 @@
-/* world.c - what the files of this folder need of a run and of its ranks, and which calls none of them:
- * memory of the run, a rank that goes on, where its vectors lie, and its operations in progress. */
+/* world.c - shared by the files of this folder, none of which it calls: memory of the run, resuming a rank, the
+ * addresses of its vectors, and its operations in progress. */
 #include "runtime/sim/world.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* fault_test.c - one strategy under faults drawn from a seed, and what it is held to (faults.h). */
+/* fault_test.c - one strategy under faults drawn from a seed, and the check of its promises (faults.h). */
 #include "runtime/sim/faults/faults.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@
 
 enum { TENSORS_MAX = 3, RANKS_MAX = 6, SHARDS_MAX = 2, STREAM = 0x7e3e57 };
 
-/* What a push to a partition has come to. */
+/* The state of a push to a partition. */
 enum { UNKNOWN = 0, CALLED, ANSWERED, ORPHANED };
 
 typedef struct trial {
@@ -45,7 +45,7 @@ static uint64_t draw(trial *t, uint64_t below)
     return eni_rng_below(&t->key, t->draws++, below);
 }
 
-/* Off in half of the cases, so that each fault is also met alone. */
+/* Off in half of the cases, so that each fault also occurs alone. */
 static double draw_share(trial *t, double most)
 {
     return draw(t, 2) ? 0 : most * eni_rng_unit(&t->key, t->draws++);
@@ -87,11 +87,11 @@ static uint8_t *told_of(trial *t, uint32_t bucket, int32_t store, uint64_t micro
     return &t->told[((uint64_t)bucket * (uint64_t)t->shards + (uint64_t)store) * t->batches + micro_batch];
 }
 
-/* A client is answered: none that still works may be more than `bound` calls behind. */
+/* On an answer: no client that still works may be more than `bound` calls behind. */
 static void check_bound(trial *t, const eni_news *n)
 {
     const int32_t next = t->config.local_size > 0 ? t->config.local_size : 1; /* of leaders, or of ranks */
-    if (t->plan.rank_deaths > 0) return; /* clocks begin anew: then the store's own count stands alone */
+    if (t->plan.rank_deaths > 0) return; /* clocks restart: only the store's own count is checked */
     for (int32_t r = 0; r < t->ranks; r += next)
         if (!t->has_finished[r] && (double)n->seq > (double)t->seq[r][n->bucket][n->store] + t->bound)
             broken(t, "a rank ran further ahead than the bound");
@@ -138,10 +138,10 @@ static void check_weights(trial *t, const eni_sim_result *result)
             }
     if (fabs(sum - (double)result->updates) > 1e-3)
         broken(t, "the sum of the weights is not the number of steps");
-    if (applied != t->figures.applied) broken(t, "the store counts other samples than it applied");
+    if (applied != t->figures.applied) broken(t, "the store's count of applied samples is wrong");
 }
 
-/* ---- what the seed says -------------------------------------------------------------------------------- */
+/* ---- drawn from the seed ------------------------------------------------------------------------------- */
 
 static void draw_faults(trial *t)
 {
