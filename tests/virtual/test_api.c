@@ -1,4 +1,6 @@
 /* test_api.c - entrain/sim.h as another program uses it: on libentrain.so alone. */
+
+/* Promise: a gradient of the caller's in virtual time: ring and ps-sync end with the same bytes. */
 #include "entrain/sim.h"
 
 #include <math.h>
