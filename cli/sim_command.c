@@ -21,7 +21,7 @@
 
 /* ---- the report ---------------------------------------------------------------------------------------- */
 
-/* As many as `user`, an int64_t, says. */
+/* Prints at most as many as `user`, an int64_t, says. */
 static void print_event(void *user, const eni_sim_event *e)
 {
     static const char *const types[] = {"", "step", "push", "reply", "coll", "sendrecv", "finished"};
@@ -46,7 +46,7 @@ static void print_event(void *user, const eni_sim_event *e)
     }
 }
 
-/* What only a strategy with a store has. */
+/* Lines that only a strategy with a store has. */
 static void report_store(const eni_sim_result *r)
 {
     printf("staleness   mean %.3f, p50 %" PRIu64 ", p95 %" PRIu64 ", max %" PRIu64,
@@ -58,7 +58,7 @@ static void report_store(const eni_sim_result *r)
     printf("\n");
 }
 
-/* The same report as JSON. A value that is not finite, like the loss of a strategy that diverged, is null. */
+/* The same report as JSON. A value that is not finite, such as the loss of a diverged strategy, is null. */
 static void report_json(const eni_config *given, const eni_sim_config *c, const eni_quadratic *problem,
                         const eni_sim_result *r)
 {
@@ -130,7 +130,7 @@ static eni_sim_network network_of(const eni_config *c)
 {
     uint64_t rate = 0;
     int64_t delay_ns = 0;
-    if (c->net != NULL) (void)eni_net_parse(c->net, &rate, &delay_ns); /* config/ has checked it */
+    if (c->net != NULL) (void)eni_net_parse(c->net, &rate, &delay_ns); /* checked by config/ */
     return (eni_sim_network){.latency_ns = delay_ns > 0 ? delay_ns : (int64_t)(c->latency_us * ENI_MICRO),
                              .bytes_per_s = rate > 0 ? (double)rate : c->rate_mb * 1e6};
 }
@@ -139,11 +139,10 @@ static en_status take_visits(const char *flag, const eni_list *list, int64_t nra
 {
     int64_t rank, at;
     for (int i = 0; i < list->count; i++) {
-        (void)eni_visit_parse(list->item[i], &rank, &at); /* config/ has checked it */
+        (void)eni_visit_parse(list->item[i], &rank, &at); /* checked by config/ */
         if (rank >= nranks)
-            return eni_fail(EN_EINVAL, "sim",
-                            "%s=%s: there are ranks 0 to %lld; give one of them, or a larger -n", flag,
-                            list->item[i], (long long)nranks - 1);
+            return eni_fail(EN_EINVAL, "sim", "%s=%s: ranks are 0 to %lld; give one of them, or a larger -n",
+                            flag, list->item[i], (long long)nranks - 1);
         at_ns[rank] = at;
     }
     return EN_OK;
@@ -179,7 +178,7 @@ static en_status try_strategy(const eni_command_context *context, const en_strat
         .local_size = (int32_t)c->local_size,
         .groups = c->groups != NULL ? groups : NULL,
         .seed = (uint64_t)c->seed,
-        .micro_batches = (uint64_t)fmin((double)c->steps * ranks, 1e18), /* nobody waits for so many */
+        .micro_batches = (uint64_t)fmin((double)c->steps * ranks, 1e18), /* no one waits for more */
         .accumulate = (uint64_t)c->accumulate,
         .bucket_cap_bytes = (uint64_t)c->bucket_cap,
         .hyper = {.momentum = (float)c->momentum, .weight_decay = (float)c->weight_decay},
@@ -200,7 +199,7 @@ static en_status try_strategy(const eni_command_context *context, const en_strat
     return st;
 }
 
-/* Every seed is tried, so that one line says how many fail. */
+/* Tries every seed, so that one line says how many fail. */
 static en_status try_faults(const eni_command_context *context, const en_strategy *strategy,
                             const eni_options *options)
 {
@@ -215,13 +214,14 @@ static en_status try_faults(const eni_command_context *context, const en_strateg
     for (int64_t i = 0; i < c->storms; i++) {
         const en_status st = eni_fault_test(context->hooks, strategy, options, c->strategy, promise,
                                             (uint64_t)(c->seed + i), &f);
-        if (st == EN_EINVAL && f.messages == 0) return st; /* refused before it ran: no seed is to blame */
+        /* refused before it ran: the seed is not the cause */
+        if (st == EN_EINVAL && f.messages == 0) return st;
         failed += st != EN_OK;
         if (first == EN_OK) first = st;
-        if (failed == SHOWN) eni_log_set_level(-1); /* the others are counted */
+        if (failed == SHOWN) eni_log_set_level(-1); /* the rest are only counted */
     }
     printf("%s: %" PRId64 " seeds, %" PRId64 " failed, %.1f s; messages %" PRIu64 ", dropped %" PRIu64
-           ", cut off %" PRIu64 ", doubled %" PRIu64 ", late %" PRIu64 ", of an older life %" PRIu64
+           ", cut off %" PRIu64 ", doubled %" PRIu64 ", late %" PRIu64 ", of an earlier incarnation %" PRIu64
            "; resent %" PRIu64 ", replays %" PRIu64 "; states saved %" PRIu64 ", stores died %" PRIu64
            ", ranks died %" PRIu64 "\n",
            c->strategy, c->storms, failed, (double)(eni_now_ns() - begin) * 1e-9, f.messages, f.dropped,
@@ -239,7 +239,7 @@ en_status eni_command_sim(const eni_command_context *context)
     float *weights = NULL;
     en_status st = EN_OK;
     if (c->json && (c->storm || c->events > 0))
-        return eni_fail(EN_EINVAL, "sim", "--json is what one run came to; leave it out with --%s",
+        return eni_fail(EN_EINVAL, "sim", "--json prints the result of one run; omit it with --%s",
                         c->storm ? "storm" : "events");
     EN_TRY(eni_strategy_find(context->plugin_dir, c->strategy, &strategy));
     EN_TRY(eni_strategy_groups(strategy, c->groups));

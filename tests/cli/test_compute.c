@@ -29,7 +29,7 @@ static void config_of(eni_config *c, const char *precision)
     assert_int_equal(eni_config_set(c, "deterministic", "on", "test"), EN_OK);
 }
 
-/* What a host device does not have is refused before anything is planned. */
+/* Options that a host device lacks are refused before anything is planned. */
 static void options_reach_the_device(void **state)
 {
     (void)state;
@@ -78,7 +78,7 @@ int main(int argc, char **argv)
     if (argc > 1) device = argv[1];
     if (argc > 2) plugins = argv[2];
     if (strcmp(device, "cuda") == 0 && !has_gpu()) {
-        printf("SKIP: there is no GPU\n");
+        printf("SKIP: no GPU\n");
         return 77;
     }
     const struct CMUnitTest tests[] = {

@@ -129,7 +129,7 @@ static void on_progress(void *user, const eni_launch_progress *progress)
     if (s.is_interrupting && write(s.alarm[1], "x", 1) != 1) abort();
 }
 
-/* Runs it; what the programs say to people goes nowhere. Afterwards there is no child, and no descriptor more
+/* Runs it without the programs' output. Afterwards no child is left, and no descriptor more
  * than before. */
 static en_status launch_at(const char *const *flags, int signal_fd)
 {

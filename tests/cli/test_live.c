@@ -52,7 +52,7 @@ static void compare(int is_quiet)
     eni_live_end(&live, 2000, 0.805, 0.6);
     eni_live_begin(&live, ps);
     eni_live_end(&live, 3000, 0.9, 0.4);
-    eni_live_progress(&live, &half); /* of nobody: ignored */
+    eni_live_progress(&live, &half); /* no line is active: ignored */
     eni_live_end(&live, 1, 1, NAN);
     assert_int_equal(live.line[ring].runs_done, 1);
     assert_int_equal(live.line[ps].runs_done, 1);

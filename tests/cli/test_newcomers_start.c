@@ -39,7 +39,7 @@ static void one_of_three(void **state)
     const eni_run_status run = {.pid = rank.pid, .born = rank.born, .rank = &rank, .nrank = 1};
     (void)state;
     eni_log_set_sink(keep, said);
-    alarm(20); /* it does not wait for a process that never was */
+    alarm(20); /* it must not wait for a process that was never started */
     assert_int_equal(eni_newcomers_start(&run, 3, -1), EN_EIO);
     alarm(0);
     eni_log_set_sink(NULL, NULL);
