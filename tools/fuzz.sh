@@ -1,7 +1,7 @@
 #!/bin/sh
 # fuzz.sh [SECONDS [TARGET..]]: builds the libFuzzer targets with clang, ASan and UBSan, and runs each (or those
 # named) for SECONDS (FUZZ_SECONDS, else 60) from its corpus. FUZZ_RUNS=N: N executions of each instead.
-# Exit 1 at the first finding; its input is in build-fuzz/. What is found belongs into tests/fuzz/corpus/TARGET.
+# Exit 1 at the first finding; its input is in build-fuzz/. Add findings to tests/fuzz/corpus/TARGET.
 set -e
 cd "$(dirname "$0")/.."
 seconds=${1:-${FUZZ_SECONDS:-60}}
