@@ -607,7 +607,7 @@ static int count_failed(const comparison *c, const char **first_out)
 }
 
 /* Logs how the study ended. An interrupted study keeps its runs. EN_EPEER: a run failed. */
-static en_status tell_end(const comparison *c, en_status st)
+static en_status report_end(const comparison *c, en_status st)
 {
     const char *first = "";
     const int nfailed = count_failed(c, &first);
@@ -672,7 +672,7 @@ en_status eni_command_compare(const eni_command_context *context)
     if (st == EN_OK) st = run_all(c);
     if (st == EN_OK) st = eni_report(c->dir, c->dir, 0, stdout, 0);
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);
-    st = tell_end(c, st);
+    st = report_end(c, st);
     if (st == EN_ESTOP) st = EN_OK; /* it was finished before */
     json_decref(c->json);
     if (c->out_fd >= 0) close(c->out_fd);

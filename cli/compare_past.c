@@ -157,7 +157,7 @@ en_status eni_compare_past(const char *dir, json_t *study, int *order_out)
 
 /* The keys of one configuration, by kind, and those that any configuration sets. */
 typedef struct keys {
-    json_t *condition, *own, *told;
+    json_t *condition, *own, *set;
 } keys;
 
 static en_status keep(void *user, const char *key, const char *value, bool is_reported)
@@ -165,20 +165,20 @@ static en_status keep(void *user, const char *key, const char *value, bool is_re
     const keys *k = user;
     const eni_who who = eni_who_may_differ(key);
     if (who == ENI_ANYBODY) return EN_OK;
-    if (is_reported) json_object_set_new(k->told, key, json_true());
+    if (is_reported) json_object_set_new(k->set, key, json_true());
     json_t *kept = value == NULL ? json_null() : json_string(value);
     json_t *into = who == ENI_ARMS ? k->own : k->condition;
     return json_object_set_new(into, key, kept) == 0 ? EN_OK : EN_ENOMEM;
 }
 
 /* Selects from `all` what any configuration sets and `base` (NULL: an empty one) has otherwise. */
-static json_t *select_told(json_t *all, const json_t *told, const json_t *base)
+static json_t *select_set(json_t *all, const json_t *set, const json_t *base)
 {
     const char *key;
     json_t *selected = json_object(), *value;
     json_object_foreach(all, key, value)
     {
-        if (json_object_get(told, key) == NULL) continue;
+        if (json_object_get(set, key) == NULL) continue;
         if (base == NULL || !json_equal(value, json_object_get(base, key)))
             json_object_set(selected, key, value);
     }
@@ -198,24 +198,24 @@ static json_t *given_by(const eni_config *arm, const json_t *own)
 en_status eni_compare_keys(const eni_config *base, const eni_config *arm, int narms, json_t *conditions,
                            json_t *arms)
 {
-    json_t *told = json_object(), *lists = json_array(); /* the pairs of each arm and, last, of the base */
+    json_t *set = json_object(), *lists = json_array(); /* the pairs of each arm and, last, of the base */
     en_status st = EN_OK;
     for (int i = 0; i <= narms && st == EN_OK; i++) {
-        keys k = {json_object(), json_object(), told};
+        keys k = {json_object(), json_object(), set};
         json_array_append_new(lists, json_pack("[o, o]", k.condition, k.own));
         st = eni_config_each(i < narms ? &arm[i] : base, keep, &k);
     }
     json_t *of_base = json_array_get(json_array_get(lists, (size_t)narms), 0);
-    json_t *common = select_told(of_base, told, NULL);
+    json_t *common = select_set(of_base, set, NULL);
     json_object_update(conditions, common);
     for (size_t i = 0; st == EN_OK && i < (size_t)narms; i++) {
         json_t *entry = json_array_get(arms, i), *list = json_array_get(lists, i);
-        json_t *own = select_told(json_array_get(list, 1), told, NULL);
+        json_t *own = select_set(json_array_get(list, 1), set, NULL);
         json_object_set_new(entry, "given", given_by(&arm[i], own));
         json_object_set_new(entry, "own", own);
-        json_object_set_new(entry, "condition", select_told(json_array_get(list, 0), told, common));
+        json_object_set_new(entry, "condition", select_set(json_array_get(list, 0), set, common));
     }
-    json_decref(told);
+    json_decref(set);
     json_decref(lists);
     json_decref(common);
     return st;

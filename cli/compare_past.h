@@ -8,8 +8,8 @@
 
 #include "config/config.h"
 
-/* `base`: the configuration that all arms begin with; `arm` (narms): each arm's. Fills `conditions` with the base's keys of
- * the condition (report/may_differ.h), and adds to each of `arms` (narms objects):
+/* `base`: the configuration that all arms begin with; `arm` (narms): each arm's. Fills `conditions` with the
+ * base's keys of the condition (report/may_differ.h), and adds to each of `arms` (narms objects):
  *
  *     "own"        the keys in which arms may differ
  *     "given"      those of them that the arm's text sets

@@ -234,7 +234,7 @@ static int32_t workers_after(const elastic *e, const eni_launch_course *course)
 }
 
 /* Handles a loss: after a pause, EN_OK if the run continues. */
-static en_status heed_loss(elastic *e, const eni_launch_outcome *outcome, int32_t workers)
+static en_status handle_loss(elastic *e, const eni_launch_outcome *outcome, int32_t workers)
 {
     char place[1200], uneven[160];
     const int64_t most = e->config->max_restarts;
@@ -265,7 +265,7 @@ static en_status follow(elastic *e, en_status st, const eni_launch_outcome *outc
     if (eni_signals_wait(e->context->signal_fd, 0)) return EN_EINTR;
     if (!is_asked && (!course->is_loss || st == EN_EINVAL)) return st;
     const int32_t workers = is_asked ? course->asked : workers_after(e, course);
-    if (!is_asked) EN_TRY(heed_loss(e, outcome, workers));
+    if (!is_asked) EN_TRY(handle_loss(e, outcome, workers));
     note_restart(e, outcome, workers);
     e->workers = workers;
     return EN_OK;

@@ -149,25 +149,25 @@ void eni_gpus_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
     else if (width(gpus) > 1)
         slices_verdict(gpus, text, bytes);
     else if (gpus->nranks == 1)
-        snprintf(text, bytes, "One rank has its own GPU: `ring` steps there and exchanges nothing.");
+        snprintf(text, bytes, "One rank has a GPU of its own: `ring` steps there and exchanges nothing.");
     else if (crowd(gpus) > 1 && gpus->machine.n == 1)
         snprintf(text, bytes,
-                 "%d ranks share one GPU, which NCCL does not support: `ring` sums and steps on it through "
+                 "%d ranks share one GPU, which NCCL refuses: `ring` sums and steps on it through "
                  "CUDA IPC, or in "
                  "pinned host memory if IPC is unavailable.",
                  gpus->nranks);
     else if (crowd(gpus) > 1)
         snprintf(text, bytes,
-                 "%d ranks share %d GPUs, which NCCL does not support: `ring` exchanges in pinned host "
+                 "%d ranks share %d GPUs, which NCCL refuses: `ring` exchanges in pinned host "
                  "memory; with at "
                  "most %d ranks NCCL could be used.",
                  gpus->nranks, gpus->machine.n, gpus->machine.n);
     else if (gpus->group[0] == 0)
         snprintf(text, bytes,
-                 "Every rank has its own GPU, but NCCL (libnccl.so.2) is not found: `ring` exchanges in "
+                 "Every rank has a GPU of its own, but NCCL (libnccl.so.2) is not found: `ring` exchanges in "
                  "pinned host memory.");
     else
-        snprintf(text, bytes, "Every rank has its own GPU: `ring` runs through %s%s.", gpus->group,
+        snprintf(text, bytes, "Every rank has a GPU of its own: `ring` runs through %s%s.", gpus->group,
                  has_unlinked_pair(gpus) ? ", through the host where GPUs are not linked" : "");
 }
 

@@ -33,7 +33,7 @@ static en_status ask(const eni_run_status *run, eni_ask_kind kind, int64_t numbe
 }
 
 /* Its ranks may join and leave during the run. */
-static bool has_places(const eni_run_status *run)
+static bool has_seats(const eni_run_status *run)
 {
     return eni_run_attribute(run, "max-workers")[0] != '\0';
 }
@@ -41,7 +41,7 @@ static bool has_places(const eni_run_status *run)
 /* Checks what is known without asking the leader. */
 static en_status check(const eni_run_status *run, const char *who)
 {
-    if (eni_run_attribute(run, "elastic")[0] != '\0' || has_places(run)) return EN_OK;
+    if (eni_run_attribute(run, "elastic")[0] != '\0' || has_seats(run)) return EN_OK;
     return eni_fail(EN_EINVAL, who,
                     "run %" PRId64 " (%s): the number of workers cannot change: the run was not started with "
                     "--elastic=MIN..MAX or --max-workers=N, or its ranks have state of their own",
@@ -69,7 +69,7 @@ static en_status join_run(const eni_command_context *context, const eni_run_stat
 {
     const int64_t n = context->config->workers;
     EN_TRY(check(run, "join"));
-    if (has_places(run)) return eni_newcomers_start(run, (int)n, context->signal_fd);
+    if (has_seats(run)) return eni_newcomers_start(run, (int)n, context->signal_fd);
     return change(run, "join", ENI_ASK_RESIZE, n);
 }
 
@@ -77,15 +77,15 @@ static en_status leave_run(const eni_command_context *context, const eni_run_sta
 {
     const char *word = context->config->args.item[1];
     /* with seats, any rank number may be in use: the leader knows which */
-    const int32_t limit = has_places(run) ? ENI_RANKS_MAX : run->nranks;
+    const int32_t limit = has_seats(run) ? ENI_RANKS_MAX : run->nranks;
     int64_t rank;
     EN_TRY(check(run, "leave"));
     if (!eni_parse_i64(word, &rank) || rank < 0 || rank >= limit)
         return eni_fail(EN_EINVAL, "leave",
                         "\"%.32s\" is not a rank of run %" PRId64 ": give a number from 0 to %d", word,
                         eni_run_number(run), (int)limit - 1);
-    return has_places(run) ? change(run, "leave", ENI_ASK_LEAVE, rank)
-                           : change(run, "leave", ENI_ASK_RESIZE, -1);
+    return has_seats(run) ? change(run, "leave", ENI_ASK_LEAVE, rank)
+                          : change(run, "leave", ENI_ASK_RESIZE, -1);
 }
 
 en_status eni_command_join(const eni_command_context *context)

@@ -51,8 +51,8 @@ static void print_help(FILE *stream)
           stream);
     for (int i = 0; i < COMMANDS; i++)
         fprintf(stream, "  %-12s %s\n", commands[i].name, commands[i].help);
-    fputs("\n  psd          the server by hand, in a terminal of its own: entrain psd --help\n"
-          "  worker       a worker by hand, in another: entrain worker --help\n\n"
+    fputs("\n  psd          runs the server by hand, in its own terminal: entrain psd --help\n"
+          "  worker       runs a worker by hand, in another: entrain worker --help\n\n"
           "entrain COMMAND --help, or entrain help COMMAND, lists the flags of a command.\n",
           stream);
 }
@@ -69,7 +69,7 @@ static int become_program(const char *name, char **argv)
 }
 
 /* Reports that a plugin loaded here ended this process. */
-static void tell_end(void *user, const char *sentence)
+static void report_end(void *user, const char *sentence)
 {
     const eni_config *config = user;
     eni_log_set_level((int)config->log_level); /* a storm shows only some of its seeds */
@@ -105,7 +105,7 @@ static int run_command(const command *c, int argc, char **argv)
         printf("entrain %s\n", eni_version);
         code = 0;
     } else if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
-        const eni_hook_guard_config guard = {config.hook_timeout_ns, tell_end, &config};
+        const eni_hook_guard_config guard = {config.hook_timeout_ns, report_end, &config};
         eni_hook_guard *hooks = eni_hook_guard_begin(&guard);
         eni_log_set_level((int)config.log_level);
         const int signal_fd = is_sim ? -1 : eni_signals_open();

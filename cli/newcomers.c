@@ -106,7 +106,7 @@ static pid_t start(const worker_command *c)
     _exit(NOT_EXECUTED);
 }
 
-static void tell_all(const pid_t *pids, int n, int signal_number)
+static void signal_all(const pid_t *pids, int n, int signal_number)
 {
     for (int i = 0; i < n; i++)
         if (pids[i] > 0) kill(pids[i], signal_number);
@@ -133,7 +133,7 @@ static last_process find_last(const eni_run_status *run, const worker_command *c
 }
 
 /* Workers that have joined end with the run. One that has not would look for it until its --join-timeout. */
-static bool is_in_vain(last_process *last)
+static bool has_run_ended(last_process *last)
 {
     if (last->ended_ns == 0 && eni_process_look(last->pid, last->born) == ENI_PROCESS_ENDED)
         last->ended_ns = eni_now_ns();
@@ -148,14 +148,14 @@ static en_status pass_on(int signal_fd, last_process *last, const pid_t *pids, i
 {
     if (*kill_ns != 0) {
         poll(NULL, 0, LOOK_MS);
-        if (eni_now_ns() >= *kill_ns) tell_all(pids, n, SIGKILL);
+        if (eni_now_ns() >= *kill_ns) signal_all(pids, n, SIGKILL);
         return EN_OK;
     }
     const bool is_reported =
         eni_signals_wait(signal_fd, LOOK_MS); /* it stays readable: main derives our exit code from it */
-    if (!is_reported && !is_in_vain(last)) return EN_OK;
+    if (!is_reported && !has_run_ended(last)) return EN_OK;
     *kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
-    tell_all(pids, n, SIGTERM);
+    signal_all(pids, n, SIGTERM);
     return is_reported ? EN_EINTR : EN_EINVAL;
 }
 
@@ -163,10 +163,10 @@ static en_status await_all(const worker_command *c, last_process last, int signa
 {
     int64_t kill_ns = 0;
     int worst = 0;
-    en_status told = EN_OK;
+    en_status first = EN_OK;
     for (int left = n; left > 0;) {
         const en_status st = pass_on(signal_fd, &last, pids, n, &kill_ns);
-        if (told == EN_OK) told = st;
+        if (first == EN_OK) first = st;
         for (int i = 0; i < n; i++) {
             int status;
             if (pids[i] <= 0 || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
@@ -183,7 +183,7 @@ static en_status await_all(const worker_command *c, last_process last, int signa
             left--;
         }
     }
-    if (told != EN_OK) return told;
+    if (first != EN_OK) return first;
     return worst == 0 ? EN_OK : worst == 2 ? EN_EINVAL : EN_EPEER;
 }
 

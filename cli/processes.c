@@ -76,7 +76,7 @@ static void await_all(waiting *w)
 }
 
 /* Prints each message once, however many processes logged it. */
-static void tell_complaints(const waiting *w)
+static void print_messages(const waiting *w)
 {
     char *line = NULL;
     size_t room = 0;
@@ -141,7 +141,7 @@ en_status eni_processes_run(const eni_processes *processes, void **shared_out)
     start_all(&w, ends[1]);
     close(ends[1]);
     await_all(&w);
-    tell_complaints(&w);
+    print_messages(&w);
     if (w.st == EN_OK)
         *shared_out = w.shared;
     else

@@ -27,7 +27,7 @@ endif()
 file(STRINGS ${DNNL_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.h en_dnnl REGEX "define DNNL_VERSION_(MAJOR|MINOR) ")
 string(REGEX REPLACE "[^0-9]*([0-9]+)[^0-9]*([0-9]*).*" "\\1.\\2" DNNL_VERSION "${en_dnnl}")
 if(NOT DNNL_VERSION MATCHES "^[23]\\.")
-  en_no_cpu("oneDNN ${DNNL_VERSION} was found; 2 and 3 are supported")
+  en_no_cpu("oneDNN ${DNNL_VERSION} was found, and 2 and 3 are known")
 endif()
 # OpenMP must be the one that oneDNN loads, gcc's: a second one in the process (clang's) would have separate threads and
 # settings that oneDNN does not see.

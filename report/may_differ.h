@@ -12,7 +12,7 @@ enum { ENI_PASS, ENI_WARN, ENI_FAIL };
 /* Which runs may have different values? */
 typedef enum eni_who {
     ENI_NOBODY, /* none: a condition of the study */
-    ENI_ALONE,  /* none, except the baseline that stands for all workers */
+    ENI_ALONE,  /* none, except the baseline that represents all workers */
     ENI_SEEDS,  /* runs of different seeds */
     ENI_ARMS,   /* different arms: the comparison is about it. Not runs of one arm. */
     ENI_ANYBODY /* all: names of files, output settings, or results, which are compared */

@@ -27,7 +27,7 @@ typedef struct eni_canvas {
     char *dir;                      /* DIR/plots */
     const char *gnuplot;            /* program, looked up in PATH; NULL after it failed to start or to end */
     bool formats[ENI_PLOT_FORMATS]; /* each figure also as DIR/NAME.pdf, as DIR/NAME.png */
-    size_t nfailed; /* pictures that gnuplot failed to draw; a note stands in the page instead */
+    size_t nfailed;                 /* pictures that gnuplot failed to draw; the page has a note instead */
 } eni_canvas;
 
 /* A script being written. Its variables begin with arms (the number), colour, dash and marker of each, and

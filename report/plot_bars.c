@@ -1,5 +1,5 @@
 /* plot_bars.c - the figures of horizontal bars, a panel per setting: the parts of a step's time, bytes,
- * samples per worker. All settings of a figure share one axis, or "even beside slow" would mislead. */
+ * samples per worker. All settings of a figure share one axis, so that they can be compared. */
 #include <math.h>
 #include <string.h>
 
@@ -185,7 +185,7 @@ static en_status draw_bytes(eni_canvas *canvas, size_t setting, double most)
 
 /* Names in one sentence the arms whose runs of the first setting move nothing over sockets or, though they
  * have a payload, do not record it (NCCL); otherwise prints nothing. */
-static void say_of_arms(eni_canvas *canvas, const char *what, bool is_known)
+static void name_arms(eni_canvas *canvas, const char *what, bool is_known)
 {
     const eni_study *study = canvas->study;
     bool is_first = true;
@@ -214,10 +214,10 @@ en_status eni_plot_bytes(eni_canvas *canvas)
     for (int k = 0; k < KINDS; k++)
         most = fmax(most, eni_study_summary(canvas->study, ENI_ANY, ENI_ANY, kinds[k].metric).max);
     EN_TRY(draw_panels(canvas, most, "The runs moved no bytes, or did not record them.", draw_bytes));
-    if (most > 0) say_of_arms(canvas, "No bytes crossed a socket: ", true);
+    if (most > 0) name_arms(canvas, "No bytes crossed a socket: ", true);
     if (most > 0)
-        say_of_arms(canvas,
-                    "Payload by the algorithm's count; the bytes on the wire cannot be measured: ", false);
+        name_arms(canvas,
+                  "Payload by the algorithm's count; the bytes on the wire cannot be measured: ", false);
     return eni_csv_write(canvas, "bytes",
                          ENI_CSV_RUN ",theory_bytes,payload_bytes,wire_bytes,shm_bytes,payload_to_theory",
                          put_bytes);

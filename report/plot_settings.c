@@ -1,4 +1,4 @@
-/* plot_settings.c - the settings beside each other ("even beside slow"): time to the target, final accuracy
+/* plot_settings.c - the settings side by side: time to the target, final accuracy
  * and samples/s, a marker per seed (full: real, open: emulated), a bar at the median, a line over its
  * interval. */
 #include <math.h>

@@ -178,7 +178,7 @@ static int by_part_begin(const void *a, const void *b)
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* Servers stand below the workers; the threads of a process in order. */
+/* Sorts servers after workers, and the threads of a process in order. */
 static int by_lane(const void *a, const void *b)
 {
     const eni_trace_lane *x = a, *y = b;

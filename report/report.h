@@ -19,9 +19,9 @@ enum {
 
 /* The numbers of a comparison as CSV (RFC 4180), for spreadsheets and other programs:
  *
- *     table.csv   a line per (setting, arm): medians over seeds with least and greatest, as in the page
+ *     table.csv        a line per (setting, arm): medians over seeds with least and greatest, as in the page
  *     comparisons.csv  a line per pair of arms and setting: the test and its verdict (report_verdict.h)
- *     runs.csv    a line per run, unrounded
+ *     runs.csv         a line per run, unrounded
  *
  * Seconds, bytes (MB where the name says so) and fractions, never percent; an empty field is a number that a
  * run does not have, inf the time to a target that it did not reach. */

@@ -258,7 +258,7 @@ static const char *condition_of(const eni_study *study, size_t setting, size_t a
     return text == NULL ? "none" : text;
 }
 
-/* Differences that the baseline may have because it stands for all workers. */
+/* Differences that the baseline may have because it represents all workers. */
 static bool is_excepted(const eni_study *study, size_t arm, const char *key)
 {
     return study->arms[arm].is_alone && eni_who_may_differ(key) == ENI_ALONE;

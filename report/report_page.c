@@ -208,7 +208,7 @@ static en_status write_steps(eni_canvas *canvas)
 
 static en_status write_title_of_settings(eni_canvas *canvas)
 {
-    fputs(canvas->study->nsettings == 1 ? "Run by run" : "Even beside slow", canvas->page);
+    fputs(canvas->study->nsettings == 1 ? "Run by run" : "Settings side by side", canvas->page);
     return EN_OK;
 }
 

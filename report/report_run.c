@@ -93,7 +93,8 @@ static void take_eval(eni_json *reader, const json_t *object, growing *list)
         eni_json_fail(reader, "%s.%s %g should be a fraction from 0 to 1", reader->where, accuracy,
                       eval.accuracy);
     if (last != NULL && (eval.samples < last->samples || eval.t < last->t))
-        eni_json_fail(reader, "%s goes back: samples and t should never decrease", reader->where);
+        eni_json_fail(reader, "%s is before the previous line: samples and t should never decrease",
+                      reader->where);
     add(reader, list, &eval);
 }
 

@@ -70,7 +70,7 @@ static const letters of_terminal = {",", "-", " %"}, of_page = {THIN, "–", THI
 
 enum { UPDATES, SPEED, TIME, QUALITY, STALENESS, WAIT, RATIO, WIRE, CELLS };
 
-/* A number, and the text below or behind it: usually its range over the seeds; "": none. */
+/* A number, and the text below or after it: usually its range over the seeds; "": none. */
 typedef struct cell {
     char text[ENI_TABLE_TEXT], small[ENI_TABLE_TEXT];
 } cell;

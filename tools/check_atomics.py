@@ -116,7 +116,7 @@ def main():
         if now != cells[1:4] and "--write" in sys.argv:
             lines[number], written = "| " + " | ".join([cells[0], *now, *cells[4:]]) + " |", written + 1
         elif now != cells[1:4]:
-            offences.append(f"{PAGE}:{number + 1}: the lines or orders of {cells[0]} have changed: run tools/check_atomics.py --write, "
+            offences.append(f"{PAGE}:{number + 1}: the lines or orders of {cells[0]} are others now: run tools/check_atomics.py --write, "
                             "and check that the pair still holds")
     for (kind, flag, place, order), rows_of in zip(found, owners):
         if not rows_of or len(rows_of) > 1 and kind != "declared":

@@ -54,7 +54,7 @@ def read(path, classes):
     with open(path, "rb") as f:
         batch = Reader(f, encoding="bytes").load()
     if not isinstance(batch, dict):
-        raise pickle.UnpicklingError("it does not hold a dictionary")
+        raise pickle.UnpicklingError("it holds no dictionary")
     batch = {text(key): value for key, value in batch.items()}
     array, labels = batch.get("data"), batch.get("labels" if classes == 10 else "fine_labels")
     coarse = batch.get("coarse_labels") if classes == 100 else None

@@ -33,7 +33,7 @@ static void let_go(eni_launcher *l)
     l->reports.in_fd = l->listen_fd = -1;
 }
 
-/* Host 0 does it for all hosts, before psd's state, which may lie in that folder, is touched. */
+/* Host 0 does it for all hosts, before psd's state, which may be in that folder, is touched. */
 static en_status take_out(eni_launcher *l)
 {
     const eni_config *c = l->launch->config;
@@ -42,7 +42,7 @@ static en_status take_out(eni_launcher *l)
         l->out_fd = dup(l->launch->out_fd);
         return l->out_fd >= 0
                    ? EN_OK
-                   : eni_fail(EN_EIO, "launch", "cannot keep --out=%s: %s", c->out, strerror(errno));
+                   : eni_fail(EN_EIO, "launch", "cannot keep --out=%s open: %s", c->out, strerror(errno));
     }
     return c->node_rank == 0 ? eni_out_take(c, c->out, ENI_OUT_RUN, &l->out_fd) : eni_out_ask(c, c->out);
 }

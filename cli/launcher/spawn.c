@@ -185,7 +185,7 @@ en_status eni_servers_open(eni_launcher *l)
 }
 
 /* Removes what a killed psd or rank 0 leaves: the file for `entrain ps`, and the token if it was still there. */
-static void remove_leavings(const eni_launcher *l)
+static void remove_leftovers(const eni_launcher *l)
 {
     char folder[256], token[512];
     eni_run_status *runs;
@@ -202,7 +202,7 @@ static void remove_leavings(const eni_launcher *l)
 
 void eni_servers_close(eni_launcher *l)
 {
-    remove_leavings(l);
+    remove_leftovers(l);
     if (l->psd.state[0] == 0) return;
     remove_folder(l->psd.state);
     if (l->psd.keeper <= 0) return;

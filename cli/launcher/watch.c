@@ -377,31 +377,32 @@ static void name_failed(eni_launcher *l)
 static void maybe_name(eni_launcher *l)
 {
     if (l->has_named || l->name_ns == INT64_MAX || l->is_interrupted) return;
-    const eni_child *told = l->has_death ? child_of(l, &l->death) : NULL;
-    const bool is_complete = l->has_death && (told == NULL || !told->is_running || is_stopped(told));
+    const eni_child *reported = l->has_death ? child_of(l, &l->death) : NULL;
+    const bool is_complete =
+        l->has_death && (reported == NULL || !reported->is_running || is_stopped(reported));
     if (is_complete || eni_now_ns() >= l->name_ns || l->nrunning == 0) name_failed(l);
 }
 
 /* ---- the end ---- */
 
-static void tell_all(const eni_launcher *l, int signal_number)
+static void signal_all(const eni_launcher *l, int signal_number)
 {
     for (int i = 0; i < l->nchildren; i++)
         if (l->child[i].is_running) kill(l->child[i].pid, signal_number);
 }
 
 /* Ctrl-C: all processes end early and in good order, with a result; one that takes too long is killed. */
-static void heed_signal(eni_launcher *l)
+static void handle_signal(eni_launcher *l)
 {
     if (l->is_interrupted || !eni_signals_wait(l->launch->signal_fd, 0)) return;
     l->is_interrupted = l->is_ending = true;
     l->first = EN_EINTR;
-    tell_all(l, SIGTERM);
+    signal_all(l, SIGTERM);
     l->kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
 }
 
 /* Wrong use is found before anything has begun: no process needs time to finish. */
-static void heed_failure(eni_launcher *l)
+static void handle_failure(eni_launcher *l)
 {
     if (l->is_ending || (l->first == EN_OK && !l->has_death)) return;
     if (l->may_lose_ranks && l->first == EN_OK) return; /* the leader logs losses itself */
@@ -414,13 +415,13 @@ static void heed_failure(eni_launcher *l)
 static void count_lost(eni_launcher *l)
 {
     eni_launch_course *course = &l->course;
-    const eni_child *told = l->has_death ? child_of(l, &l->death) : NULL;
+    const eni_child *reported = l->has_death ? child_of(l, &l->death) : NULL;
     for (int i = 0; i < l->nchildren; i++) {
         course->is_loss |= l->child[i].is_lost;
         course->lost += l->child[i].is_lost && l->child[i].rank >= 0;
     }
     course->is_loss |= l->has_death;
-    course->lost += l->has_death && l->death.rank >= 0 && (told == NULL || !told->is_lost);
+    course->lost += l->has_death && l->death.rank >= 0 && (reported == NULL || !reported->is_lost);
     if (l->has_death && l->death.step > (int64_t)course->steps) course->steps = (uint64_t)l->death.step;
 }
 
@@ -455,7 +456,7 @@ static void end_with_workers(eni_launcher *l)
 }
 
 /* SIGUSR1 and SIGUSR2 request a checkpoint: one of the ranks asks the leader. */
-static void heed_wish(const eni_launcher *l, int wish_fd)
+static void handle_wish(const eni_launcher *l, int wish_fd)
 {
     int i = 0;
     if (eni_signals_take(wish_fd) == 0) return;
@@ -466,13 +467,13 @@ static void heed_wish(const eni_launcher *l, int wish_fd)
 
 /* The children have process groups of their own, so a terminal stops us alone. If all stop together, no peer
  * times out. */
-static void heed_stop(const eni_launcher *l, int tstp_fd)
+static void handle_stop(const eni_launcher *l, int tstp_fd)
 {
     struct signalfd_siginfo info;
     if (tstp_fd < 0 || read(tstp_fd, &info, sizeof info) != sizeof info) return;
-    tell_all(l, SIGSTOP);
+    signal_all(l, SIGSTOP);
     raise(SIGSTOP);
-    tell_all(l, SIGCONT);
+    signal_all(l, SIGCONT);
 }
 
 static void wait_for_events(const eni_launcher *l, int wish_fd, int tstp_fd)
@@ -500,14 +501,14 @@ void eni_launcher_watch(eni_launcher *l, int tstp_fd)
     const int wish_fd = eni_signals_wishes();
     while (l->nrunning > 0) {
         wait_for_events(l, wish_fd, tstp_fd);
-        heed_wish(l, wish_fd);
-        heed_stop(l, tstp_fd);
+        handle_wish(l, wish_fd);
+        handle_stop(l, tstp_fd);
         read_reports(l);
         reap(l);
         read_reports(l); /* their last reports */
         note_all(l);
-        heed_signal(l);
-        heed_failure(l);
+        handle_signal(l);
+        handle_failure(l);
         maybe_name(l);
         end_the_rest(l);
         end_with_workers(l);

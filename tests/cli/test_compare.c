@@ -1,5 +1,5 @@
-/* test_compare.c - `entrain compare` with the real programs: which runs, in which order, and what
- * compare.json says of them. */
+/* test_compare.c - `entrain compare` with the real programs: which runs, in which order, and their record in
+ * compare.json. */
 #include <fcntl.h>
 #include <ftw.h>
 #include <jansson.h>
@@ -65,7 +65,7 @@ static en_status compare(const char *const *flags)
     return st;
 }
 
-/* The caller finis what the flags came to. */
+/* The caller finis the configuration. */
 static en_status compare_as(const char *const *flags, eni_config *config_out)
 {
     char out[64], *argv[40] = {(char *)(uintptr_t) "compare"};
@@ -168,7 +168,7 @@ static void test_runs_are_interleaved(void **state)
     (void)state;
     static const struct expected expected[] = {
         {"even", "ring", 11},
-        {"even", "ps-sync", 11}, /* seed 11 in both settings; who goes first rotates */
+        {"even", "ps-sync", 11}, /* seed 11 in both settings; the first arm rotates */
         {"slow", "ps-sync", 11},
         {"slow", "ring", 11}, /* */
         {"even", "ps-sync", 12},
@@ -183,7 +183,7 @@ static void test_runs_are_interleaved(void **state)
     for (int i = 0; i < 6; i++)
         expect_run(json_array_get(runs, (size_t)i), i, &expected[i]);
     assert_int_equal(json_integer_value(json_object_get(index, "schema")), 2);
-    assert_true(json_number_value(json_object_get(index, "target")) == 0.75); /* unless --target says else */
+    assert_true(json_number_value(json_object_get(index, "target")) == 0.75); /* the default of --target */
     const json_t *settings = json_object_get(index, "settings"), *arms = json_object_get(index, "arms");
     assert_int_equal(json_array_size(settings), 2);
     assert_true(json_is_null(json_object_get(json_array_get(settings, 0), "straggler")));
@@ -278,7 +278,7 @@ static void test_nothing_to_compare(void **state)
     assert_non_null(strstr(s.said, "--arm="));
 }
 
-/* ---- what is given is applied, or refused ---- */
+/* ---- given values are applied, or refused ---- */
 
 static void expect_emulated(const char *run, const char *const *expected)
 {
@@ -565,7 +565,7 @@ static void test_every_fact_has_a_row(void **state)
     json_decref(result);
 }
 
-/* An arm's name is its label and its folder; what its text gives is on record. */
+/* An arm's name is its label and its folder; the keys that its text sets are recorded. */
 static void test_an_arm_has_a_name(void **state)
 {
     (void)state;
@@ -589,7 +589,7 @@ static json_t *run_at(const json_t *index, size_t i)
     return json_array_get(json_object_get(index, "runs"), i);
 }
 
-/* A study of two seeds on a quiet machine, but for one run. */
+/* A study of two seeds on a quiet machine, except for one run. */
 static void make_one_busy(const char *path)
 {
     json_t *index = load("compare.json"), *runs = json_object_get(index, "runs");
@@ -618,7 +618,7 @@ static void test_a_busy_seed_is_made_again(void **state)
     s.signal_fd = -1;
     assert_non_null(strstr(s.said, "5 of 6 runs"));
     json_t *index;
-    for (int turn = 0; turn < 2; turn++) { /* the second time, nothing but the report is left to do */
+    for (int turn = 0; turn < 2; turn++) { /* the second time, only the report is left to do */
         char report[64];
         s.said[0] = 0;
         assert_int_equal(compare(flags), EN_OK);
@@ -632,7 +632,7 @@ static void test_a_busy_seed_is_made_again(void **state)
             assert_int_equal(json_is_true(json_object_get(run_at(index, i), "again")), i >= 4);
             assert_int_equal(json_is_true(json_object_get(run_at(index, i), "replaced")), is_of_two && i < 4);
         }
-        json_object_set_new(run_at(index, 5), "outside", json_real(0.3)); /* it stays what it is */
+        json_object_set_new(run_at(index, 5), "outside", json_real(0.3)); /* it is not repeated again */
         assert_int_equal(json_dump_file(index, path, 0), 0);
         json_decref(index);
     }

@@ -1,4 +1,4 @@
-/* test_compute.c - what eval computes with: the options that reach the device, on ref and on a GPU. */
+/* test_compute.c - eval's device: the options that reach it, on ref and on a GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +57,7 @@ static void options_reach_the_device(void **state)
     en_schema_fini(&schema);
 }
 
-/* In a process of its own: CUDA does not survive a fork, and the lab forks. */
+/* In a separate process: CUDA does not survive a fork, and the test forks. */
 static int has_gpu(void)
 {
     int status = 1;

@@ -1,4 +1,4 @@
-/* test_gpu_list.c - what `entrain gpus` prints for machines that are not here. */
+/* test_gpu_list.c - the output of `entrain gpus` for imaginary machines. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

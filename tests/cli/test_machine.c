@@ -1,5 +1,5 @@
-/* test_machine.c - whose processor time it was: the arithmetic, and a process that is nobody's child; and when nothing
- * is concluded from runs. */
+/* test_machine.c - the processor time of other processes: the arithmetic, and a process that is not our descendant; and
+ * when runs support no conclusion. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* test_newcomers_start.c - where not all newcomers can be started, those that were are waited for, and nobody else. */
+/* test_newcomers_start.c - if not all newcomers can be started, waits only for those that were. */
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 
 static int nforks;
 
-/* In place of the C library's: there is room for one process. */
+/* Replaces the C library's: allows one process. */
 pid_t fork(void)
 {
     if (nforks++ == 0) return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);

@@ -1,4 +1,4 @@
-/* test_relay.c - what several processes say of one cause is printed once; a failure record over the pipe. */
+/* test_relay.c - several processes' messages about one cause are printed once; a failure record over the pipe. */
 #include "cli/launcher/relay.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* test_trial.c - what `entrain check -v` and `advise` measure with real workers: figures for all that was asked, in order;
- * wrong questions are refused, and nobody is left. */
+/* test_trial.c - the measurements of `entrain check -v` and `advise` with real workers: all requested figures, in order;
+ * invalid requests are refused, and no process is left. */
 #include "cli/trial.h"
 
 #include <setjmp.h>
