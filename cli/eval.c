@@ -188,8 +188,7 @@ static en_status check_predict(const eni_config *c, const en_schema *schema)
     return EN_OK;
 }
 
-/* One thread each unless --threads says more: so a process's results do not depend on the number of
- * processes. */
+/* One thread each unless --threads says more, so that results do not depend on the number of processes. */
 static void share_out(evaluation *e)
 {
     const eni_config *c = e->config;

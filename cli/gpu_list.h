@@ -1,5 +1,5 @@
-/* gpu_list.h - the output of `entrain gpus`: this host's GPUs, how they are linked, and which rank would use
- * which. */
+/* gpu_list.h - the output of `entrain gpus`: this host's GPUs, how they are linked, and the ranks that would
+ * use them. */
 #ifndef CLI_GPU_LIST_H
 #define CLI_GPU_LIST_H
 

@@ -51,14 +51,13 @@ static void print_help(FILE *stream)
           stream);
     for (int i = 0; i < COMMANDS; i++)
         fprintf(stream, "  %-12s %s\n", commands[i].name, commands[i].help);
-    fputs("\n  psd          runs the server by hand, in its own terminal: entrain psd --help\n"
-          "  worker       runs a worker by hand, in another: entrain worker --help\n\n"
+    fputs("\n  psd          run the server by hand, in its own terminal: entrain psd --help\n"
+          "  worker       run a worker by hand, in another: entrain worker --help\n\n"
           "entrain COMMAND --help, or entrain help COMMAND, lists the flags of a command.\n",
           stream);
 }
 
-/* `entrain psd ..` and `entrain worker ..`: Debian has other programs of these names, so this one runs the
- * installed ones. */
+/* `entrain psd ..` and `entrain worker ..`: Debian has other programs of these names, so this one runs ours. */
 static int become_program(const char *name, char **argv)
 {
     char path[4096];

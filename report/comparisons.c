@@ -8,8 +8,7 @@
 
 /* ---- the test ------------------------------------------------------------------------------------------ */
 
-/* How much sooner a is: log(b / a). Infinite for a miss (and for a time of 0); 0 for two misses; NAN: no
- * pair. */
+/* How much sooner a is: log(b / a). Infinite for a miss and a time of 0; 0 for two misses; NAN: no pair. */
 static double lead(double a, double b)
 {
     if (isnan(a) || isnan(b)) return NAN;

@@ -56,7 +56,7 @@ typedef struct eni_primary {
     size_t setting, a, b;
 } eni_primary;
 
-/* The least number of seeds with which one of m comparisons can be clear: n >= 1 + log2(m / 0.05). 0 for m =
+/* The least number of seeds with which one of m comparisons can be clear: n >= 1 + log2(m / 0.05). 0 if m =
  * 0. */
 size_t eni_comparisons_seeds(size_t m);
 

@@ -14,8 +14,7 @@ void eni_html_text(FILE *page, const char *text);
 void eni_html_put(FILE *page, const char *markup, ...) __attribute__((format(printf, 2, 3)));
 
 /* Begins a table: its frame and its column heads, "setting|=strategy<small>sum</small>|updates": separated by
- * '|', markup as it is, '=' before those of names. `class_name` may be NULL. Ends it, followed by the markup
- * `behind`. */
+ * '|', markup as it is, '=' before those of names. `class_name` may be NULL. Ends it and adds `behind`. */
 void eni_html_table(FILE *page, const char *class_name, const char *heads);
 void eni_html_table_end(FILE *page, const char *behind);
 

@@ -10,8 +10,7 @@ const eni_may_differ eni_may_differ_table[] = {
     {NULL, ENI_ARMS, ENI_THEN_OTHER_BYTES,
      "strategy optimizer lr momentum nesterov weight-decay decay beta1 beta2 eps lr-schedule lr-warmup "
      "lr-step lr-milestones lr-gamma lr-scale assign backend sum-order"},
-    /* The chunks of a batch are a fact, below; an all-reduce that sums in another order is identified by its
-     * name. */
+    /* The chunks of a batch are a fact, below; an all-reduce that sums in another order has its own name. */
     {NULL, ENI_ARMS, ENI_THEN_NOTHING,
      "micro-batches parallel stages split pipeline allreduce bucket-cap-mb overlap groups shards servers"},
     {NULL, ENI_ALONE, ENI_THEN_FAIL, "workers accumulate threads"},
@@ -32,8 +31,7 @@ const eni_may_differ eni_may_differ_table[] = {
     /* ---- facts ---- */
     {ENI_RULE_START, ENI_SEEDS, ENI_THEN_FAIL, "init_sha256"},
     {ENI_RULE_ORDER, ENI_SEEDS, ENI_THEN_FAIL, "order_sha256"},
-    /* Micro-batches matter in a network that normalises over each of them; a lost worker matters in every
-     * network. */
+    /* Micro-batches matter in a network that normalises over each of them; a lost worker in every network. */
     {ENI_RULE_TASK, ENI_NOBODY, ENI_THEN_FAIL,
      "model data data_sha256 resize augment augment_test normalize holdout device version bn_stats "
      "global_batch_size pipeline.micro_batches max_workers budget target lost"},

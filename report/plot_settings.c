@@ -1,6 +1,5 @@
-/* plot_settings.c - the settings side by side: time to the target, final accuracy
- * and samples/s, a marker per seed (full: real, open: emulated), a bar at the median, a line over its
- * interval. */
+/* plot_settings.c - the settings side by side: time to the target, final accuracy and samples/s, a marker per
+ * seed (full: real, open: emulated), a bar at the median, a line for its interval. */
 #include <math.h>
 
 #include "core/try.h"

@@ -46,8 +46,7 @@ static bool is_first_of_seed(const eni_study *study, const eni_run *run, const c
     return true;
 }
 
-/* All complete runs of one seed, over arms and settings, must have the same hash: of the weights, or of the
- * order. */
+/* All complete runs of one seed, over arms and settings, must have one hash: of the weights or of the order. */
 static void rule_hash(const eni_study *study, eni_fairness *fairness)
 {
     const char *rule = fairness->rules[fairness->nrules].name;

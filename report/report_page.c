@@ -41,8 +41,7 @@ static void write_task(const eni_canvas *canvas)
     fputs(study->narms > 1 ? ", compared</h1>\n" : "</h1>\n", canvas->page);
 }
 
-/* Writes the sentence with the arms' names in bold, so that they are easy to find; a long one may be broken,
- * for phones. */
+/* Writes the sentence with the arms' names in bold, so that they are easy to find; long ones may be broken. */
 static void write_sentence(FILE *page, const eni_study *study, const char *text)
 {
     enum { LINE = 28 }; /* letters of 20 px in a line of 400 px */
@@ -376,8 +375,7 @@ static en_status write_runs(eni_canvas *canvas)
 
 /* ---- the whole page ----------------------------------------------------------------------------------- */
 
-/* The slots: what replaces {{NAME}} in page.html, and whether the text from {{if ..}} to the next {{end}} is
- * kept. */
+/* The slots: what replaces {{NAME}} in page.html, and whether {{if ..}} to the next {{end}} is kept. */
 static const struct page_slot {
     const char *name;
     en_status (*write)(eni_canvas *canvas);

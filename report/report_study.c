@@ -1,5 +1,4 @@
-/* report_study.c - reads compare.json into a study (report_run.c reads the runs), and answers questions about
- * it. */
+/* report_study.c - reads compare.json into a study (report_run.c reads the runs), and answers questions. */
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -199,8 +198,7 @@ static void load_arms(eni_json *reader, eni_study *study)
     reader->where[0] = 0;
 }
 
-/* A strategy that the documentation uses has its colour in every report; others take the remaining ones in
- * order. */
+/* A strategy that the documentation uses has its colour in every report; others take the remaining ones. */
 static void choose_colours(eni_study *study)
 {
     static const char *const known[] = {"ring", "ps-sync", "ps-async", "ssp", "solo"};

@@ -226,8 +226,7 @@ en_status eni_report_print_ranking(const eni_verdict *verdict, size_t setting, F
 
 /* ---- as HTML ------------------------------------------------------------------------------------------- */
 
-/* Begins a row with its setting and arm; a text in brackets after the arm, "ring [direct, shm]", goes below
- * it. */
+/* Begins a row with its setting and arm; a text in brackets after the arm, "ring [direct, shm]", below it. */
 static void begin_row(const eni_study *study, const eni_row *row, const char *strategy, FILE *page)
 {
     const bool is_real = eni_study_is_real(study, row->setting);

@@ -1,6 +1,5 @@
 /* launch.c - one run of the launcher from start to end; see launch.h. The checks and locks before any process
- * starts are here; spawn.c starts the processes, watch.c waits for the end and restarts a psd that was
- * killed. */
+ * starts are here; spawn.c starts the processes, watch.c waits for the end and restarts a killed psd. */
 #include "cli/launcher/launch.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
-/* launch_impl.h - one run of the launcher, shared by launch.c (its course), spawn.c (starting processes) and
- * watch.c (its end). */
+/* launch_impl.h - one run of the launcher, shared by launch.c (course), spawn.c (start) and watch.c (end). */
 #ifndef CLI_LAUNCHER_LAUNCH_IMPL_H
 #define CLI_LAUNCHER_LAUNCH_IMPL_H
 

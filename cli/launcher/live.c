@@ -83,8 +83,8 @@ static void draw_line(const eni_live *live, const eni_live_line *l, bool is_acti
             test, end);
 }
 
-/* On a terminal too narrow for the shortest form, a line is truncated, not wrapped: the next redraw goes up
- * by lines. */
+/* On a terminal too narrow for the shortest form, lines are truncated, not wrapped, as a redraw goes up by
+ * lines. */
 static void redraw(eni_live *live)
 {
     if (live->is_quiet || !live->is_tty) return;

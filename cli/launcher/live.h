@@ -1,5 +1,5 @@
-/* live.h - one live line per arm of a comparison: redrawn in place on a terminal, printed once per finished
- * run elsewhere. */
+/* live.h - one live line per arm of a comparison: redrawn in place on a terminal, printed per finished run
+ * elsewhere. */
 #ifndef CLI_LAUNCHER_LIVE_H
 #define CLI_LAUNCHER_LIVE_H
 

@@ -212,8 +212,7 @@ void eni_servers_close(eni_launcher *l)
 
 /* ---- one process ---- */
 
-/* Each child gets a pipe of its own. On several hosts each child finds the token by itself, in the same way
- * everywhere. */
+/* Each child gets a pipe of its own. On several hosts each child finds the token by itself. */
 static en_status pass_token(const eni_launcher *l, eni_config *config)
 {
     if (l->launch->config->nnodes > 1) return EN_OK;

@@ -465,7 +465,7 @@ static void handle_wish(const eni_launcher *l, int wish_fd)
     if (i < l->nchildren) kill(l->child[i].pid, SIGUSR1);
 }
 
-/* The children have process groups of their own, so a terminal stops us alone. If all stop together, no peer
+/* The children have process groups of their own, so a terminal stops us alone. All stop together, so no peer
  * times out. */
 static void handle_stop(const eni_launcher *l, int tstp_fd)
 {
