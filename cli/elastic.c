@@ -50,9 +50,8 @@ static en_status check_strategy(const eni_config *c, const en_strategy *strategy
     const uint32_t stores = EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS;
     if (strategy->flags & EN_ALONE)
         return eni_fail(EN_EINVAL, "launch",
-                        "--elastic=%s: %s is a single process, and its number of workers cannot change; omit "
-                        "the flag, or "
-                        "give another strategy, such as --strategy=ring",
+                        "--elastic=%s: %s is a single process, and its number of workers cannot change; "
+                        "omit the flag, or give another strategy, such as --strategy=ring",
                         c->elastic, strategy->name);
     if ((strategy->flags & stores) != 0 && !(strategy->flags & EN_SYNCHRONOUS))
         return eni_fail(

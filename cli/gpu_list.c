@@ -153,14 +153,12 @@ void eni_gpus_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
     else if (crowd(gpus) > 1 && gpus->machine.n == 1)
         snprintf(text, bytes,
                  "%d ranks share one GPU, which NCCL refuses: `ring` sums and steps on it through "
-                 "CUDA IPC, or in "
-                 "pinned host memory if IPC is unavailable.",
+                 "CUDA IPC, or in pinned host memory if IPC is unavailable.",
                  gpus->nranks);
     else if (crowd(gpus) > 1)
         snprintf(text, bytes,
                  "%d ranks share %d GPUs, which NCCL refuses: `ring` exchanges in pinned host "
-                 "memory; with at "
-                 "most %d ranks NCCL could be used.",
+                 "memory; with at most %d ranks NCCL could be used.",
                  gpus->nranks, gpus->machine.n, gpus->machine.n);
     else if (gpus->group[0] == 0)
         snprintf(text, bytes,
