@@ -2,6 +2,8 @@
 BUILD ?= build
 JOBS  ?= $(shell nproc)
 CMAKE_FLAGS ?=
+# The target of `make tests`: tests, or units, which omits those of whole programs (tests/system).
+TESTS ?= tests
 
 # Packages for a build, the tests and the demo; README.md explains each.
 BUILD_TOOLS    = gcc g++ cmake pkg-config
@@ -33,7 +35,7 @@ all: configure ## build the programs, plugins and libentrain into build/
 
 tests: configure ## build all of that, the tests and benches, and the cuda device if NVIDIA's toolkit is found
 	@tools/deps.sh --check-build $(TEST_PACKAGES)
-	@$(call build,all tests)
+	@$(call build,all $(TESTS))
 
 cuda: configure ## build the cuda device
 	@cmake $(BUILD) > $(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
@@ -81,11 +83,11 @@ isa: deps ## the tests of kernels, as on a CPU without AVX-512 and on one withou
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory tests BUILD=build-asan CMAKE_FLAGS=--preset=asan
-	@JOBS=$(JOBS) tools/test.sh build-asan -LE 'slow|tool' $(CTEST_FLAGS)
+	@JOBS=$(JOBS) tools/test.sh build-asan -LE 'slow|tool|long' $(CTEST_FLAGS)
 
 tsan: ## the tests under ThreadSanitizer
 	@$(MAKE) --no-print-directory tests BUILD=build-tsan CMAKE_FLAGS=--preset=tsan
-	@JOBS=$(JOBS) tools/test.sh build-tsan -LE 'slow|tool' $(CTEST_FLAGS)
+	@JOBS=$(JOBS) tools/test.sh build-tsan -LE 'slow|tool|long' $(CTEST_FLAGS)
 
 fuzz: ## build the libFuzzer targets with clang and run each for FUZZ_SECONDS (60)
 	@tools/fuzz.sh $${FUZZ_SECONDS:-60}

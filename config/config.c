@@ -80,8 +80,14 @@ en_status eni_config_copy(const eni_config *from, eni_config *config_out)
 
 en_status eni_config_set(eni_config *config, const char *key, const char *value, const char *place)
 {
-    int k = eni_key_find_for(config->program, key, strlen(key));
-    if (k < 0) return eni_config_refuse("%s: there is no key \"%s\"; see --help", place, key);
+    const int k = eni_key_find_for(config->program, key, strlen(key));
+    if (k < 0 || !eni_key_applies(&eni_keys[k], config->program)) {
+        const char *nearest = eni_key_nearest(config->program, key);
+        return eni_config_refuse("%s: %s has no key \"%s\"%s%s; `%s --help=all` lists them", place,
+                                 eni_program_name(config->program), key,
+                                 nearest != NULL ? ", the nearest is " : "", nearest != NULL ? nearest : "",
+                                 eni_program_name(config->program));
+    }
     if (value == NULL) value = eni_keys[k].bare;
     return eni_key_set(config, k, value != NULL ? value : "", place, ENI_FROM_FLAG);
 }

@@ -8,6 +8,7 @@
 #include "core/options.h"
 #include "run/device_list.h"
 #include "run/rank_groups.h"
+#include "run/law.h"
 #include "run/units.h"
 
 /* ---- what the texts of some keys must look like: eni_key_check ---------------------------------------- */
@@ -118,6 +119,12 @@ static const char *check_bn_stats(const char *text)
     uint64_t n;
     if (eni_bn_stats_parse(text, &is_mean, &n)) return NULL;
     return "rank0, mean, or recompute:N with N training samples";
+}
+
+/* A path, and what a run has left, are read later. */
+static const char *check_compute(const char *text)
+{
+    return strncmp(text, "from:", 5) == 0 || strpbrk(text, ":=;") == NULL ? NULL : eni_law_check(text);
 }
 
 static const char *check_net(const char *text)
@@ -418,9 +425,11 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "who takes part"
-    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | V | ON(ENI_GPUS) | ON(ENI_JOIN),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "2", 1, 1024, "N", R | C | K | A | ON(ENI_GPUS) | ON(ENI_JOIN),
         STUDY | FIRST, "one for each GPU with --device=cuda; else 2, of the strategy solo 1",
         "workers; of run, compare and check: processes that are started on this host; of join: so many more"),
+    INT("workers", "n nproc nproc-per-node local-world-size", workers, "4", 1, 30000, "N", V, STUDY | FIRST, NULL,
+        "simulated workers; more than 1024 for strategies whose servers wait for nobody, such as ps-async and ssp"),
     INT("processes", "n nproc nproc-per-node local-world-size", processes, "0", 1, 64, "N", E, FIRST, "one per core",
         "processes that share the test set; what comes out does not depend on it"),
     INT("rank", NULL, rank, NULL, 0, 4095, "N|new", W, ENV | FIRST, "RANK",
@@ -534,15 +543,14 @@ const eni_key eni_keys[] = {
 #define GROUP "virtual time"
     INT("elements", NULL, elements, "1000", 48, 1e8, "N", V, 0, NULL, "weights of the quadratic problem"),
     INT("bucket-cap", NULL, bucket_cap, "1024", 64, 64 << 20, "BYTES", V, 0, NULL, "a bucket at most"),
-    REAL("step-ms", NULL, step_ms, "1", 0, 1e9, "MS", V, FIRST, NULL, "what one gradient takes"),
+    TEXT("compute", NULL, compute, "fixed:1ms", "LAW:MEAN[,SPREAD]", check_compute, NULL, V, FIRST, NULL,
+         "how long a gradient takes: fixed:10ms, exp:10ms, lognormal:10ms,0.5 (sigma), pareto:10ms,2.5 (exponent), "
+         "shifted-exp:10ms,6ms (at least); by ranks as 0-3=exp:10ms;4=fixed:40ms; FILE with a time in seconds for "
+         "each rank; or from:OUT, as a finished run's steps were"),
     LIST("join", NULL, join, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "all ranks are there",
          "that rank comes then, where the strategy claims; may be repeated"),
     LIST("leave", NULL, leave, NULL, "RANK@TIME", check_visit, V, ENI_KEY_COMMAS, "none does",
          "that rank leaves then, after its step; may be repeated"),
-    REAL("sigma", NULL, sigma, "0", 0, 10, "REAL", V, 0, NULL, "noise of that time: sigma of a lognormal"),
-    REAL("latency-us", NULL, latency_us, "50", 0, 1e9, "US", V, 0, NULL, "of a message; a delay of --net wins"),
-    REAL("rate-mb", NULL, rate_mb, "1000", 0, 1e9, "MB", V, 0, NULL,
-         "a second over a link, 0: at once; a rate of --net wins"),
     INT("events", NULL, events, "0", 0, 1e9, "LINES", V, FIRST, NULL, "of the event log to show"),
     BOOL("storm", NULL, storm, "off", V, FIRST, NULL,
          "faults: lost messages, stores and ranks that die; all but the strategy is drawn from the seed"),
@@ -653,7 +661,9 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_SIM] =
         {"entrain sim", "[FLAG ..]",
          "Runs a strategy in virtual time on a noisy quadratic problem: without processes, data or files.", 0,
-         0, "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1"},
+         0,
+         "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1 "
+         "net=rate:1000MB,delay:50us"},
     [ENI_GPUS] = {"entrain gpus", "[-n N] [--stages=S] [--json]",
                   "Lists this host's GPUs, how they are linked, and which rank uses which.", 0, 0, ""},
     [ENI_JOIN] = {"entrain join", "RUN [-n N]",

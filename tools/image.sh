@@ -2,6 +2,8 @@
 # image.sh: builds the image of ./Dockerfile with buildah and tests what README promises of it, as uid 1000, on a read-only
 # root, with 64 MiB of /dev/shm. The bare Debian of tools/root.sh replaces the registry's debian:13.
 # Exit 77, with one sentence, if it cannot be tested; otherwise 0 or 1.
+# Promise: The container runs README's commands as uid 1000 on a read-only root with 64 MiB of /dev/shm; SIGTERM ends
+# it with 143 and a checkpoint. Two containers share memory in one network namespace, and say why in two.
 tree=$(cd "$(dirname "$0")/.." && pwd) || exit 2
 skip() { echo "SKIP: no image: $*"; exit 77; }
 fail() { echo "image: $*" >&2; [ ! -f "$work/log" ] || tail -n 20 "$work/log" >&2; exit 1; }

@@ -3,6 +3,7 @@
 # to the copy, alone, and runs the tests that should find it. Without a bug the same tests must pass. Prints a table; exit 1
 # if a bug is not caught.
 # mutations.sh --check: every patch applies to the product, and is listed in mutants.txt.
+# Promise: The suite catches every known bug of tests/mutations/mutants.txt.
 cd "$(dirname "$0")/.." || exit 2
 command -v git >/dev/null || { echo "SKIP: git, which applies the bugs, is missing"; exit 77; }
 list=tests/mutations/mutants.txt

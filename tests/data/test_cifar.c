@@ -18,6 +18,11 @@
 #include "data/dataset_make.h"
 #include "tests/heard.h"
 
+/* Promise: Crops and mirrors are a function of seed, epoch and sample: 64 samples match an independent
+ * Philox in numpy, each channel.
+ * Promise: A damaged CIFAR file is refused with file, record and number; pickles and archives are refused
+ * with the remedy. */
+
 enum { SIDE = 32, VALUES = SIDE * SIDE * 3, RECORDS = 70, TESTS = 9 };
 
 /* That of test_pixels.py. */

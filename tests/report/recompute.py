@@ -8,6 +8,8 @@ From metrics-RANK.jsonl and eval.jsonl; from result.json only the rest (times of
 memory, memory, the configuration, and the final test figures of a run with a holdout). Written from docs/measurement.md
 without sharing code with the report: p values are counted over all signs, intervals come from binomial coefficients, and
 the least effect from averages of pairs (Walsh). Standard library only.
+
+# Promise: Every number in tables, verdict and CSV files is what the runs recorded, as another program computes it.
 """
 import csv
 import itertools
