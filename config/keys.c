@@ -370,7 +370,7 @@ const eni_key eni_keys[] = {
          "replace the run or study in --out, finished or not"),
     TEXT("save", NULL, save, NULL, "FILE|URL", NULL, NULL, R | W, CALL | STUDY | FIRST, "not saved",
          "the weights at the end (safetensors, names as PyTorch's)"),
-    AMOUNT("checkpoint-every", checkpoint_every, R | W, 0, "never",
+    AMOUNT("checkpoint-every", checkpoint_every, R | W, FIRST, "never",
            "global samples between two checkpoints"),
     TEXT("resume", NULL, resume, NULL, "auto|PATH", NULL, "auto", R | C | W, CALL | STUDY, "from the start",
          "resume from a checkpoint; auto: the newest of --out, if there is one; compare: do the missing runs"),
@@ -499,7 +499,7 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "emulation"
-    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS | V, ENI_KEY_COMMAS, "none",
+    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", check_straggler, RUNS | V, ENI_KEY_COMMAS | FIRST, "none",
          "slows a rank down, by seeded sleeps; may be repeated"),
     TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", check_net, NULL, TRAIN | P | K | V, 0, "as it is",
          "emulates a slower network, as rate:200MB,delay:50us or rate:1Gbit"),
@@ -570,7 +570,7 @@ const eni_key eni_keys[] = {
     INT("eval-points", NULL, eval_points, "0", 0, 10000, "N", R | C | W, MATCH,
         "48 with a target; else 0: the end only",
         "without --eval-every: number of points over the run"),
-    REAL("target", NULL, target, "0", 0, 100, "PERCENT", R | C | W | ON(ENI_REPORT), 0, "75 in compare, the folder's in report, else none",
+    REAL("target", NULL, target, "0", 0, 100, "PERCENT", R | C | W | ON(ENI_REPORT), FIRST, "75 in compare, the folder's in report, else none",
          "report the time to this accuracy: of the holdout, or of the test set without one"),
     INT("eval-batch-size", NULL, eval_batch_size, "200", 1, 1 << 20, "SAMPLES", TRAIN | E, 0, NULL,
         "samples per step of the evaluation; the result does not depend on it"),
