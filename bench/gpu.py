@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""gpu.py - training on a GPU beside PyTorch on the same one, in turns.
+"""gpu.py - training on a GPU compared with PyTorch on the same one, interleaved.
 
     bench/gpu.py --build=build                     the convnet at batch 64 and 1024, tf32 and bf16; four ranks on one GPU
     bench/gpu.py --network=resnet32,resnet224      ResNet-18 at 32 pixels (3x3 stem) and at 224, batch 128
-    bench/gpu.py --python=VENV/bin/python3         whose torch is the peer [python3]
-    bench/gpu.py --json                            a JSON object a line, as tests/gpu/run keeps them
-    bench/gpu.py --cpu                             both on the CPU, fp32, few steps: does all of this run?
-    bench/gpu.py --fake                            ours on the simulated GPU: does all of this run? The figures mean nothing
+    bench/gpu.py --python=VENV/bin/python3         the Python whose torch is the peer [python3]
+    bench/gpu.py --json                            a JSON object per line, as tests/gpu/run stores them
+    bench/gpu.py --cpu                             both on the CPU, fp32, few steps: checks that all of this runs
+    bench/gpu.py --fake                            ours on the simulated GPU: checks that all of this runs; the figures mean nothing
 
 Ours is `entrain run --strategy=solo --device=cuda` as a user starts it: batches come from host memory while the GPU computes,
-and losses are read. PyTorch's batches lie on the device (bench/peers/torch_gpu.py), which is kinder to it. PyTorch is one
-process that stays, with what it has compiled and captured; every turn asks it for a second of each way, and runs ours for
-about as long. A figure is the median of its turns, a ratio the median of the turns' ratios with the least and the most.
---seconds bounds the whole: turns stop in time, but each configuration has one.
+and losses are read. PyTorch's batches are on the device (bench/peers/torch_gpu.py), which favours it. PyTorch is one process
+that keeps its compiled and captured code; every turn asks it for a second of each variant, and runs ours for about as long. A
+figure is the median of its turns, a ratio the median of the turns' ratios with the least and the most. --seconds bounds the
+total: turns stop in time, but each configuration has at least one.
 """
 import argparse
 import json
@@ -37,7 +37,7 @@ RANKS, SHARE = 4, 64  # ranks on one GPU, and the batch of each
 
 
 class Network:
-    """What is trained, by its names here and there, and what is to be reached: {(batch, precision): (eager, best)}."""
+    """A network, its names in both programs, and the target ratios: {(batch, precision): (eager, best)}."""
 
     def __init__(self, title, model, peer, flags, targets):
         self.title, self.model, self.peer, self.flags, self.targets = title, model, peer, flags, targets
@@ -56,7 +56,7 @@ NETWORKS = {
 
 
 class Torch:
-    """The peer's process. ask() gives its answer, or an object with "error"."""
+    """The peer's process. ask() returns its answer, or an object with "error"."""
 
     def __init__(self, python, on_cpu):
         self.child, self.dead_ways = None, {}
@@ -64,7 +64,7 @@ class Torch:
         self.env = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")}  # its own libraries
         self.why = None  # why there is no peer
         if not shutil.which(python):
-            self.why = f"{python} is not here"
+            self.why = f"{python} not found"
         elif subprocess.run([python, "-c", "import torch"], capture_output=True, env=self.env).returncode != 0:
             self.why = f"{python} has no torch"
 
@@ -83,10 +83,10 @@ class Torch:
             line = self.child.stdout.readline()
         except OSError:
             line = ""
-        return json.loads(line) if line.startswith("{") else self.give_up(way, f"torch, {way}: it ended with {self.child.wait()}")
+        return json.loads(line) if line.startswith("{") else self.give_up(way, f"torch, {way}: exit code {self.child.wait()}")
 
     def give_up(self, way, why):
-        """One that hung or died is asked no more; the others get a new process."""
+        """Drops a variant that hung or died; the others get a new process."""
         self.close()
         self.dead_ways[way] = why
         return {"error": why}
@@ -102,7 +102,7 @@ class Ours:
     def __init__(self, args):
         self.args = args
         self.program = os.path.join(args.build, "bench", "bench_train")
-        self.steps = {}  # so many make about args.turn seconds
+        self.steps = {}  # the number of steps that takes about args.turn seconds
 
     def run(self, strategy, workers, network, batch, precision, more=()):
         """The object that bench_train prints, or one with "error"."""
@@ -123,7 +123,7 @@ class Ours:
         if key not in self.steps:
             rate = objects[0]["samples_s"] / batch / workers
             self.steps[key] = 25 if self.args.few else max(60, min(int(rate * self.args.turn) + 20, 200000))
-            if self.steps[key] > 2 * steps:  # the first was too short to count
+            if self.steps[key] > 2 * steps:  # the first run was too short to count
                 return self.run(strategy, workers, network, batch, precision, more)
         return objects[0]
 
@@ -137,7 +137,7 @@ class Clock:
 
 
 def take_turns(programs, repeat, clock):
-    """{name: [samples/s of each turn]}, {name: why it failed}. A program that failed is not asked again."""
+    """{name: [samples/s of each turn]}, {name: why it failed}. A program that failed is not run again."""
     rates, failed = {name: [] for name in programs}, {}
     for turn in range(repeat):
         begin = time.monotonic()
@@ -156,7 +156,7 @@ def whole(values):
 
 
 def row(figure, label, rates, failed, ours, theirs, target=None):
-    """One line of the result: ours beside theirs, by the names of their programs."""
+    """One line of the result: ours compared with theirs, by the names of their programs."""
     result = {"figure": figure, "beside": label, "unit": "samples/s", "target": target}
     pairs = [(a, b) for a, b in zip(rates[ours], rates[theirs]) if a and b]
     if not pairs:
@@ -196,7 +196,7 @@ def beside_torch(args, ours, torch, network, batch, precision, clock):
 
 
 def sharing(args, ours, clock):
-    """Ranks that share one GPU beside one rank with all their samples."""
+    """Ranks that share one GPU compared with one rank that has all their samples."""
     precision = "fp32" if args.cpu else "tf32"
     programs = {"one": lambda: ours.run("solo", 1, CONVNET, RANKS * args.share, precision)}
     for strategy in ("ring", "ps-sync"):
@@ -211,7 +211,7 @@ def sharing(args, ours, clock):
 
 
 def layers(args, network, batch, precision):
-    """Each pass of each layer, and its share of what the device can do; those under half are named."""
+    """Each pass of each layer, and its share of the device's peak; names those under half."""
     side = 224 if network is NETWORKS["resnet224"] else 32
     command = [os.path.join(args.build, "bench", "bench_layers"), "--json", f"--model={network.model}", f"--input={side}x{side}x3", f"--batch={batch}", "-n", 2 if args.few else 10,
                f"--device={'cpu' if args.cpu else 'cuda'}", f"--precision={precision}"] + (["--peak=64"] if args.few else [])
@@ -223,7 +223,7 @@ def layers(args, network, batch, precision):
     slow = [f"{o['layer']} {o['pass']} ({o['how']}) {max(o['share'], o['moved']):.0f} %" for o in passes if max(o["share"], o["moved"]) < 50]
     total = sum(o["us"] for o in passes)
     return [{"figure": figure, "unit": "us", "ours": total, "passes": passes, "verdict": "reported",
-             "text": f"{total:.1f} us in all; under half of the peak of arithmetic and of memory: {', '.join(slow) or 'none'}"}]
+             "text": f"{total:.1f} us in total; under half of the peak of arithmetic and of memory: {', '.join(slow) or 'none'}"}]
 
 
 def parse_args():
@@ -232,12 +232,12 @@ def parse_args():
     p.add_argument("--python", default="python3")
     p.add_argument("--repeat", type=int, default=5)
     p.add_argument("--turn", type=float, default=1.0, help="seconds of one measurement [1]")
-    p.add_argument("--seconds", type=float, default=140, help="for everything [140]")
+    p.add_argument("--seconds", type=float, default=140, help="in total [140]")
     p.add_argument("--network", default="convnet", help=f"some of {','.join(NETWORKS)} [convnet]")
     p.add_argument("--batch", default="", help="[64,1024 for the convnet, 128 for the others]")
     p.add_argument("--precision", default="", help="some of fp32,tf32,bf16,fp16 [tf32,bf16 for the convnet, and fp32 for the others]")
     p.add_argument("--loaders", type=int, default=min(8, max(1, (os.cpu_count() or 2) // 2)),
-                   help="loader threads of all ranks: one gathers a batch of 64 in 65 us, as long as a step takes")
+                   help="loader threads of all ranks; one gathers a batch of 64 in 65 us, which is also the time of a step")
     p.add_argument("--data-dir", default="")
     p.add_argument("--json", action="store_true")
     p.add_argument("--cpu", action="store_true")
@@ -262,7 +262,7 @@ def parse_args():
 
 def main():
     args = parse_args()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what runs now is ended on the way out
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the running program is ended on the way out
     clock, ours = Clock(args.seconds), Ours(args)
     torch = Torch(args.python, args.cpu or args.fake)
     device = "cpu" if args.cpu else "simulated" if args.fake else "cuda:0"

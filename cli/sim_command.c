@@ -21,7 +21,7 @@
 
 /* ---- the report ---------------------------------------------------------------------------------------- */
 
-/* As many as `user`, an int64_t, says. */
+/* Prints at most as many as `user`, an int64_t, says. */
 static void print_event(void *user, const eni_sim_event *e)
 {
     static const char *const types[] = {"", "step", "push", "reply", "coll", "sendrecv", "finished"};
@@ -46,7 +46,7 @@ static void print_event(void *user, const eni_sim_event *e)
     }
 }
 
-/* What only a strategy with a store has. */
+/* Lines that only a strategy with a store has. */
 static void report_store(const eni_sim_result *r)
 {
     printf("staleness   mean %.3f, p50 %" PRIu64 ", p95 %" PRIu64 ", max %" PRIu64,
@@ -75,7 +75,7 @@ static uint64_t steps_of(const sim_trial *t)
     return t->v.sim.micro_batches / ((uint64_t)t->v.sim.nranks * t->v.sim.accumulate);
 }
 
-/* The same report as JSON. A value that is not finite, like the loss of a strategy that diverged, is null. */
+/* The same report as JSON. A value that is not finite, such as the loss of a diverged strategy, is null. */
 static void report_json(const sim_trial *t, const eni_sim_result *r)
 {
     const eni_sim_config *c = &t->v.sim;
@@ -224,7 +224,7 @@ static en_status run_trial(sim_trial *t)
     return st;
 }
 
-/* Every seed is tried, so that one line says how many fail. */
+/* Tries every seed, so that one line says how many fail. */
 static en_status try_faults(const eni_command_context *context, const en_strategy *strategy,
                             const eni_options *options)
 {
@@ -239,13 +239,14 @@ static en_status try_faults(const eni_command_context *context, const en_strateg
     for (int64_t i = 0; i < c->storms; i++) {
         const en_status st = eni_fault_test(context->hooks, strategy, options, c->strategy, promise,
                                             (uint64_t)(c->seed + i), &f);
-        if (st == EN_EINVAL && f.messages == 0) return st; /* refused before it ran: no seed is to blame */
+        /* refused before it ran: the seed is not the cause */
+        if (st == EN_EINVAL && f.messages == 0) return st;
         failed += st != EN_OK;
         if (first == EN_OK) first = st;
-        if (failed == SHOWN) eni_log_set_level(-1); /* the others are counted */
+        if (failed == SHOWN) eni_log_set_level(-1); /* the rest are only counted */
     }
     printf("%s: %" PRId64 " seeds, %" PRId64 " failed, %.1f s; messages %" PRIu64 ", dropped %" PRIu64
-           ", cut off %" PRIu64 ", doubled %" PRIu64 ", late %" PRIu64 ", of an older life %" PRIu64
+           ", cut off %" PRIu64 ", doubled %" PRIu64 ", late %" PRIu64 ", of an earlier incarnation %" PRIu64
            "; resent %" PRIu64 ", replays %" PRIu64 "; states saved %" PRIu64 ", stores died %" PRIu64
            ", ranks died %" PRIu64 "\n",
            c->strategy, c->storms, failed, (double)(eni_now_ns() - begin) * 1e-9, f.messages, f.dropped,
@@ -259,7 +260,7 @@ en_status eni_command_sim(const eni_command_context *context)
     const eni_config *c = context->config;
     sim_trial t = {.context = context};
     if (c->json && (c->storm || c->events > 0))
-        return eni_fail(EN_EINVAL, "sim", "--json is what one run came to; leave it out with --%s",
+        return eni_fail(EN_EINVAL, "sim", "--json prints the result of one run; omit it with --%s",
                         c->storm ? "storm" : "events");
     EN_TRY(eni_virtual_open(c, context->plugin_dir, &t.v));
     const en_status st = c->storm ? try_faults(context, t.v.sim.strategy, t.v.options) : run_trial(&t);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # fuzz.sh [SECONDS [TARGET..]]: builds the libFuzzer targets with clang, ASan and UBSan, and runs each (or those
 # named) for SECONDS (FUZZ_SECONDS, else 60) from its corpus. FUZZ_RUNS=N: N executions of each instead.
-# Exit 1 at the first finding; its input is in build-fuzz/. What is found belongs into tests/fuzz/corpus/TARGET.
+# Exit 1 at the first finding; its input is in build-fuzz/. Add findings to tests/fuzz/corpus/TARGET.
 # Promise: Parsers take any input, under AddressSanitizer and UndefinedBehaviorSanitizer.
 set -e
 cd "$(dirname "$0")/.."
@@ -16,13 +16,13 @@ cmake --build build-fuzz -j "$(nproc)" --target fuzzers >/dev/null
 [ $# -gt 0 ] || set -- $(ls build-fuzz/fuzz | sed -n 's/^fuzz_//p')
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
-# A core each. A pipe would hide the fuzzer's exit status.
+# One core per target. A pipe would hide the fuzzer's exit status.
 printf '%s\n' "$@" | xargs -P "$(nproc)" -I NAME sh -c '
     mkdir -p "$2/$1" && cp -r "tests/fuzz/corpus/$1/." "$2/$1" || exit 1
     if ! "build-fuzz/fuzz/fuzz_$1" -artifact_prefix="build-fuzz/$1-" "$3" -timeout=10 -rss_limit_mb=2048 \
         -print_final_stats=1 "$2/$1" >"$2/$1.log" 2>&1; then
         grep -vE "^#[0-9]+" "$2/$1.log" | tail -40
         echo "fuzz $1 failed"
-        exit 255 # xargs starts no other
+        exit 255 # stops xargs
     fi
     echo "fuzz $1: $(grep number_of_executed_units "$2/$1.log")"' sh NAME "$work" "$budget"

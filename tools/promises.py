@@ -36,13 +36,13 @@ def main():
         if found:
             rows.append(f"| [{name}](../{name}) | {found} |")
         elif PRINTED.search(text):
-            wrong.append(f"{name} prints a PROMISE line and declares none: a comment \"Promise: ..\" says what it shows")
+            wrong.append(f"{name} prints a PROMISE line but lacks a comment \"Promise: ..\" that says what it shows")
     page = (tree / PAGE).read_text()
     made = MARKERS.sub(lambda _: "\n".join(rows) + "\n", page)
     if "--check" not in sys.argv:
         (tree / PAGE).write_text(made)
     elif made != page:
-        wrong.append(f"{PAGE} is behind the tests: tools/promises.py writes its table")
+        wrong.append(f"{PAGE} is out of date: tools/promises.py writes its table")
     print("\n".join(wrong), end="\n" if wrong else "")
     return 1 if wrong else 0
 
