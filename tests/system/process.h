@@ -72,6 +72,18 @@ const char *process_err(const process *p);
 /* How many lines of its stderr contain all of `first` and `second` ("" fits every line). */
 int process_says(const process *p, const char *first, const char *second);
 
+/* The word that each line about a failed process has (control.h: eni_death_text). */
+#define SAYS_DIED "died"
+
+/* Whether `text` has `word` (a flag, a value, a name), and not as a part of a longer word or number. */
+int text_has(const char *text, const char *word);
+
+/* A line of the log without time, level and process in front; any other line as it is. */
+const char *log_message(const char *line);
+
+/* How many lines of its stderr have these words (text_has) in their messages; "" is in every line. */
+int process_names(const process *p, const char *first, const char *second, const char *third);
+
 /* Blocks until `p` has written a whole line, to stdout or stderr, that contains `text`; the line, without the
  * newline, valid until the next call. Fails the test if `p` ends before. */
 const char *wait_for_line(const process *p, const char *text, double seconds);
