@@ -420,7 +420,7 @@ static void let_strace_act(trial *t, oracle_outcome *o)
             return;
         }
         const int has_progress = progress_within(t, 0.02);
-        o->warnings = process_says(&t->psd, "cannot write", "");
+        o->warnings = process_says(&t->psd, " W ", t->state);
         i += has_progress && o->warnings > 0;
     }
 }

@@ -1,6 +1,7 @@
 /* outer.c - see outer.h. */
 #include "tests/system/outer.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +72,18 @@ const char *outer_folder(void)
     char *path = paths[n % 8];
     snprintf(path, sizeof paths[0], "%s/outer%d", system_folder(), n++);
     return path;
+}
+
+void outer_await_leader(const process *zero)
+{
+    char path[160];
+    const double deadline = now_seconds() + GUARD * SLOWNESS;
+    snprintf(path, sizeof path, "%s/entrain/status-%d", system_folder(), (int)zero->pid);
+    while (access(path, F_OK) != 0) {
+        struct pollfd ended = {.fd = zero->pidfd, .events = POLLIN};
+        if (poll(&ended, 1, 5) > 0 || now_seconds() > deadline)
+            fail_msg("%s does not lead:\n%s", zero->name, process_err(zero));
+    }
 }
 
 void outer_expect_end(process *p, int code)

@@ -30,6 +30,9 @@ const char *outer_token_file(void);
 /* A new folder's path for --out; valid until the next call but seven. */
 const char *outer_folder(void);
 
+/* Blocks until this worker, which is rank 0, leads its run: until its status file is there (runtime/control/runs.h). */
+void outer_await_leader(const process *zero);
+
 /* Fails the test with all that it said unless it ends with `code` in time. */
 void outer_expect_end(process *p, int code);
 

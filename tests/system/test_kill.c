@@ -166,10 +166,10 @@ static void expect_one_line(const job *j, const process *p, const kill_case *c, 
 {
     char name[32], pid[32];
     snprintf(pid, sizeof pid, "(pid %d ", (int)job_pid(j, c->victim));
-    if (process_says(p, job_name(c->victim, name), pid) != 1 || process_says(p, "died", "") != 1)
+    if (process_says(p, job_name(c->victim, name), pid) != 1 || process_says(p, SAYS_DIED, "") != 1)
         fail_msg("%s: %s should name \"%s%s\" once, and nobody else; it said:\n%s", title, p->name, name, pid,
                  process_err(p));
-    if (j->is_run && process_says(p, "died", "Killed (SIGKILL)") != 1)
+    if (j->is_run && process_says(p, SAYS_DIED, "(SIGKILL)") != 1)
         fail_msg("%s: the launcher should tell the signal; it said:\n%s", title, process_err(p));
 }
 
@@ -375,7 +375,7 @@ static void test_stopped(void **state)
     process_nobody_left(GUARD); /* the stopped one neither */
     const double took = stopwatch_read(&watch);
     stopwatch_expect(&watch, took, silent_within, "the last one ended");
-    if (process_says(&j.run, "rank 1 ", "stopped") != 1 || process_says(&j.run, "died", "") != 0)
+    if (process_says(&j.run, "rank 1 ", "SIGSTOP") != 1 || process_says(&j.run, SAYS_DIED, "") != 0)
         fail_msg("it should say once that rank 1 is stopped, and not that it died:\n%s", process_err(&j.run));
     promise("SIGSTOP under entrain run: told from death, all ended after %.2f s (bound %g s)", took,
             silent_within);

@@ -41,8 +41,8 @@ static void expect(process *all, int n, int victim, const char *name, const char
         const int code = process_wait(&all[i], GUARD);
         if (code != 1) fail_msg("%s ended with %d:\n%s", all[i].name, code, process_err(&all[i]));
         /* A wait that is explained in the same moment may name it too, as silent. */
-        if (process_says(&all[i], "died", name) != 1 || process_says(&all[i], "died", how) != 1 ||
-            process_says(&all[i], "died", "") != 1)
+        if (process_says(&all[i], SAYS_DIED, name) != 1 || process_says(&all[i], SAYS_DIED, how) != 1 ||
+            process_says(&all[i], SAYS_DIED, "") != 1)
             fail_msg("%s should name \"%s\" once (%s):\n%s", all[i].name, name, how, process_err(&all[i]));
     }
     const double took = stopwatch_read(watch);
@@ -57,7 +57,7 @@ static void kill_there(const char *strategy, int victim, const char *name)
     const int n = start(all, strategy);
     stopwatch watch = stopwatch_start();
     process_kill(&all[victim], SIGKILL);
-    expect(all, n, victim, name, "its connection closed", ends_within, &watch);
+    expect(all, n, victim, name, "connection", ends_within, &watch);
     process_wait(&all[victim], GUARD);
     process_nobody_left(GUARD);
 }

@@ -235,7 +235,7 @@ static void test_hybrid_bytes(void **state)
         }
 }
 
-/* Whatever the figures say, the bytes are the same; and it is said once what was decided. */
+/* Whatever the figures say, the bytes are the same; and rank 0 logs the decision once. */
 static void test_hybrid_auto(void **state)
 {
     (void)state;
@@ -244,8 +244,7 @@ static void test_hybrid_auto(void **state)
     process p;
     process_start(&p, "entrain", NULL, "run -n 2 --threads=1 --strategy=hybrid:auto " JOB);
     assert_int_equal(process_wait(&p, 60), 0);
-    if (process_says(&p, "buckets to the server:", "all-reduced:") != 1 ||
-        process_says(&p, " ms instead of ", "") != 1)
+    if (process_names(&p, "buckets", "server", "ms") != 1)
         fail_msg("hybrid does not say once what it decided:\n%s", process_err(&p));
 }
 
@@ -263,12 +262,12 @@ static void refused(const char *flags, const char *first, const char *second)
 static void test_refused(void **state)
 {
     (void)state;
-    refused("--strategy=hybrid:ps=nothing", "ps=nothing is the largest tensor of no bucket", "fc2.weight");
-    refused("--strategy=hybrid:ps=fc1.*,auto", "is a rule and auto is none", "give one of them");
-    refused("--strategy=hybrid:bound=1", "no option bound", "hybrid");
-    refused("--strategy=hierarchical:bound=-2", "bound", "-1");
-    refused("--strategy=hierarchical --on-worker-loss=continue", "hierarchical needs every rank", "");
-    refused("--strategy=hierarchical --assign=claim", "hierarchical needs every rank", "--assign=fixed");
+    refused("--strategy=hybrid:ps=nothing", "ps=nothing", "fc2.weight");
+    refused("--strategy=hybrid:ps=fc1.*,auto", "ps=fc1.*", "--strategy=hybrid:auto");
+    refused("--strategy=hybrid:bound=1", "bound", "hybrid");
+    refused("--strategy=hierarchical:bound=-2", "bound", "-2");
+    refused("--strategy=hierarchical --on-worker-loss=continue", "--on-worker-loss=continue", "hierarchical");
+    refused("--strategy=hierarchical --assign=claim", "hierarchical", "--assign=fixed");
 }
 
 /* ---- deaths ---- */
@@ -285,7 +284,7 @@ static void kill_one(const char *strategy, int victim, const char *name)
         const int code = process_wait(&all[i], 20);
         if (code != 1)
             fail_msg("%s: %s ended with %d:\n%s", strategy, all[i].name, code, process_err(&all[i]));
-        if (process_says(&all[i], name, "died") != 1)
+        if (process_says(&all[i], name, SAYS_DIED) != 1)
             fail_msg("%s: %s should name \"%s\" once:\n%s", strategy, all[i].name, name,
                      process_err(&all[i]));
     }

@@ -80,8 +80,9 @@ static void stop(long run, int expected)
     process_start(&p, "entrain", NULL, "stop %ld", run);
     const int code = process_wait(&p, GUARD);
     if (code != expected) fail_msg("entrain stop ended with %d:\n%s", code, process_err(&p));
-    if (expected == 0 && strstr(process_out(&p), "has ended") == NULL)
-        fail_msg("it said: %s", process_out(&p));
+    char number[24];
+    snprintf(number, sizeof number, "%ld", run);
+    if (expected == 0 && !text_has(process_out(&p), number)) fail_msg("it said: %s", process_out(&p));
 }
 
 static void test_run(void **state)
@@ -141,7 +142,7 @@ static void test_unknown(void **state)
     stop(1, 2);
     process_start(&p, "entrain", NULL, "stop nonsense");
     assert_int_equal(process_wait(&p, 10), 2);
-    assert_int_equal(process_says(&p, "there is no run \"nonsense\"", "entrain ps"), 1);
+    assert_int_equal(process_names(&p, "nonsense", "entrain ps", ""), 1);
 }
 
 /* ---- --on-worker-loss ---------------------------------------------------------------------------------- */
@@ -174,7 +175,7 @@ static void go_on(const char *strategy, int servers)
     assert_int_equal(kill(j.pid[1], SIGKILL), 0);
     const int code = process_wait(&j.run, GUARD);
     if (code != 0) fail_msg("%s ended with %d:\n%s", strategy, code, process_err(&j.run));
-    if (process_says(&j.run, "rank 1 ", "go on") != 1)
+    if (process_says(&j.run, "rank 1 ", SAYS_DIED) != 1)
         fail_msg("%s should say once who was lost:\n%s", strategy, process_err(&j.run));
     json_t *result = result_of(out);
     assert_string_equal(text_at(result, "exit"), "ok");
@@ -199,7 +200,7 @@ static void go_on_in_quick_steps(const char *strategy)
     job_wait(&j, 1, -1, NULL, 100, STARTS_WITHIN);
     job_look(&j);
     assert_int_equal(kill(j.pid[1], SIGKILL), 0);
-    wait_for_line(&j.run, "go on", GUARD);
+    wait_for_line(&j.run, SAYS_DIED, GUARD);
     const int64_t step = job_step(&j, 0);
     job_wait(&j, 0, -1, NULL, step + 1000, GUARD);
     process_kill(&j.run, SIGINT);
@@ -239,7 +240,7 @@ static void test_a_death_while_it_starts(void **state)
     process_wait(&j.rank[1], GUARD);
     for (int r = 0; r < 3; r += 2) {
         const int code = process_wait(&j.rank[r], GUARD / 2);
-        if (code != 1 || process_says(&j.rank[r], "rank 1 ", "died") != 1)
+        if (code != 1 || process_says(&j.rank[r], "rank 1 ", SAYS_DIED) != 1)
             fail_msg("rank %d: exit %d\n%s", r, code, process_err(&j.rank[r]));
     }
     assert_int_equal(process_wait(&j.psd, GUARD), 1);
@@ -256,8 +257,7 @@ static void test_what_cannot_be_saved(void **state)
                   "--checkpoint-every=1000000 --out=%s/unsaved",
                   TOY, system_folder());
     assert_int_equal(process_wait(&p, GUARD), 2);
-    assert_int_equal(process_says(&p, "--checkpoint-every=1000000: easgd cannot be saved", "of their own"),
-                     1);
+    assert_int_equal(process_names(&p, "--checkpoint-every=1000000", "easgd", ""), 1);
     process_nobody_left(GUARD);
 }
 
@@ -272,8 +272,7 @@ static void test_mean_of_ranks_that_claim(void **state)
                       "run -n 2 --strategy=" EN_BUILD_DIR "/test/plugins/local.so@easgd-mean %s --steps=4 %s",
                       TOY, flags[i]);
         const int code = process_wait(&p, GUARD);
-        const int said =
-            process_says(&p, "easgd-mean evaluates the mean of all ranks' weights", "--assign=fixed");
+        const int said = process_names(&p, "easgd-mean", "--assign=fixed", "");
         if (code != (i < 2 ? 2 : 0) || (said == 0) != (i == 2))
             fail_msg("%s: exit %d\n%s", flags[i], code, process_err(&p));
         process_nobody_left(GUARD);

@@ -240,7 +240,7 @@ static void test_statistics_of_another_number_of_ranks(void **state)
         snprintf(text, sizeof text, "%s --resume=%s", flags[2 - ranks], path);
         begin_run(&p, second, text);
         code = process_wait(&p, 60);
-        const int said = process_says(&p, "running statistics of 2 ranks", "here is 1");
+        const int said = process_names(&p, "statistics", "2", "1");
         if (code != 0 || said != (ranks == 1))
             fail_msg("%s: exit %d, %d warnings\n%s", text, code, said, process_err(&p));
         r = result_of(second);
@@ -427,7 +427,7 @@ static void test_a_signal_saves(void **state)
     process_start(&p, "entrain", NULL, "run --threads=1 -n 2 --strategy=ring --out=%s " SLOWLY COMMON,
                   (folder_for(out, "none"), out));
     const double deadline = now_seconds() + 60 * SLOWNESS;
-    while (process_says(&p, "without --checkpoint-every", "") == 0) {
+    while (process_says(&p, " W ", "--checkpoint-every") == 0) {
         if (has_begun(out)) kill(p.pid, SIGUSR1);
         if (poll(&(struct pollfd){.fd = p.pidfd, .events = POLLIN}, 1, 20) > 0 || now_seconds() > deadline)
             fail_msg("nobody says that there is no checkpoint\n%s", process_err(&p));

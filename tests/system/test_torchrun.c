@@ -34,7 +34,7 @@ static void ring(const char *flags)
     start(&p, flags, words);
     expect_end(&p, 0);
     outer_expect_hash(out, expected);
-    if (process_says(&p, "the port after MASTER_PORT", "torchrun's agent") != 1)
+    if (process_names(&p, "rank 0", "MASTER_PORT", "") != 1)
         fail_msg("rank 0 does not say which port it took:\n%s", process_err(&p));
     promise("torchrun %s --no_python --nproc_per_node=2 worker --strategy=ring: the bytes of entrain run",
             flags);
