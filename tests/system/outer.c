@@ -154,7 +154,7 @@ void outer_make_hosts(int n)
     if (geteuid() != 0) system_skip("network namespaces need root");
     if (ip("netns add entrain-%d-sw", pid) != 0) system_skip("`ip netns add` is not allowed here");
     atexit(remove_hosts);
-    nhosts = n; /* to be removed from here on, complete or not */
+    nhosts = n; /* to be removed at the end from now on, complete or not */
     int is_made = ip("-n entrain-%d-sw link add br0 type bridge", pid) == 0 &&
                   ip("-n entrain-%d-sw link set br0 up", pid) == 0;
     for (int i = 0; i < n && is_made; i++)

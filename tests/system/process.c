@@ -49,7 +49,7 @@ static void leave(void)
     if (folder[0] != 0) nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* What an outer launcher may have set would change what the programs do. */
+/* Variables of an outer launcher would change the behaviour of the programs. */
 static void clean_environment(void)
 {
     static const char *const names[] = {"RANK",
@@ -169,7 +169,8 @@ static void become(const process *p, const char *program, const char *env, char 
     split(text, pairs, 16);
     for (int i = 0; pairs[i] != NULL; i++)
         putenv(pairs[i]);
-    /* A path, or the compiler, which looks for its parts beside argv[0]; else a program of ours. */
+    /* A path, or the compiler, which looks for its parts beside argv[0]; else a program of the build
+     * folder. */
     int is_installed = strchr(program, '/') != NULL || strcmp(program, "cc") == 0;
     snprintf(path, sizeof path, "%s%s", is_installed ? "" : EN_BUILD_DIR "/", program);
     argv[0] = path;

@@ -40,7 +40,7 @@ static void expand(const char *args, char *out, size_t bytes)
                                    : snprintf(out + n, bytes - n, "%c", *args));
 }
 
-/* The first line that `errors` has of level error, with its end cut off; how many there are. */
+/* Copies the first line of level error, truncated to the buffer; the number of such lines. */
 static int error_lines(const char *err, char *first, size_t bytes)
 {
     int n = 0;
@@ -54,7 +54,7 @@ static int error_lines(const char *err, char *first, size_t bytes)
     return n;
 }
 
-/* The exit code of what was just started. */
+/* The exit code of the process that was just started. */
 static int end_within(process *p, double seconds)
 {
     stopwatch watch = stopwatch_start();
@@ -63,7 +63,7 @@ static int end_within(process *p, double seconds)
     return code;
 }
 
-/* At most `lines` sentences: every rank may have its own. */
+/* Expects at most `lines` sentences: every rank may have its own. */
 static void refuse_in(const bad_case *c, const char *env, int lines)
 {
     process p;
@@ -219,7 +219,7 @@ static void test_flags(void **state)
         {"worker", "--seed=-1", {"--seed", "-1", "9000000000000000000"}},
         {"worker", "--seed=9223372036854775808", {"--seed", "9223372036854775808"}},
         {"worker", "--momentum=1.5", {"--momentum", "1.5"}},
-        /* groups: what one rank can know */
+        /* groups, as far as one rank knows them */
         {"entrain", "run -n 4 --strategy=grouped --groups=0-1;1-3", {"--groups", "0-1;1-3", "rank 1"}},
         {"worker", "--world-size=4 --groups=0-1;3", {"--groups", "rank 2", "3"}},
         {"entrain", "sim -n 4 --strategy=grouped --groups=0-4", {"--groups", "rank 4", "3"}},
@@ -760,7 +760,7 @@ static void test_outputs(void **state)
     assert_string_equal(text, "kept");
 }
 
-/* What is printed and not written: no success. Whoever stops reading is told nothing, and no success either. */
+/* Output that cannot be written is not a success. */
 static void print_on_full_disk(const void *commands, size_t i)
 {
     const char *command = ((const char *const *)commands)[i];
@@ -784,7 +784,7 @@ static void test_standard_output(void **state)
     promise("standard output on a full disk: %d of %d commands say so and end with 1", COMMANDS, COMMANDS);
 }
 
-/* A pipe that nobody writes to is no file, after 5 s. */
+/* A pipe without a writer is refused as a file after 5 s. */
 static void test_silent_pipe(void **state)
 {
     (void)state;
@@ -797,7 +797,7 @@ static void test_silent_pipe(void **state)
         fail_msg("--config=PIPE: exit %d\n%s", code, process_err(&p));
 }
 
-/* Modes mean nothing to root's children, unless they may not inherit that: for good, of this child. */
+/* File modes do not bind root: this child gives up those capabilities for good. */
 static void test_permissions(void **state)
 {
     (void)state;
@@ -851,7 +851,7 @@ static void test_full_disk(void **state)
     promise("a full disk: exit 2, \"%.120s\"", line + 15);
 }
 
-/* Without memory for the model, but with enough to start and say so. */
+/* Too little memory for the model, but enough to start and to report that. */
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -875,7 +875,8 @@ static void test_no_memory(void **state)
 #endif
 }
 
-/* From too little to start to enough to train: nobody is ended by a library, each says what it lacks. */
+/* From too little memory to start to enough to train: no library ends a process, each process reports its
+ * need. */
 static void test_little_memory(void **state)
 {
     (void)state;
@@ -903,7 +904,7 @@ static void test_little_memory(void **state)
     promise("ulimit -v: %d runs that had too little ended in a sentence, %d trained", refused, trained);
 }
 
-/* A stack that may grow does; one that may not is refused by each program, in one sentence. */
+/* A stack that may grow does; each program refuses one that may not, in one sentence. */
 static void test_little_stack(void **state)
 {
     static const char *const programs[] = {"entrain run --strategy=ring", "psd --strategy=ps-sync",
@@ -929,7 +930,7 @@ static void test_little_stack(void **state)
     promise("ulimit -s 64: one sentence from each program, or training where the hard limit is higher");
 }
 
-/* Whoever waits is told which rank is missing. */
+/* The waiting process names the missing ranks. */
 static void test_rank_that_never_comes(void **state)
 {
     (void)state;
@@ -946,7 +947,7 @@ static void test_rank_that_never_comes(void **state)
     promise("a rank that never comes is named by worker and psd: 2 of 2");
 }
 
-/* All of its ranks see it alike, before the first step. */
+/* All ranks find it alike, before the first step. */
 static void test_too_many_buckets(void **state)
 {
     (void)state;
@@ -987,7 +988,7 @@ static void test_sim_takes_flags_of_run(void **state)
     if (strstr(process_out(&p), "ssp:bound=1") == NULL) fail_msg("%s", process_out(&p));
 }
 
-/* -q: no line of progress, the result. */
+/* -q prints the result, and no line of progress. */
 static void test_quiet(void **state)
 {
     (void)state;

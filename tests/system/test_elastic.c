@@ -1,5 +1,5 @@
-/* test_elastic.c - an elastic run: workers die, come and go, and it ends with the bytes of a run that was told to change
- * at the same checkpoints; what it cannot do it says, and nothing of it is left behind. */
+/* test_elastic.c - an elastic run: workers die, join and leave, and it ends with the bytes of a run that
+ * changes at the same checkpoints by hand; it refuses what it cannot do, and leaves nothing behind. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "runtime/control/runs.h"
 #include "tests/system/resumed.h"
 
-/* 103 samples leave a ragged last step, 12 of a step are shared by 1, 2, 3 or 4. */
+/* 103 samples leave a ragged last step; 1, 2, 3 or 4 workers can share the 12 of a step. */
 enum { TRAINED = 103 * 8, STEPS = 9 * 8, BATCH = 12 };
 #define JOB                                                                                                  \
     "--device=ref --model=mlp --data=synthetic --limit-train-samples=103 --limit-test-samples=64 "           \
@@ -18,7 +18,7 @@ enum { TRAINED = 103 * 8, STEPS = 9 * 8, BATCH = 12 };
 #define SLOW_JOB    JOB " --straggler=0:60"
 #define CHECKPOINTS " --checkpoint-every=36"
 
-static const double soon = 1; /* a run that is called off ends within so many seconds */
+static const double soon = 1; /* a run that is stopped ends within this many seconds */
 
 /* ---- what happens to it ---- */
 
@@ -64,7 +64,7 @@ static void disturb(const process *run, const event *e)
         call(&p, 0, "leave %d %d", (int)run->pid, e->who);
 }
 
-/* The leader of a run that trains, other than `before`; 0: there is none now. */
+/* The leader of a run that trains, other than `before`; 0: none leads now. */
 static int64_t leader_of(const process *run, int64_t before, int64_t *step_out)
 {
     char folder[256];
@@ -91,7 +91,7 @@ static uint64_t furthest_step(const process *run)
     return step < 0 ? 0 : (uint64_t)step;
 }
 
-/* Until another life than that of this leader has saved. */
+/* Blocks until another attempt than this leader's has saved a checkpoint. */
 static int64_t wait_for_life(const process *run, const char *out, int64_t before)
 {
     const double deadline = now_seconds() + GUARD;
@@ -118,7 +118,8 @@ static void expect_nothing_left(void)
 
 /* ---- what must come of it ---- */
 
-/* How many workers went on from each checkpoint: of attempts from the same one the last counts. */
+/* The number of workers that continued from each checkpoint: of attempts from the same one the last
+ * counts. */
 static size_t list_workers(const json_t *restarts, int workers[16])
 {
     size_t i, n = 0;
@@ -146,7 +147,7 @@ static void expect_bytes_of_runs_by_hand(const json_t *result, const char *strat
     if (strcmp(expected, found) != 0) fail_msg("it ends with %s, runs by hand with %s", found, expected);
 }
 
-/* Each step once, at its rate, and its samples once over all who were there. */
+/* Each step once, at its rate, and its samples once over all ranks of that attempt. */
 static void expect_every_sample_once(const char *out, const char *undisturbed)
 {
     char path[200];
@@ -254,7 +255,7 @@ static void test_ps_sync(void **state)
     json_decref(result);
 }
 
-/* Rank 0, which leads, too; and with fewer than the fewest that it may have, the lost one is replaced. */
+/* Rank 0 too, which leads; and below the minimum of workers the lost one is replaced. */
 static void test_three_losses_in_a_row(void **state)
 {
     (void)state;
@@ -262,7 +263,7 @@ static void test_three_losses_in_a_row(void **state)
     json_decref(elastic("ring", events, 3));
 }
 
-/* Steps that were taken since the checkpoint are taken again, and counted. */
+/* Steps since the checkpoint are repeated, and counted. */
 static void test_repeated(void **state)
 {
     char out[160];
@@ -293,7 +294,8 @@ static void test_repeated(void **state)
     expect_nothing_left();
 }
 
-/* Most of a restart was to read and to hash it. The last rank is alone, and would keep what it reads. */
+/* Reading and hashing it would take most of a restart. The last rank is alone, and would keep its own
+ * copy. */
 static void test_the_data_set_is_read_once(void **state)
 {
     char out[160];
@@ -447,7 +449,7 @@ static void test_what_cannot_be_asked(void **state)
     expect_nothing_left();
 }
 
-/* Ranks with weights of their own cannot become another number of ranks: the lost one is replaced. */
+/* The number of ranks with weights of their own cannot change: the lost one is replaced. */
 static void test_ranks_with_state(void **state)
 {
     char out[160];

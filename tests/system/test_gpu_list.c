@@ -1,5 +1,5 @@
-/* test_gpu_list.c - `entrain gpus` as people and programs read it: the table lines up, and --json says the
- * same. */
+/* test_gpu_list.c - `entrain gpus` for people and programs: the columns of the table line up, and --json has
+ * the same facts. */
 #include <ctype.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static json_t *list_json(const char *flags)
     return all;
 }
 
-/* Where the column that `head` names begins, in the first line of a table. */
+/* The offset of the column `head` in the first line of a table. */
 static size_t column(const char *table, const char *head)
 {
     const char *at = strstr(table, head), *end = strchr(table, '\n');
@@ -35,7 +35,7 @@ static size_t column(const char *table, const char *head)
     return (size_t)(at - table);
 }
 
-/* A blank before each column that is flush left, in every row. */
+/* Checks for blanks before each left-aligned column, in every row. */
 static void expect_aligned(const char *table, int rows)
 {
     static const char *const heads[] = {"NAME", "UUID", "BUS", "CPUS", "USED BY"};
@@ -132,7 +132,7 @@ static void test_slices(void **state)
     assert_int_equal(process_names(&p, "5", "4", ""), 1);
 }
 
-/* Nothing on stdout that a program would take for an answer. */
+/* Without a GPU, stdout stays empty, so that no program takes it for an answer. */
 static void test_none(void **state)
 {
     (void)state;
@@ -150,7 +150,7 @@ static int is_nobody_there(const json_t *all)
     return json_is_array(users) && json_array_size(users) == 0;
 }
 
-/* A rank that trains is in both, with its pid. */
+/* Table and --json show a rank that trains, with its pid. */
 static void test_user(void **state)
 {
     (void)state;

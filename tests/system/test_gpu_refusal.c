@@ -106,7 +106,7 @@ static void test_nccl(void **state)
             "code 2");
 }
 
-/* Asked for nothing special, ranks that NCCL cannot pair train all the same. */
+/* Without --backend, ranks that NCCL cannot connect train all the same. */
 static void test_falls_back(void **state)
 {
     (void)state;

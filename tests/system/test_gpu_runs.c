@@ -1,5 +1,5 @@
-/* test_gpu_runs.c - what else a run on a GPU promises: 16-bit precision trains, every strategy ends, a killed
- * run goes on with the same bytes, and a device that fails or is full is named. */
+/* test_gpu_runs.c - more of a run on a GPU: 16-bit precision trains, every strategy ends, a killed run
+ * resumes with the same bytes, and a message names a device that fails or is full. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,7 +121,7 @@ static void test_worker_for_each(void **state)
     assert_non_null(strstr(text, "\nworld-size: 2 # flag\n"));
 }
 
-/* What the device refuses to record is put in call by call, and said. */
+/* Without capture the device launches call by call, and result.json says why. */
 static void test_no_capture(void **state)
 {
     static const char *const ways[] = {"-n 1 --strategy=solo", "-n 2 --strategy=ring",
@@ -268,8 +268,8 @@ static void test_device_hangs(void **state)
         "was waited for");
 }
 
-/* With NCCL a rank cannot know whether its own GPU hangs or another's: it is explained, and the user decides.
- */
+/* With NCCL a rank cannot know whether its own GPU hangs or another's: the wait is explained, and the user
+ * decides. */
 static void test_group_hangs(void **state)
 {
     process p;

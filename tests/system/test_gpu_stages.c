@@ -1,5 +1,5 @@
-/* test_gpu_stages.c - one network on several GPUs ends with the bytes of one GPU, says what it does without, and ends
- * with a sentence when one of them fails.
+/* test_gpu_stages.c - one network on several GPUs ends with the bytes of one GPU, reports its limits, and
+ * ends with a sentence when a GPU fails.
  *
  * Vectors are staged through the host here, and on one GPU they are not: mean and step are rounded alike on both. On
  * the simulated GPUs every run has another order of work. */
@@ -10,7 +10,7 @@
 #include "tests/system/gpu.h"
 #include "tests/system/outcome.h"
 
-/* Two epochs, of which the last step has fewer samples than chunks. */
+/* Two epochs; their last steps have fewer samples than chunks. */
 #define JOB                                                                                                  \
     "--deterministic --data=synthetic --limit-train-samples=14 --limit-test-samples=7 --eval-batch-size=4 "  \
     "--lr=0.02 --momentum=0.9 --nesterov --weight-decay=0.0005 --epochs=2 "
@@ -20,7 +20,7 @@
     "--device=cuda --model=mlp --data=synthetic --limit-train-samples=64 --limit-test-samples=8 "            \
     "--batch-size=4 --steps=100000 --parallel=pipeline --stages=2 --micro-batches=2 "
 
-/* Whether there are so many; of simulated ones there are. */
+/* Whether there are this many; simulated ones always are. */
 static int has_gpus(int n)
 {
     char text[8];
@@ -121,7 +121,7 @@ static void test_ranks(void **state)
 
 /* ---- each stage has its own GPU ------------------------------------------------------------------------ */
 
-/* How many processes have a context on each of `n` GPUs. */
+/* The number of processes with a context on each of `n` GPUs. */
 static void count_users(int n, json_int_t *users_out)
 {
     process p;
@@ -217,7 +217,8 @@ static void test_refusals(void **state)
 
 /* ---- a GPU that fails ---------------------------------------------------------------------------------- */
 
-/* Of two ranks with two stages each: each process counts its own kernels, so both meet it, and one is first. */
+/* Two ranks have two stages each: each process counts its own kernels, so both meet the failure, and one is
+ * first. */
 static void fail_in(const char *ways, const char *cause, const char *place)
 {
     process p;

@@ -1,10 +1,11 @@
-/* test_join.c - workers come to a run that goes on and leave it, are killed and let go, and psd too: who took part is in the
- * result with its end, every sample is applied once or said to be lost, and nothing of it all is left behind.
+/* test_join.c - workers join a running run and leave it, are killed or released, and psd too: the result has
+ * every participant with its end, every sample is applied once or reported as lost, and nothing is left
+ * behind.
  *
  *     test_system_join                a few churns
  *     test_system_join many 50 SEED   so many, for a night
  *
- * Each worker is so slow that there is a run to come to, however long it takes to come. */
+ * Each worker is slow enough that the run lasts until newcomers have joined. */
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -124,18 +125,20 @@ static void expect_presence(const json_t *result, const char *ends)
     if (strcmp(found, ends) != 0) fail_msg("they took part as \"%s\", not \"%s\"", found, ends);
 }
 
-/* What dead ranks took with them is all that is not applied. Claims come from the loader's thread alone, which begins batch
- * `taken + DEPTH` at most (data/loader.c: two wait, none is claimed beyond them), and of those that were taken all are applied
- * but the last: an answer to each push is awaited before the next batch is taken (strategies/ps.c). So a rank has 3 that are
- * claimed and not applied, in whatever order it and psd die: a claim is in the journal before it is answered, a rank asks for
- * its last one only, by number, and gets the same again.
+/* All samples are applied but those that dead ranks held. Claims come from the loader's thread alone, which
+ * begins batch `taken + DEPTH` at most (data/loader.c: two wait, none is claimed beyond them), and all
+ * batches that were taken are applied but the last: the loop awaits the answer to each push before it takes
+ * the next batch (strategies/ps.c). So a rank has 3 that are claimed and not applied, in whatever order it
+ * and psd die: a claim is in the journal before it is answered, a rank asks for its last one only, by number,
+ * and gets the same again.
  *
- * Where psd is killed, too, what it had applied since its newest state on disk is lost with whoever cannot push it again: all
- * kept calls of the rank (client_step.h), and no more, for a rank whose queue is full waits until psd has saved
- * (make_room in runtime/client/client.c). It has room for 2 x --state-every + 8 (rank/exchange.c). How many are in it is the
- * disk's pace, not --state-every alone: while one state is being written all ranks go on. What a rank has pushed before a
- * state that psd came back with is safe for ever, so each dead rank counts once, however often psd is killed; and one that
- * died after psd's last death has lost nothing in this way. */
+ * Where psd is killed, too, what it had applied since its newest state on disk is lost with a rank that
+ * cannot push it again: all kept calls of the rank (client_step.h), and no more, as a rank whose queue is
+ * full waits until psd has saved (make_room in runtime/client/client.c). It has room for 2 x --state-every +
+ * 8 (rank/exchange.c). The pace of the disk decides how many are in it, not --state-every alone: all ranks
+ * continue while a state is written. Pushes before a state that psd came back with are safe, so each dead
+ * rank counts once, however often psd is killed; and a rank that died after psd's last death has lost nothing
+ * in this way. */
 static void expect_samples(const trial *t, const json_t *result, const char *ends)
 {
     const json_t *worker, *lost = json_object_get(result, "lost");
@@ -170,7 +173,7 @@ static void start_by_hand(const trial *t, process *p, const char *flags)
                   leader, t->samples, flags);
 }
 
-/* Enough has happened: one more comes, as fast as it can, and takes the rest. */
+/* Enough has happened: one more rank joins, at full speed, and takes the rest. */
 static void hurry(const trial *t, const char *more)
 {
     process p;
@@ -205,9 +208,10 @@ static void expect_theory(const json_t *result)
     assert_true(fabs(number_at(result, "staleness_theory") - expected) < 0.001);
 }
 
-/* The clock of a newcomer begins where the slowest is: at most BOUND + 1 pushes behind rank 0. It ends at most so many ahead, and
- * HELD that it has claimed when rank 0 gets no more. So it makes hardly more pushes than rank 0 does from then on. One that
- * began at 0 would hold the others until it had made up for all that they had done. */
+/* The clock of a newcomer begins where the slowest is: at most BOUND + 1 pushes behind rank 0. It ends at
+ * most as many ahead, and HELD that it has claimed when rank 0 gets no more. So it makes hardly more pushes
+ * than rank 0 does from then on. A clock that began at 0 would hold the others until the newcomer had caught
+ * up. */
 static void expect_clock(const json_t *result, int64_t step_of_0_before)
 {
     enum { BOUND = 2, HELD = 3 };
@@ -275,7 +279,7 @@ static void one_leaves_and_another_comes(void **state)
     refused(&t, "rank", "leave", "2");
     join(&t, &second, 1);
     has_come(&t, 3);
-    leave(&t, 1); /* one that was there from the start may, too */
+    leave(&t, 1); /* one of the first ranks may, too */
     job_wait(&t.j, 1, ENI_RANK_GONE, NULL, -1, COMES_WITHIN);
     hurry(&t, "");
     expect_code(&second, 0);
@@ -299,7 +303,7 @@ static void ctrl_c_of_join(void **state)
     join(&t, &one, 1);
     has_come(&t, 4);
     assert_int_equal(job_ask(&t.j, 4, &r), 1);
-    assert_int_equal(kill((pid_t)r.pid, SIGTERM), 0); /* that one, and not who has started it */
+    assert_int_equal(kill((pid_t)r.pid, SIGTERM), 0); /* the newcomer, not its starter */
     process_wait(&one, GUARD);
     hurry(&t, "");
     json_decref(expect_end(&t, "ssllls"));
@@ -338,7 +342,7 @@ static void who_does_not_fit_is_refused(void **state)
             "refused");
 }
 
-/* Rank 1 is in its last step for some seconds, and everything is given out. */
+/* Rank 1 is in its last step for some seconds, and all micro-batches are assigned. */
 static void a_run_that_ends_takes_nobody(void **state)
 {
     trial t;
@@ -357,7 +361,8 @@ static void a_run_that_ends_takes_nobody(void **state)
     expect_nothing_left(&t);
 }
 
-/* Ends the run while a newcomer is on its way to it; the exit code of its `entrain join`. 1: it was there already. */
+/* Ends the run while a newcomer is about to join; the exit code of its `entrain join`. 1: it had joined
+ * already. */
 static int join_too_late(void)
 {
     trial t;
@@ -456,7 +461,7 @@ static void one_leaves(churn *c, int rank)
     c->leaves++;
 }
 
-/* Until it is back, and rank 0 goes on. */
+/* Blocks until psd is back, and rank 0 continues. */
 static void psd_is_killed(churn *c)
 {
     const int64_t step = job_step(&c->t.j, 0);
@@ -465,14 +470,13 @@ static void psd_is_killed(churn *c)
     assert_true(psd > 0);
     assert_int_equal(kill(psd, SIGKILL), 0);
     for (pid_t next = psd; next <= 0 || next == psd; next = process_child(c->t.j.run.pid, "psd"))
-        assert_true(now_seconds() <
-                    deadline); /* what the dead one has written must not be read for the next one's */
+        assert_true(now_seconds() < deadline); /* the dead psd's output must not be read as the next one's */
     c->psds++;
     c->t.unsaved = c->kills * KEPT;
     job_wait(&c->t.j, 0, -1, NULL, step + 1, COMES_WITHIN);
 }
 
-/* Somebody may be killed, or have been asked to leave, at the moment at which psd is. */
+/* A rank may be killed, or asked to leave, at the moment at which psd is killed. */
 static void one_thing_happens(churn *c)
 {
     const int what = draw(c, 6), rank = a_newcomer(c);
@@ -486,7 +490,7 @@ static void one_thing_happens(churn *c)
     if (c->ends[rank] != 's') expect_code(&c->joiner[rank], c->ends[rank] == 'x');
 }
 
-/* So many things, or until 70 % of the micro-batches have been given out. */
+/* Does this many events, or as many as fit until 70 % of the micro-batches are assigned. */
 static void come_and_go(uint64_t seed, int things, int samples)
 {
     const int is_async = seed % 2 != 0;

@@ -2,8 +2,8 @@
  * one line that names the first victim, and nothing is left.
  *
  * Without arguments the quick part; "all": every row of the table. Phases are not guessed by time: the test
- * asks the leader where the ranks are, as `entrain ps` does, and holds them there: somebody is missing,
- * somebody is stopped, somebody is slow, or a device or the emulated network is. */
+ * reads the ranks' phases from the leader, as `entrain ps` does, and holds them there: a rank is missing,
+ * stopped or slow, or a device or the emulated network is slow. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +28,7 @@ typedef enum phase {
     FORWARD, /* stage 0 of rank 1 is in a forward, which its stage 1 waits for, and the other ranks for both */
     BACKWARD, /* stage 1 of rank 1 is in a backward, which its stage 0 waits for */
     PASS,     /* the stages of rank 1 sleep in their turns */
-    SPIN,     /* quick steps: whoever waits, waits by looking again and again */
+    SPIN,     /* quick steps: waiting ranks poll */
     WIRE,     /* pushes and answers are on a slow wire */
     SAVE,     /* a checkpoint at every step */
     EVALUATE, /* rank 0 evaluates; the others have left */
@@ -73,7 +73,7 @@ static const char *flags_of(phase p)
     return flags[p];
 }
 
-/* By hand a rank may be late, or stopped, as the test likes it. */
+/* By hand a rank may be late, or stopped, as the test chooses. */
 static void start_by_hand(job *j, const kill_case *c)
 {
     job_by_hand(j, c->strategy, 3, "%s %s %s", flags_of(c->phase), c->more, saves);
@@ -173,7 +173,7 @@ static void expect_one_line(const job *j, const process *p, const kill_case *c, 
         fail_msg("%s: the launcher should tell the signal; it said:\n%s", title, process_err(p));
 }
 
-/* A rank that has left already is no survivor. */
+/* A rank that has left already does not count as a survivor. */
 static void expect_survivors(job *j, const kill_case *c, const char *title)
 {
     for (int who = JOB_PSD; who < j->n; who++) {
@@ -219,8 +219,8 @@ static void kill_it(const kill_case *c)
     }
     process_nobody_left(GUARD);
     const double took = stopwatch_read(&watch);
-    /* SIGKILL leaves nobody to take the token's file away; the next leader does not mind. On several hosts
-     * the token is a file also under a launcher. */
+    /* After SIGKILL the token's file stays; the next leader replaces it. On several hosts the token is a file
+     * also under a launcher. */
     const int leads = c->victim == (j.has_psd ? JOB_PSD : 0) || c->victim == JOB_LAUNCHER;
     expect_nothing_left(&j, title, files + (leads && (!c->is_run || c->phase == JOIN)));
     stopwatch_expect(&watch, took, ends_within, title);

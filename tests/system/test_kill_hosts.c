@@ -1,7 +1,7 @@
 /* test_kill_hosts.c - a process on another host is killed, a host goes silent: network namespaces.
  *
- * A killed process' kernel closes its connections, so it is noticed at once. A host without a cable says
- * nothing: it is lost after the peer timeout of 5 s, and from where it stands the others are. */
+ * A killed process' kernel closes its connections, so it is noticed at once. A host without a cable is
+ * silent: it is lost after the peer timeout of 5 s, and from its side the others are lost. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,8 @@
 enum { HOSTS = 3, STARTS_WITHIN = 60, PSD = HOSTS };
 static const double ends_within = 2, silent_within = 7;
 
-/* all[0 .. 2]: a rank on each host; all[3]: psd on host 0, if the strategy wants one. Returns how many. */
+/* all[0 .. 2]: a rank on each host; all[3]: psd on host 0, if the strategy wants one. Returns their
+ * number. */
 static int start(process *all, const char *strategy)
 {
     const char *token = outer_token_file();
@@ -71,7 +72,7 @@ static void test_killed(void **state)
     kill_there("ps-async", PSD, "psd ");
 }
 
-/* The one without a cable ends too: whom it names depends on where its leader is. */
+/* The rank without a cable ends too: the rank that it names depends on its leader's host. */
 static void unplug(const char *strategy, int host, const char *name)
 {
     process all[HOSTS + 1];

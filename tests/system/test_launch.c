@@ -45,7 +45,7 @@ static const char *out_folder(void)
     return path;
 }
 
-/* What psd prints is a command: program, flags, with --rank=0 to be changed. */
+/* The line that psd prints is a command: program, flags, and a --rank=0 to be changed. */
 static void test_pasted_line(void **state)
 {
     process psd, ranks[3];
@@ -104,7 +104,7 @@ static void expect_one_reading(process *p, int n, int ranks)
     assert_int_equal(lines_with(p, n, "mapped synthetic"), ranks);
 }
 
-/* The most of start-up is to decode and to hash the set. */
+/* Decoding and hashing the set takes most of start-up. */
 static void test_one_reading(void **state)
 {
     process run, ranks[4];
@@ -174,8 +174,8 @@ static double check_once(void)
     return seconds;
 }
 
-/* It is quick. Other work on the machine makes it longer, never shorter: the best of several has little of
- * that. */
+/* It is quick: the best of several tries counts, as other work on the machine makes it longer, never
+ * shorter. */
 static void test_check(void **state)
 {
     enum { TRIES = 10 };
@@ -215,7 +215,7 @@ static void test_lists(void **state)
     expect_words("help run", (const char *const[]){"entrain run", "--strategy", NULL});
 }
 
-/* Saved weights are where the next run starts, and what eval sees. */
+/* The next run starts from saved weights, and eval reads them. */
 static void test_save_and_init(void **state)
 {
     char saved[128], hash[72];
@@ -245,7 +245,7 @@ static void test_save_and_init(void **state)
     json_decref(second);
 }
 
-/* What `entrain predict` says of the samples, read back; how many are hit. */
+/* Reads back the output of `entrain predict`; the number of hits. */
 typedef struct prediction {
     int64_t index;
     int label, class;
@@ -302,8 +302,8 @@ static void test_predict(void **state)
             if (!text_has(process_out(&p), expected))
                 fail_msg("eval: not \"%s\":\n%s", expected, process_out(&p));
         }
-        /* by another way: the loss of one sample is the logarithm of its label's probability, which is that of the
-         * class, or less where the class is another */
+        /* by another path: the loss of one sample is the logarithm of its label's probability, which is that
+         * of the class, or less where the class is another */
         double loss;
         process_start(&p, "entrain", NULL,
                       "eval --device=%s --limit-test-samples=1 --init=%s --model=mlp --data=synthetic",
@@ -353,7 +353,7 @@ static void test_predict_no_number(void **state)
     promise("entrain predict and eval: outputs that are no numbers end it, with the file and the sample");
 }
 
-/* The child that a command has forked, which has its words. */
+/* The child that a command has forked, found by a word of its arguments. */
 static pid_t await_child(const process *p, const char *word)
 {
     const double deadline = now_seconds() + GUARD;
@@ -364,7 +364,7 @@ static pid_t await_child(const process *p, const char *word)
     return child;
 }
 
-/* Long enough to be met in it: seconds on a core. */
+/* Long enough to be interrupted: seconds on a core. */
 #define LONG "predict --init=%s -n 3 --model=mlp --data=synthetic --device=ref --limit-test-samples=40000"
 
 static void test_predict_dies(void **state)
@@ -389,7 +389,7 @@ static void test_predict_dies(void **state)
     promise("entrain predict: a process that is killed, Ctrl-C and a kill: nothing printed, nobody left");
 }
 
-/* A terminal gives its Ctrl-C to all of them. */
+/* A terminal sends its Ctrl-C to all processes. */
 static void test_measurements_are_interrupted(void **state)
 {
     static const char *const commands[] = {"advise --model=mlp --data=synthetic --device=ref",
@@ -426,12 +426,13 @@ static void test_config_file(void **state)
     assert_string_not_equal(flags, train_hash(60, "--config=%s", path));
     snprintf(fed_back, sizeof fed_back, "%s/config.yaml", train_out());
     const char *as_written = train_hash(60, "--config=%s", path);
-    /* What a run wrote down is a configuration again. */
+    /* The config.yaml of a run is a configuration again. */
     assert_string_equal(as_written, train_hash(60, "--config=%s", fed_back));
     promise("--config=FILE equals the flags, flags win, and the config.yaml of a run repeats it: same bytes");
 }
 
-/* Two workers of 3 samples in all, and two processes of one batch, say that there is not work for both. */
+/* Two workers with 3 samples in all, and two processes with one batch, warn that there is not work for
+ * both. */
 static void test_smaller_than_a_batch(void **state)
 {
     process p;

@@ -1,5 +1,5 @@
-/* test_levels.c - hierarchical, grouped and hybrid on real transport: hosts that are played on this one (--host-id),
- * what crosses between them, what is refused, and who is named when somebody dies. */
+/* test_levels.c - hierarchical, grouped and hybrid on real transport: hosts that are played on this one
+ * (--host-id), the bytes between them, refusals, and the process that is named after a death. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -130,7 +130,7 @@ static void test_bound(void **state)
 
 /* ---- grouped ---- */
 
-/* One group is all ranks, whatever carries the sum. */
+/* One group of all ranks, over any transport. */
 static void test_one_group(void **state)
 {
     (void)state;
@@ -145,8 +145,8 @@ static void test_one_group(void **state)
     }
 }
 
-/* Hosts are groups where nothing is said, and a cut is what it means, not what was written. Groups of two have one
- * order of sums, so what carries them does not show. */
+/* Without --groups each host is a group, and a grouping counts by its meaning, not its spelling. Groups of
+ * two have one order of sums, so their transport does not show. */
 static void test_two_groups(void **state)
 {
     (void)state;
@@ -178,7 +178,7 @@ static void test_two_groups(void **state)
     }
 }
 
-/* Averaged at every step, and as many samples everywhere: the weights of ring, but for rounding. */
+/* Averaged at every step, with equally many samples on all ranks: the weights of ring, but for rounding. */
 static void test_period_of_one(void **state)
 {
     (void)state;
@@ -196,7 +196,8 @@ static void test_period_of_one(void **state)
     json_decref(ring);
 }
 
-/* The first ranks of groups average among themselves, whatever carries it: a plugin's two levels, without a server. */
+/* The first ranks of groups average among themselves, over any transport: a plugin's two levels, without a
+ * server. */
 static void test_leaders(void **state)
 {
     (void)state;

@@ -37,7 +37,7 @@ static void test_mpich(void **state)
     run_with("mpirun.mpich", "-launcher fork");
 }
 
-/* The defaults of a user who knows nothing of ports. */
+/* The defaults, without a port in any flag. */
 static void test_server(void **state)
 {
     process psd, p;

@@ -10,7 +10,7 @@
     "--device=ref --model=mlp --data=synthetic --limit-train-samples=64 --limit-test-samples=8 "             \
     "--batch-size=4 --lr=0.001 --steps=1000000 --threads=1 --log-every=20"
 
-/* A ring over TCP adds in the ring's order: one process can do that too. */
+/* A ring over TCP adds in the ring's order, and one process can do so too. */
 static void ring_on_hosts(int n, const char *how)
 {
     process ranks[OUTER_HOSTS_MAX];
@@ -120,7 +120,7 @@ static void test_entrain_run(void **state)
             "bytes of one host");
 }
 
-/* As two clones of a virtual machine: one host identity, and no memory that both reach. */
+/* Like two clones of a virtual machine: one host identity, and no shared memory. */
 static void test_clones(void **state)
 {
     static const char *const ids[][2] = {{"clone", "clone"}, {"clone-a", "clone-b"}};
@@ -238,7 +238,7 @@ static void test_no_loopback(void **state)
     promise("a network namespace without loopback: one sentence, exit 2");
 }
 
-/* Rank 0 leads by a file, but for its own host only. */
+/* Rank 0 leads by a file, but at its loopback address only. */
 static void test_loopback_between_hosts(void **state)
 {
     process zero;

@@ -379,7 +379,7 @@ static void test_a_killed_study_goes_on(void **state)
     look(path, first, sizeof first);
     expect(0, "entrain", out, STUDY " --steps=3000 --resume", NULL, NULL);
     look(path, again, sizeof again);
-    assert_string_equal(first, again); /* what was done was not done again */
+    assert_string_equal(first, again); /* finished runs were not repeated */
     expect_runs(out, 4);
     look(out, before, sizeof before);
     expect(0, "entrain", out, STUDY " --steps=3000 --resume", " I ", out);

@@ -1,4 +1,4 @@
-/* test_ps.c - `entrain ps` and `entrain stop`; and runs that go on without a rank. */
+/* test_ps.c - `entrain ps` and `entrain stop`; and runs that continue after the loss of a rank. */
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ static json_t *json_of(const char *words)
     return all;
 }
 
-/* What programs read, of the run that is called so. */
+/* The output for programs, about the run with this number. */
 static void expect_in_json(long run, const char *strategy, const char *out)
 {
     json_t *all = json_of("ps"), *one, *mine = NULL;
@@ -109,7 +109,7 @@ static void test_run(void **state)
     }
 }
 
-/* By hand the run is called by its leader's pid. */
+/* By hand the run's number is its leader's pid. */
 static void test_by_hand(void **state)
 {
     job j;
@@ -158,7 +158,7 @@ static json_t *result_of(const char *out)
 }
 
 /* Rank 1 of three is killed in its first step, which would last for a minute: so the run cannot end before.
- * The others finish the budget, and say what was lost. */
+ * The others finish the budget, and report the loss. */
 static void go_on(const char *strategy, int servers)
 {
     enum { BATCH = 64, SAMPLES = 60 * BATCH };
@@ -175,7 +175,7 @@ static void go_on(const char *strategy, int servers)
     assert_int_equal(kill(j.pid[1], SIGKILL), 0);
     const int code = process_wait(&j.run, GUARD);
     if (code != 0) fail_msg("%s ended with %d:\n%s", strategy, code, process_err(&j.run));
-    if (process_says(&j.run, "rank 1 ", SAYS_DIED) != 1)
+    if (process_says(&j.run, "rank 1 ", "(SIGKILL)") != 1)
         fail_msg("%s should say once who was lost:\n%s", strategy, process_err(&j.run));
     json_t *result = result_of(out);
     assert_string_equal(text_at(result, "exit"), "ok");
@@ -190,7 +190,7 @@ static void go_on(const char *strategy, int servers)
     process_nobody_left(GUARD);
 }
 
-/* In quick steps: a rank that has done its part is killed, and the others are seen to go on. */
+/* In quick steps: a rank that has done its part is killed, and the others continue. */
 static void go_on_in_quick_steps(const char *strategy)
 {
     job j;
@@ -200,7 +200,7 @@ static void go_on_in_quick_steps(const char *strategy)
     job_wait(&j, 1, -1, NULL, 100, STARTS_WITHIN);
     job_look(&j);
     assert_int_equal(kill(j.pid[1], SIGKILL), 0);
-    wait_for_line(&j.run, SAYS_DIED, GUARD);
+    wait_for_line(&j.run, "(SIGKILL)", GUARD);
     const int64_t step = job_step(&j, 0);
     job_wait(&j, 0, -1, NULL, step + 1000, GUARD);
     process_kill(&j.run, SIGINT);
@@ -223,7 +223,8 @@ static void test_goes_on(void **state)
     go_on_in_quick_steps("ssp:bound=2");
 }
 
-/* Rank 1 dies between joining and its first step, where the others wait for what it would have passed to them. */
+/* Rank 1 dies between joining and its first step, where the others wait for the data that it would have
+ * passed to them. */
 static void test_a_death_while_it_starts(void **state)
 {
     job j;
@@ -247,7 +248,7 @@ static void test_a_death_while_it_starts(void **state)
     process_nobody_left(GUARD);
 }
 
-/* What cannot be saved is known before the first step, not when the first checkpoint is due. */
+/* A strategy that cannot be saved is refused before the first step, not when the first checkpoint is due. */
 static void test_what_cannot_be_saved(void **state)
 {
     process p;
@@ -261,7 +262,7 @@ static void test_what_cannot_be_saved(void **state)
     process_nobody_left(GUARD);
 }
 
-/* A mean of all ranks' weights is of one step, and of all: refused where there is none, and taken where there is. */
+/* A mean of all ranks' weights needs a common step of all ranks: it is refused without one. */
 static void test_mean_of_ranks_that_claim(void **state)
 {
     static const char *const flags[] = {"", "--on-worker-loss=continue --assign=fixed", "--assign=fixed"};

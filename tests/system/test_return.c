@@ -1,4 +1,4 @@
-/* test_return.c - psd is killed and comes back: the run ends as if nothing had happened.
+/* test_return.c - psd is killed and comes back: the run ends like an undisturbed one.
  *
  *     test_system_return                  a few kills of each kind
  *     test_system_return many 500 SEED    so many of the oracle's, for a night
@@ -62,7 +62,7 @@ static int has_strace(void)
     return system("strace -f -o /dev/null true >/dev/null 2>&1") == 0;
 }
 
-/* The calls of one life: run file, then two shards' states, again and again. */
+/* The calls of one incarnation: run file, then two shards' states, again and again. */
 static int killed_at(const char *call, int first, int last)
 {
     int killed = 0;
@@ -111,7 +111,7 @@ static void killed_at_every_call(void **state)
     sweep(1);
 }
 
-/* A state that cannot be written costs a warning, nothing else. */
+/* A state that cannot be written causes a warning, and the run continues. */
 static void a_disk_that_fails_once(void **state)
 {
     (void)state;
@@ -238,8 +238,8 @@ static void killed_while_the_ranks_connect(void **state)
     expect_undisturbed_hash("--momentum=0.9", "metrics-0.jsonl");
 }
 
-/* A push covers several micro-batches, and some are dropped: what psd has counted when it is killed comes
- * from its state, what it had not is pushed again, and neither is counted twice. */
+/* A push covers several micro-batches, and some are dropped: a killed psd gets the pushes that it had counted
+ * from its state, the others are pushed again, and none counts twice. */
 static void every_sample_counts_once(void **state)
 {
     (void)state;
@@ -297,7 +297,7 @@ static void flags_that_do_not_go_together(void **state)
 
 /* ---- ranks that come and go meanwhile ------------------------------------------------------------------- */
 
-/* Two of four places are taken at first. */
+/* Two of four seats are taken at first. */
 static void ranks_come_and_go(int trials, uint64_t first_seed)
 {
     uint64_t pushes = 0, ahead = 0;

@@ -146,7 +146,7 @@ static void test_scale(void **state)
     json_t *json = json_load_file(path, 0, NULL), *row;
     size_t i;
     double widest = 0;
-    assert_int_equal(json_array_size(json_object_get(json, "rows")), 8); /* what is named twice is run once */
+    assert_int_equal(json_array_size(json_object_get(json, "rows")), 8); /* a repeated name is run once */
     assert_true(json_is_boolean(json_object_get(json, "is_conclusive")));
     json_array_foreach(json_object_get(json, "rows"), i, row)
     {

@@ -1,4 +1,4 @@
-/* test_servers.c - several psds: the same bytes as one, and as none; their deaths are named. */
+/* test_servers.c - several psds: the same bytes as with one, and as without; their deaths are named. */
 #include <signal.h>
 #include <stdio.h>
 

@@ -23,7 +23,7 @@ static void write_text(const char *name, unsigned mode, const char *text, size_t
     assert_int_equal(chmod(path, mode), 0);
 }
 
-/* The port that a step meets at follows from it: not the same in two tests at a time. */
+/* The rendezvous port of a step follows from it: two tests at a time must not share it. */
 static int first_job(void)
 {
     return 1000 + (int)getpid() % 3900; /* below the ports of other tests, see tests/port.h */
@@ -132,7 +132,7 @@ static void batch(const char *script, char *said, size_t bytes)
     if (code != 0) fail_msg("sbatch ended with %d:\n%s%s", code, process_err(&p), said);
 }
 
-/* The script itself has SLURM_PROCID 0 and SLURM_NTASKS 2, but is no task: a worker in it trains alone. */
+/* The script itself has SLURM_PROCID 0 and SLURM_NTASKS 2, but is not a task: a worker in it trains alone. */
 static void test_batch_script_is_no_task(void **state)
 {
     char script[1024], said[8192];

@@ -22,7 +22,7 @@ enum { STARTS_WITHIN = 60 };
 
 enum { MOST = 4, CHUNKS = 8, ROWS = 3 };
 
-/* Bytes of each stage's activations, gradients and what it hands over, of a run with chunks of ROWS samples. */
+/* Bytes of each stage's activations, gradients and messages, of a run with chunks of ROWS samples. */
 static void read_peaks(int nstages, const char *schedule, int nchunks, double peak_out[MOST])
 {
     size_t s;
@@ -214,7 +214,7 @@ static void read_rows(const json_t *events, rows *r)
     assert_true(tid[0] >= 0 && tid[1] >= 0);
 }
 
-/* Forwards of stage 1 in a step that pass beside anything of stage 0. */
+/* The number of forwards of stage 1 in a step that overlap a turn of stage 0. */
 static int count_beside(const rows *r, int step)
 {
     int n = 0;
@@ -235,7 +235,8 @@ static int compare(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
-/* The median step's, of a run whose stages sleep in each turn equally long, so that it does not depend on cores. */
+/* The median of a run's steps. Its stages sleep equally long in each turn, so the result does not depend on
+ * cores. */
 static int median_beside(const char *schedule)
 {
     char path[128];

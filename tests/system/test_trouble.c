@@ -18,7 +18,7 @@
 
 enum { ENDS_WITHIN = 5, STARTS_WITHIN = 60 };
 
-/* Training is under way: rank 0 has made a step, and it would not without the others. */
+/* Blocks until rank 0 has made a step, which it cannot without the others. */
 static void wait_for_steps(const process *p)
 {
     wait_for_line(p, "Loss:", STARTS_WITHIN);
@@ -34,7 +34,7 @@ static void expect_blame(const process *p, const char *victim)
 
 /* ---- by hand ------------------------------------------------------------------------------------------- */
 
-/* Kills one of the processes in mid-run; all the others end with 1, naming it. */
+/* Kills one of the processes during the run; all others end with 1 and name it. */
 static void kill_and_expect(process *all, int n, int victim, const char *what, const char *name)
 {
     char sockets[4096];
@@ -247,7 +247,7 @@ static void test_hung_up(void **state)
     assert_non_null(strstr(text, "\"exit\": \"interrupted\""));
 }
 
-/* The launcher itself is killed: its children must not train on. */
+/* The launcher itself is killed: its children must end too. */
 static void test_launcher_killed(void **state)
 {
     (void)state;
