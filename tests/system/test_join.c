@@ -85,14 +85,14 @@ static void expect_refused(process *p, const char *first, const char *second)
         fail_msg("not one sentence with \"%s\" and \"%s\":\n%s", first, second, process_err(p));
 }
 
-/* `command` for the run: the sentence has the run's number, too. */
+/* Refused by the leader for `command`; to `entrain leave` the sentence has the run's number, too. */
 static void refused(const trial *t, const char *word, const char *command, const char *argument)
 {
     char run[24];
     process p;
     snprintf(run, sizeof run, "%d", (int)t->j.run.pid);
     process_start(&p, "entrain", NULL, "%s %s %s", command, run, argument);
-    expect_refused(&p, word, run);
+    expect_refused(&p, word, strcmp(command, "leave") == 0 ? run : "");
 }
 
 /* ---- what must come of it ---- */
