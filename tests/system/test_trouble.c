@@ -211,10 +211,11 @@ static void test_wait_explained(void **state)
         const pid_t stopped = process_child(run.pid, "--rank=1");
         assert_true(stopped > 0);
         assert_int_equal(kill(stopped, SIGSTOP), 0);
+        const double begin = now_seconds();
         const char *line = wait_for_line(&run, "SIGSTOP", GUARD);
         char is_of[48];
         snprintf(is_of, sizeof is_of, "%s #1 (net1.weight", s == 0 ? "all-reduce" : "push-pull");
-        if (!text_has(line, is_of) || !text_has(line, "rank 1"))
+        if (!text_has(line, is_of) || !text_has(line, "rank 1") || now_seconds() - begin < 4)
             fail_msg("the wait should be explained; it said: %s", line);
         promise("a wait under %s is explained: %s", strategies[s], line);
         if (s == 1) wait_for_line(&run, "push of rank 0", GUARD);
