@@ -29,6 +29,8 @@ en_status eni_config_init(eni_program program, eni_config *config_out)
 {
     eni_config config = {.program = program};
     for (int k = 0; k < eni_key_count; k++) {
+        if (eni_key_find_for(program, eni_keys[k].name, strlen(eni_keys[k].name)) != k)
+            continue; /* another program's */
         en_status st = set_default(&config, k);
         if (st != EN_OK) {
             eni_config_fini(&config);
