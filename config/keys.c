@@ -724,7 +724,7 @@ bool eni_key_applies(const eni_key *key, eni_program program)
 
 int eni_config_origin(const eni_config *config, const char *key)
 {
-    const int k = eni_key_named(key);
+    const int k = eni_key_find_for(config->program, key, strlen(key));
     return k < 0 ? ENI_FROM_DEFAULT : config->origin[k];
 }
 

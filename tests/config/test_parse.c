@@ -130,7 +130,7 @@ static const struct {
     {ENI_RUN, "--bath_size=1", {"--bath_size=1", "entrain run", "nearest is --batch-size"}},
     {ENI_RUN, "--n=3", {"--n=3", "entrain run", "--help"}},
     {ENI_RUN, "-z", {"-z", "entrain run", "--help"}},
-    {ENI_SIM, "--model=mlp", {"--model=mlp", "entrain sim", "entrain run"}},
+    {ENI_SIM, "--server=tcp://a:1", {"--server=tcp://a:1", "entrain sim", "worker"}},
     {ENI_SIM, "--lrate=3", {"--lrate=3", "entrain sim", "nearest is --lr"}},
     {ENI_SIM, "--promise=all", {"--promise:", "\"all\"", "ends"}},
     {ENI_SIM, "--seeds=1,2", {"--seeds:", "\"1,2\"", "from 1"}},
