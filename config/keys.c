@@ -658,12 +658,12 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_SCALE] = {"entrain scale", "-n 1,2,4 --global-batch-size=64 [FLAG ..]",
                    "Strong and weak scaling: real runs at several numbers of workers.", 0, 0,
                    "steps=100 limit-test-samples=64"},
-    [ENI_SIM] = {"entrain sim", "[FLAG ..]",
-                 "Runs a strategy in virtual time on a noisy quadratic problem, or on a network (--model), "
-                 "in one process.",
-                 0, 0,
-                 "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1 "
-                 "net=rate:1000MB,delay:50us"},
+    [ENI_SIM] =
+        {"entrain sim", "[FLAG ..]",
+         "Runs a strategy in virtual time, on a noisy quadratic or a network (--model), in one process.", 0,
+         0,
+         "workers=4 steps=100 lr=0.01 momentum=0 weight-decay=0 local-size=0 shards=1 "
+         "net=rate:1000MB,delay:50us"},
     [ENI_GPUS] = {"entrain gpus", "[-n N] [--stages=S] [--json]",
                   "Lists this host's GPUs, how they are linked, and which rank uses which.", 0, 0, ""},
     [ENI_JOIN] = {"entrain join", "RUN [-n N]",
